@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from berth.cli import kubernetes_node
+from berth.cli.kubernetes_options import Compat
 from berth.errors import KubernetesError
 
 if TYPE_CHECKING:
@@ -40,15 +41,6 @@ KnowledgeName = Annotated[
 ]
 SchedulerName = Annotated[str, typer.Option(help="Place the pods that name this scheduler.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-class Compat(StrEnum):
-    """Whose words are read."""
-
-    HAMI = "hami"
-    KAI = "kai"
-    ALIBABA = "alibaba"
-    VOLCANO = "volcano"
 
 
 class Mode(StrEnum):

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.kubernetes_options import Compat
 from berth.errors import SettingError
 
 __all__ = ["node"]
@@ -41,6 +42,12 @@ def node(
             "--device-plugin", help="GPUs of which berth.dev/gpu gives parts: auto, all, none, or indices."
         ),
     ] = "auto",
+    compat: Annotated[
+        Compat | None,
+        typer.Option(
+            "--compat", help="Also serve the resources of another project, in place of its device plugin."
+        ),
+    ] = None,
     on_lost_isolation: Annotated[
         str,
         typer.Option(
@@ -88,6 +95,7 @@ def node(
     settings = NodeSettings(
         node_name or socket.gethostname(), state_folder, run_folder, cdi_folder, kubelet_folder, dra, device_plugin,
         metrics, every_s, "evict" if on_lost_isolation == "evict" else "report", bool(fake_gpus),
+        compat.value if compat else None,
     )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with contextlib.suppress(asyncio.CancelledError):

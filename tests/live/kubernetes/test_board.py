@@ -137,3 +137,49 @@ def test_what_two_leaders_gave_twice_is_noticed() -> None:
         pod(name, on="n1", gpu_milli=600, placement=bind.placement, placed_uid=f"uid-{name}") for name in "ab"
     ]
     assert board_of([node("n1", 1)], pods).overcommitted == {"uid-b"}
+
+
+def test_what_cannot_change_a_decision_leads_to_none() -> None:
+    board = board_of([node("n1", 1)], [pod("a"), pod("waits")])
+    assert board.has_news(1)
+    (bind,) = board.decide(1)
+    assert isinstance(bind, Bind)
+    assert not board.has_news(2)
+    board.bound("uid-a", 2)
+    told = pod("waits", version=7)  # its condition was written
+    told.status.conditions = [api.Condition("PodScheduled", "False")]
+    board.pod_changed(told, 3)
+    bound = pod("a", on="n1", placement=bind.placement, placed_uid="uid-a")
+    board.pod_changed(bound, 4)
+    bound.status.phase = "Running"
+    board.pod_changed(bound, 5)
+    board.nodes.changed(node("n1", 1))  # its kubelet lives
+    assert not board.has_news(6)
+    board.pod_changed(pod("b"), 7)
+    assert board.has_news(7)
+    assert list(board.decide(8)) == []
+    assert not board.has_news(9)
+    board.pod_gone(bound, 10)
+    assert board.has_news(10)
+    assert [step.name for step in board.decide(11) if isinstance(step, Bind)] == ["waits"]
+
+
+@pytest.mark.parametrize("change", ["node", "ended", "failed", "foreign"])
+def test_whatever_can_change_a_decision_leads_to_one(change: str) -> None:
+    board = board_of([node("n1", 2)], [pod("a"), pod("waits", 2)])
+    (bind,) = board.decide(1)
+    assert isinstance(bind, Bind)
+    assert not board.has_news(2)
+    if change == "node":
+        board.nodes.changed(node("n2", 2))
+    elif change == "failed":
+        board.bind_failed("uid-a", 2, again=True)
+    elif change == "ended":
+        done = pod("a", on="n1", placement=bind.placement, placed_uid="uid-a")
+        done.status.phase = "Succeeded"
+        board.pod_changed(done, 2)
+    else:
+        theirs = pod("theirs", on="n1")
+        theirs.spec.scheduler_name = "other"
+        board.pod_changed(theirs, 2)
+    assert board.has_news(3)

@@ -257,6 +257,29 @@ def test_advice_is_told_and_nothing_bound(play: Played) -> None:
     play(test)
 
 
+def test_advice_that_a_pod_gives_way_is_forgotten_with_the_pod_that_it_was_for(play: Played) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 1)
+        await world.pod("low")
+        async with world.scheduler():
+            await world.until_bound("low")
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        body = {"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000}
+        await world.api.request("POST", path, {"apiVersion": "scheduling.k8s.io/v1", **body})
+        await world.until("the class is known", lambda: world.pod("high", priorityClassName="urgent"))
+        async with world.scheduler(advise=True, policy="preempt+fifo+best-fit"):
+            await world.until_event("Advised", "high")
+            assert "would be deleted" in await world.until_event("Advised", "low")
+            await world.delete("high")
+            await world.pod("next")
+            assert "GPU compute short" in await world.until_event("FailedScheduling", "next")
+        assert await world.events("Preempted") == []
+        assert await world.places() == {"low": "n1"}
+        await world.api.request("DELETE", f"{path}/urgent")
+
+    play(test)
+
+
 def test_parts_of_memory_become_mib_of_the_card_that_is_chosen(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("small", 1, model="T4", mem_mib=16_000)

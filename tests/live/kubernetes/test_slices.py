@@ -16,22 +16,22 @@ GROUP = "resource.k8s.io"
 KINDS = {"resourceslices": ("ResourceSlice", "Cluster"), "resourceclaims": ("ResourceClaim", "Namespaced")}
 
 
-def definition(plural: str) -> dict[str, Any]:
-    kind, scope = KINDS[plural]
+def definition(plural: str, kind: str, scope: str, group: str = GROUP, version: str = "v1") -> dict[str, Any]:
+    """A custom resource that takes any fields."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{plural}.{GROUP}",
+            "name": f"{plural}.{group}",
             "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
         },
         "spec": {
-            "group": GROUP,
+            "group": group,
             "scope": scope,
             "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
-            "versions": [version],
+            "versions": [served],
         },
     }
 
@@ -74,7 +74,7 @@ def test_slices_tell_of_gpus_and_claims_take_theirs(play: Played) -> None:
         except ApiError:
             ours = True
             for plural in KINDS:
-                await world.api.request("POST", crds, definition(plural))
+                await world.api.request("POST", crds, definition(plural, *KINDS[plural]))
 
             async def served() -> bool:
                 for plural in KINDS:

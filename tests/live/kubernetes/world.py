@@ -103,6 +103,7 @@ class World:
         cpu: str = "100m",
         memory: str = "64Mi",
         annotations: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
         resources: dict[str, str] | None = None,
         node: str | None = None,
         **spec: Any,
@@ -122,7 +123,7 @@ class World:
         container = {"name": "main", "image": "busybox", "resources": {"requests": takes, "limits": takes}}
         body: dict[str, Any] = {
             "kind": "Pod",
-            "metadata": {"name": name, "annotations": said},
+            "metadata": {"name": name, "annotations": said, "labels": labels or {}},
             "spec": {
                 "schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [container], **spec,
             },

@@ -13,9 +13,11 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
 from berth.live.kubernetes.gpu_words import Wish, known_resources, pod_resources, wish_of
 from berth.live.kubernetes.objects import Meta, Pod
+from berth.live.kubernetes.served import served_by
+from berth.live.kubernetes.spreads import spread_rules
 from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
 
-__all__ = ["Ask", "Gang", "ask_of", "created_ms"]
+__all__ = ["Ask", "Gang", "ask_of", "created_ms", "pod_group"]
 
 MOST_GANG = 4096
 
@@ -27,6 +29,19 @@ class Gang:
     namespace: str
     name: str
     size: int
+    """How many; 0: a PodGroup says it."""
+    group: str = ""
+    """The API group of that PodGroup; empty where the pods' annotations say the size."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By which gangs are told apart: an annotation's has no slash in its name."""
+        return self.namespace, f"{self.group}/{self.name}" if self.group else self.name
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"{'PodGroup' if self.group else 'gang'} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,8 @@ def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
             compat, places, meta.namespace, meta.owner_references,
             {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
             spec.priority, spec.node_selector, spec.affinity, spec.tolerations, spec.containers, spec.init_containers,
-            spec.overhead, spec.active_deadline_seconds, spec.topology_spread_constraints, spec.resource_claims, claims,
+            spec.overhead, spec.active_deadline_seconds, spec.resource_claims, claims,
+            pod_group(pod), (spec.topology_spread_constraints and (meta.labels, spec.topology_spread_constraints)),
         )
     )  # fmt: skip
 
@@ -98,10 +114,8 @@ def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
     wish = wish_of(pod, resources, compat)
-    known = known_resources(compat)
-    others = {
-        key: value for key, value in resources.items() if key not in known - {names.RESOURCE} | _COUNTED
-    }
+    known, served = known_resources(compat), {each.resource for each in served_by(compat)}
+    others = {key: value for key, value in resources.items() if key not in known - served | _COUNTED}
     milli, mem_mib, mem_milli = _parts(wish)
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
     kind = _text(said.get(names.KIND, ""), names.KIND)
@@ -115,10 +129,10 @@ def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
         models=wish.models if wish else (),
-        constraint=constraint_of(pod, others),
+        constraint=constraint_of(pod, others, spread_rules(pod) if places else ()),
         application=(owner if named else kind) or (owner and f"{pod.metadata.namespace}/{owner}"),
         owner=owner,
-        gang=_gang(pod.metadata),
+        gang=_gang(pod),
         priority=pod.spec.priority,
         estimate_ms=_estimate_ms(said.get(names.ESTIMATE)),
         time_limit_ms=limit_s * 1000 if limit_s and 0 < limit_s < 2**40 else None,
@@ -165,11 +179,6 @@ def _refuse_what_nobody_can(pod: Pod) -> None:
 def _refuse_what_is_not_honoured(pod: Pod) -> None:
     """Refuse what would have to be heeded and is not: better a pod that waits than one in the wrong place."""
     spec = pod.spec
-    if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints):
-        raise AskError(
-            "topologySpreadConstraints with DoNotSchedule are not honoured; write ScheduleAnyway, or use another"
-            " scheduler for this pod"
-        )
     affinity = spec.affinity
     for what, rules in (
         ("podAffinity", affinity.pod_affinity if affinity else None),
@@ -197,8 +206,23 @@ def _controller(meta: Meta) -> str:
     return next((f"{each.kind}/{each.name}" for each in meta.owner_references if each.controller), "")
 
 
-def _gang(meta: Meta) -> Gang | None:
-    text = meta.annotations.get(names.GANG)
+def pod_group(pod: Pod) -> tuple[str, str] | None:
+    """API group and name of a pod's PodGroup."""
+    own = pod.spec.scheduling_group
+    if own is not None and own.pod_group_name:
+        return names.OWN_GROUP, own.pod_group_name
+    labels = pod.metadata.labels
+    found = next((labels[key] for key in names.POD_GROUP_LABELS if labels.get(key)), None)
+    return None if found is None else (names.PLUGINS_GROUP, found)
+
+
+def _gang(pod: Pod) -> Gang | None:
+    meta = pod.metadata
+    text, group = meta.annotations.get(names.GANG), pod_group(pod)
+    if group is not None:
+        if text is not None:
+            raise AskError(f"annotation {names.GANG} and a PodGroup: expected one of them")
+        return Gang(meta.namespace, group[1], 0, group[0])
     if text is None:
         return None
     found = _GANG.fullmatch(text)

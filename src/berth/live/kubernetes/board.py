@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from berth.cluster import Cluster
 from berth.errors import AskError, SchedulerError
@@ -18,7 +17,7 @@ from berth.knowledge import make_knowledge
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import ask_of, created_ms
-from berth.live.kubernetes.constraints import lacks, why_not
+from berth.live.kubernetes.constraints import why_not
 from berth.live.kubernetes.eligibility import MOST_LABELS, MOST_OF_ONE, Eligibility
 from berth.live.kubernetes.endings import note_end
 from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, version_of
@@ -31,10 +30,12 @@ from berth.live.kubernetes.node_book import NodeBook
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import annotation_of, placed_of
 from berth.live.kubernetes.restoring import restore
-from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
+from berth.live.kubernetes.rounds import Rounds
+from berth.live.kubernetes.spreading import Spreads
+from berth.live.kubernetes.steps import Step, Tell
 from berth.model import Job, Node, Placement, RecordState
 from berth.policies import Setting, make_policy
-from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
+from berth.scheduler import Scheduler
 
 __all__ = ["Board"]
 
@@ -44,16 +45,7 @@ FIRST_WAIT_MS, MOST_WAIT_MS = 1000, 60_000
 """After a bind that failed."""
 BEGUN_AT_ONCE = 500
 """Pods that are taken in before others of the process get their turn."""
-MOST_SWITCHED = 200
-"""Pods that ask for a part of a card's memory and are looked at for another kind of card, in one decision."""
 _DONE = ("Succeeded", "Failed")
-
-
-class _Found(NamedTuple):
-    """A placement as it will be bound."""
-
-    bind: Bind
-    job: Job
 
 
 class Board:
@@ -68,24 +60,23 @@ class Board:
         self.scheduler = Scheduler(cluster, self.policy, self.knowledge)
         self.scheduler.nodes_changed([], 0)
         self.entries: dict[str, Entry] = {}
-        self.eligibility = Eligibility()
+        self.spreads = Spreads(self.entries)
+        self.eligibility = Eligibility(self.spreads)
         self.gangs = GangLine()
         self.nodes = NodeBook(self)
+        self.rounds = Rounds(self)
         self._offers = GangOffers(self)
         self.foreign = Foreign(self)
         self.cards = Cards(())
         self.overcommitted: set[str] = set()
         """Pods of ours that hold what was given to others."""
-        self._leaving: dict[str, set[str]] = {}  # node -> pods that were stopped and are there still
-        self._owed: deque[Bind] = deque()  # of a gang that is whole, and not handed out yet
         self._parked: dict[str, None] = {}
         self._crowded: dict[str, None] = {}  # refused while too many different constraints wait
         self._homeless: dict[str, api.Pod] = {}  # bound to a node that is not known
         self._pending: dict[str, api.Pod] | None = {}  # waiting pods until all is listed
         self.later: dict[str, int] = {}  # pods whose bind failed -> when they are queued again, ms
-        self._again = (
-            False  # whether a placement was turned down, so that there is to be another decision at once
-        )
+        self.stirred = True
+        """Whether something has happened since the last decision by which another could differ."""
         self.memories = Memories()
         self.learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self.tells: deque[Tell] = deque()
@@ -109,6 +100,16 @@ class Board:
     def claim_gone(self, claim: api.Claim) -> None:
         """A ResourceClaim is gone."""
         self.foreign.claim_gone(claim)
+
+    def pod_group_changed(self, api_group: str, group: api.PodGroup) -> None:
+        """A PodGroup of one of the API groups that have them came or changed."""
+        self.gangs.group_changed(api_group, group)
+        self.stirred = True
+
+    def pod_group_gone(self, api_group: str, group: api.PodGroup) -> None:
+        """A PodGroup is gone."""
+        self.gangs.group_gone(api_group, group)
+        self.stirred = True
 
     # What pods do
 
@@ -154,6 +155,7 @@ class Board:
         entry = self.entries.get(meta.uid)
         if pod.status.phase in _DONE:
             note_end(self, pod, entry, now_ms)
+            self.stirred = True
             return
         if spec.node_name:
             if self._pending is not None and names.PLACEMENT not in meta.annotations:
@@ -164,6 +166,7 @@ class Board:
             if meta.deletion_timestamp is not None or spec.scheduling_gates:
                 if entry is not None:
                     self._forget(entry, now_ms)
+                    self.stirred = True
             elif self._pending is not None:
                 self._pending[meta.uid] = pod
             elif entry is None or entry.state is not State.PLACED:
@@ -179,6 +182,7 @@ class Board:
         entry = self.entries.get(uid)
         if entry is not None:
             self._forget(entry, now_ms)
+            self.stirred = True
 
     def bound(self, uid: str, now_ms: int) -> None:
         """A pod was bound as decided."""
@@ -192,8 +196,9 @@ class Board:
         entry = self.entries.get(uid)
         if entry is None or entry.state is not State.PLACED or entry.ask is None:
             return
+        self.stirred = True
         self.nodes.unassign(entry)
-        if (state := self._gang(entry)) is not None:
+        if (state := self.gang(entry)) is not None:
             state.placed.pop(uid, None)
             state.bound.discard(uid)
             if again:
@@ -202,25 +207,26 @@ class Board:
         if not again:
             self._drop(entry)
             return
-        if self._waits_again(entry, now_ms) and why and state is None:
+        if self.waits_again(entry, now_ms) and why and state is None:
             entry.message = why
             self.later[uid] = now_ms + min(MOST_WAIT_MS, FIRST_WAIT_MS << min(entry.failures, 16))
             entry.failures += 1
 
-    def _gang(self, entry: Entry) -> GangState | None:
+    def gang(self, entry: Entry) -> GangState | None:
+        """The gang of a pod."""
         return self.gangs.of(entry.ask.gang) if entry.ask is not None and entry.ask.gang is not None else None
 
-    def _waits_again(self, entry: Entry, now_ms: int) -> bool:
+    def waits_again(self, entry: Entry, now_ms: int) -> bool:
         """A pod that was placed waits as it did, on the nodes of today; False where it is refused by now."""
         entry.state, entry.node, entry.others, entry.placement = State.WAITING, "", (), ""
-        there, queued = self._join(entry), self.scheduler.waits(entry.uid)
+        there, queued = self.join(entry), self.scheduler.waits(entry.uid)
         if queued and there:
             self.scheduler.replace(self.job(entry))
         elif queued:
             self.scheduler.withdraw(entry.uid, now_ms)
         return there
 
-    def _join(self, entry: Entry) -> bool:
+    def join(self, entry: Entry) -> bool:
         """Count a waiting pod with its constraint; False, and refused, where too many different ones wait."""
         traits = (view.traits for view in self.views.values())
         if self.eligibility.join(entry.constraint, traits, entry.namespace):
@@ -237,28 +243,37 @@ class Board:
 
     def next_wake_ms(self, now_ms: int) -> int | None:
         """When to decide again whatever happens; None: not before something does."""
-        if self._again:
+        if self.rounds.again:
             return now_ms
         ends = [self._offers.next_ms(), self.scheduler.next_wake_ms, min(self.later.values(), default=None)]
         times = [ms for ms in ends if ms is not None]
         return max(now_ms, min(times)) if times else None
 
+    def has_news(self, now_ms: int) -> bool:
+        """Whether to decide again: that a pod was bound as decided, or told why it waits, or that a node lives, is no
+        reason to, and there is much of it."""
+        wake_ms = self.next_wake_ms(now_ms)
+        due = wake_ms is not None and wake_ms <= now_ms
+        crowded = bool(self._crowded) and self.eligibility.has_room
+        return self.stirred or due or crowded or self.nodes.has_news or bool(self.tells or self.rounds.owed)
+
     def decide(self, now_ms: int) -> Iterator[Step]:
         """What is to be done now. Until the iterator is closed or at its end the caller tells of nothing else; it may
         close it after any step."""
-        self._again = False
+        self.rounds.again = self.stirred = False
         for uid in [uid for uid, ms in self.later.items() if ms <= now_ms]:
             del self.later[uid]
             if (entry := self.entries.get(uid)) is not None and entry.state is State.WAITING:
                 self.queue(entry, now_ms)
         self.nodes.sync(now_ms)
-        self._switch_cards()
+        self.rounds.switch_cards()
         while self.tells:
             yield self.tells.popleft()
-        yield from self._pay()
+        yield from self.rounds.pay()
         yield from self._offers.steps(now_ms, first=True)
-        yield from self.round(now_ms)
+        yield from self.rounds.ask(now_ms)
         yield from self._offers.steps(now_ms, first=False)
+        self.rounds.again = self.rounds.switch_cards() or self.rounds.again
 
     # What the nodes ask
 
@@ -266,12 +281,12 @@ class Board:
         """The node of a pod is gone. One that was bound is its owner's to make again; one that was not waits on."""
         entry = self.entries.get(uid)
         if entry is not None and entry.state is State.PLACED:
-            if (state := self._gang(entry)) is not None:
+            if (state := self.gang(entry)) is not None:
                 state.placed.pop(uid, None)
                 state.bound.discard(uid)
                 state.waiting[uid] = None
                 self.scheduler.withdraw(uid, now_ms)
-            self._waits_again(entry, now_ms)
+            self.waits_again(entry, now_ms)
             return
         if self.scheduler.waits(uid):
             self.scheduler.withdraw(uid, now_ms)
@@ -295,7 +310,7 @@ class Board:
             if entry is None or entry.ask is None:
                 continue
             entry.state, entry.message = State.WAITING, ""
-            if self._join(entry) and entry.ask.gang is None:
+            if self.join(entry) and entry.ask.gang is None:
                 self.queue(entry, now_ms)
 
     def nodes_are_in(self, now_ms: int) -> None:
@@ -308,7 +323,7 @@ class Board:
             if self._may_fit(entry):
                 del self._parked[uid]
                 entry.state = State.WAITING
-                if self._join(entry):
+                if self.join(entry):
                     self.queue(entry, now_ms)
 
     def _may_fit(self, entry: Entry) -> bool:
@@ -328,16 +343,18 @@ class Board:
                 entry.state in (State.WAITING, State.PARKED) or meta.uid in self._crowded
             )
             if waits and entry is not None and entry.ask == ask:
+                entry.labels = meta.labels
                 return
             problem = ""
         except AskError as error:
             ask, problem = None, str(error)
             if entry is not None and entry.state is State.REFUSED and entry.message == problem:
                 return
+        self.stirred = True
         if entry is not None:
             self._forget(entry, now_ms)
         entry = Entry(meta.uid, meta.namespace, meta.name, ask, submit_ms=created_ms(meta), message=problem)
-        entry.priority = pod.spec.priority
+        entry.priority, entry.labels = pod.spec.priority, meta.labels
         self.entries[meta.uid] = entry
         if ask is None:
             entry.state = State.REFUSED
@@ -348,7 +365,7 @@ class Board:
             except AskError as error:
                 entry.state, entry.message = State.REFUSED, str(error)
                 return
-        if self._join(entry) and ask.gang is None:
+        if self.join(entry) and ask.gang is None:
             self.queue(entry, now_ms)
 
     def queue(self, entry: Entry, now_ms: int) -> None:
@@ -373,7 +390,10 @@ class Board:
         meta, spec = pod.metadata, pod.spec
         if entry is not None and entry.state in (State.BOUND, State.FOREIGN, State.DONE):
             entry.pod = pod
-            entry.ending = entry.ending or meta.deletion_timestamp is not None
+            ending = meta.deletion_timestamp is not None
+            if entry.state is not State.DONE and (ending != entry.ending or meta.labels != entry.labels):
+                entry.ending = entry.ending or ending
+                self.nodes.told_again(entry, meta.labels)
             return
         if entry is not None and entry.state is State.PLACED:
             as_decided = meta.annotations.get(names.PLACEMENT) == entry.placement
@@ -381,16 +401,18 @@ class Board:
                 entry.pod = pod
                 self._confirm(entry)
                 return
+            self.stirred = True
             self._forget(entry, now_ms)  # somebody else bound it, or it has the place of another of its name
         elif entry is not None:
             self._forget(entry, now_ms)
+        self.stirred = True
         if spec.node_name not in self.views:
             self._homeless[meta.uid] = pod
             return
         placed = placed_of(meta.annotations)
         entry = Entry(meta.uid, meta.namespace, meta.name, state=State.FOREIGN, node=spec.node_name)
         entry.submit_ms, entry.ending = created_ms(meta), meta.deletion_timestamp is not None
-        entry.priority, entry.pod = spec.priority, pod
+        entry.priority, entry.pod, entry.labels = spec.priority, pod, meta.labels
         self.entries[meta.uid] = entry
         if meta.annotations.get(names.PLACED_UID, meta.uid) != meta.uid:
             self.overcommitted.add(meta.uid)
@@ -425,136 +447,34 @@ class Board:
             if entry.state is State.WAITING:
                 self.eligibility.leave(entry.constraint)
             if entry.ask.gang is not None:
-                if how is RecordState.COMPLETED and (state := self._gang(entry)) is not None:
+                if how is RecordState.COMPLETED and (state := self.gang(entry)) is not None:
                     state.done(uid)
                 else:
                     self.gangs.leave(entry.ask.gang, uid)
-        for pods in self._leaving.values():
-            pods.discard(uid)
+        self.rounds.left(uid)
         self.overcommitted.discard(uid)
         self.later.pop(uid, None)
 
     def _forget(self, entry: Entry, now_ms: int) -> None:
         self.release(entry, now_ms)
         self._drop(entry)
+        for uid in self.rounds.instead.pop(entry.uid, ()):
+            self._runs_on(uid, now_ms)
+
+    def _runs_on(self, uid: str, now_ms: int) -> None:
+        """The pod to which this one would have given way is gone, or elsewhere: it has its place."""
+        entry = self.entries.get(uid)
+        if entry is not None and entry.state is State.DONE and entry.pod is not None:
+            self._drop(entry)
+            self._is_bound(entry.pod, None, now_ms)
 
     def _drop(self, entry: Entry) -> None:
         self.entries.pop(entry.uid, None)
         self._parked.pop(entry.uid, None)
         self._crowded.pop(entry.uid, None)
 
-    # How: decisions
-
-    def round(self, now_ms: int) -> Iterator[Step]:
-        """Ask the policy once."""
-        rejected: list[str] = []
-        outcomes = self.scheduler.decide(now_ms)
-        try:
-            for outcome in outcomes:
-                if isinstance(outcome, Placement):
-                    found = self._placed(outcome)
-                    if found is None:
-                        rejected.append(outcome.job.id)
-                    else:
-                        yield from self._bind_or_hold(found, now_ms)
-                elif isinstance(outcome, Evicted):
-                    yield from self._evicted(outcome.run.job.id, now_ms)
-                elif isinstance(outcome, NeverFits):
-                    self._park(outcome.job.id, now_ms)
-                elif isinstance(outcome, Refused):
-                    log.warning("%s", outcome.why)
-        finally:
-            outcomes.close()  # type: ignore[attr-defined]
-            for uid in rejected:
-                again = self.entries[uid].state is State.WAITING
-                self.scheduler.failed_to_start(uid, now_ms, again=again)
-                self._again = self._again or again
-
-    def _placed(self, placement: Placement) -> _Found | None:
-        """How a placement is bound; None where its node has no room for another pod or for what else it needs."""
-        job = placement.job
-        entry = self.entries[job.id]
-        assert entry.ask is not None
-        name = self.cluster.nodes[placement.slots[0].node].name
-        view = self.views[name]
-        if view.pods >= view.pods_most:
-            self.nodes.dirty(name)
-            return None
-        if lacks(entry.ask.constraint, view.traits):
-            self.nodes.dirty(name)
-            if not entry.tight:  # from now on its amounts count before a node is chosen
-                self.eligibility.leave(entry.constraint)
-                entry.tight = True
-                self._join(entry)
-            return None
-        entry.state, entry.node, entry.others = State.PLACED, name, entry.ask.constraint.others
-        self.eligibility.leave(entry.constraint)
-        self.nodes.assign(entry)
-        after = frozenset(self._leaving.get(name, ()))
-        text = entry.placement = self.text_of(placement, name)
-        return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
-
-    def text_of(self, placement: Placement, node: str) -> str:
-        """The annotation for a placement on a node."""
-        return annotation_of(placement, self.views[node], self.settings.policy)
-
-    def _bind_or_hold(self, found: _Found, now_ms: int) -> Iterator[Step]:
-        """Bind a pod; one of a gang when all of it have a place."""
-        entry = self.entries[found.bind.uid]
-        assert entry.ask is not None
-        if entry.ask.gang is None:
-            yield found.bind
-            return
-        state = self.gangs.of(entry.ask.gang)
-        assert state is not None
-        state.waiting.pop(entry.uid, None)
-        state.placed[entry.uid] = found.bind
-        if state.is_whole:
-            binds = [bind for bind in state.placed.values() if isinstance(bind, Bind)]
-            state.since_ms, state.message = None, ""
-            state.bound |= state.placed.keys()
-            state.placed.clear()
-            self._owed.extend(binds)
-            yield from self._pay()
-
-    def _pay(self) -> Iterator[Step]:
-        """What was decided as a whole, handed out one by one; the rest stays owed where the caller stops."""
-        while self._owed:
-            yield self._owed.popleft()
-
-    def _evicted(self, uid: str, now_ms: int) -> Iterator[Step]:
-        """A pod gives way. One that is bound is stopped, and its owner makes another; one that is not waits again. A
-        gang gives way whole."""
-        entry = self.entries[uid]
-        members = [uid]
-        if (state := self._gang(entry)) is not None:
-            members += [each for each in [*state.placed, *state.bound] if each != uid]
-            self._owed = deque(bind for bind in self._owed if bind.uid not in members)
-        for member in members:
-            yield from self._gives_way(self.entries[member], now_ms)
-
-    def _gives_way(self, entry: Entry, now_ms: int) -> Iterator[Step]:
-        uid = entry.uid
-        state = self._gang(entry)
-        self.nodes.unassign(entry)
-        if entry.state is State.PLACED:
-            if state is not None:
-                state.placed.pop(uid, None)
-                state.bound.discard(uid)
-                state.waiting[uid] = None
-                self.scheduler.withdraw(uid, now_ms)
-            elif uid in self.cluster.running:
-                self.scheduler.failed_to_start(uid, now_ms)
-            self._waits_again(entry, now_ms)
-            return
-        self.scheduler.withdraw(uid, now_ms)
-        self._leaving.setdefault(entry.node, set()).add(uid)
-        if state is not None:
-            state.bound.discard(uid)
-        entry.state = State.DONE
-        yield Stop(uid, entry.namespace, entry.name, "a pod of a higher priority takes its place")
-
-    def _park(self, uid: str, now_ms: int) -> None:
+    def park(self, uid: str, now_ms: int) -> None:
+        """No node could hold a pod: it waits aside until one could."""
         entry = self.entries.get(uid)
         if entry is None or entry.ask is None or not self.scheduler.waits(uid):
             return
@@ -564,17 +484,6 @@ class Board:
             entry.state = State.PARKED
             self._parked[uid] = None
 
-    def _switch_cards(self) -> None:
-        """Let pods that ask for a part of a card's memory go to another kind of card where theirs has no room."""
-        if len(self.cards.sizes_mib) < 2:
-            return
-        for at, job in enumerate(self.scheduler.queue):
-            if at >= MOST_SWITCHED:
-                break
-            entry = self.entries[job.id]
-            if entry.ask is None or not entry.ask.mem_milli or len(self.cluster.fitting_nodes(job)):
-                continue
-            for other in self.cards.variants(job, entry.ask):
-                if len(self.cluster.fitting_nodes(other)):
-                    self.scheduler.replace(other)
-                    break
+    def text_of(self, placement: Placement, node: str) -> str:
+        """The annotation for a placement on a node."""
+        return annotation_of(placement, self.views[node], self.settings.policy)

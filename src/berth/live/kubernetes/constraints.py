@@ -6,24 +6,21 @@ Pods that may run on the same nodes have equal constraints, so that each is look
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from berth.errors import AskError
-from berth.live.kubernetes.objects import Expression, Pod, Taint, Term, Toleration
+from berth.live.kubernetes.objects import Pod, Taint, Term, Toleration
+from berth.live.kubernetes.selectors import OPERATORS, Requirement, requirement_of
+from berth.live.kubernetes.spreads import Domain, SpreadRule
 
-__all__ = ["PLAIN", "Constraint", "NodeTraits", "bare", "constraint_of", "lacks", "why_not"]
+__all__ = ["PLAIN", "Constraint", "NodeTraits", "bare", "constraint_of", "domain_of", "lacks", "why_not"]
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 HOST_PORT = "host-port/"
 """A port of the node counts as a resource of which there is one."""
 MOST_TERMS = 64
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
-
-Requirement = tuple[str, str, tuple[str, ...]]
-"""Key, operator, values. A key that begins with `@` is a field of the node."""
 Tolerated = tuple[str, str, str, str]
 """Key, operator, value, effect."""
 
@@ -34,10 +31,12 @@ class Constraint:
 
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[tuple[Requirement, ...], ...] = ()
-    """One of these must hold; none: any node will do."""
+    """One of these must hold; none: any node will do. A key that begins with `@` is a field of the node."""
     tolerations: tuple[Tolerated, ...] = ()
     others: tuple[tuple[str, int], ...] = ()
     """Resources other than CPU, memory and GPUs, with their amounts."""
+    spread: tuple[SpreadRule, ...] = ()
+    """How it and others are to lie over the nodes; see `Eligibility`, which alone knows where they are."""
 
 
 PLAIN = Constraint()
@@ -65,7 +64,7 @@ class NodeTraits:
     others_used: Mapping[str, int]
 
 
-def constraint_of(pod: Pod, others: Mapping[str, int]) -> Constraint:
+def constraint_of(pod: Pod, others: Mapping[str, int], spread: tuple[SpreadRule, ...] = ()) -> Constraint:
     """The constraint of a pod. Raises AskError for a selector or toleration that makes no sense."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
@@ -79,13 +78,14 @@ def constraint_of(pod: Pod, others: Mapping[str, int]) -> Constraint:
         for port in container.ports
         if port.host_port
     }
-    if not (spec.node_selector or terms or spec.tolerations or others or ports):
+    if not (spec.node_selector or terms or spec.tolerations or others or ports or spread):
         return PLAIN
     return Constraint(
         tuple(sorted(spec.node_selector.items())),
         terms,
         tuple(sorted({_tolerated(each) for each in spec.tolerations if each.key not in _OF_RUNNING})),
         tuple(sorted({**others, **ports}.items())),
+        spread,
     )
 
 
@@ -96,16 +96,35 @@ def why_not(constraint: Constraint, node: NodeTraits) -> str:
         return "not ready"
     if node.unschedulable and not _tolerates(constraint.tolerations, Taint(UNSCHEDULABLE, "", "NoSchedule")):
         return "cordoned"
+    if (taint := _kept_out_by(constraint, node)) is not None:
+        return f"taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+    if why := _unwanted(constraint, node):
+        return why
+    short = lacks(constraint, node)
+    return f"no free {short.replace(HOST_PORT, 'host port ')}" if short else ""
+
+
+def domain_of(constraint: Constraint, node: NodeTraits) -> Domain:
+    """A node as the spread rules of a pod see it."""
+    tolerated = _kept_out_by(constraint, node) is None
+    return Domain(node.name, node.labels, not _unwanted(constraint, node), tolerated)
+
+
+def _kept_out_by(constraint: Constraint, node: NodeTraits) -> Taint | None:
     for taint in node.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not _tolerates(constraint.tolerations, taint):
-            return f"taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+            return taint
+    return None
+
+
+def _unwanted(constraint: Constraint, node: NodeTraits) -> str:
+    """Which of selector and affinity excludes a node."""
     for key, value in constraint.selector:
         if node.labels.get(key) != value:
             return f"no label {key}={value}"
     if constraint.terms and not any(_holds(term, node) for term in constraint.terms):
         return "node affinity"
-    short = lacks(constraint, node)
-    return f"no free {short.replace(HOST_PORT, 'host port ')}" if short else ""
+    return ""
 
 
 def lacks(constraint: Constraint, node: NodeTraits) -> str:
@@ -141,50 +160,18 @@ def _tolerates(tolerations: tuple[Tolerated, ...], taint: Taint) -> bool:
 
 
 def _term(term: Term) -> tuple[Requirement, ...]:
-    found = [_requirement(each, each.key) for each in term.match_expressions]
-    found += [_requirement(each, f"@{each.key}") for each in term.match_fields]
+    found = [requirement_of(each, "node affinity") for each in term.match_expressions]
+    for each in term.match_fields:
+        if each.key != "metadata.name":
+            raise AskError(f"node affinity asks for field '{each.key[:80]}'; expected metadata.name")
+        key, operator, values = requirement_of(each, "node affinity")
+        found.append((f"@{key}", operator, values))
     return tuple(sorted(found))
-
-
-def _requirement(expression: Expression, key: str) -> Requirement:
-    if expression.operator not in _OPERATORS:
-        raise AskError(
-            f"node affinity has operator '{expression.operator[:40]}'; expected {', '.join(_OPERATORS)}"
-        )
-    if expression.operator in ("Gt", "Lt") and not (
-        len(expression.values) == 1 and _WHOLE.fullmatch(expression.values[0])
-    ):
-        raise AskError(f"node affinity {expression.operator} of '{key[:80]}' takes one whole number")
-    if key.startswith("@") and key != "@metadata.name":
-        raise AskError(f"node affinity asks for field '{key[1:80]}'; expected metadata.name")
-    return (key, expression.operator, tuple(sorted(expression.values)))
 
 
 def _holds(term: tuple[Requirement, ...], node: NodeTraits) -> bool:
     """Whether all of a term holds; a term of nothing holds nowhere."""
     return bool(term) and all(
-        _OPERATORS[operator](node.name if key.startswith("@") else node.labels.get(key), values)
+        OPERATORS[operator](node.name if key.startswith("@") else node.labels.get(key), values)
         for key, operator, values in term
     )
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and _WHOLE.fullmatch(text) else None
-
-
-def _greater(value: str | None, values: tuple[str, ...]) -> bool:
-    return (number := _number(value)) is not None and number > int(values[0])
-
-
-def _less(value: str | None, values: tuple[str, ...]) -> bool:
-    return (number := _number(value)) is not None and number < int(values[0])
-
-
-_OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
-    "In": lambda value, values: value in values,
-    "NotIn": lambda value, values: value not in values,
-    "Exists": lambda value, values: value is not None,
-    "DoesNotExist": lambda value, values: value is None,
-    "Gt": _greater,
-    "Lt": _less,
-}

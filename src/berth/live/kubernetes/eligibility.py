@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from berth.live.kubernetes.constraints import PLAIN, Constraint, NodeTraits, why_not
+from berth.live.kubernetes.constraints import PLAIN, Constraint, NodeTraits, domain_of, why_not
+from berth.live.kubernetes.spreading import Spreads
 
 __all__ = ["MOST_LABELS", "Eligibility"]
 
@@ -28,6 +29,8 @@ MOST_CONSTRAINTS = 512
 class _Group:
     misfits: set[str] = field(default_factory=set)
     """The nodes that do not satisfy it."""
+    uneven: set[str] = field(default_factory=set)
+    """Those on which one more pod would break its rules on how pods are to lie."""
     users: int = 0
     """How many pods wait with it."""
     owner: str = ""
@@ -35,13 +38,18 @@ class _Group:
     label: str = ""
     number: int = 0
 
+    @property
+    def excluded(self) -> set[str]:
+        return self.misfits | self.uneven if self.uneven else self.misfits
+
 
 class Eligibility:
     """The constraints in use, and which nodes satisfy each."""
 
-    def __init__(self) -> None:
+    def __init__(self, spreads: Spreads) -> None:
+        self.spreads = spreads
         self._groups: dict[Constraint, _Group] = {PLAIN: _Group(users=1)}
-        self._nodes: set[str] = set()
+        self._nodes: dict[str, NodeTraits] = {}
         self._serial = 0
         self.is_stale = False
         """Whether `relabel` is to be called before the next decision."""
@@ -50,6 +58,8 @@ class Eligibility:
         self._labels: dict[str, frozenset[str]] = {}  # label -> the nodes that do not carry it
         self.down: set[str] = set()
         """Nodes out of use: nothing that waits may run there."""
+        self.moved: set[str] = set()
+        """Nodes whose labels may have changed though they have not, since the last `relabel`."""
 
     def join(self, constraint: Constraint, nodes: Iterable[NodeTraits], namespace: str = "") -> bool:
         """One more pod of a namespace waits with this constraint; False where too many different ones wait already."""
@@ -64,6 +74,8 @@ class Eligibility:
             self._serial += 1
             group = self._groups[constraint] = _Group(misfits, owner=namespace, number=self._serial)
             self.is_stale = True
+        elif constraint.spread and group.users <= 0:
+            self.is_stale = True  # its counts were not kept meanwhile
         group.users += 1
         return True
 
@@ -75,9 +87,10 @@ class Eligibility:
 
     def node_changed(self, node: NodeTraits) -> None:
         """Look at a node anew."""
-        self._nodes.add(node.name)
+        self._nodes[node.name] = node
         self.has_room = True
         for constraint, group in self._groups.items():
+            self.is_stale = self.is_stale or bool(constraint.spread)
             if why_not(constraint, node):
                 group.misfits.add(node.name)
             else:
@@ -85,22 +98,45 @@ class Eligibility:
 
     def node_gone(self, name: str) -> None:
         """Forget a node."""
-        self._nodes.discard(name)
-        for group in self._groups.values():
+        self._nodes.pop(name, None)
+        self.spreads.node_gone(name)
+        for constraint, group in self._groups.items():
             group.misfits.discard(name)
+            group.uneven.discard(name)
+            self.is_stale = self.is_stale or bool(constraint.spread)
+
+    def allows(self, constraint: Constraint, node: str) -> bool:
+        """Whether the rules on how pods are to lie allow one more on a node, as of now."""
+        return not constraint.spread or node not in self._uneven(constraint)
+
+    def is_uneven(self, constraint: Constraint, node: str) -> bool:
+        """Whether they did not when labels were settled last."""
+        group = self._groups.get(constraint)
+        return group is not None and node in group.uneven
+
+    def _uneven(self, constraint: Constraint) -> set[str]:
+        domains = (domain_of(constraint, node) for node in self._nodes.values())
+        return self.spreads.uneven(constraint.spread, domains)
 
     def relabel(self) -> list[Constraint]:
         """Settle which constraints need a label; returns those whose label has changed."""
         self.is_stale = False
-        self.down = set.intersection(*(group.misfits for group in self._groups.values()))
+        self.moved = set()
+        for constraint, group in self._groups.items():
+            if constraint.spread and group.users > 0:
+                before, group.uneven = group.uneven, self._uneven(constraint)
+                self.moved |= before ^ group.uneven
+        excluded = {constraint: group.excluded for constraint, group in self._groups.items()}
+        self.down = set.intersection(*excluded.values())
         labels: dict[frozenset[str], str] = {}
         changed = []
         for constraint, group in self._groups.items():
             label = ""
-            if len(group.misfits) >= len(self._nodes) > 0:
+            misfits = excluded[constraint]
+            if len(misfits) >= len(self._nodes) > 0:
                 label = NOWHERE
-            elif len(group.misfits) != len(self.down):
-                nodes = frozenset(group.misfits)
+            elif len(misfits) != len(self.down):
+                nodes = frozenset(misfits)
                 if nodes not in labels:
                     labels[nodes] = f"constraint-{group.number}" if len(labels) < MOST_LABELS else NOWHERE
                 label = labels[nodes]
@@ -136,8 +172,8 @@ class Eligibility:
             return True
         used: dict[frozenset[str], set[str]] = {}
         for group in self._groups.values():
-            if group.users > 0 and 0 < len(group.misfits) < len(self._nodes):
-                used.setdefault(frozenset(group.misfits), set()).add(group.owner)
+            if group.users > 0 and 0 < len(misfits_of := group.excluded) < len(self._nodes):
+                used.setdefault(frozenset(misfits_of), set()).add(group.owner)
         mine = sum(namespace in owners for owners in used.values())
         return frozenset(misfits) in used or (len(used) < MOST_LABELS and mine < MOST_OF_ONE)
 
@@ -147,4 +183,5 @@ class Eligibility:
             for constraint, group in self._groups.items()
             if group.users > 0 or constraint == PLAIN
         }
+        self.spreads.keep(rule for constraint in self._groups for rule in constraint.spread)
         self.is_stale = True

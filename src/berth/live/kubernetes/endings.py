@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from berth.errors import AskError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import ask_of, created_ms
+from berth.live.kubernetes.asks import ask_of, created_ms, pod_group
 from berth.live.kubernetes.entries import Entry, State
 from berth.live.kubernetes.jobs import job_of
 from berth.live.kubernetes.memories import Measured, killed_by_kernel, measured_of
@@ -30,8 +30,16 @@ def note_end(board: Board, pod: api.Pod, entry: Entry | None, now_ms: int) -> No
     how = told = RecordState.COMPLETED if completed else RecordState.FAILED
     if ran_out:
         how = RecordState.OUT_OF_MEMORY
-    if entry is None and completed and ours and pod.spec.node_name and names.GANG in meta.annotations:
+    if (
+        entry is None
+        and completed
+        and ours
+        and pod.spec.node_name
+        and (names.GANG in meta.annotations or pod_group(pod) is not None)
+    ):
         _counts_as_done(board, pod)  # after a restart, one of a gang that others of run or wait
+    if entry is not None:
+        entry.pod = None
     just_ended = entry is not None and entry.state is not State.DONE
     if entry is not None and entry.state is not State.DONE:
         told = how

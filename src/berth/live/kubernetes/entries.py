@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from berth.live.kubernetes import names
@@ -24,6 +24,8 @@ class Settings:
     compat: str | None = None
     gang_ms: int = 60_000
     """How long a gang holds places before it is whole; then it gives them back, and others go first."""
+    advise: bool = False
+    """Whether nothing of what is decided is done: a pod that gives way runs on."""
 
 
 class State(StrEnum):
@@ -67,6 +69,8 @@ class Entry:
     """How often its bind failed."""
     placement: str = ""
     """The annotation, as it was decided."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the pod, by which rules on how pods are to lie count it."""
     pod: api.Pod | None = None
     """As it was when it was bound, to be told again if its node goes and comes."""
 

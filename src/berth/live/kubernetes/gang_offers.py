@@ -33,8 +33,8 @@ class GangOffers:
 
     def next_ms(self) -> int | None:
         """When a gang gives back what it holds, or others have their turn; None: neither."""
-        held_ms = self._board.settings.gang_ms
-        ends = [each.since_ms + held_ms for _, each in self._board.gangs.line() if each.since_ms is not None]
+        line = self._board.gangs.line()
+        ends = [each.since_ms + self._hold_ms(each) for _, each in line if each.since_ms is not None]
         return min([*ends, *([self._rest_ms] if self._rest_ms is not None else [])], default=None)
 
     def steps(self, now_ms: int, *, first: bool) -> Iterator[Step]:
@@ -50,10 +50,10 @@ class GangOffers:
             self._rest_ms = None
         for key, state in line:
             older = head is None or self._began_ms(state) <= head.submit_ms
-            if (bool(state.bound) or key == holder or older) != first:
+            if ((bool(state.bound) and state.wanted > 0) or key == holder or older) != first:
                 continue
             if key == holder and (
-                now_ms - (state.since_ms or now_ms) >= self._board.settings.gang_ms or not state.is_there
+                now_ms - (state.since_ms or now_ms) >= self._hold_ms(state) or not state.is_there
             ):
                 yield from self._take_back(key, state, now_ms)
                 holder = None
@@ -85,16 +85,19 @@ class GangOffers:
         if len(line) > AT_ONCE and key in self._board.gangs.gangs:
             self._board.gangs.to_the_end(key)
 
+    def _hold_ms(self, state: GangState) -> int:
+        return self._board.settings.gang_ms if state.hold_ms is None else state.hold_ms
+
     def _could_ever(self, state: GangState) -> bool:
         """Whether the nodes of today could hold all that a gang lacks if nothing else ran, as far as a count of places
         for its pods tells: one that never fits holds nothing back from others."""
         cluster = self._board.cluster
-        jobs = [self._board.job(self._board.entries[uid]) for uid in list(state.waiting)[: state.wanted]]
+        jobs = [self._board.job(self._board.entries[uid]) for uid in state.next]
         if not jobs or not jobs[0].gpus:
             return True
         least = min(jobs, key=lambda job: job.gpus * job.share.milli)
         places = int((cluster.capacity.milli.clip(0) // max(1, least.share.milli)).sum())
-        return places >= len(jobs) * least.gpus
+        return places >= max(1, state.wanted) * least.gpus
 
     def _began_ms(self, state: GangState) -> int:
         return min((self._board.entries[uid].submit_ms for uid in state.waiting), default=0)
@@ -102,13 +105,13 @@ class GangOffers:
     def _offer(self, state: GangState, now_ms: int) -> Iterator[Step]:
         """Offer what a gang lacks to the policy, and nothing else."""
         scheduler = self._board.scheduler
-        offered = list(state.waiting)[: state.wanted]
+        offered = state.next
         for uid in offered:
             self._board.queue(self._board.entries[uid], now_ms)
         jobs = [job for uid in offered if (job := scheduler.queue.named(uid)) is not None]
         scheduler.policy = _OfThese(self._board.policy, jobs)
         try:
-            yield from self._board.round(now_ms)
+            yield from self._board.rounds.ask(now_ms)
         finally:
             scheduler.policy = self._board.policy
             for uid in offered:

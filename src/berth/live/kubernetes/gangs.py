@@ -1,13 +1,21 @@
-"""Gangs: pods that start together or not at all. One after the other they are offered to the policy."""
+"""Gangs: pods that start together or not at all. One after the other they are offered to the policy.
+
+The size of a gang is said by its pods' annotations, and is then all of it, or by a PodGroup, and is then the least of
+it: pods beyond that start as there is room for each.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from berth.errors import AskError
-from berth.live.kubernetes.asks import Gang
+from berth.live.kubernetes.asks import MOST_GANG, Gang
+from berth.live.kubernetes.objects import PodGroup
 
 __all__ = ["GangLine", "GangState"]
+
+LONGEST_HOLD_S = 3600
+"""A longer time-out of a PodGroup is taken for this."""
 
 
 @dataclass(slots=True)
@@ -15,6 +23,12 @@ class GangState:
     """One gang: who waits, who has a place, who is bound."""
 
     size: int
+    at_least: bool = False
+    """Whether there may be more pods than that."""
+    is_known: bool = True
+    """Whether the PodGroup is there that says the size."""
+    hold_ms: int | None = None
+    """How long it may hold places, where its PodGroup says so."""
     waiting: dict[str, None] = field(default_factory=dict)
     """Ids of its pods that have no place, as they came."""
     placed: dict[str, object] = field(default_factory=dict)
@@ -42,13 +56,21 @@ class GangState:
 
     @property
     def is_there(self) -> bool:
-        """Whether enough of its pods exist."""
-        return 0 < self.wanted <= len(self.waiting)
+        """Whether enough of its pods exist, or some beyond those."""
+        return self.is_known and (
+            0 < self.wanted <= len(self.waiting)
+            or (self.at_least and self.wanted <= 0 and bool(self.waiting))
+        )
+
+    @property
+    def next(self) -> list[str]:
+        """Which of its pods are to have a place next: all that it lacks, and those beyond."""
+        return list(self.waiting)[: None if self.at_least else self.wanted]
 
     @property
     def is_whole(self) -> bool:
         """Whether all of its pods have a place."""
-        return bool(self.placed) and self.wanted <= 0
+        return self.is_known and bool(self.placed) and self.wanted <= 0
 
 
 class GangLine:
@@ -56,14 +78,31 @@ class GangLine:
 
     def __init__(self) -> None:
         self.gangs: dict[tuple[str, str], GangState] = {}
+        self._groups: dict[tuple[str, str], PodGroup] = {}
+
+    def group_changed(self, api_group: str, group: PodGroup) -> None:
+        """A PodGroup came or changed."""
+        key = group.metadata.namespace, f"{api_group}/{group.metadata.name}"
+        self._groups[key] = group
+        if (state := self.gangs.get(key)) is not None:
+            _follow(state, group)
+
+    def group_gone(self, api_group: str, group: PodGroup) -> None:
+        """A PodGroup is gone: what waits for it goes on waiting, what runs goes on running."""
+        key = group.metadata.namespace, f"{api_group}/{group.metadata.name}"
+        self._groups.pop(key, None)
+        if (state := self.gangs.get(key)) is not None:
+            _follow(state, None)
 
     def join(self, gang: Gang, uid: str, *, bound: bool = False) -> GangState:
         """A pod of a gang is there. Raises AskError where the others say another size."""
-        key = (gang.namespace, gang.name)
+        key = gang.key
         state = self.gangs.get(key)
         if state is None:
             state = self.gangs[key] = GangState(gang.size)
-        if state.size != gang.size:
+            if gang.group:
+                _follow(state, self._groups.get(key))
+        if not gang.group and state.size != gang.size:
             if state.bound or state.waiting or state.placed:
                 raise AskError(
                     f"gang '{gang.name}' has size {gang.size} here and {state.size} in its other pods; all of a gang"
@@ -79,7 +118,7 @@ class GangLine:
 
     def leave(self, gang: Gang, uid: str) -> None:
         """A pod of a gang is gone."""
-        key = (gang.namespace, gang.name)
+        key = gang.key
         state = self.gangs.get(key)
         if state is None:
             return
@@ -92,7 +131,7 @@ class GangLine:
 
     def of(self, gang: Gang) -> GangState | None:
         """The state of a gang."""
-        return self.gangs.get((gang.namespace, gang.name))
+        return self.gangs.get(gang.key)
 
     def line(self) -> list[tuple[tuple[str, str], GangState]]:
         """The gangs that could start, as they came or were sent to the end."""
@@ -101,3 +140,16 @@ class GangLine:
     def to_the_end(self, key: tuple[str, str]) -> None:
         """Let all others go first."""
         self.gangs[key] = self.gangs.pop(key)
+
+
+def _follow(state: GangState, group: PodGroup | None) -> None:
+    """Take over what the PodGroup of a gang says; None: there is none."""
+    state.at_least, state.is_known, state.hold_ms = True, group is not None, None
+    if group is None:
+        return
+    spec = group.spec
+    policy = spec.scheduling_policy
+    said = policy.gang.min_count if policy is not None and policy.gang is not None else spec.min_member
+    state.size = min(MOST_GANG, max(1, said or 1))
+    if spec.schedule_timeout_seconds is not None:
+        state.hold_ms = 1000 * min(LONGEST_HOLD_S, max(1, spec.schedule_timeout_seconds))

@@ -30,6 +30,7 @@ RULES: tuple[Manifest, ...] = (
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices", "resourceclaims"], "verbs": ["list", "watch"]},
+    {"apiGroups": [names.PLUGINS_GROUP, names.OWN_GROUP], "resources": ["podgroups"], "verbs": ["list", "watch"]},
 )  # fmt: skip
 """What the scheduler may do on the whole cluster: what it does, and nothing else."""
 LEASE_RULES: tuple[Manifest, ...] = (

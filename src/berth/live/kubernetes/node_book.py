@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,10 +71,15 @@ class NodeBook:
         if self._slices.get(each.spec.node_name, {}).pop(each.metadata.name, None) is not None:
             self._dirty[each.spec.node_name] = None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell the scheduler."""
+        return bool(self._dirty) or self._board.eligibility.is_stale
+
     def sync(self, now_ms: int) -> None:
         """Tell the scheduler what has become of the nodes."""
         self._board.admit_crowded(now_ms)
-        if not (self._dirty or self._board.eligibility.is_stale):
+        if not self.has_news:
             return
         models = self._board.cards.models
         moved = [name for name in self._dirty if self._read_node(name)]
@@ -82,8 +87,7 @@ class NodeBook:
         self._board.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
         changed = set(self._board.eligibility.relabel())
         dirty, self._dirty = self._dirty, {}
-        if changed:
-            dirty = dict.fromkeys(self.views)
+        dirty |= dict.fromkeys(self.views if changed else sorted(self._board.eligibility.moved))
         for name in [name for name in dirty if name in self.views]:
             view = self.views[name]
             view.labels = self._board.eligibility.labels_on(name)
@@ -91,6 +95,8 @@ class NodeBook:
         if self._board.cards.models != models or changed:
             self._remake(now_ms, None if self._board.cards.models != models else changed)
         self._push(dirty, now_ms)
+        if not moved and self._board.eligibility.is_stale:  # pods have joined that fitted nowhere before
+            self.sync(now_ms)
         if moved:  # they are gone for the scheduler, and come back as they are now
             for name in moved:
                 self.views[name] = View(name)
@@ -178,6 +184,7 @@ class NodeBook:
         """Count a pod on its node, of whichever scheduler it is."""
         view = self.views[entry.node]
         view.pods += 1
+        self._lies_elsewhere(self._board.spreads.seat(entry))
         self._use_others(entry, 1)
         if view.pods >= view.pods_most and entry.node not in self._full:
             self._full.add(entry.node)
@@ -185,6 +192,7 @@ class NodeBook:
 
     def unassign(self, entry: Entry) -> None:
         """A pod is not on its node any more."""
+        self._lies_elsewhere(self._board.spreads.unseat(entry))
         view = self.views.get(entry.node)
         if view is None:
             return
@@ -192,6 +200,16 @@ class NodeBook:
         self._use_others(entry, -1)
         if entry.node in self._full:
             self._dirty[entry.node] = None
+
+    def told_again(self, entry: Entry, labels: Mapping[str, str]) -> None:
+        """A pod on a node has these labels now, or was told to go."""
+        entry.labels = labels
+        if entry.node in self.views:
+            self._lies_elsewhere(self._board.spreads.seat(entry))
+
+    def _lies_elsewhere(self, changed: bool) -> None:
+        if changed:
+            self._board.eligibility.is_stale = True
 
     def _use_others(self, entry: Entry, sign: int) -> None:
         """Count the resources of a pod that are not CPU, memory or GPUs; those nodes are to be looked at again."""

@@ -95,6 +95,8 @@ def _daemon_set(install: Install) -> Manifest:
         words += ["--fake-gpus", install.fake_gpus]
     if install.claims:
         words += ["--dra", "all"]
+    if install.compat:
+        words += ["--compat", install.compat]
     if install.evict:
         words += ["--on-lost-isolation", "evict"]
     container = {

@@ -12,7 +12,8 @@ import msgspec
 
 __all__ = [
     "Affinity", "Claim", "Container", "Device", "Expression", "Lease", "LeaseSpec", "Meta", "Node", "NodeAffinity",
-    "NodeSelector", "Page", "Pod", "ResourceSlice", "Status", "Taint", "Term", "Toleration", "decoded",
+    "NodeSelector", "Page", "Pod", "PodGroup", "ResourceSlice", "Status", "Taint", "Term", "Toleration",
+    "decoded", "served_kinds", "served_versions",
 ]  # fmt: skip
 
 
@@ -133,6 +134,10 @@ class Spread(Struct):
     topology_key: str = ""
     when_unsatisfiable: str = ""
     label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    match_label_keys: list[str] = []
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
 
 
 class ClaimVolume(Struct):
@@ -147,6 +152,10 @@ class Volume(Struct):
 
 class PodClaim(Struct):
     name: str = ""
+
+
+class SchedulingGroup(Struct):
+    pod_group_name: str | None = None
 
 
 class PodSpec(Struct):
@@ -165,6 +174,7 @@ class PodSpec(Struct):
     resource_claims: list[PodClaim] = []
     scheduling_gates: list[PodClaim] = []
     preemption_policy: str = ""
+    scheduling_group: SchedulingGroup | None = None
 
 
 class Condition(Struct):
@@ -286,6 +296,57 @@ class Claim(Struct):
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
+
+
+class GangPolicy(Struct):
+    min_count: int | None = None
+
+
+class SchedulingPolicy(Struct):
+    gang: GangPolicy | None = None
+
+
+class PodGroupSpec(Struct):
+    """Of both kinds of PodGroup: the scheduler plugins' has the first two, Kubernetes' own the last."""
+
+    min_member: int | None = None
+    schedule_timeout_seconds: int | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+
+
+class PodGroup(Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
+
+
+class ServedVersion(Struct):
+    version: str = ""
+
+
+class ServedGroup(Struct):
+    """A group of the API: its versions, the preferred first."""
+
+    versions: list[ServedVersion] = []
+
+
+class ServedKind(Struct):
+    name: str = ""
+
+
+class ServedKinds(Struct):
+    """What a version of a group serves."""
+
+    resources: list[ServedKind] = []
+
+
+def served_versions(answer: bytes) -> list[str]:
+    """The versions of an API group, from what the server says of it, the preferred first."""
+    return [each.version for each in msgspec.json.decode(answer, type=ServedGroup).versions]
+
+
+def served_kinds(answer: bytes) -> set[str]:
+    """The plural names of the kinds of a version, from what the server says of it."""
+    return {each.name for each in msgspec.json.decode(answer, type=ServedKinds).resources}
 
 
 class LeaseSpec(Struct):

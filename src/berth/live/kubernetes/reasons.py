@@ -41,10 +41,12 @@ class Reasons:
             return Reason(entry.message, "bind")
         ask = entry.ask
         if ask.gang is not None and (state := self._board.gangs.of(ask.gang)) is not None:
+            if not state.is_known:
+                return Reason(f"{ask.gang.title} is not there", "group")
             there = state.size - state.wanted + len(state.waiting)
             if there < state.size:
                 return Reason(
-                    f"gang {ask.gang.name}: {there} of {state.size} pods are there; it starts when all are",
+                    f"{ask.gang.title}: {there} of {state.size} pods are there; it starts when all are",
                     "gang",
                 )
         job = self._board.job(entry)
@@ -54,7 +56,7 @@ class Reasons:
         if reason is None:
             reason = self._known[key] = self._reason(ask, job)
         if ask.gang is not None and state is not None and state.message:
-            return Reason(f"gang {ask.gang.name}: {state.message}; {reason.message}", f"gang, {reason.kind}")
+            return Reason(f"{ask.gang.title}: {state.message}; {reason.message}", f"gang, {reason.kind}")
         return reason
 
     def _reason(self, ask: Ask, job: Job) -> Reason:
@@ -105,6 +107,9 @@ def lacking(board: Board, ask: Ask, job: Job, view: View, row: int | None) -> La
         return Lacking("not known yet")
     if why := why_not(bare(ask.constraint), view.traits):
         return Lacking(why)
+    if board.eligibility.is_uneven(bare(ask.constraint), view.name):
+        keys = dict.fromkeys(rule.key for rule in ask.constraint.spread)
+        return Lacking(f"topology spread over {', '.join(keys)}")
     if view.pods >= view.pods_most:
         return Lacking(f"full with {view.pods} pods")
     if job.gpus and not view.gpus:

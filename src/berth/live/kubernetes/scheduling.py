@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from berth.errors import ApiError, BerthError
@@ -21,6 +21,7 @@ from berth.live.kubernetes.client import Api, backoff_s
 from berth.live.kubernetes.entries import WAITS, Settings, State, waiting
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
+from berth.live.kubernetes.listening import listeners, until_listed
 from berth.live.kubernetes.placements import placed_of
 from berth.live.kubernetes.reasons import Reason, Reasons
 from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
@@ -95,7 +96,8 @@ class Scheduling:
         self.api = api
         self.options = options
         self.counts = Counts()
-        self.board = Board(options.settings)
+        self._settings = replace(options.settings, advise=options.advise)
+        self.board = Board(self._settings)
         self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
         self._events = writing.Events(api, options.settings.scheduler_name)
         self._began_s = time.monotonic()
@@ -131,7 +133,7 @@ class Scheduling:
                 if self.options.elect:
                     await self.lease.release()
             await asyncio.sleep(RESTARTS_S)
-            self.board = Board(self.options.settings)
+            self.board = Board(self._settings)
             self._reset()
 
     async def _lead(self) -> bool:
@@ -187,19 +189,7 @@ class Scheduling:
     async def _listen(self, begin: Callable[[Any, str], Any]) -> None:
         """List and watch; returns when all was listed once, the nodes before the pods."""
         board = self.board
-        informers = [
-            Informer(self.api, "/api/v1/nodes", objects.Node, changed=self._on(board.nodes.changed),
-                     gone=self._on(board.nodes.gone)),
-        ]  # fmt: skip
-        dra: list[Informer[Any]] = []
-        if await self._serves_dra():
-            path = "/apis/resource.k8s.io/v1"
-            dra = [
-                Informer(self.api, f"{path}/resourceslices", objects.ResourceSlice,
-                         changed=self._on(board.nodes.slice_changed), gone=self._on(board.nodes.slice_gone)),
-                Informer(self.api, f"{path}/resourceclaims", objects.Claim,
-                         changed=self._on(board.claim_changed), gone=self._on(board.claim_gone)),
-            ]  # fmt: skip
+        others = await listeners(self.api, board, self._on)
         self.pods = Informer(
             self.api,
             "/api/v1/pods",
@@ -207,10 +197,10 @@ class Scheduling:
             changed=self._on(self._pod_changed),
             gone=self._on(self._pod_gone),
         )
-        listed = [*informers, *dra, self.pods]
+        listed = [*others, self.pods]
         tasks = {informer: begin(informer.run(), informer.path) for informer in listed}
         for informer, task in tasks.items():
-            await _until_listed(informer, task)
+            await until_listed(informer, task)
         # All were listed at once; pods are told last, when their nodes are known.
         inbox = [*self._inbox]
         self._inbox.clear()
@@ -220,15 +210,6 @@ class Scheduling:
                     what(*things)
             if not pods:
                 board.nodes.sync(_now_ms())
-
-    async def _serves_dra(self) -> bool:
-        try:
-            await self.api.request("GET", "/apis/resource.k8s.io/v1", patience_s=30)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
 
     def _on(self, what: Callable[..., None]) -> Callable[[Any], None]:
         def note(thing: Any) -> None:
@@ -260,8 +241,9 @@ class Scheduling:
             async with self._using_board:
                 self._apply_inbox()
             await self._release_held()
-            whole = await self._decide_for_a_while()
+            whole = not self.board.has_news(_now_ms()) or await self._decide_for_a_while()
             if not whole:
+                self.board.stirred = True
                 self._wake.set()
             elif self.options.once and not self._inbox and await self._all_bound():
                 return
@@ -316,11 +298,13 @@ class Scheduling:
                 self._under_way.add(step.uid)
                 await self._binds.put(step)
         elif isinstance(step, Stop):
+            if self.options.advise:
+                self._events.add(Tell(*step[:3], "Advised", f"it would be deleted: {step.why}"))
+                return
             self._events.add(Tell(*step[:3], step.reason, step.why), warning=True)
             self.counts.stopped += 1
-            if not self.options.advise:
-                self._stopping.add(step.uid)
-                self._stops.put_nowait((step, 0))
+            self._stopping.add(step.uid)
+            self._stops.put_nowait((step, 0))
         else:
             self._events.add(step, warning=step.waits)
 
@@ -489,15 +473,6 @@ class Scheduling:
                 self._stopping.add(uid)
                 if not self.options.advise:
                     self._stops.put_nowait((Stop(uid, entry.namespace, entry.name, why, "Overcommitted"), 0))
-
-
-async def _until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:
-    """Wait until all was listed once; raises what the informer raises."""
-    listed = asyncio.ensure_future(informer.synced.wait())
-    await asyncio.wait([listed, task], return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        listed.cancel()
-        task.result()
 
 
 def _some(steps: Iterator[Step]) -> tuple[list[Step], bool, BerthError | None]:

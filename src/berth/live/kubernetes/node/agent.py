@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import MEASURED, RESOURCE
+from berth.live.kubernetes.names import MEASURED
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part
 from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
 from berth.live.kubernetes.node.ledger import Ledger, ended_pod, keep_ended
@@ -251,7 +251,7 @@ class Agent:
         self._told &= set(escaped)
 
     async def _tell_unenforced(self) -> None:
-        """Tell of pods that berth placed by the words of others (`--compat`): this node enforces none of them."""
+        """Tell of pods that berth placed by words of others (`--compat`) that this node does not serve."""
         running = [
             pod
             for pod in self._listed
@@ -261,8 +261,8 @@ class Agent:
             if pod.uid in self._unenforced or pod.deleting:
                 continue
             why = (
-                f"it was placed for a part of a GPU, and asks for no {RESOURCE}: berth holds it to no limit, and"
-                " which GPU it has is another plugin's choice"
+                "it was placed for a part of a GPU, and asks for none by a resource that this node's agent serves:"
+                " berth holds it to no limit, and which GPU it has is another plugin's choice"
             )
             try:
                 await self._api.tell(pod, FOREIGN_REASON, why)

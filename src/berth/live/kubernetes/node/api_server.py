@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from berth.errors import ApiError, KubernetesError
-from berth.live.kubernetes import quantities
 from berth.live.kubernetes.client import MERGE_PATCH, Api
 from berth.live.kubernetes.consumed import consumed_of
-from berth.live.kubernetes.names import DRIVER, RESOURCE
+from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
+from berth.live.kubernetes.served import OWN, Served, gpus_asked
 
 __all__ = ["ApiServer", "claim_of", "pod_of"]
 
@@ -28,8 +28,9 @@ PATIENCE_S = 5.0
 class ApiServer:
     """A `NodeApi` that asks the real one."""
 
-    def __init__(self, api: Api, node: str) -> None:
-        self._api, self._node = api, node
+    def __init__(self, api: Api, node: str, served: tuple[Served, ...] = (OWN,)) -> None:
+        """`served` are the resources by which this node's pods get GPUs."""
+        self._api, self._node, self._served = api, node, served
         self._node_uid = ""
         self.resource_version: str | None = None
         """Which version of resource.k8s.io is served; None: none. `find_version` finds it."""
@@ -49,7 +50,7 @@ class ApiServer:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name; None where there is none."""
         told = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return None if told is None else pod_of(told)
+        return None if told is None else pod_of(told, self._served)
 
     async def pods(self) -> Sequence[Pod]:
         """All pods of this node."""
@@ -58,7 +59,7 @@ class ApiServer:
             "resourceVersion": "0",
         }  # of the server's cache
         told = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
-        return [pod_of(each) for each in told["items"]]
+        return [pod_of(each, self._served) for each in told["items"]]
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
         """The claim of this name; None where there is none."""
@@ -187,11 +188,13 @@ class ApiServer:
         return self._node_uid
 
 
-def pod_of(told: Mapping[str, Any]) -> Pod:
+def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
     """A pod of the API's JSON."""
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
-        Container(each["name"], _gpus(each), init and each.get("restartPolicy") != "Always", _program(each))
+        Container(
+            each["name"], _gpus(each, served), init and each.get("restartPolicy") != "Always", _program(each)
+        )
         for init, key in ((True, "initContainers"), (False, "containers"))
         for each in spec.get(key) or ()
     ]
@@ -213,9 +216,9 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
     )  # fmt: skip
 
 
-def _gpus(container: Mapping[str, Any]) -> int:
+def _gpus(container: Mapping[str, Any], served: tuple[Served, ...]) -> int:
     limits = container.get("resources", {}).get("limits") or {}
-    return quantities.whole(limits.get(RESOURCE, 0))
+    return gpus_asked(limits, served)
 
 
 def _program(container: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ where it can be read, both must agree.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import grpc
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes.apis.services import POD_RESOURCES, call, open_channel, pod_resources
-from berth.live.kubernetes.names import RESOURCE
+from berth.live.kubernetes.served import OWN
 
 __all__ = ["Held", "Identity"]
 
@@ -37,9 +37,11 @@ class Held:
 class Identity:
     """The kubelet's notes."""
 
-    def __init__(self, socket: Path, checkpoint: Path) -> None:
-        """`socket` is of the pod-resources service, `checkpoint` the device manager's file."""
+    def __init__(self, socket: Path, checkpoint: Path, resources: Collection[str] = (OWN.resource,)) -> None:
+        """`socket` is of the pod-resources service, `checkpoint` the device manager's file; `resources` are those
+        whose units are looked for."""
         self._socket, self._checkpoint = socket, checkpoint
+        self._resources = frozenset(resources)
 
     async def holder_of(self, device_ids: Iterable[str]) -> Held:
         """The container that holds exactly these units; KubernetesError where the kubelet names none."""
@@ -49,12 +51,12 @@ class Identity:
             units = ", ".join(sorted(asked))
             raise KubernetesError(
                 f"'{container}', which has the units {units}, is an init container, or its pod is going; the kubelet"
-                f" does not tell whose an init container is, so give {RESOURCE} to the others alone"
+                f" does not tell whose an init container is, so give GPUs to the others alone"
             )
         if len(found) != 1:
             raise KubernetesError(
-                f"the kubelet names {len(found)} containers that hold the units {', '.join(sorted(asked))} of"
-                f" {RESOURCE}; it will ask again"
+                f"the kubelet names {len(found)} containers that hold the units {', '.join(sorted(asked))};"
+                " it will ask again"
             )
         return found[0]
 
@@ -74,7 +76,7 @@ class Identity:
                 ids = frozenset(
                     unit
                     for devices in container.devices
-                    if devices.resource_name == RESOURCE
+                    if devices.resource_name in self._resources
                     for unit in devices.device_ids
                 )
                 if not ids:
@@ -97,7 +99,7 @@ class Identity:
             return {
                 (entry["ContainerName"], frozenset(_ids(entry["DeviceIDs"]))): entry["PodUID"]
                 for entry in entries
-                if entry["ResourceName"] == RESOURCE
+                if entry["ResourceName"] in self._resources
             }
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import BURST, PLACED_UID, PLACEMENT, RESOURCE, SCHEDULER_NAME
+from berth.live.kubernetes.names import BURST, PLACED_UID, PLACEMENT, SCHEDULER_NAME
 from berth.live.kubernetes.node.allotments import Part
 from berth.live.kubernetes.node.cluster_api import Pod
 from berth.live.local.cards import Card
@@ -26,7 +26,7 @@ def parts_of(pod: Pod, container: str, cards: Mapping[int, Card]) -> tuple[Part,
     mine = next((each for each in pod.containers if each.name == container), None)
     if mine is None or mine.gpus < 1:
         raise KubernetesError(
-            f"the container '{container}' of {pod} asks for no {RESOURCE}; the kubelet says it has some"
+            f"the container '{container}' of {pod} asks for no GPU; the kubelet says it has some"
         )
     start = 0
     for each in pod.containers:
@@ -55,7 +55,7 @@ def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
     text = pod.annotations.get(PLACEMENT)
     if text is None:
         raise KubernetesError(
-            f"{pod} asks for {RESOURCE} and was not placed by berth; write schedulerName: {SCHEDULER_NAME} into it"
+            f"{pod} asks for GPUs and was not placed by berth; write schedulerName: {SCHEDULER_NAME} into it"
         )
     if pod.annotations.get(PLACED_UID) != pod.uid:
         raise KubernetesError(

@@ -36,6 +36,7 @@ from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
+from berth.live.kubernetes.served import served_by
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
 
@@ -75,6 +76,8 @@ class NodeSettings:
     """How often the agent looks."""
     on_lost_isolation: Literal["report", "evict"] = "report"
     fake: bool = False
+    compat: str | None = None
+    """Whose words for parts of GPUs are enforced beside berth's own; see `served`."""
 
 
 def split_gpus(dra: str, device_plugin: str, gpus: Sequence[int], *, has_claims: bool) -> tuple[
@@ -137,18 +140,21 @@ class _Node:
         library, preload = installed_library(state / "library")
         kubelet = settings.kubelet
         identity = Identity(
-            kubelet / "pod-resources" / "kubelet.sock", kubelet / "device-plugins" / CHECKPOINT
-        )
+            kubelet / "pod-resources" / "kubelet.sock", kubelet / "device-plugins" / CHECKPOINT,
+            [each.resource for each in served_by(settings.compat)],
+        )  # fmt: skip
         self.reaper = Reaper(self.allotments, server, identity if self.plugin_gpus else None)
-        self.plugin: DevicePlugin | None = None
+        self.plugins: list[DevicePlugin] = []
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
-        if self.plugin_gpus:
+        for each in served_by(settings.compat) if self.plugin_gpus else ():
             places = PluginSettings(
                 settings.node, kubelet / "device-plugins", nodes, library, preload,
-                self.plugin_gpus,
+                self.plugin_gpus, each,
             )  # fmt: skip
-            self.plugin = DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
+            self.plugins.append(
+                DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
+            )
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, library, preload, driver)
             self.claims = Claims(
@@ -172,7 +178,7 @@ class _Node:
 
     def registrations(self) -> dict[str, int]:
         """How often the kubelet took each plugin."""
-        found = {} if self.plugin is None else {"device-plugin": self.plugin.registrations}
+        found = {"device-plugin": self.plugins[0].registrations} if self.plugins else {}
         return found if self.driver is None else {**found, "dra": self.driver.registrations}
 
     async def look(self) -> None:
@@ -180,8 +186,8 @@ class _Node:
         while True:
             try:
                 view = await self.agent.step(time.time_ns() // 1_000_000)
-                if self.plugin is not None:
-                    await self.plugin.set_lost(frozenset(view.ailing))
+                for plugin in self.plugins:
+                    await plugin.set_lost(frozenset(view.ailing))
                 if self.claims is not None:
                     self.claims.lost = frozenset(gpu for gpu, why in view.ailing.items() if why == LOST)
                 await self._tell_cluster(view.ailing)
@@ -229,7 +235,7 @@ def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str |
 async def run_node(settings: NodeSettings, api: Api) -> None:
     """Serve the kubelet and look, until cancelled."""
     cards = Cards(fake=settings.fake)
-    server = ApiServer(api, settings.node)
+    server = ApiServer(api, settings.node, served_by(settings.compat))
     await server.find_version()
     node = _Node(settings, cards, server)
     loop = asyncio.get_running_loop()
@@ -251,7 +257,7 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.look())
-            for part in (node.plugin, node.driver):
+            for part in (*node.plugins, node.driver):
                 if part is not None:
                     tasks.create_task(part.run())
     finally:

@@ -1,0 +1,16 @@
+"""Options that several commands of `berth k8s` share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["Compat"]
+
+
+class Compat(StrEnum):
+    """Whose words are read."""
+
+    HAMI = "hami"
+    KAI = "kai"
+    ALIBABA = "alibaba"
+    VOLCANO = "volcano"

@@ -1,0 +1,185 @@
+"""The policy's decisions on the pods of a board, as what is to be done on the cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from berth.live.kubernetes.constraints import lacks
+from berth.live.kubernetes.entries import Entry, State
+from berth.live.kubernetes.steps import Bind, Step, Stop
+from berth.model import Job, Placement
+from berth.scheduler import Evicted, NeverFits, Refused
+
+if TYPE_CHECKING:
+    from berth.live.kubernetes.board import Board
+
+__all__ = ["Rounds"]
+
+log = logging.getLogger(__name__)
+
+MOST_SWITCHED = 200
+"""Pods that ask for a part of a card's memory and are looked at for another kind of card, in one decision."""
+
+
+class _Found(NamedTuple):
+    """A placement as it will be bound."""
+
+    bind: Bind
+    job: Job
+
+
+class Rounds:
+    """Asks the policy, and keeps what its decisions leave to be done later."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.again = False
+        """Whether a placement was turned down, so that there is to be another decision at once."""
+        self.owed: deque[Bind] = deque()
+        """Of a gang that is whole, and not handed out yet."""
+        self.instead: dict[str, frozenset[str]] = {}
+        """Where only advice is given: pod -> who would give way to it."""
+        self._leaving: dict[str, set[str]] = {}  # node -> pods that were stopped and are there still
+
+    def left(self, uid: str) -> None:
+        """A pod is gone from its node."""
+        for pods in self._leaving.values():
+            pods.discard(uid)
+
+    def ask(self, now_ms: int) -> Iterator[Step]:
+        """Ask the policy once."""
+        board = self._board
+        rejected: list[str] = []
+        outcomes = board.scheduler.decide(now_ms)
+        try:
+            for outcome in outcomes:
+                if isinstance(outcome, Placement):
+                    found = self._placed(outcome)
+                    if found is None:
+                        rejected.append(outcome.job.id)
+                    else:
+                        yield from self._bind_or_hold(found, now_ms)
+                elif isinstance(outcome, Evicted):
+                    yield from self._evicted(outcome.run.job.id, now_ms)
+                elif isinstance(outcome, NeverFits):
+                    board.park(outcome.job.id, now_ms)
+                elif isinstance(outcome, Refused):
+                    log.warning("%s", outcome.why)
+        finally:
+            outcomes.close()  # type: ignore[attr-defined]
+            for uid in rejected:
+                again = board.entries[uid].state is State.WAITING
+                board.scheduler.failed_to_start(uid, now_ms, again=again)
+                self.again = self.again or again
+
+    def _placed(self, placement: Placement) -> _Found | None:
+        """How a placement is bound; None where its node has no room for another pod or for what else it needs."""
+        board = self._board
+        job = placement.job
+        entry = board.entries[job.id]
+        assert entry.ask is not None
+        name = board.cluster.nodes[placement.slots[0].node].name
+        view = board.views[name]
+        if view.pods >= view.pods_most:
+            board.nodes.dirty(name)
+            return None
+        if lacks(entry.ask.constraint, view.traits):
+            board.nodes.dirty(name)
+            if not entry.tight:  # from now on its amounts count before a node is chosen
+                board.eligibility.leave(entry.constraint)
+                entry.tight = True
+                board.join(entry)
+            return None
+        if not board.eligibility.allows(entry.constraint, name):
+            return None  # one that was placed just now made it uneven; the labels are settled before the next
+        entry.state, entry.node, entry.others = State.PLACED, name, entry.ask.constraint.others
+        board.eligibility.leave(entry.constraint)
+        board.nodes.assign(entry)
+        after = frozenset(self._leaving.get(name, ()))
+        if board.settings.advise and after:
+            self.instead[job.id] = after
+            del self._leaving[name]
+        text = entry.placement = board.text_of(placement, name)
+        return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
+
+    def _bind_or_hold(self, found: _Found, now_ms: int) -> Iterator[Step]:
+        """Bind a pod; one of a gang when all of it have a place."""
+        board = self._board
+        entry = board.entries[found.bind.uid]
+        assert entry.ask is not None
+        if entry.ask.gang is None:
+            yield found.bind
+            return
+        state = board.gangs.of(entry.ask.gang)
+        assert state is not None
+        state.waiting.pop(entry.uid, None)
+        state.placed[entry.uid] = found.bind
+        if state.is_whole:
+            binds = [bind for bind in state.placed.values() if isinstance(bind, Bind)]
+            state.since_ms, state.message = None, ""
+            state.bound |= state.placed.keys()
+            state.placed.clear()
+            self.owed.extend(binds)
+            yield from self.pay()
+
+    def pay(self) -> Iterator[Step]:
+        """What was decided as a whole, handed out one by one; the rest stays owed where the caller stops."""
+        while self.owed:
+            yield self.owed.popleft()
+
+    def _evicted(self, uid: str, now_ms: int) -> Iterator[Step]:
+        """A pod gives way. One that is bound is stopped, and its owner makes another; one that is not waits again. A
+        gang gives way whole."""
+        board = self._board
+        entry = board.entries[uid]
+        members = [uid]
+        if (state := board.gang(entry)) is not None:
+            members += [each for each in [*state.placed, *state.bound] if each != uid]
+            self.owed = deque(bind for bind in self.owed if bind.uid not in members)
+        for member in members:
+            yield from self._gives_way(board.entries[member], now_ms)
+
+    def _gives_way(self, entry: Entry, now_ms: int) -> Iterator[Step]:
+        board = self._board
+        uid = entry.uid
+        state = board.gang(entry)
+        board.nodes.unassign(entry)
+        if entry.state is State.PLACED:
+            if state is not None:
+                state.placed.pop(uid, None)
+                state.bound.discard(uid)
+                state.waiting[uid] = None
+                board.scheduler.withdraw(uid, now_ms)
+            elif uid in board.cluster.running:
+                board.scheduler.failed_to_start(uid, now_ms)
+            board.waits_again(entry, now_ms)
+            return
+        board.scheduler.withdraw(uid, now_ms)
+        self._leaving.setdefault(entry.node, set()).add(uid)
+        if state is not None:
+            state.bound.discard(uid)
+        entry.state = State.DONE
+        yield Stop(uid, entry.namespace, entry.name, "a pod of a higher priority takes its place")
+
+    def switch_cards(self) -> bool:
+        """Let pods that ask for a part of a card's memory go to another kind of card where theirs has no room; returns
+        whether one does."""
+        board = self._board
+        switched = False
+        if len(board.cards.sizes_mib) < 2:
+            return switched
+        for at, job in enumerate(board.scheduler.queue):
+            if at >= MOST_SWITCHED:
+                break
+            entry = board.entries[job.id]
+            if entry.ask is None or not entry.ask.mem_milli or len(board.cluster.fitting_nodes(job)):
+                continue
+            for other in board.cards.variants(job, entry.ask):
+                if len(board.cluster.fitting_nodes(other)):
+                    board.scheduler.replace(other)
+                    switched = True
+                    break
+        return switched
