@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from berth.errors import LiveError, PolicyError, SchedulerError
+from berth.live.slurm.claim import lock
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.results import Result, keep
-from berth.live.slurm.service import DECISIONS, Service, Settings, lock
+from berth.live.slurm.service import DECISIONS, Service, Settings
 from berth.model import Job
 from berth.scheduler import Scheduler
 from tests.live.slurm.fake_slurm import FakeSlurm
