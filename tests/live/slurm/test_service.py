@@ -290,6 +290,46 @@ def test_a_job_that_began_and_ended_between_two_looks_is_told_all_the_same(tmp_p
     ]  # fmt: skip
 
 
+def test_a_stranger_that_began_and_ended_between_two_looks_is_told_once_and_by_the_query_of_the_look(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm()
+    slurm.jobs["1"] = {
+        "JobID": "1",
+        "State": "COMPLETED",
+        "NodeList": "node1",
+        "StartTime": "1",
+        "EndTime": "2",
+    }
+    slurm.jobs["2"] = {"JobID": "2", "State": "RUNNING", "NodeList": "node1", "StartTime": "1"}
+    ours = service(slurm, tmp_path, places=False)
+    ours.step()
+    slurm.jobs["3"] = {
+        "JobID": "3",
+        "State": "FAILED",
+        "NodeList": "node2",
+        "StartTime": "1990",
+        "EndTime": "1995",
+    }
+    slurm.end("2")
+    before = ours._controller.queries
+    for _ in range(3):
+        ours.step()
+    assert ours._controller.queries == before + 3
+    assert [(each.event, each.job, each.state) for each in read_decisions(tmp_path / DECISIONS)] == [
+        ("ended", "2", "COMPLETED"), ("started", "3", ""), ("ended", "3", "FAILED"),
+    ]  # fmt: skip
+    slurm.jobs["3"] |= {
+        "State": "RUNNING",
+        "StartTime": "2000",
+        "EndTime": "N/A",
+    }  # queued again, and as short
+    slurm.jobs["3"] |= {"State": "FAILED", "EndTime": "2001"}
+    ours.step()
+    starts = [each.start_ms for each in read_decisions(tmp_path / DECISIONS) if each.event == "started"]
+    assert starts == [1_990_000, 2_000_000]
+
+
 def test_a_job_that_a_limit_kept_back_is_tried_again_when_another_of_its_user_has_ended(
     tmp_path: Path,
 ) -> None:

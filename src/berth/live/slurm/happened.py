@@ -13,7 +13,7 @@ from berth.knowledge import Knowledge, LearnsMemory
 from berth.live.slurm.candidates import Candidates
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision
-from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.jobs import SlurmJob, Told
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
 from berth.live.slurm.results import Result, names, prune, taken
 from berth.live.slurm.world import World, state_of
@@ -58,20 +58,39 @@ class Happened:
         self._world, self._controller, self._knowledge = world, controller, knowledge
         self._cards, self._rules = cards, rules
         self._results, self._places, self._retries = results, places, retries
+        self.told = Told()
+        """The jobs whose ends were taken in."""
         self._runs: dict[str, SlurmJob] | None = None
         self._waited: set[str] = set()
 
-    def ended(self, found: Candidates, placed: dict[str, Waiting], now_ms: int, log: list[Decision]) -> Ends:
-        """How the jobs have ended that ran or waited at the last look, and what was learned of them; of the first look,
-        those whose Epilogs have left something. Those of `placed` are taken out of it."""
+    def ended(
+        self,
+        ended: Iterable[SlurmJob],
+        found: Candidates,
+        placed: dict[str, Waiting],
+        now_ms: int,
+        log: list[Decision],
+    ) -> Ends:
+        """How jobs have ended since the last look, and what was learned of them; of the first look, those whose Epilogs
+        have left something. `ended` are those of which Slurm tells, and those of `placed` are taken out of it."""
         runs = self._runs or {}
         gone = [job_id for job_id in runs if job_id not in found.running]
         unseen = self._waited | placed.keys()  # what has begun and ended since the last look
         gone += sorted(job_id for job_id in unseen if job_id not in found.jobs and job_id not in runs)
-        told = {job.id: job for job in self._controller.jobs(gone)} if gone else {}
+        told = {job.id: job for job in ended}
         if self._runs is None:
-            told |= self._left_behind(found)
+            told = self._left_behind(told.values(), found)
             gone += [job_id for job_id in told if job_id not in gone]
+        else:  # begun and ended between two looks
+            gone += [
+                job.id
+                for job in told.values()
+                if job.node_list and job.id not in runs and job.id not in unseen
+            ]
+        # Slurm may have forgotten them since: they ended longer ago than MinJobAge.
+        lost = [job_id for job_id in gone if job_id not in told and job_id not in found.jobs]
+        if lost:
+            told |= {job.id: job for job in self._controller.jobs(lost)}
         by_raw = {job.raw_id for job in (*told.values(), *(runs[i] for i in gone if i in runs))}
         results = taken(self._results, by_raw) if by_raw else {}
         ends = Ends()
@@ -105,6 +124,7 @@ class Happened:
                     ends.peaks_mib[job_id] = result.peak_mib or result.needs_mib
                     ends.changes += self._again(job_id, ran, result, decision, log)
             log.append(decision)
+        self.told.taken()
         return ends
 
     def started(
@@ -128,12 +148,11 @@ class Happened:
             ))  # fmt: skip
         return log
 
-    def _left_behind(self, found: Candidates) -> dict[str, SlurmJob]:
+    def _left_behind(self, ended: Iterable[SlurmJob], found: Candidates) -> dict[str, SlurmJob]:
         """The jobs that have ended while berth was away and of which Epilogs have left something."""
         prune(self._results, RESULTS_FOR_S)
-        running = {job.raw_id for job in found.jobs.values() if job.runs}
-        left = sorted(names(self._results) - running)
-        return {job.id: job for job in (self._controller.jobs(left) if left else ()) if job.ended}
+        left = names(self._results) - {job.raw_id for job in found.jobs.values() if job.runs}
+        return {job.id: job for job in ended if job.raw_id in left}
 
     def _where(self, job: SlurmJob) -> str:
         """Slurm's nodes of a job, with the indices of its GPUs where their types tell them."""

@@ -131,7 +131,7 @@ class Service:
         self.decide_s = 0.0
 
     def look(self) -> View:
-        """What Slurm has now: the jobs each time, the nodes now and then."""
+        """What Slurm has now and what has ended: the jobs each time, the nodes now and then."""
         if self._looks % NODES_EVERY == 0 or (self.settings.places and self._claim and self._claim.due):
             self._nodes, self._partitions = self._controller.nodes(), self._controller.partitions()
             if self._claim is not None:
@@ -144,8 +144,10 @@ class Service:
             self._shares_at_ms = int(time.time() * 1000)
         self._looks += 1
         self._controller.odd.clear()
-        jobs = self._controller.jobs()
-        return View(int(time.time() * 1000), jobs, self._nodes, self._partitions)
+        jobs = self._controller.jobs(told=self._happened.told)
+        ended = tuple(job for job in jobs if job.ended)
+        live = tuple(job for job in jobs if not job.ended) if ended else jobs
+        return View(int(time.time() * 1000), live, self._nodes, self._partitions, ended)
 
     def step(self) -> None:
         """Look, decide, and place or advise. LiveError where Slurm does not answer: nothing was changed then, nor where
@@ -154,7 +156,7 @@ class Service:
         now_ms = view.at_ms
         found = self._reader.read(view, self._priorities, self._placed.keys(), self._refused)
         log = self._log
-        ends = self._happened.ended(found, self._placed, now_ms, log)
+        ends = self._happened.ended(view.ended, found, self._placed, now_ms, log)
         self._forget_refusals(found, ends.users)
         changes = [*ends.changes, *self._back(found, now_ms, log)]
         self.world.take(view, found.waiting, found.running, ends.states, ends.peaks_mib)
