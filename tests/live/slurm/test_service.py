@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -328,6 +329,22 @@ def test_a_stranger_that_began_and_ended_between_two_looks_is_told_once_and_by_t
     ours.step()
     starts = [each.start_ms for each in read_decisions(tmp_path / DECISIONS) if each.event == "started"]
     assert starts == [1_990_000, 2_000_000]
+
+
+def test_what_began_and_ended_while_berth_was_away_is_told_by_the_next_one_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm(now_s=int(time.time()))
+    slurm.held("1")
+    slurm.held("2")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()  # killed here
+    slurm.end("1")
+    slurm.jobs["4"] = slurm.jobs["1"] | {"JobID": "4"}
+    service(slurm, tmp_path).step()
+    told = [(each.event, each.job) for each in read_decisions(tmp_path / DECISIONS) if each.event != "placed"]
+    assert told == [("started", "1"), ("started", "2"), ("ended", "1"), ("started", "4"), ("ended", "4")]
 
 
 def test_a_job_that_a_limit_kept_back_is_tried_again_when_another_of_its_user_has_ended(

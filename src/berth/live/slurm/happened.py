@@ -12,7 +12,7 @@ from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge, LearnsMemory
 from berth.live.slurm.candidates import Candidates
 from berth.live.slurm.controller import Change, Controller
-from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision
+from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision, Logged
 from berth.live.slurm.jobs import SlurmJob, Told
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
 from berth.live.slurm.results import Result, names, prune, taken
@@ -22,6 +22,8 @@ from berth.model import RecordState
 __all__ = ["Ends", "Happened", "Waiting"]
 
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
+LATE_S = 60
+"""How long before the last line of a log a job may have ended that is not in it: the look was not finished."""
 RESULTS_FOR_S = 7 * 86_400
 """What an Epilog left is thrown away then, if Slurm tells nothing of the job: it may have run before berth did."""
 
@@ -53,11 +55,13 @@ class Happened:
 
     def __init__(
         self, world: World, controller: Controller, knowledge: Knowledge, cards: Cards, rules: Rules, *,
-        results: Path, places: bool, retries: int,
+        results: Path, log: Path, places: bool, retries: int,
     ) -> None:  # fmt: skip
         self._world, self._controller, self._knowledge = world, controller, knowledge
         self._cards, self._rules = cards, rules
         self._results, self._places, self._retries = results, places, retries
+        self._log = log
+        self._logged: Logged | None = None
         self.told = Told()
         """The jobs whose ends were taken in."""
         self._runs: dict[str, SlurmJob] | None = None
@@ -79,6 +83,7 @@ class Happened:
         gone += sorted(job_id for job_id in unseen if job_id not in found.jobs and job_id not in runs)
         told = {job.id: job for job in ended}
         if self._runs is None:
+            self._logged = Logged.of(self._log)
             told = self._left_behind(told.values(), found)
             gone += [job_id for job_id in told if job_id not in gone]
         else:  # begun and ended between two looks
@@ -101,11 +106,11 @@ class Happened:
             if ran is None:
                 self._world.take_back(job_id, now_ms)
                 continue
-            if job_id not in runs and job is not None and job.node_list:
+            if job_id not in runs and job is not None and job.node_list and not self._was_told(job):
                 log.append(Decision(
                     now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms,
                     user=job.user, where=self._where(job), gpus=self._gpus_of(job),
-                    told=was_placed.where if was_placed else "",
+                    told=was_placed.where if was_placed else self._was_placed(job),
                 ))  # fmt: skip
             state = "CANCELLED" if job is None else "PREEMPTED" if job.waits else job.state
             ends.states[job_id] = state_of(state)
@@ -138,21 +143,39 @@ class Happened:
         log = []
         for job_id, job in self._runs.items():
             was_placed = placed.pop(job_id, None)
-            if before is None or job_id in before:
+            if job_id in before if before is not None else self._logged is None or self._was_told(job):
                 continue
             ours = found.running[job_id]
             log.append(Decision(
                 now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms, gpus=ours.gpus,
                 milli=ours.share.milli, mem_mib=ours.share.mem_mib, user=job.user, application=ours.application,
-                where=self._where(job), told=was_placed.where if was_placed else "",
+                where=self._where(job), told=was_placed.where if was_placed else self._was_placed(job),
             ))  # fmt: skip
+        self._logged = None
         return log
 
+    def _was_told(self, job: SlurmJob) -> bool:
+        """Whether the log of the berth before this one has this start."""
+        return self._logged is not None and (job.raw_id, job.start_ms) in self._logged.started
+
+    def _was_placed(self, job: SlurmJob) -> str:
+        """Where the berth before this one placed it."""
+        return "" if self._logged is None else self._logged.placed.get(job.raw_id, "")
+
     def _left_behind(self, ended: Iterable[SlurmJob], found: Candidates) -> dict[str, SlurmJob]:
-        """The jobs that have ended while berth was away and of which Epilogs have left something."""
+        """The jobs that have ended while berth was away: after the last line of its log, or with what Epilogs left."""
         prune(self._results, RESULTS_FOR_S)
         left = names(self._results) - {job.raw_id for job in found.jobs.values() if job.runs}
-        return {job.id: job for job in ended if job.raw_id in left}
+        logged = self._logged
+        return {
+            job.id: job
+            for job in ended
+            if job.raw_id in left
+            or (
+                logged is not None and job.node_list and (job.end_ms or 0) >= logged.last_ms - 1000 * LATE_S
+                and (job.raw_id, job.start_ms) not in logged.ended
+            )
+        }  # fmt: skip
 
     def _where(self, job: SlurmJob) -> str:
         """Slurm's nodes of a job, with the indices of its GPUs where their types tell them."""

@@ -117,7 +117,7 @@ class Service:
         self._advised: set[str] = set()
         self._happened = Happened(
             self.world, controller, self._knowledge, self._cards, self._rules, results=settings.state / RESULTS,
-            places=settings.places, retries=settings.retries,
+            log=settings.state / DECISIONS, places=settings.places, retries=settings.retries,
         )  # fmt: skip
         self._log: list[Decision] = []
         """What is not written yet."""
