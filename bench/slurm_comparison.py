@@ -3,8 +3,9 @@
     python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,learned]
 
 Six slurmd of two fake GPUs each, whose kernels take turns, and applications like those of local_queue_peers.py, in an
-order of the seed. Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is
-down; the total time is from its coming up to the last end. Jobs write down what an Epilog would have measured
+order of the seed. They last for 8 s and stand for jobs of hours, so that berth looks each 0.1 s rather than 5. Users
+declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down; the total time is
+from its coming up to the last end. Jobs write down what an Epilog would have measured
 themselves: Prologs of six nodes on one machine would take its processors from the jobs.
 
     whole     `--gres=gpu:1`, Slurm's own backfill
@@ -97,7 +98,7 @@ def once(way: str, jobs: list[Application], top: Path) -> dict[str, Any]:
         words = [
             str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
             "--policy", "learned", "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
-            "--interval", "0.5", "--state", str(folder / "state"),
+            "--interval", "0.1", "--state", str(folder / "state"), "--rest", str(Path("rest").resolve()),
         ]  # fmt: skip
         with open(folder / "berth.err", "w") as errors:
             berth = subprocess.Popen(words, stderr=errors)
@@ -155,10 +156,11 @@ def main() -> None:
                     "sed -i 's/shard:8/shard:16/' $DIR/slurm.conf; sed -i 's/Count=8/Count=16/' $DIR/gres.conf\n"
                 )
             environment = {
-                **os.environ, "CLUSTER_NODES": str(NODES), "CLUSTER_ACCOUNTING": "no", "CLUSTER_SETUP": str(script),
+                **os.environ, "CLUSTER_NODES": str(NODES), "CLUSTER_ACCOUNTING": "no", "CLUSTER_REST": "yes",
+                "CLUSTER_SETUP": str(script),
                 "INNER": json.dumps(words), "PYTHONPATH": f"{ROOT / 'bench'}:{ROOT}",
             }  # fmt: skip
-            command = f"{sys.executable} {Path(__file__).resolve()}"
+            command = f"export $(scontrol token lifespan=3600); {sys.executable} {Path(__file__).resolve()}"
             subprocess.run([CLUSTER, folder / "c", command], env=environment, check=True)
             seeds.append(json.loads((folder / "out.json").read_text()))
         print(seed, seeds[-1], flush=True)

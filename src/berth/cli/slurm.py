@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from enum import StrEnum
@@ -121,10 +122,12 @@ def run(
     ] = None,
 ) -> None:
     """Look at the queue every few seconds; say what would be started when, or place held jobs."""
+    import signal
     import time
 
+    from berth.live.slurm.claim import Claim, TurnedError, lock, owner_of
     from berth.live.slurm.controller import Controller
-    from berth.live.slurm.service import Service, Settings, lock
+    from berth.live.slurm.service import CLAIM_INTERVALS, LEAST_CLAIM_S, Service, Settings
 
     if mode is Mode.OFF:
         print("berth is off: Slurm's queue is left alone")
@@ -139,33 +142,47 @@ def run(
         _say(f"another berth runs with the state {state}: this one only advises")
         places, state = False, state / "second"
         state.mkdir(exist_ok=True)
-    settings = Settings(
-        state,
-        places,
-        _names(partitions),
-        _names(qos),
-        policy,
-        knowledge,
-        interval_s,
-        patience_s,
-        retries,
-        _cards(card),
-    )
     controller = Controller()
+    claim = None
+    if places:
+        lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
+        claim = Claim(controller, owner_of(state), frozenset() if qos else _names(partitions), lasts_s)
+        # As systemd stops it: the right to place is given back at once.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     channel = None
     if rest is not None:
         from berth.live.slurm.rest import RestChannel
 
         channel = RestChannel(rest, controller).apply
-    service = Service(settings, controller, channel=channel)
     begun = time.monotonic()
+
+    def over() -> bool:
+        return for_s is not None and time.monotonic() - begun > for_s
+
     try:
-        service.step()
-        if history is not None:
-            service.keep_history(history)
-        service.run(_say, until=lambda: for_s is not None and time.monotonic() - begun > for_s)
+        while not over():
+            other = None if claim is None else claim.take()
+            if other is not None:
+                _say(f"another berth places on these nodes, {other.owner}: this one only advises")
+            now_places = places and other is None
+            settings = Settings(
+                state, now_places, _names(partitions), _names(qos), policy, knowledge, interval_s, patience_s, retries,
+                _cards(card),
+            )  # fmt: skip
+            service = Service(settings, controller, channel=channel, claim=claim)
+            try:
+                service.step()
+                if history is not None:
+                    service.keep_history(history)
+                service.run(_say, until=over)
+            except TurnedError as error:
+                _say(str(error))
     except KeyboardInterrupt:
-        return
+        pass
+    finally:
+        if claim is not None:
+            with contextlib.suppress(LiveError):  # it ends by itself
+                claim.drop()
 
 
 def _say(text: str) -> None:

@@ -51,6 +51,8 @@ class FakeSlurm:
     """The state of the partition."""
     used: dict[str, str] = field(default_factory=dict)
     """The GresUsed of nodes on which something runs."""
+    comments: dict[str, str] = field(default_factory=dict)
+    """Of nodes."""
     told: list[str] = field(default_factory=list)
     """Every line that scontrol was told."""
     refuses: dict[str, str] = field(default_factory=dict)
@@ -104,8 +106,13 @@ class FakeSlurm:
                     used=self.used.get(name, "gpu:0"),
                     state=state,
                 )
+                + (f" Comment={self.comments[name]} Extra=x" if self.comments.get(name) else "")
                 for name, state in self.nodes.items()
             )
+        if words[1:2] == ["update"]:
+            for name in words[2].removeprefix("NodeName=").split(","):
+                self.comments[name] = words[3].removeprefix("Comment=")
+            return ""
         if words[-1] == "partition":
             nodes = ",".join(self.nodes)
             state = f"Nodes={nodes} PriorityJobFactor=1 State={self.partition} TotalCPUs=32"

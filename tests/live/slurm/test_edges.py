@@ -23,6 +23,7 @@ from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.live.slurm.beside import courses, measured
+from berth.live.slurm.claim import owner_of
 from berth.live.slurm.compare import attempts_of, compare
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.decisions import Decision, append, read_decisions
@@ -127,14 +128,15 @@ def test_results_of_several_nodes_are_one_and_are_read_once(tmp_path: Path) -> N
     assert taken(tmp_path / "none", {"7"}) == {}
 
 
-def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing") -> list[str]:
+def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing", nodes: str = "") -> list[str]:
     """Run the watchdog between a squeue that prints rows and a scontrol that writes down what it is told."""
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "rows").write_text(rows)
     scripts = {
         # It prints as many fields as it is asked for.
         "squeue": f'[ "$(echo "$6" | tr -cd , | wc -c)" = 6 ] && cat "{folder}/rows"\n',
-        "scontrol": f'echo "$*" >>"{folder}/told"\ncase "$*" in *{fails}*) exit 1 ;; esac\n',
+        "scontrol": f'[ "$4" != node ] || {{ echo "{nodes}"; exit; }}\n'
+        f'echo "$*" >>"{folder}/told"\ncase "$*" in *{fails}*) exit 1 ;; esac\n',
     }
     for name, text in scripts.items():
         path = folder / "bin" / name
@@ -194,6 +196,14 @@ def test_the_watchdog_gives_back_what_a_berth_that_lives_does_not_place(tmp_path
     assert watchdog(tmp_path, 10, rows) == []
     (tmp_path / "scope").unlink()  # it advises
     assert len(watchdog(tmp_path, 10, rows)) == 9
+
+
+def test_the_watchdog_leaves_jobs_to_a_berth_of_another_machine_that_lives(tmp_path: Path) -> None:
+    rows = held("7", "berth:1;node=gres:gpu:1;job=;task=;socket=")
+    node = "NodeName=node1 State=IDLE Comment=[berth places: {} until {}] Extra=x"
+    assert watchdog(tmp_path, 400, rows, nodes=node.format("other:/x", 99_999_999_999)) == []
+    assert len(watchdog(tmp_path, 400, rows, nodes=node.format("other:/x", 1000))) == 3
+    assert len(watchdog(tmp_path, 400, rows, nodes=node.format(owner_of(tmp_path), 99_999_999_999))) == 3
 
 
 def test_two_watchdogs_at_once_are_one(tmp_path: Path) -> None:

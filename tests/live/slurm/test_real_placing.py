@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from berth.live.slurm.claim import owner_of
 from tests.live.slurm.real_slurm import needs_root, needs_slurm, tell
 
 pytestmark = [pytest.mark.slow, needs_slurm]
@@ -58,6 +59,8 @@ ls root >left.txt # fails where no partition was ever made
 
 # berth is killed; a job waits; the watchdog gives it back and Slurm runs it with its GPU. A second berth only advises.
 "$BERTH" slurm run --mode place --partitions gpu --state "$PWD/state" --interval 0.1 --for 1 2>twice.txt
+"$BERTH" slurm run --mode place --partitions gpu --state "$PWD/elsewhere" --interval 0.1 --for 1 2>elsewhere.txt
+scontrol -o show node node1 | grep -o '\[berth places: [^ ]*' >>elsewhere.txt
 stop_berth KILL
 lonely=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap 'sleep 3')
 berth/watchdog.sh 60 "$PWD/state"; state $lonely >lonely.txt
@@ -115,6 +118,11 @@ def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> N
     assert _lines(folder, "left.txt") == []
     # Without berth nothing is lost; with two, one decides.
     assert "another berth runs" in (folder / "twice.txt").read_text()
+    assert (
+        f"another berth places on these nodes, {owner_of(folder / 'state')}"
+        in (folder / "elsewhere.txt").read_text()
+    )
+    assert f"[berth places: {owner_of(folder / 'state')}" in (folder / "elsewhere.txt").read_text()
     assert _lines(folder, "lonely.txt") == ["PENDING"]
     assert "jobs given back: 1" in (folder / "watchdog.txt").read_text()
     assert _lines(folder, "lonely.gpus")[0].startswith("gpu:v100_")

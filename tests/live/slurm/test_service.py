@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from berth.errors import LiveError, PolicyError, SchedulerError
+from berth.live.slurm.claim import lock
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.results import Result, keep
-from berth.live.slurm.service import DECISIONS, Service, Settings, lock
+from berth.live.slurm.service import DECISIONS, Service, Settings
 from berth.model import Job
 from berth.scheduler import Scheduler
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -287,6 +289,62 @@ def test_a_job_that_began_and_ended_between_two_looks_is_told_all_the_same(tmp_p
     assert told[2:] == [
         ("started", "1", 1_800_000, ""), ("ended", "1", 1_800_000, "COMPLETED"), ("ended", "2", None, "CANCELLED"),
     ]  # fmt: skip
+
+
+def test_a_stranger_that_began_and_ended_between_two_looks_is_told_once_and_by_the_query_of_the_look(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm()
+    slurm.jobs["1"] = {
+        "JobID": "1",
+        "State": "COMPLETED",
+        "NodeList": "node1",
+        "StartTime": "1",
+        "EndTime": "2",
+    }
+    slurm.jobs["2"] = {"JobID": "2", "State": "RUNNING", "NodeList": "node1", "StartTime": "1"}
+    ours = service(slurm, tmp_path, places=False)
+    ours.step()
+    slurm.jobs["3"] = {
+        "JobID": "3",
+        "State": "FAILED",
+        "NodeList": "node2",
+        "StartTime": "1990",
+        "EndTime": "1995",
+    }
+    slurm.end("2")
+    before = ours._controller.queries
+    for _ in range(3):
+        ours.step()
+    assert ours._controller.queries == before + 3
+    assert [(each.event, each.job, each.state) for each in read_decisions(tmp_path / DECISIONS)] == [
+        ("ended", "2", "COMPLETED"), ("started", "3", ""), ("ended", "3", "FAILED"),
+    ]  # fmt: skip
+    slurm.jobs["3"] |= {
+        "State": "RUNNING",
+        "StartTime": "2000",
+        "EndTime": "N/A",
+    }  # queued again, and as short
+    slurm.jobs["3"] |= {"State": "FAILED", "EndTime": "2001"}
+    ours.step()
+    starts = [each.start_ms for each in read_decisions(tmp_path / DECISIONS) if each.event == "started"]
+    assert starts == [1_990_000, 2_000_000]
+
+
+def test_what_began_and_ended_while_berth_was_away_is_told_by_the_next_one_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm(now_s=int(time.time()))
+    slurm.held("1")
+    slurm.held("2")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()  # killed here
+    slurm.end("1")
+    slurm.jobs["4"] = slurm.jobs["1"] | {"JobID": "4"}
+    service(slurm, tmp_path).step()
+    told = [(each.event, each.job) for each in read_decisions(tmp_path / DECISIONS) if each.event != "placed"]
+    assert told == [("started", "1"), ("started", "2"), ("ended", "1"), ("started", "4"), ("ended", "4")]
 
 
 def test_a_job_that_a_limit_kept_back_is_tried_again_when_another_of_its_user_has_ended(

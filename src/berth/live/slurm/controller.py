@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from berth.errors import LiveError
-from berth.live.slurm.jobs import SlurmJob, format_of, jobs_of
+from berth.live.slurm.jobs import SlurmJob, Told, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
 
 __all__ = ["Change", "Controller", "Run", "View", "run_program"]
@@ -24,6 +24,7 @@ CHANGES_AT_ONCE = 200
 """Lines that one `scontrol` is told: at 22 updates a second they take 9 s."""
 IDS_AT_ONCE = 1000
 """Jobs that one `squeue` is asked for: the words of a program have a largest length."""
+NODES_AT_ONCE = 1000
 _PROMPT = "scontrol: "
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
 _TOLD = re.compile(r"Configuration data (as of) (\S+)")
@@ -117,6 +118,8 @@ class View:
     jobs: tuple[SlurmJob, ...]
     nodes: tuple[SlurmNode, ...]
     partitions: tuple[SlurmPartition, ...]
+    ended: tuple[SlurmJob, ...] = ()
+    """The jobs that have ended since the last view that was taken in; of the first, all of which Slurm tells."""
 
 
 class Controller:
@@ -129,12 +132,15 @@ class Controller:
         self.odd: list[str] = []
         """Why jobs of the last queries are missing."""
 
-    def jobs(self, ids: Sequence[str] = ()) -> tuple[SlurmJob, ...]:
-        """All jobs that wait or run; with `ids` only these, also where they have ended lately."""
+    def jobs(self, ids: Sequence[str] = (), told: Told | None = None) -> tuple[SlurmJob, ...]:
+        """All jobs that wait or run, and with `told` those that have ended lately but these; with `ids` only those
+        jobs, also where they have ended lately. slurmctld sends `squeue` all jobs whatever it is asked to print."""
         if len(ids) > IDS_AT_ONCE:
             parts = (ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE))
             return tuple(job for part in parts for job in self.jobs(part))
-        only = ["-t", "all", "-j", ",".join(ids)] if ids else []
+        only = ["-t", "all", "-j", ",".join(ids)] if ids else ["-t", "all"] if told is not None else []
+        if told is not None:
+            told.begin()
         self.queries += 1
         mark = secrets.token_hex(4)
         try:
@@ -143,12 +149,18 @@ class Controller:
             if ids and "Invalid job id" in str(error):
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
-        return tuple(jobs_of(text, mark, self.odd.append))
+        return tuple(jobs_of(text, mark, self.odd.append, told))
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
         self.queries += 1
         return tuple(nodes_of(self._run(["scontrol", "-o", "-d", "-a", "show", "node"], "")))
+
+    def comment_nodes(self, names: Sequence[str], comment: str) -> None:
+        """Write the comment of nodes, which replaces the one that they have. LiveError where that is refused."""
+        for at in range(0, len(names), NODES_AT_ONCE):
+            some = ",".join(names[at : at + NODES_AT_ONCE])
+            self._run(["scontrol", "update", f"NodeName={some}", f"Comment={comment}"], "")
 
     def partitions(self) -> tuple[SlurmPartition, ...]:
         """All partitions."""

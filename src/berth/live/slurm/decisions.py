@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from berth.errors import LiveError
@@ -23,6 +23,7 @@ __all__ = [
     "STARTED",
     "TAKEN_BACK",
     "Decision",
+    "Logged",
     "append",
     "read_decisions",
 ]
@@ -96,6 +97,33 @@ def append(path: Path, decisions: list[Decision]) -> None:
         raise LiveError(
             f"{path} cannot be written ({error.strerror}); name another folder with --state"
         ) from error
+
+
+@dataclass(slots=True)
+class Logged:
+    """What a log has of jobs, by their numbers and starts (ms): a berth that begins again logs nothing twice."""
+
+    started: set[tuple[str, int | None]] = field(default_factory=set)
+    ended: set[tuple[str, int | None]] = field(default_factory=set)
+    placed: dict[str, str] = field(default_factory=dict)
+    """Where jobs were placed last, by their numbers."""
+    last_ms: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> Logged | None:
+        """What is in the log; None where there is none yet."""
+        if not path.exists():
+            return None
+        found = cls()
+        for line in read_decisions(path):
+            found.last_ms = max(found.last_ms, line.at_ms)
+            if line.event == STARTED:
+                found.started.add((line.raw, line.start_ms))
+            elif line.event == ENDED:
+                found.ended.add((line.raw, line.start_ms))
+            elif line.event == PLACED:
+                found.placed[line.raw] = line.where
+        return found
 
 
 def read_decisions(path: Path) -> Iterator[Decision]:

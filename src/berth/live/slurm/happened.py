@@ -12,8 +12,8 @@ from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge, LearnsMemory
 from berth.live.slurm.candidates import Candidates
 from berth.live.slurm.controller import Change, Controller
-from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision
-from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision, Logged
+from berth.live.slurm.jobs import SlurmJob, Told
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
 from berth.live.slurm.results import Result, names, prune, taken
 from berth.live.slurm.world import World, state_of
@@ -22,6 +22,8 @@ from berth.model import RecordState
 __all__ = ["Ends", "Happened", "Waiting"]
 
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
+LATE_S = 60
+"""How long before the last line of a log a job may have ended that is not in it: the look was not finished."""
 RESULTS_FOR_S = 7 * 86_400
 """What an Epilog left is thrown away then, if Slurm tells nothing of the job: it may have run before berth did."""
 
@@ -53,25 +55,47 @@ class Happened:
 
     def __init__(
         self, world: World, controller: Controller, knowledge: Knowledge, cards: Cards, rules: Rules, *,
-        results: Path, places: bool, retries: int,
+        results: Path, log: Path, places: bool, retries: int,
     ) -> None:  # fmt: skip
         self._world, self._controller, self._knowledge = world, controller, knowledge
         self._cards, self._rules = cards, rules
         self._results, self._places, self._retries = results, places, retries
+        self._log = log
+        self._logged: Logged | None = None
+        self.told = Told()
+        """The jobs whose ends were taken in."""
         self._runs: dict[str, SlurmJob] | None = None
         self._waited: set[str] = set()
 
-    def ended(self, found: Candidates, placed: dict[str, Waiting], now_ms: int, log: list[Decision]) -> Ends:
-        """How the jobs have ended that ran or waited at the last look, and what was learned of them; of the first look,
-        those whose Epilogs have left something. Those of `placed` are taken out of it."""
+    def ended(
+        self,
+        ended: Iterable[SlurmJob],
+        found: Candidates,
+        placed: dict[str, Waiting],
+        now_ms: int,
+        log: list[Decision],
+    ) -> Ends:
+        """How jobs have ended since the last look, and what was learned of them; of the first look, those whose Epilogs
+        have left something. `ended` are those of which Slurm tells, and those of `placed` are taken out of it."""
         runs = self._runs or {}
         gone = [job_id for job_id in runs if job_id not in found.running]
         unseen = self._waited | placed.keys()  # what has begun and ended since the last look
         gone += sorted(job_id for job_id in unseen if job_id not in found.jobs and job_id not in runs)
-        told = {job.id: job for job in self._controller.jobs(gone)} if gone else {}
+        told = {job.id: job for job in ended}
         if self._runs is None:
-            told |= self._left_behind(found)
+            self._logged = Logged.of(self._log)
+            told = self._left_behind(told.values(), found)
             gone += [job_id for job_id in told if job_id not in gone]
+        else:  # begun and ended between two looks
+            gone += [
+                job.id
+                for job in told.values()
+                if job.node_list and job.id not in runs and job.id not in unseen
+            ]
+        # Slurm may have forgotten them since: they ended longer ago than MinJobAge.
+        lost = [job_id for job_id in gone if job_id not in told and job_id not in found.jobs]
+        if lost:
+            told |= {job.id: job for job in self._controller.jobs(lost)}
         by_raw = {job.raw_id for job in (*told.values(), *(runs[i] for i in gone if i in runs))}
         results = taken(self._results, by_raw) if by_raw else {}
         ends = Ends()
@@ -82,11 +106,11 @@ class Happened:
             if ran is None:
                 self._world.take_back(job_id, now_ms)
                 continue
-            if job_id not in runs and job is not None and job.node_list:
+            if job_id not in runs and job is not None and job.node_list and not self._was_told(job):
                 log.append(Decision(
                     now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms,
                     user=job.user, where=self._where(job), gpus=self._gpus_of(job),
-                    told=was_placed.where if was_placed else "",
+                    told=was_placed.where if was_placed else self._was_placed(job),
                 ))  # fmt: skip
             state = "CANCELLED" if job is None else "PREEMPTED" if job.waits else job.state
             ends.states[job_id] = state_of(state)
@@ -105,6 +129,7 @@ class Happened:
                     ends.peaks_mib[job_id] = result.peak_mib or result.needs_mib
                     ends.changes += self._again(job_id, ran, result, decision, log)
             log.append(decision)
+        self.told.taken()
         return ends
 
     def started(
@@ -118,22 +143,39 @@ class Happened:
         log = []
         for job_id, job in self._runs.items():
             was_placed = placed.pop(job_id, None)
-            if before is None or job_id in before:
+            if job_id in before if before is not None else self._logged is None or self._was_told(job):
                 continue
             ours = found.running[job_id]
             log.append(Decision(
                 now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms, gpus=ours.gpus,
                 milli=ours.share.milli, mem_mib=ours.share.mem_mib, user=job.user, application=ours.application,
-                where=self._where(job), told=was_placed.where if was_placed else "",
+                where=self._where(job), told=was_placed.where if was_placed else self._was_placed(job),
             ))  # fmt: skip
+        self._logged = None
         return log
 
-    def _left_behind(self, found: Candidates) -> dict[str, SlurmJob]:
-        """The jobs that have ended while berth was away and of which Epilogs have left something."""
+    def _was_told(self, job: SlurmJob) -> bool:
+        """Whether the log of the berth before this one has this start."""
+        return self._logged is not None and (job.raw_id, job.start_ms) in self._logged.started
+
+    def _was_placed(self, job: SlurmJob) -> str:
+        """Where the berth before this one placed it."""
+        return "" if self._logged is None else self._logged.placed.get(job.raw_id, "")
+
+    def _left_behind(self, ended: Iterable[SlurmJob], found: Candidates) -> dict[str, SlurmJob]:
+        """The jobs that have ended while berth was away: after the last line of its log, or with what Epilogs left."""
         prune(self._results, RESULTS_FOR_S)
-        running = {job.raw_id for job in found.jobs.values() if job.runs}
-        left = sorted(names(self._results) - running)
-        return {job.id: job for job in (self._controller.jobs(left) if left else ()) if job.ended}
+        left = names(self._results) - {job.raw_id for job in found.jobs.values() if job.runs}
+        logged = self._logged
+        return {
+            job.id: job
+            for job in ended
+            if job.raw_id in left
+            or (
+                logged is not None and job.node_list and (job.end_ms or 0) >= logged.last_ms - 1000 * LATE_S
+                and (job.raw_id, job.start_ms) not in logged.ended
+            )
+        }  # fmt: skip
 
     def _where(self, job: SlurmJob) -> str:
         """Slurm's nodes of a job, with the indices of its GPUs where their types tell them."""

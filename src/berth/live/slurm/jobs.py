@@ -10,7 +10,18 @@ from berth.history.values.durations import slurm_s
 from berth.history.values.gres import indices
 from berth.history.values.tres import Resources, resources
 
-__all__ = ["COLUMNS", "FIELD", "ROW", "SlurmJob", "format_of", "jobs_of", "rows_of", "tasks_of", "text_of"]
+__all__ = [
+    "COLUMNS",
+    "FIELD",
+    "ROW",
+    "SlurmJob",
+    "Told",
+    "format_of",
+    "jobs_of",
+    "rows_of",
+    "tasks_of",
+    "text_of",
+]
 
 FIELD = "\x1f"
 """What ends a field, with a mark of the query behind it: names and comments are their users' and may hold anything."""
@@ -111,6 +122,34 @@ _HOLDING = frozenset({
 })  # fmt: skip
 
 
+_ENDED_BY = tuple(COLUMNS.index(name) for name in ("JobID", "State", "StartTime", "EndTime"))
+
+
+class Told:
+    """The ended jobs that were taken in already: Slurm tells of them for minutes (MinJobAge), and by their state and
+    times they are known again without being read."""
+
+    def __init__(self) -> None:
+        self._before: set[tuple[str, ...]] = set()
+        self._now: set[tuple[str, ...]] = set()
+
+    def begin(self) -> None:
+        """A query begins."""
+        self._now = set()
+
+    def has(self, fields: Sequence[str]) -> bool:
+        """Whether the job of this row has ended, and was taken in."""
+        key = tuple(fields[at] for at in _ENDED_BY)
+        if key[1] == "PENDING" or key[1] in _HOLDING:
+            return False
+        self._now.add(key)
+        return key in self._before
+
+    def taken(self) -> None:
+        """All jobs of the last query are taken in."""
+        self._before = self._now
+
+
 def format_of(columns: Sequence[str] = COLUMNS, mark: str = "") -> str:
     """The argument of `squeue -O`: a field's length is not limited where it has text behind it.
 
@@ -135,13 +174,17 @@ def rows_of(text: str, columns: Sequence[str] = COLUMNS, mark: str = "") -> Iter
         yield fields
 
 
-def jobs_of(text: str, mark: str = "", odd: Callable[[str], None] | None = None) -> Iterator[SlurmJob]:
-    """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s).
+def jobs_of(
+    text: str, mark: str = "", odd: Callable[[str], None] | None = None, told: Told | None = None
+) -> Iterator[SlurmJob]:
+    """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s), but those `told` already.
 
     One row that cannot be read is passed over, and `odd` is told why: it must not hide all other jobs. Raises LiveError
     for a row of another number of fields, and where `odd` is None.
     """
     for fields in rows_of(text, COLUMNS, mark):
+        if told is not None and told.has(fields):
+            continue
         try:
             yield _job(fields)
         except ValueError as error:

@@ -13,6 +13,8 @@ from berth.history.values.hostlist import expand
 __all__ = ["SlurmNode", "SlurmPartition", "nodes_of", "pairs_of", "partitions_of"]
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
+_COMMENT = re.compile(r".*\sComment=(.*?)\s*(?:\s(?:Extra|InstanceId|InstanceType)=.*)?")
+"""A node's comment, which may hold pairs of its own."""
 _NONE = frozenset({"", "(null)", "N/A", "none"})
 _NOT_FOR_JOBS = frozenset({
     "DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "NOT_RESPONDING", "POWERED_DOWN",
@@ -39,6 +41,7 @@ class SlurmNode:
     """All of its GPUs together; 0: it has none."""
     used: tuple[Gres, ...]
     """Its GPUs and shards in use, with their indices."""
+    comment: str = ""
 
     @property
     def gpus(self) -> int:
@@ -101,6 +104,8 @@ def nodes_of(text: str) -> Iterator[SlurmNode]:
         if not line.startswith("NodeName="):
             continue
         pairs = pairs_of(line)
+        told = _COMMENT.fullmatch(line)
+        pairs["Comment"] = told[1] if told and told[1] not in _NONE else ""
         try:
             yield _node(pairs)
         except (KeyError, ValueError) as error:
@@ -122,6 +127,7 @@ def _node(pairs: dict[str, str]) -> SlurmNode:
         partitions=_names(pairs.get("Partitions", "")),
         cpus=int(pairs.get("CPUEfctv") or pairs["CPUTot"]), mem_mib=int(pairs["RealMemory"]),
         gpu_kinds=tuple(kinds), shards=shards, used=gres_list(pairs.get("GresUsed", ""), odd=True),
+        comment=pairs.get("Comment", ""),
     )  # fmt: skip
 
 

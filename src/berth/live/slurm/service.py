@@ -6,14 +6,12 @@ It keeps nothing that it could not find again in Slurm: killed and started anew,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from berth.errors import BerthError, LiveError
 from berth.experiments.lived import keep_machine
@@ -22,6 +20,7 @@ from berth.history.values.applications import read_rules
 from berth.history.values.causes import cause_after
 from berth.knowledge import Knowledge, make_knowledge
 from berth.live.slurm.candidates import Candidates, Reader, Scope
+from berth.live.slurm.claim import Claim, TurnedError
 from berth.live.slurm.controller import Change, Controller, View
 from berth.live.slurm.decisions import (
     ADVISED,
@@ -41,7 +40,7 @@ from berth.live.slurm.requests import Cards
 from berth.live.slurm.world import World
 from berth.model import NO_GPU, Job, Placement
 
-__all__ = ["DECISIONS", "STATUS", "Service", "Settings", "lock"]
+__all__ = ["DECISIONS", "STATUS", "Service", "Settings"]
 
 DECISIONS = "decisions.jsonl"
 STATUS = "status.json"
@@ -56,6 +55,9 @@ SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not reckon them more often."""
 SLOW = 4
 """Multiplies the patience while Slurm names only resources or priority."""
+LEAST_CLAIM_S = 60.0
+CLAIM_INTERVALS = 40
+"""How many intervals the right to place lasts: the nodes are read, and it is renewed, at least every fourteen."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
 
@@ -86,34 +88,16 @@ class Settings:
     decide_s: float = 20.0
 
 
-def lock(state: Path) -> IO[str] | None:
-    """The right to place, for as long as the file is open; None: another berth has it. LiveError for no folder."""
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        file = open(state / "lock", "a+", encoding="ascii")  # noqa: SIM115
-    except OSError as error:
-        raise LiveError(
-            f"{state} cannot be written ({error.strerror}); name another folder with --state"
-        ) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file
-
-
 class Service:
     """One berth beside one Slurm."""
 
     def __init__(
         self, settings: Settings, controller: Controller, *, channel: Channel | None = None,
-        knowledge: Knowledge | None = None,
+        knowledge: Knowledge | None = None, claim: Claim | None = None,
     ) -> None:  # fmt: skip
+        """`claim` is the right to place, which a berth that places has, and one that would place waits for."""
         self.settings = settings
+        self._claim = claim
         self._controller = controller
         self._apply = channel or controller.apply
         self._cards = Cards(settings.card_mib)
@@ -133,7 +117,7 @@ class Service:
         self._advised: set[str] = set()
         self._happened = Happened(
             self.world, controller, self._knowledge, self._cards, self._rules, results=settings.state / RESULTS,
-            places=settings.places, retries=settings.retries,
+            log=settings.state / DECISIONS, places=settings.places, retries=settings.retries,
         )  # fmt: skip
         self._log: list[Decision] = []
         """What is not written yet."""
@@ -147,9 +131,11 @@ class Service:
         self.decide_s = 0.0
 
     def look(self) -> View:
-        """What Slurm has now: the jobs each time, the nodes now and then."""
-        if self._looks % NODES_EVERY == 0:
+        """What Slurm has now and what has ended: the jobs each time, the nodes now and then."""
+        if self._looks % NODES_EVERY == 0 or (self.settings.places and self._claim and self._claim.due):
             self._nodes, self._partitions = self._controller.nodes(), self._controller.partitions()
+            if self._claim is not None:
+                self._claim.look(self._nodes, self.settings.places)
         if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             self._priorities = Priorities.of(
                 self._controller.configuration(), self._controller.fair_shares(),
@@ -158,16 +144,19 @@ class Service:
             self._shares_at_ms = int(time.time() * 1000)
         self._looks += 1
         self._controller.odd.clear()
-        jobs = self._controller.jobs()
-        return View(int(time.time() * 1000), jobs, self._nodes, self._partitions)
+        jobs = self._controller.jobs(told=self._happened.told)
+        ended = tuple(job for job in jobs if job.ended)
+        live = tuple(job for job in jobs if not job.ended) if ended else jobs
+        return View(int(time.time() * 1000), live, self._nodes, self._partitions, ended)
 
     def step(self) -> None:
-        """Look, decide, and place or advise. LiveError where Slurm does not answer: nothing was changed then."""
+        """Look, decide, and place or advise. LiveError where Slurm does not answer: nothing was changed then, nor where
+        TurnedError tells that the right to place has passed on."""
         view = self.look()
         now_ms = view.at_ms
         found = self._reader.read(view, self._priorities, self._placed.keys(), self._refused)
         log = self._log
-        ends = self._happened.ended(found, self._placed, now_ms, log)
+        ends = self._happened.ended(view.ended, found, self._placed, now_ms, log)
         self._forget_refusals(found, ends.users)
         changes = [*ends.changes, *self._back(found, now_ms, log)]
         self.world.take(view, found.waiting, found.running, ends.states, ends.peaks_mib)
@@ -367,7 +356,8 @@ class Service:
                 aside.write_text(text, encoding="utf-8")
 
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
-        """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each."""
+        """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.
+        Raises TurnedError where the right to place has passed on."""
         said, warned, wait_s = "", False, self.settings.interval_s
         while not until():
             queries, works = self._controller.queries, True
@@ -383,6 +373,8 @@ class Service:
                         f" {self._outside[0]} first; name their partition or QoS, or let the watchdog give them back"
                     )
                 warned = bool(self._outside)
+            except TurnedError:
+                raise
             except BerthError as error:
                 if str(error) != said:
                     said = str(error)

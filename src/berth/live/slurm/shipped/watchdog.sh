@@ -9,6 +9,13 @@ export PATH=$PATH:@SLURM_BIN@:/usr/sbin:/usr/bin:/sbin:/bin SLURM_TIME_FORMAT=%s
 mkdir -p "$state" && exec 9>"$state/watchdog.lock" && flock -n 9 || exit 0 # the timer's or cron's is at it
 began=$(date +%s)
 
+mine="$(uname -n):$(realpath "$state")"
+# The berth of another machine or folder places, and has a watchdog of its own.
+while read -r owner until; do
+    [ "$owner" = "$mine" ] || [ "$until" -le "$began" ] || exit 0
+done < <(scontrol -o -a show node 2>/dev/null |
+    sed -n 's/.*\[berth places: \([^ ]*\) until \([0-9]*\)\].*/\1 \2/p' | sort -u)
+
 silent() { [ $(($(date +%s) - $(stat -c %Y "$state/status.json" 2>/dev/null || echo 0))) -ge "$limit" ]; }
 in_hands() { # PARTITION QOS: whether a berth that lives places such jobs
     ! silent && grep -qxF -e "partition $1" -e "qos $2" "$state/scope" 2>/dev/null

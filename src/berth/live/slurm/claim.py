@@ -1,0 +1,163 @@
+"""The right to place, noted where each berth of the cluster sees it: in the comments of the nodes it places on.
+
+A file's lock holds on one machine and for one state folder. Slurm has no lock to lend, but it keeps a comment for each
+node, which berth reads with the nodes anyway:
+
+    disk replaced in May [berth places: head1:/var/lib/berth/slurm until 1795374000]
+
+Who has noted himself last has the right, until the time that stands there (seconds since 1970); what the site has
+written stays. A berth reads the comments again a moment after it has written them, and with each look at the nodes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+from berth.errors import LiveError
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.nodes import SlurmNode
+
+__all__ = ["Claim", "Claimant", "TurnedError", "lock", "owner_of"]
+
+SETTLE_S = 1.0
+"""Between writing the comments and reading them again: another berth that has begun at the same time has written by
+then."""
+_MARK = re.compile(r" ?\[berth places: (\S+) until (\d+)\]")
+
+
+class TurnedError(LiveError):
+    """The right to place has passed to another berth, or has come free."""
+
+
+def lock(state: Path) -> IO[str] | None:
+    """The right to write this folder, for as long as the file is open; None: another berth of this machine has it.
+    LiveError for no folder."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        file = open(state / "lock", "a+", encoding="ascii")  # noqa: SIM115
+    except OSError as error:
+        raise LiveError(
+            f"{state} cannot be written ({error.strerror}); name another folder with --state"
+        ) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who has noted that it places on a node."""
+
+    owner: str
+    """Its machine and state folder: `head1:/var/lib/berth/slurm`."""
+    until_s: int
+    """When that ends unless it is renewed, in seconds since 1970."""
+
+    def __str__(self) -> str:
+        return f"[berth places: {self.owner} until {self.until_s}]"
+
+    @classmethod
+    def of(cls, comment: str) -> Claimant | None:
+        """The one that a node's comment names; None where it names none."""
+        found = _MARK.search(comment)
+        return None if found is None else cls(found[1], int(found[2]))
+
+
+def owner_of(state: Path) -> str:
+    """The name of the berth of this machine that has this state folder."""
+    return f"{socket.gethostname()}:{quote(str(state.resolve()))}"
+
+
+class Claim:
+    """One berth's right to place on the nodes of some partitions."""
+
+    def __init__(
+        self, controller: Controller, owner: str, partitions: Set[str], lasts_s: float, *,
+        clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        """`partitions` is empty for all nodes; a claim that is not renewed ends after `lasts_s`."""
+        self._controller, self._owner, self._partitions, self._lasts_s = (
+            controller,
+            owner,
+            partitions,
+            lasts_s,
+        )
+        self._clock, self._sleep = clock, sleep
+        self._until_s = 0.0
+
+    def take(self) -> Claimant | None:
+        """Take the right to place, and return None; or who has it. LiveError where Slurm does not take the note."""
+        nodes = self._controller.nodes()
+        if (other := self.other(nodes)) is not None:
+            return other
+        self._write(nodes)
+        self._sleep(SETTLE_S)
+        nodes = self._controller.nodes()
+        if (other := self.other(nodes)) is not None:
+            self.drop(nodes)
+        return other
+
+    def other(self, nodes: Iterable[SlurmNode]) -> Claimant | None:
+        """Another berth that has the right to place on one of these nodes now."""
+        now_s = self._clock()
+        there = (Claimant.of(node.comment) for node in self._ours(nodes))
+        return next(
+            (each for each in there if each and each.owner != self._owner and each.until_s > now_s), None
+        )
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be renewed."""
+        return self._until_s - self._clock() < self._lasts_s / 2
+
+    def look(self, nodes: Sequence[SlurmNode], places: bool) -> None:
+        """Renew the claim of a berth that places; TurnedError if another has taken it since, and, for one that only
+        advises meanwhile, if it has come free."""
+        other = self.other(nodes)
+        if places and other is not None:
+            raise TurnedError(f"another berth places now, {other.owner}: this one only advises")
+        if not places and other is None:
+            raise TurnedError("no other berth places any more: this one does")
+        if places and (self.due or any(Claimant.of(each.comment) is None for each in self._ours(nodes))):
+            self._write(nodes)
+
+    def drop(self, nodes: Sequence[SlurmNode] | None = None) -> None:
+        """Give the right back, where it is still this berth's."""
+        self._until_s = 0.0
+        mine = [each for each in nodes or self._controller.nodes() if self._is_mine(each)]
+        self._note(mine, "")
+
+    def _write(self, nodes: Iterable[SlurmNode]) -> None:
+        until_s = int(self._clock() + self._lasts_s)
+        self._note(self._ours(nodes), str(Claimant(self._owner, until_s)))
+        self._until_s = until_s
+
+    def _note(self, nodes: Iterable[SlurmNode], mark: str) -> None:
+        """Write a mark behind what the site has noted of its nodes."""
+        names: dict[str, list[str]] = {}
+        for node in nodes:
+            names.setdefault(_MARK.sub("", node.comment), []).append(node.name)
+        for text, those in names.items():
+            self._controller.comment_nodes(those, f"{text} {mark}".strip())
+
+    def _ours(self, nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
+        return [each for each in nodes if not self._partitions or self._partitions & set(each.partitions)]
+
+    def _is_mine(self, node: SlurmNode) -> bool:
+        claimant = Claimant.of(node.comment)
+        return claimant is not None and claimant.owner == self._owner

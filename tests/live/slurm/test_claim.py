@@ -1,0 +1,96 @@
+"""The right to place is noted on the nodes: of two berths one places, whatever folder and machine they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from berth.live.slurm.claim import Claim, Claimant, TurnedError, owner_of
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.service import NODES_EVERY, Service, Settings
+from tests.live.slurm.fake_slurm import FakeSlurm
+
+
+@dataclass
+class Clock:
+    """A time that passes only when it is told to."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def claim_of(
+    slurm: FakeSlurm, owner: str, clock: Clock, sleep: Callable[[float], None] = lambda s: None
+) -> Claim:
+    return Claim(Controller(slurm), owner, frozenset({"gpu"}), 60.0, clock=clock, sleep=sleep)
+
+
+def test_the_second_berth_is_told_who_places_until_that_one_ends_or_is_silent() -> None:
+    slurm, clock = FakeSlurm(comments={"node1": "disk=new since May"}), Clock()
+    first, second = claim_of(slurm, "a:/x", clock), claim_of(slurm, "b:/x", clock)
+    assert first.take() is None
+    assert slurm.comments == {
+        "node1": "disk=new since May [berth places: a:/x until 1060]", "node2": "[berth places: a:/x until 1060]",
+    }  # fmt: skip
+    assert second.take() == Claimant("a:/x", 1060)
+    first.drop()
+    assert slurm.comments == {"node1": "disk=new since May", "node2": ""}
+    assert second.take() is None
+    clock.now_s += 61  # killed
+    assert first.take() is None
+
+
+def test_of_two_that_begin_at_once_one_places() -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    second = claim_of(slurm, "b:/x", clock)
+
+    def meanwhile(seconds: float) -> None:  # both have read before either has written
+        second._write(Controller(slurm).nodes())
+
+    assert claim_of(slurm, "a:/x", clock, meanwhile).take() == Claimant("b:/x", 1060)
+    assert second.take() is None
+
+
+def test_other_nodes_are_nobodys_business() -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    assert claim_of(slurm, "a:/x", clock).take() is None
+    apart = Claim(Controller(slurm), "b:/x", frozenset({"other"}), 60.0, clock=clock, sleep=lambda s: None)
+    assert apart.take() is None
+    everywhere = Claim(Controller(slurm), "b:/x", frozenset(), 60.0, clock=clock, sleep=lambda s: None)
+    assert everywhere.take() == Claimant("a:/x", 1060)
+
+
+def test_a_berth_renews_its_claim_and_places_nothing_once_another_has_it(tmp_path: Path) -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    claim = claim_of(slurm, owner_of(tmp_path), clock)
+    assert claim.take() is None
+    settings = Settings(tmp_path, True, frozenset({"gpu"}), policy="priority+first-fit")
+    service = Service(settings, Controller(slurm), claim=claim)
+    service.step()
+    clock.now_s += 40
+    service.step()
+    assert Claimant.of(slurm.comments["node1"]) == Claimant(owner_of(tmp_path), 1100)
+    slurm.comments = {"node1": "[berth places: b:/x until 2000]", "node2": ""}
+    slurm.held("1")
+    clock.now_s += 40
+    with pytest.raises(TurnedError, match="another berth places now, b:/x"):
+        service.step()
+    assert slurm.told == []
+
+
+def test_one_that_only_advises_learns_that_the_other_has_ended(tmp_path: Path) -> None:
+    slurm, clock = FakeSlurm(comments={"node1": "[berth places: b:/x until 1060]"}), Clock()
+    claim = claim_of(slurm, owner_of(tmp_path), clock)
+    assert claim.take() == Claimant("b:/x", 1060)
+    service = Service(Settings(tmp_path, False, frozenset({"gpu"})), Controller(slurm), claim=claim)
+    for _ in range(NODES_EVERY):
+        service.step()
+    clock.now_s += 61
+    with pytest.raises(TurnedError, match="no other berth places any more"):
+        service.step()
+    assert claim.take() is None

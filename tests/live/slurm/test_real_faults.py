@@ -1,0 +1,77 @@
+"""On a real Slurm: an array of 10,000 tasks, heterogeneous jobs, and a controller whose backup takes over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from berth.live.slurm.candidates import MOST_TASKS
+from tests.live.slurm.real_slurm import needs_slurm, tell
+
+GPUS = 4
+pytestmark = [pytest.mark.slow, needs_slurm]
+
+SETUP = r"""
+sed -i "s/^SlurmctldHost=.*/&\nSlurmctldHost=backup(10.254.0.1)/" $DIR/slurm.conf
+printf 'MaxArraySize=10001\nMaxJobCount=20000\nSlurmctldTimeout=4\n' >>$DIR/slurm.conf
+echo 'CommunicationParameters=NoCtldInAddrAny' >>$DIR/slurm.conf
+"""
+
+STORY = r"""
+install_berth
+sed "s|^SlurmctldPidFile=.*|SlurmctldPidFile=$PWD/rest.pid|; s|^SlurmctldLogFile=.*|SlurmctldLogFile=$PWD/log/backup|" \
+    slurm.conf >backup.conf
+# The backup has a name and an address of its own, which only it needs to look up.
+{ cat /etc/hosts; echo '10.254.0.1 backup'; } >hosts
+unshare --uts --mount bash -c 'mount --bind hosts /etc/hosts; hostname backup; slurmctld -f "$PWD/backup.conf"'
+place --card v100=1G
+
+# A heterogeneous job is Slurm's, with the GPUs that it asked for.
+het=$(submit --gres=gpu:1 --wrap 'sleep 1' : --gres=gpu:1)
+until_is $het COMPLETED
+scontrol -o show job $het | grep -o 'TresPerNode=[^ ]*' >het.txt
+
+# Ten thousand tasks are one row but for those that were placed.
+big=$(submit --array=1-10000 --gres=gpu:1 --wrap 'sleep 0.2')
+for _ in $(seq 600); do
+    [ "$(squeue -h -a -t COMPLETED -j $big -r -o %i | wc -l)" -ge 12 ] && break; sleep .1
+done
+SLURM_BITSTR_LEN=0 squeue -h -a -t PENDING -j $big -o %i >rows.txt
+"$BERTH" slurm status --state "$PWD/state" --json >status.json
+
+# The controller dies, and its backup takes over.
+kill -KILL $(cat slurmctld.pid)
+for _ in $(seq 300); do squeue -h -o %i >/dev/null 2>&1 && break; sleep .1; done
+scontrol ping >ping.txt || true
+count() { squeue -h -a -t COMPLETED -j "$big" -r -o %i | wc -l; }
+before=$(count)
+for _ in $(seq 300); do [ "$(count)" -ge $((before + 4)) ] && break; sleep .1; done
+echo "$before $(count)" >counts.txt
+scancel "$big"
+stop_berth
+"""
+
+
+def test_an_array_of_10000_a_het_job_and_a_backup_controller(open_folder: Path) -> None:
+    setup = open_folder / "setup.sh"
+    setup.write_text(SETUP)
+    folder = tell(open_folder / "c", STORY, CLUSTER_SETUP=str(setup))
+    assert (folder / "het.txt").read_text().split() == ["TresPerNode=gres:gpu:1"] * 2
+    # The tasks that were placed have left the row of the others, of which berth looks at the first alone.
+    rows = (folder / "rows.txt").read_text().split()
+    whole = [row for row in rows if "[" in row]
+    assert len(whole) == 1
+    assert whole[0].endswith("-10000]")
+    assert len(rows) <= 1 + 2 * GPUS
+    assert json.loads((folder / "status.json").read_text())["waiting"] <= MOST_TASKS
+    # The backup has the queue, and berth goes on with it.
+    assert "backup) at backup is UP" in (folder / "ping.txt").read_text()
+    before, after = map(int, (folder / "counts.txt").read_text().split())
+    assert before >= 12
+    assert after >= before + 4
+    events = [json.loads(line) for line in (folder / "state" / "decisions.jsonl").read_text().splitlines()]
+    # A start that the controller had not saved when it was killed is made again, and each is logged once.
+    starts = [(e["raw"], e["start_ms"]) for e in events if e["event"] == "started"]
+    assert len(starts) == len(set(starts)) >= after
