@@ -119,7 +119,7 @@ uint64_t share_within(const struct device *device, uint64_t wall_ns)
 bool share_measures(void)
 {
     return HAVE(cuEventCreate) && HAVE(cuEventRecord) && HAVE(cuEventQuery) &&
-           HAVE(cuEventElapsedTime) && HAVE(cuCtxGetCurrent);
+           (HAVE(cuEventElapsedTime) || HAVE(cuEventElapsedTime_v2)) && HAVE(cuCtxGetCurrent);
 }
 
 uint64_t share_scaled(const struct device *device, uint64_t ns)
