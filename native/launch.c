@@ -13,7 +13,7 @@
 
 enum {
     CACHE = 64,
-    AHEAD_NS = 200 * 1000,           /* how much a thread buys at once while others compute, */
+    AHEAD_NS = 200 * 1000,       /* how much a thread buys at once while others compute, */
     AHEAD_WALL_NS = 1500 * 1000, /* else what the partition gets in so long */
     PROBE_EVERY_NS = 2 * 1000 * 1000,
     PROBE_VARYING_NS = 100 * 1000, /* of kernels whose launches differ */
@@ -88,8 +88,9 @@ static uint64_t wait_for_first(struct launch *launch, uint64_t *waited)
     }
 }
 
-/* A thread that waits for its time wakes on a core that has slept, which runs slowly for a while: it
-   had better be seldom. Beside others the correction by NVML is the more exact the less is bought. */
+/* A thread that waits for its time wakes on a core that has slept, which runs slowly for a while:
+   it had better be seldom. Beside others the correction by NVML is the more exact the less is
+   bought. */
 static uint64_t ahead_ns(const struct device *device)
 {
     return share_contended(device) ? AHEAD_NS : share_within(device, AHEAD_WALL_NS);
