@@ -48,7 +48,9 @@ def measure(program: Path, words: list[str], core_pct: str | None, limited: bool
             environment |= {"BERTH_REGION": f"{folder}/region", "BERTH_GPU_MEM_MIB": "8192"}
             environment |= {"LD_PRELOAD": str(NATIVE / "libberth.so")}
             environment |= {"BERTH_GPU_CORE_PCT": core_pct} if core_pct else {}
-        answer = subprocess.run([program, *words], env=environment, capture_output=True, text=True, check=True)
+        answer = subprocess.run(
+            [program, *words], env=environment, capture_output=True, text=True, check=True
+        )
     return answer.stdout.split()
 
 
