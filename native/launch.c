@@ -96,6 +96,18 @@ static uint64_t ahead_ns(const struct device *device)
     return share_contended(device) ? AHEAD_NS : share_within(device, AHEAD_WALL_NS);
 }
 
+/* What this thread has bought and not used is given back. */
+static void exits_now(void)
+{
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        struct device *device = mine.credit_ns[i] > 0 ? device_at(i) : NULL;
+        if (device != NULL && mine.generation == atomic_load(&generation))
+            share_correct(device, -mine.credit_ns[i]);
+        mine.credit_ns[i] = 0;
+    }
+    measure_exits();
+}
+
 __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks,
                                                            CUstream stream, bool per_thread)
 {
@@ -121,7 +133,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     static shared32 exits; /* before the driver's own, which was there earlier */
     if (UNLIKELY(atomic_load_explicit(&exits, memory_order_relaxed) == 0) &&
         atomic_exchange(&exits, 1) == 0)
-        (void)atexit(measure_exits);
+        (void)atexit(exits_now);
     measure_read(context);
     share_check(device);
     struct launch launch = { .device = device,
