@@ -1,12 +1,16 @@
 /* Times one operation on the fake driver, as a program linked to it sees it: `partition_overhead OPERATION`.
 
-   Prints ns of processor time per operation: the median of many rounds. Run bare and with the library preloaded. */
+   Prints ns of processor time per operation: the median of many rounds. Run bare and with the library preloaded.
+
+   A thread that waits for its share wakes on a core that has slept, which is slower for a while, with or without the library.
+   So `launch` prints besides after how many launches it rested and for how many µs, and `launch LAUNCHES US` rests as often. */
 #include "../native/tests/driver.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,6 +39,15 @@ static CUfunction function;
 static void alloc(void) { CUdeviceptr a; if (cuMemAlloc_v2(&a, 4096) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS) exit(4); }
 static void async(void) { CUdeviceptr a; if (cuMemAllocAsync(&a, 4096, NULL) != CUDA_SUCCESS || cuMemFreeAsync(a, NULL) != CUDA_SUCCESS) exit(4); }
 static void launch(void) { if (cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS) exit(4); }
+static long rest_after, rest_us, launches_left;
+static void launch_and_rest(void)
+{
+    launch();
+    if (--launches_left <= 0) {
+        launches_left = rest_after;
+        usleep((useconds_t)rest_us);
+    }
+}
 static void info(void) { size_t f, t; if (cuMemGetInfo_v2(&f, &t) != CUDA_SUCCESS) exit(4); }
 static void lookup(void) { static void *volatile sink; sink = dlsym(RTLD_DEFAULT, "malloc"); }
 
@@ -49,6 +62,30 @@ static double median(void (*operation)(void), int rounds, int each, clockid_t cl
     }
     qsort(times, (size_t)rounds, sizeof *times, compare);
     return times[rounds / 2];
+}
+
+/* As `launch`, with the rests that it had. */
+static int launches(int count, char **words)
+{
+    enum { ROUNDS = 200, EACH = 2000, WARM = 2000 };
+    struct rusage before, after;
+    if (count > 3) {
+        rest_after = launches_left = atol(words[2]);
+        rest_us = atol(words[3]);
+    }
+    void (*operation)(void) = count > 3 ? launch_and_rest : launch;
+    for (int i = 0; i < WARM; i++)
+        operation();
+    getrusage(RUSAGE_THREAD, &before);
+    double wall = clock_of(CLOCK_MONOTONIC), cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
+    double ns = median(operation, ROUNDS, EACH, CLOCK_THREAD_CPUTIME_ID);
+    getrusage(RUSAGE_THREAD, &after);
+    cpu = clock_of(CLOCK_THREAD_CPUTIME_ID) - cpu;
+    wall = clock_of(CLOCK_MONOTONIC) - wall;
+    long rests = after.ru_nvcsw - before.ru_nvcsw;
+    if (rests <= 0)
+        return printf("%.2f 0 0\n", ns) < 0;
+    return printf("%.2f %ld %.0f\n", ns, (long)ROUNDS * EACH / rests, (wall - cpu) / 1e3 / (double)rests) < 0;
 }
 
 /* From exec to the first allocation, in each of `count` processes begun together; prints the slowest. */
@@ -116,7 +153,9 @@ int main(int count, char **words)
             if (cuMemAlloc_v2(&a, 512) != CUDA_SUCCESS)
                 return 4;
         }
-    void (*operation)(void) = strcmp(what, "async") == 0 ? async : strcmp(what, "launch") == 0 ? launch : strncmp(what, "info", 4) == 0 ? info : alloc;
+    if (strcmp(what, "launch") == 0)
+        return launches(count, words);
+    void (*operation)(void) = strcmp(what, "async") == 0 ? async : strncmp(what, "info", 4) == 0 ? info : alloc;
     for (int i = 0; i < 2000; i++)
         operation();
     return printf("%.2f\n", median(operation, 200, 2000, CLOCK_THREAD_CPUTIME_ID)) < 0;

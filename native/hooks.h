@@ -235,6 +235,7 @@ NEED(cuEventRecord, (CUevent event, CUstream stream))
 NEED(cuEventRecord_ptsz, (CUevent event, CUstream stream))
 NEED(cuEventQuery, (CUevent event))
 NEED(cuEventElapsedTime, (float *ms, CUevent from, CUevent to))
+NEED(cuEventElapsedTime_v2, (float *ms, CUevent from, CUevent to))
 
 NVNEED(nvmlInit_v2, (void))
 NVNEED(nvmlDeviceGetUUID, (NVdevice device, char *uuid, unsigned bytes))

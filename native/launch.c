@@ -13,7 +13,8 @@
 
 enum {
     CACHE = 64,
-    AHEAD_NS = 200 * 1000, /* how much a thread buys at once */
+    AHEAD_NS = 200 * 1000,       /* how much a thread buys at once while others compute, */
+    AHEAD_WALL_NS = 1500 * 1000, /* else what the partition gets in so long */
     PROBE_EVERY_NS = 2 * 1000 * 1000,
     PROBE_VARYING_NS = 100 * 1000, /* of kernels whose launches differ */
     FIRST_WAIT_NS = 100 * 1000 * 1000,
@@ -87,6 +88,26 @@ static uint64_t wait_for_first(struct launch *launch, uint64_t *waited)
     }
 }
 
+/* A thread that waits for its time wakes on a core that has slept, which runs slowly for a while:
+   it had better be seldom. Beside others the correction by NVML is the more exact the less is
+   bought. */
+static uint64_t ahead_ns(const struct device *device)
+{
+    return share_contended(device) ? AHEAD_NS : share_within(device, AHEAD_WALL_NS);
+}
+
+/* What this thread has bought and not used is given back. */
+static void exits_now(void)
+{
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        struct device *device = mine.credit_ns[i] > 0 ? device_at(i) : NULL;
+        if (device != NULL && mine.generation == atomic_load(&generation))
+            share_correct(device, -mine.credit_ns[i]);
+        mine.credit_ns[i] = 0;
+    }
+    measure_exits();
+}
+
 __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks,
                                                            CUstream stream, bool per_thread)
 {
@@ -112,7 +133,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     static shared32 exits; /* before the driver's own, which was there earlier */
     if (UNLIKELY(atomic_load_explicit(&exits, memory_order_relaxed) == 0) &&
         atomic_exchange(&exits, 1) == 0)
-        (void)atexit(measure_exits);
+        (void)atexit(exits_now);
     measure_read(context);
     share_check(device);
     struct launch launch = { .device = device,
@@ -134,7 +155,8 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
         cost = 1;
     int64_t *credit_ns = &mine.credit_ns[device->ordinal];
     if (*credit_ns < (int64_t)cost) {
-        uint64_t launches = !guess && cost < AHEAD_NS ? AHEAD_NS / cost : 1;
+        uint64_t ahead = ahead_ns(device);
+        uint64_t launches = !guess && cost < ahead ? ahead / cost : 1;
         share_buy(device, launches * cost);
         *credit_ns += (int64_t)(launches * cost);
     }

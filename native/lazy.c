@@ -258,38 +258,33 @@ static CUresult data_end(struct overhead *overhead, enum kind kind, const void *
     return result;
 }
 
-CUresult cuModuleGetGlobal(unsigned *ptr, unsigned *bytes, CUmodule module, const char *name)
-{
-    struct overhead overhead;
-    if (!data_begin(&overhead, MODULE, module, "cuModuleGetGlobal"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, MODULE, module, REAL(cuModuleGetGlobal)(ptr, bytes, module, name));
-}
+/* A wrapper that measures what the variables of `owner` bring. */
+#define BRINGS_DATA(name, params, args, kind, owner, call)                    \
+    CUresult name params                                                      \
+    {                                                                         \
+        struct overhead overhead;                                             \
+        bool begun = data_begin(&overhead, kind, owner, call);                \
+        CUresult result = begun ? REAL(name) args : CUDA_ERROR_OUT_OF_MEMORY; \
+        return begun ? data_end(&overhead, kind, owner, result) : result;     \
+    }
 
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name)
-{
-    struct overhead overhead;
-    if (!data_begin(&overhead, MODULE, module, "cuModuleGetGlobal"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, MODULE, module,
-                    REAL(cuModuleGetGlobal_v2)(ptr, bytes, module, name));
-}
-
-CUresult cuModuleGetTexRef(CUtexture *texture, CUmodule module, const char *name)
-{
-    struct overhead overhead;
-    if (!data_begin(&overhead, MODULE, module, "cuModuleGetTexRef"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, MODULE, module, REAL(cuModuleGetTexRef)(texture, module, name));
-}
-
-CUresult cuModuleGetSurfRef(CUsurface *surface, CUmodule module, const char *name)
-{
-    struct overhead overhead;
-    if (!data_begin(&overhead, MODULE, module, "cuModuleGetSurfRef"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, MODULE, module, REAL(cuModuleGetSurfRef)(surface, module, name));
-}
+BRINGS_DATA(cuModuleGetGlobal, (unsigned *ptr, unsigned *bytes, CUmodule module, const char *name),
+            (ptr, bytes, module, name), MODULE, module, "cuModuleGetGlobal")
+BRINGS_DATA(cuModuleGetGlobal_v2,
+            (CUdeviceptr * ptr, size_t *bytes, CUmodule module, const char *name),
+            (ptr, bytes, module, name), MODULE, module, "cuModuleGetGlobal")
+BRINGS_DATA(cuModuleGetTexRef, (CUtexture * texture, CUmodule module, const char *name),
+            (texture, module, name), MODULE, module, "cuModuleGetTexRef")
+BRINGS_DATA(cuModuleGetSurfRef, (CUsurface * surface, CUmodule module, const char *name),
+            (surface, module, name), MODULE, module, "cuModuleGetSurfRef")
+BRINGS_DATA(cuLibraryGetGlobal,
+            (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name),
+            (ptr, bytes, library, name), LIBRARY, library, "cuLibraryGetGlobal")
+BRINGS_DATA(cuLibraryGetManaged,
+            (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name),
+            (ptr, bytes, library, name), LIBRARY, library, "cuLibraryGetManaged")
+BRINGS_DATA(cuLibraryGetUnifiedFunction, (void **function, CUlibrary library, const char *name),
+            (function, library, name), LIBRARY, library, "cuLibraryGetUnifiedFunction")
 
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
@@ -301,31 +296,4 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
     if (result == CUDA_SUCCESS && module != NULL)
         overhead_renamed(*module);
     return result;
-}
-
-CUresult cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name)
-{
-    struct overhead overhead;
-    if (!data_begin(&overhead, LIBRARY, library, "cuLibraryGetGlobal"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, LIBRARY, library,
-                    REAL(cuLibraryGetGlobal)(ptr, bytes, library, name));
-}
-
-CUresult cuLibraryGetManaged(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name)
-{
-    struct overhead overhead;
-    if (!data_begin(&overhead, LIBRARY, library, "cuLibraryGetManaged"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, LIBRARY, library,
-                    REAL(cuLibraryGetManaged)(ptr, bytes, library, name));
-}
-
-CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const char *name)
-{
-    struct overhead overhead;
-    if (!data_begin(&overhead, LIBRARY, library, "cuLibraryGetUnifiedFunction"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, LIBRARY, library,
-                    REAL(cuLibraryGetUnifiedFunction)(function, library, name));
 }

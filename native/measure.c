@@ -101,14 +101,21 @@ static bool hold_done(struct probe *probe, CUresult *result)
     return false;
 }
 
+/* Headers of CUDA 13 know the second name only. */
+static bool elapsed(const struct probe *probe, float *ms)
+{
+    __typeof__(real.cuEventElapsedTime) ask =
+        HAVE(cuEventElapsedTime) ? real.cuEventElapsedTime : real.cuEventElapsedTime_v2;
+    return ask(ms, probe->from, probe->to) == CUDA_SUCCESS && *ms >= 0;
+}
+
 static void read_probe(struct probe *probe)
 {
     float ms = 0;
     CUresult result;
     if (!hold_done(probe, &result))
         return;
-    if (result == CUDA_SUCCESS &&
-        real.cuEventElapsedTime(&ms, probe->from, probe->to) == CUDA_SUCCESS && ms >= 0)
+    if (result == CUDA_SUCCESS && elapsed(probe, &ms))
         settle(probe, (uint64_t)((double)ms * 1e6));
     done_with(probe);
 }

@@ -146,8 +146,10 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
         atomic_store(&parts_dirty, 1);
     if (pool->handle == NULL && target < before)
         pool->trims++; /* some graph has its memory no more */
-    if (pool->handle == NULL && alone && told && taken != 0 && reserved > before + taken)
-        pool->apart = true;
+    if (alone && told && taken != 0 && reserved > before + taken) {
+        pool->apart = pool->apart || pool->handle == NULL;
+        pool->doubles = pool->doubles || (pool->handle != NULL && before != 0);
+    }
     pool->charged = target;
     pool->ended += taken + (debtor ? before : 0);
     pool->exact = told && target == reserved;
@@ -245,21 +247,31 @@ uint64_t pools_whole_steps(const struct device *device, uint64_t bytes)
     return whole_steps(bytes, step_of(device));
 }
 
+/* What it may grow by if it must by `bytes`. */
+static uint64_t most_growth(const struct pool *pool, uint64_t bytes)
+{
+    turn_take(&pools_turn);
+    uint64_t doubled = pool->doubles ? pool->charged : 0;
+    turn_leave(&pools_turn);
+    uint64_t whole = whole_steps(bytes, step_of(pool->device));
+    return whole > doubled ? whole : doubled;
+}
+
 /* Takes what growing by `bytes` may need; `taken` says how much, or `left` how much there was. */
 bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor, uint64_t *left)
 {
     struct device *device = pool->device;
-    uint64_t step = step_of(device), want = whole_steps(bytes, step);
-    *taken = want;
+    *taken = most_growth(pool, bytes);
     *debtor = false;
-    if (take_quietly(device, want, left))
+    if (take_quietly(device, *taken, left))
         return true;
     turn_take(&pools_turn);
     bool roomy = pool->charged > pool->live;
     turn_leave(&pools_turn);
     if (roomy) {
         pool_trim(pool);
-        if (take_quietly(device, want, left))
+        *taken = most_growth(pool, bytes);
+        if (take_quietly(device, *taken, left))
             return true;
     }
     if (roomy && pool->handle != NULL) {
@@ -272,7 +284,7 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
         *debtor = spare != 0;
         pool->debtors += *debtor;
         turn_leave(&pools_turn);
-        *taken = spare < bytes ? (bytes - spare + step - 1) / step * step : 0;
+        *taken = spare < bytes ? most_growth(pool, bytes - spare) : 0;
         if (*debtor && (*taken == 0 || take_quietly(device, *taken, left)))
             return true;
         turn_take(&pools_turn);

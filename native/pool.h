@@ -18,6 +18,7 @@ struct pool {
     bool unnamed;           /* `handle` is not one of the driver's, which cannot be asked */
     bool gone, exact;       /* exact: `charged` is what the driver said was reserved */
     bool together, apart;   /* a graph's nodes were seen to share steps, or not to */
+    bool doubles;           /* it was seen to grow by more than it needed, by as much as it had */
     uint32_t trims;         /* of graphs: how often memory was taken from them */
 };
 

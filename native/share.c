@@ -111,10 +111,15 @@ static uint32_t share_pct(const struct device *device)
                : left - (left - pct) / 2;
 }
 
+uint64_t share_within(const struct device *device, uint64_t wall_ns)
+{
+    return wall_ns * share_pct(device) / 100;
+}
+
 bool share_measures(void)
 {
     return HAVE(cuEventCreate) && HAVE(cuEventRecord) && HAVE(cuEventQuery) &&
-           HAVE(cuEventElapsedTime) && HAVE(cuCtxGetCurrent);
+           (HAVE(cuEventElapsedTime) || HAVE(cuEventElapsedTime_v2)) && HAVE(cuCtxGetCurrent);
 }
 
 uint64_t share_scaled(const struct device *device, uint64_t ns)

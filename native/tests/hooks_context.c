@@ -192,32 +192,37 @@ SNIPPET(cuLibraryUnload)
     HELD(CONTEXT);
 }
 
-/* A function that is loaded when it is first used; tests/partition makes the card lazy. A second
-   module's is refused. */
-#define LOADS_LATER(type, load, get, unload)                                 \
-    do {                                                                     \
-        type first, second, module;                                          \
-        CUfunction function;                                                 \
-        CUdeviceptr a;                                                       \
-        start();                                                             \
-        OK(load(&first));                                                    \
-        HELD(CONTEXT);                                                       \
-        module = first;                                                      \
-        OK(get);                                                             \
-        HELD(CONTEXT + MODULE);                                              \
-        OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); \
-        HELD(CONTEXT + MODULE);                                              \
-        OK(load(&second));                                                   \
-        OK(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE));                     \
-        module = second;                                                     \
-        OOM(get);                                                            \
-        HELD(LIMIT);                                                         \
-        OK(unload(first));                                                   \
-        HELD(LIMIT - MODULE);                                                \
-        OK(get);                                                             \
-        HELD(LIMIT);                                                         \
+/* What is loaded when `get` first asks for it, once, and not by its use; tests/partition makes the
+   card lazy. What a second module would bring is refused. */
+#define LOADS_LATER(type, load, get, use, unload)        \
+    do {                                                 \
+        type first, second, module;                      \
+        CUdeviceptr a;                                   \
+        start();                                         \
+        OK(load(&first));                                \
+        HELD(CONTEXT);                                   \
+        module = first;                                  \
+        OK(get);                                         \
+        HELD(CONTEXT + MODULE);                          \
+        OK(use);                                         \
+        HELD(CONTEXT + MODULE);                          \
+        OK(load(&second));                               \
+        OK(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE)); \
+        module = second;                                 \
+        OOM(get);                                        \
+        HELD(LIMIT);                                     \
+        OK(unload(first));                               \
+        HELD(LIMIT - MODULE);                            \
+        OK(get);                                         \
+        HELD(LIMIT);                                     \
+        OK(unload(second));                              \
+        HELD(LIMIT - MODULE);                            \
     } while (0)
 
+static CUresult launch(CUfunction function)
+{
+    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
 static CUresult load_module(CUmodule *module)
 {
     return cuModuleLoadData(module, "");
@@ -228,12 +233,16 @@ static CUresult load_library(CUlibrary *library)
 }
 SNIPPET(cuModuleGetFunction)
 {
-    LOADS_LATER(CUmodule, load_module, cuModuleGetFunction(&function, module, "f"), cuModuleUnload);
+    CUfunction function;
+    LOADS_LATER(CUmodule, load_module, cuModuleGetFunction(&function, module, "f"),
+                launch(function), cuModuleUnload);
 }
 SNIPPET(cuLibraryGetKernel)
 {
+    CUfunction function;
     LOADS_LATER(CUlibrary, load_library,
-                cuLibraryGetKernel((CUkernel *)(void *)&function, module, "f"), cuLibraryUnload);
+                cuLibraryGetKernel((CUkernel *)(void *)&function, module, "f"), launch(function),
+                cuLibraryUnload);
 }
 SNIPPET(cuKernelGetFunction) /* of a kernel that a library was asked for without a context */
 {
@@ -256,30 +265,7 @@ SNIPPET(cuKernelGetFunction) /* of a kernel that a library was asked for without
 }
 
 /* Variables come with the first of them that is asked for, and once. */
-#define BRINGS_DATA(type, load, get, unload)             \
-    do {                                                 \
-        type first, second, module;                      \
-        CUdeviceptr a;                                   \
-        start();                                         \
-        OK(load(&first));                                \
-        HELD(CONTEXT);                                   \
-        module = first;                                  \
-        OK(get);                                         \
-        HELD(CONTEXT + MODULE);                          \
-        OK(get);                                         \
-        HELD(CONTEXT + MODULE);                          \
-        OK(load(&second));                               \
-        OK(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE)); \
-        module = second;                                 \
-        OOM(get);                                        \
-        HELD(LIMIT);                                     \
-        OK(unload(first));                               \
-        HELD(LIMIT - MODULE);                            \
-        OK(get);                                         \
-        HELD(LIMIT);                                     \
-        OK(unload(second));                              \
-        HELD(LIMIT - MODULE);                            \
-    } while (0)
+#define BRINGS_DATA(type, load, get, unload) LOADS_LATER(type, load, get, get, unload)
 
 SNIPPET(cuModuleGetGlobal)
 {

@@ -64,6 +64,13 @@ static void test_dlsym(void)
     begin(driver());
     limited(dlsym(driver(), "cuMemAlloc_v2"));
 }
+static void test_dlvsym(void) /* of a driver whose symbols have versions */
+{
+    begin(driver());
+    CHECK(dlvsym(driver(), "cuMemFree_v2", "CUDA_OLD") == dlsym(driver(), "cuMemFree_v2"));
+    CHECK(dlvsym(driver(), "cuMemAlloc_v2", "CUDA_NONE") == NULL && dlerror() != NULL);
+    limited(dlvsym(driver(), "cuMemAlloc_v2", "CUDA_OLD"));
+}
 static void test_dlvsym_dlsym(void)
 {
     dlsym_call *fetched = (dlsym_call *)dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"),
@@ -348,28 +355,12 @@ static const struct {
     void (*run)(void);
 } tests[] = {
 #define TEST(name) { #name, test_##name }
-    TEST(dlsym),
-    TEST(dlvsym_dlsym),
-    TEST(libc_dlsym),
-    TEST(global),
-    TEST(next),
-    TEST(linked_plugin),
-    TEST(deepbind_linked),
-    TEST(deepbind_lazy),
-    TEST(deepbind_dlsym),
-    TEST(runpath),
-    TEST(dlmopen),
-    TEST(dlmopen_shares),
-    TEST(second_copy),
-    TEST(private_copy),
-    TEST(private_copy_first),
-    TEST(dlclose),
-    TEST(crowd),
-    TEST(lookup),
-    TEST(no_driver),
-    TEST(old_driver),
-    TEST(nvml),
-    TEST(cost),
+    TEST(dlsym),          TEST(dlvsym),         TEST(dlvsym_dlsym),  TEST(libc_dlsym),
+    TEST(global),         TEST(next),           TEST(linked_plugin), TEST(deepbind_linked),
+    TEST(deepbind_lazy),  TEST(deepbind_dlsym), TEST(runpath),       TEST(dlmopen),
+    TEST(dlmopen_shares), TEST(second_copy),    TEST(private_copy),  TEST(private_copy_first),
+    TEST(dlclose),        TEST(crowd),          TEST(lookup),        TEST(no_driver),
+    TEST(old_driver),     TEST(nvml),           TEST(cost),
 };
 
 int main(int count, char **words)

@@ -22,6 +22,13 @@ def test_a_route_to_the_driver_ends_at_the_limit(card: Card, route: str) -> None
     assert card.run("routes", route) == (0, "")
 
 
+@pytest.mark.parametrize("rigid", [False, True])
+def test_a_lookup_by_version_ends_there_too(card: Card, rigid: bool) -> None:
+    preload = f"{card.native / 'libstrange.so'} {card.native / 'libberth.so'}"
+    strange = {"LD_PRELOAD": preload, "BERTH_TEST_STRANGE": "rigid"} if rigid else {}
+    assert card.run("routes", "dlvsym", LD_LIBRARY_PATH=str(card.native / "old"), **strange) == (0, "")
+
+
 def test_it_does_where_the_drivers_symbols_cannot_be_edited(card: Card) -> None:
     preload = f"{card.native / 'libstrange.so'} {card.native / 'libberth.so'}"
     assert card.run("routes", "dlsym", LD_PRELOAD=preload, BERTH_TEST_STRANGE="rigid") == (0, "")
@@ -59,6 +66,7 @@ def test_every_route_is_run(native: Path) -> None:
         "second_copy",
         "private_copy",
         "private_copy_first",
+        "dlvsym",
         "no_driver",
         "old_driver",
         "nvml",
