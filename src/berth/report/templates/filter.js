@@ -5,9 +5,7 @@
   if (place === null) return;
   await firstDrawn;
   const told = JSON.parse(place.textContent);
-  const packed = Uint8Array.from(atob(told.data), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const bytes = new Uint8Array(await (await unpacked(told.data)).arrayBuffer());
   // A column has all lowest bytes of its numbers first, then all second ones, and so on.
   const column = (name) => {
     const [width, at, length] = told.columns[name];

@@ -1,9 +1,16 @@
 "use strict";
-// Plotly lies packed in the page, where it takes less than half as much; whoever draws waits for this.
+// What lies packed in the page, as gzip in base64: text and numbers take less than half as much so.
+async function unpacked(base64) {
+  const characters = atob(base64);
+  const packed = new Uint8Array(characters.length);
+  // Twenty times as fast as Uint8Array.from with a function.
+  for (let at = 0; at < packed.length; at++) packed[at] = characters.charCodeAt(at);
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
+}
+
+// Resolves once Plotly is there; whoever draws waits for this.
 const library = (async () => {
-  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
+  script.textContent = await (await unpacked(document.getElementById("plotly").textContent)).text();
   document.head.append(script);
 })();
