@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # `berth job` needs no NumPy, whose import takes as long as its answer
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "FOREVER_MS",

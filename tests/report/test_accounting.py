@@ -21,7 +21,7 @@ from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.plots.accounting import calendar, parallel_coordinates, variable_cdfs, waiting_by_cause
-from berth.report.accounting import collect, write_accounting
+from berth.report.accounting import collect, sections, write_accounting
 from berth.report.image import BROWSERS
 from berth.statistics.spread import cdf
 from tests.history import exports
@@ -58,6 +58,7 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
         "Usage by user and server",
         "Filter",
         "Who used what",
+        "The last jobs",
         "GPU servers over time",
         "How jobs run",
         "Distributions",
@@ -174,6 +175,29 @@ def test_an_axis_that_nobody_measured_is_left_out() -> None:
     assert [axis.label for axis in trace.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h"]
     assert list(trace.line.color) == [1.0, 4.0]
     assert figure.layout.title.text == "pytorch &lt;b&gt;: 4 tries, 2 lines stand for them"
+
+
+def test_the_page_lists_the_last_jobs_and_the_share_of_capacity(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=at, Start="2026-01-01T00:00:00", End=f"2026-01-01T{at:02}:00:00", State=state)
+        for at, state in enumerate(["COMPLETED", "FAILED", "COMPLETED"], 1)
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    with tables_of(tmp_path / "h", "", "", None) as tables:
+        names = dict.fromkeys(("title", "period", "command", "created", "version"), "")
+        page = collect(tables, **names, capacity={"a100": 8, "idle": 4})
+    listed, servers = (
+        next(each for each in sections(page) if each.title == title)
+        for title in ("The last jobs", "GPU servers over time")
+    )
+    assert listed.rows[1] == (
+        *("2", "train", "ann", "a100", "2"),
+        *("2026-01-01 00:00:00", "2026-01-01 02:00:00", "failed"),
+    )
+    bars = json.loads(servers.plots[0].json)["data"][0]
+    # 2 GPUs for 1, 2 and 3 hours, of 8 in 3 hours.
+    assert bars["text"] == ["50.0 %", "0.0 %"]
+    assert bars["customdata"] == ["a100: 12.0 GPU-hours of 8 GPUs", "idle: 0.0 GPU-hours of 4 GPUs"]
 
 
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:

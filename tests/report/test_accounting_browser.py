@@ -74,7 +74,7 @@ def test_the_lines_are_few_and_stand_for_all(browser: Chromium, page: tuple[int,
     assert len(set(drawn)) == 1
     assert 0 < drawn[0] <= 1500
     assert browser.evaluate("document.body.innerText.includes('lines stand for them')") == (page[0] > 10)
-    assert page[1].stat().st_size < 12_000_000
+    assert page[1].stat().st_size < 8_000_000
 
 
 def test_brushing_an_axis_picks_lines(browser: Chromium, page: tuple[int, Path]) -> None:

@@ -24,56 +24,76 @@ BEGIN = 1_767_225_600  # 2026-01-01, a Thursday
 DAY = 86_400
 
 
-def a_history(folder: Path) -> Path:
+def a_history(folder: Path, every_s: int = DAY // 2, jobs: int = 59) -> Path:
     lines = [
         exports.line(
-            JobIDRaw=at, User=["12", "", "<b>", "ann"][at % 4],
-            Submit=BEGIN + at * DAY // 2, Eligible=BEGIN + at * DAY // 2,
-            Start=BEGIN + at * DAY // 2 + 10 * at, End=BEGIN + at * DAY // 2 + 3600 + 10 * at,
+            JobIDRaw=at, User=["12", "", "<b>", "ann"][at % 4], State=["COMPLETED", "FAILED"][at % 3 == 0],
+            Submit=BEGIN + at * every_s, Eligible=BEGIN + at * every_s,
+            Start=BEGIN + at * every_s + at, End=BEGIN + at * every_s + 3600 + at,
         )
-        for at in range(1, 60)
+        + ("|" if at % 5 == 0 else f"|0.{at % 60 + 1}")
+        for at in range(1, jobs + 1)
     ]  # fmt: skip
-    import_text(open_history(folder / "h"), exports.write(folder / "f", lines), Options("c"))
+    file = exports.write(folder / "f", lines, f"{exports.HEADER}|uGPUcore")
+    import_text(open_history(folder / "h"), file, Options("c"))
     return folder / "h"
 
 
 def unpacked(found: filters.Filters) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the page's script makes of it: sums in hours, a row a cell."""
     told = json.loads(found.json)
-    data = gzip.decompress(base64.b64decode(told["data"]))
-    columns = {
-        name: np.frombuffer(data, f"<{kind}", length, at)
-        for name, (kind, at, length) in told["columns"].items()
+    data = np.frombuffer(gzip.decompress(base64.b64decode(told["data"])), np.uint8)
+    packed = {
+        name: sum(data[at + byte * length :][:length].astype(np.int64) << 8 * byte for byte in range(width))
+        for name, (width, at, length) in told["columns"].items()
     }
+    cells = packed["cells"]
+    columns = {name: np.repeat(packed[name], cells) for name in told["names"]}
+    steps = np.split(packed["day"], np.cumsum(cells)[:-1])
+    columns["day"] = np.array(told["days"])[np.concatenate([each.cumsum() for each in steps])]
+    columns["tries"], held = packed["tries"], packed["held"]
+    for name in ("wasted", "measured"):
+        packed[name] = np.where(packed[name] == 1, held, np.maximum(packed[name] - 1, 0))
+    for name in ("held", "wasted", "measured", "idle"):
+        columns[name] = packed[name] / told["hour"]
+    columns["sample.wait_s"] = packed["sample.wait_s"]
     return told, columns
 
 
-@pytest.mark.parametrize(("most", "unit"), [(1000, "day"), (40, "week"), (10, "month")])
+@pytest.mark.parametrize("unit", ["day", "week", "month", "year"])
 def test_sums_are_exact_and_dates_as_fine_as_there_is_room_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, unit: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
 ) -> None:
-    monkeypatch.setattr(filters, "MOST_CELLS", most)
     monkeypatch.setattr(filters, "SAMPLED", 50)
-    with open_history(a_history(tmp_path)).database() as database:
+    units = ("day", "week", "month", "year")
+    text_of = filters._text
+    monkeypatch.setattr(
+        filters,
+        "_text",
+        lambda cells: text_of(cells) if units.index(cells.unit) >= units.index(unit) else None,
+    )
+    with open_history(a_history(tmp_path, DAY, 399)).database() as database:
         tables = Tables(database)
         found = filters.filters_of(tables)
         assert found is not None
         told, columns = unpacked(found)
         assert (found.unit, told["unit"], found.sampled) == (unit, unit, 50)
+        sums = ("held", "wasted", "measured", "idle", "tries")
         by_user = {
-            told["names"]["user"][user]: (
-                columns["held"][columns["user"] == user].sum(),
-                columns["tries"][columns["user"] == user].sum(),
-            )
-            for user in range(4)
+            name: tuple(columns[each][columns["user"] == at].sum() for each in sums)
+            for at, name in enumerate(told["names"]["user"])
         }
         assert by_user == {
-            row.keys[0]: (pytest.approx(row.gpu_hours), row.jobs) for row in tables.usage(("user",))
+            row.keys[0]: pytest.approx(
+                (row.gpu_hours, row.wasted_gpu_hours, row.measured_gpu_hours, row.idle_gpu_hours, row.jobs),
+                abs=0.01,
+            )
+            for row in tables.usage(("user",))
         }
-        assert set(columns["sample.day"]) <= set(columns["day"])
-        assert sorted(columns["sample.wait_s"])[0] >= 10
+        assert columns["sample.wait_s"].min() >= 1
     assert "<" not in found.json
-    first = int(columns["day"].min())
-    assert first == {"day": BEGIN // DAY, "week": BEGIN // DAY - 3, "month": BEGIN // DAY}[unit]
+    first = {"day": BEGIN // DAY + 1, "week": BEGIN // DAY - 3, "month": BEGIN // DAY, "year": BEGIN // DAY}
+    assert int(columns["day"].min()) == first[unit]
 
 
 def test_a_page_without_room_for_filters_has_none_and_begins_with_five_figures(
@@ -88,6 +108,6 @@ def test_a_page_without_room_for_filters_has_none_and_begins_with_five_figures(
     assert head.count('<th scope="row">') == 5
     assert "2026-01-03 to 2026-01-30, against the 28 days before" in head
     assert "<td>+" in head  # more jobs than before
-    monkeypatch.setattr(filters, "MOST_CELLS", 3)
+    monkeypatch.setattr(filters, "MOST_BYTES", 3)
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert 'id="filter-data"' not in (tmp_path / "r.html").read_text()

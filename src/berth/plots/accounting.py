@@ -18,6 +18,7 @@ from berth.statistics.spread import Cdf
 
 __all__ = [
     "calendar",
+    "capacity_used",
     "gpus_over_time",
     "parallel_coordinates",
     "share_of_usage",
@@ -133,6 +134,42 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
 def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure:
     """One dimension's groups as bars, the largest on top; what is beyond a dozen is one bar."""
     return _bars({row.keys[0]: row.measure(measure) for row in rows}, f"{_title(measure)} by {dimension}")
+
+
+def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], period_h: float) -> go.Figure:
+    """The GPU-hours held of each server type as a share of those that its GPUs had in the period."""
+    shares = {
+        name: hours.get(name, 0.0) / (count * period_h) * 100
+        for name, count in capacity.items()
+        if count and period_h
+    }
+    ordered = sorted(shares, key=lambda name: (-shares[name], name))[: 2 * LARGEST_SHOWN]
+    figure = go.Figure(
+        go.Bar(
+            x=[shares[name] for name in ordered],
+            y=list(range(len(ordered))),
+            orientation="h",
+            marker={"color": COLOURS[0]},
+            text=[f"{shares[name]:.1f} %" for name in ordered],
+            textposition="outside",
+            cliponaxis=False,
+            customdata=[
+                f"{_short(name)}: {hours.get(name, 0.0):,.1f} GPU-hours of {capacity[name]:,} GPUs"
+                for name in ordered
+            ],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    )
+    dress(figure, "Share of capacity by server type", 110 + 30 * max(len(ordered), 2))
+    figure.update_layout(hovermode="closest", margin={"r": 64})
+    figure.update_yaxes(
+        tickvals=list(range(len(ordered))),
+        ticktext=[_short(name) for name in ordered],
+        autorange="reversed",
+        showgrid=False,
+    )
+    figure.update_xaxes(range=[0, max(100.0, *shares.values())], ticksuffix=" %")
+    return figure
 
 
 def _title(measure: str) -> str:

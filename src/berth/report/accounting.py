@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from berth.report.sections import Plot, Section, plot_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage, duration_text
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.spread import Cdf
-from berth.statistics.tables import JobUse, Tables, Totals
+from berth.statistics.tables import JobUse, ListedJob, Tables, Totals
 from berth.waiting import Evaluation
 from berth.waiting.plots import calibration
 
@@ -25,6 +26,8 @@ __all__ = ["Accounting", "collect", "write_accounting"]
 
 IDLE_LISTED = 20
 """So many users, and so many jobs, are named with the GPU-hours that they left idle."""
+LATEST_LISTED = 20
+"""So many attempts are listed, those that ended last."""
 APPLICATIONS = 6
 """So many applications, by GPU-hours, have distributions."""
 WITH_LINES = 4
@@ -60,6 +63,8 @@ class Accounting:
     idle_users: Sequence[Usage] = ()
     """Those whose GPUs stood idle for most hours, as far as somebody measured."""
     idle_jobs: Sequence[JobUse] = ()
+    latest: Sequence[ListedJob] = ()
+    """The attempts that ended last."""
     figures: Sequence[Figure] = ()
     """The five that matter, beside those of the period before."""
     compared: str = ""
@@ -114,6 +119,7 @@ def collect(
         models=tables.usage(("gpu",)),
         idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],
         idle_jobs=[row for row in tables.jobs("idle-gpu-hours", IDLE_LISTED) if row.use.idle_gpu_hours],
+        latest=tables.latest(LATEST_LISTED),
         figures=figures,
         compared=compared,
         filters=filters_of(tables),
@@ -139,12 +145,27 @@ def _sections(page: Accounting) -> Iterator[Section]:
         "it was busy or not.",
         tuple(_bars(page)),
     )
+    if page.latest:
+        yield Section(
+            "The last jobs",
+            f"The {len(page.latest)} attempts that ended last, as sacct lists them; times are in UTC.",
+            (),
+            ("job", "name", "user", "partition", "GPUs", "start", "end", "state"),
+            tuple(_listed(job) for job in page.latest),
+            words=True,
+        )
     if page.days:
         yield Section(
             "GPU servers over time",
             "Hours count on the day on which they passed, in UTC. The calendar counts a job on the day on which "
-            "it ended.",
+            "it ended."
+            + (
+                " The share of capacity is that of the time from the first submission to the last end."
+                if page.capacity
+                else ""
+            ),
             (
+                *_capacity_used(page),
                 plot_of(
                     "servers",
                     "GPUs held of each server type over time",
@@ -206,6 +227,25 @@ def _sections(page: Accounting) -> Iterator[Section]:
     )
 
 
+def _listed(job: ListedJob) -> tuple[str, ...]:
+    def moment(ms: int | None) -> str:
+        return "–" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+    return (
+        *(job.name, job.title or UNKNOWN, job.user or UNKNOWN, job.server or UNKNOWN),
+        *(f"{job.gpus:g}", moment(job.start_ms), moment(job.end_ms), job.state),
+    )
+
+
+def _capacity_used(page: Accounting) -> Iterator[Plot]:
+    """Where it is known how many GPUs there are: the part of them that was held."""
+    first_ms, last_ms = page.totals.first_ms, page.totals.last_ms
+    if page.capacity and first_ms is not None and last_ms is not None and last_ms > first_ms:
+        hours = {name: float(held.sum()) for name, (_, held) in page.days.items()}
+        figure = plots.capacity_used(hours, page.capacity, (last_ms - first_ms) / 3_600_000)
+        yield plot_of("capacity", "Share of its capacity that was held of each server type", figure)
+
+
 def _bars(page: Accounting) -> Iterator[Plot]:
     """Bars of what there is more than one of; of one alone the table above says all."""
     measure = page.measure
@@ -235,7 +275,7 @@ def write_accounting(page: Accounting, path: Path) -> None:
     write_page(
         "accounting.html",
         path,
-        ("draw", "filter"),
+        ("unpack", "draw", "filter"),
         page=page,
         sections=sections(page),
         facts=_facts(page),

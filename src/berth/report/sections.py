@@ -37,6 +37,8 @@ class Section:
     plots: tuple[Plot, ...]
     headings: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    words: bool = False
+    """Whether most cells of the table are texts, which stand on the left."""
     small: bool = False
     """Whether the plots stand beside one another."""
     policies: tuple[str, ...] = ()

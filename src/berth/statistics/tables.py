@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,10 +19,11 @@ from berth.statistics.accounting import (
     cause_before,
     check_dimensions,
 )
+from berth.statistics.cells import Cells, cells_of
 from berth.statistics.cost import Held
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 
-__all__ = ["EVERYTHING", "FACETS", "JobUse", "Period", "Tables", "Totals"]
+__all__ = ["EVERYTHING", "JobUse", "ListedJob", "Period", "Tables", "Totals"]
 
 HOUR = 3_600_000.0
 _WASTED: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
@@ -69,17 +70,6 @@ _SUMS: Final = (
     f"sum(CASE WHEN mem_mib > 0 THEN mem_peak_mib::HUGEINT * {_RAN} END) AS mem_used",
     f"sum(CASE WHEN mem_peak_mib IS NOT NULL THEN mem_mib::HUGEINT * {_RAN} END) AS mem_held",
 )
-FACETS: Final = ("user", "account", "server", "application")
-"""What a page is filtered by, beside days."""
-_FACETS: Final = ", ".join(f'{_DIMENSIONS[name]} AS "{name}"' for name in FACETS)
-_CELLS: Final = ("tries", "held", "wasted", "measured", "idle")
-_DAY = f"end_ms // {24 * 3_600_000}"
-_BEGINS: Final = {
-    "day": _DAY,
-    "week": f"({_DAY} + 3) // 7 * 7 - 3",
-    "month": f"epoch_ms(date_trunc('month', make_timestamp(end_ms * 1000))) // {24 * 3_600_000}",
-}
-"""The first day of a moment's day, week (from Monday) and month, as a number of days since 1970."""
 _MEASURED: Final = (
     f"coalesce(sum(held), 0) / {HOUR * 1000}",
     f"coalesce(sum(ran), 0) / {HOUR}",
@@ -149,6 +139,21 @@ class JobUse:
     """Of its last attempt."""
     attempts: int
     use: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """One attempt as `sacct` lists it."""
+
+    name: str
+    """The job's name for people, such as 12_3."""
+    user: str
+    title: str
+    server: str
+    gpus: float
+    start_ms: int | None
+    end_ms: int
+    state: str
 
 
 _BY_JOB: Final = {
@@ -275,6 +280,15 @@ class Tables:
             )
             found.append(JobUse(cluster, user, application or UNKNOWN, state, tries, use))
         return found
+
+    def latest(self, most: int) -> list[ListedJob]:
+        """The attempts that ended last, the last of them first."""
+        rows = self._all(
+            "SELECT coalesce(nullif(label, ''), job_id), \"user\", name, virtual_cluster, gpus * share_milli / 1000.0, "
+            f"start_ms, end_ms, state {self._from} ORDER BY end_ms DESC, cluster, job_id LIMIT ?",
+            most,
+        )
+        return [ListedJob(*row) for row in rows]
 
     def totals(self) -> Totals:
         """The whole period."""
@@ -423,27 +437,13 @@ class Tables:
         ).fetchnumpy()
         return _six(columns), np.asarray(columns["n"], np.int64)
 
-    def cells(self, unit: str, most: int) -> dict[str, NDArray[Any]] | None:
-        """Sums of each day, week or month, user, account, server and application; None if there are more than `most`.
+    def cells(self, sampled: int) -> Iterator[Cells]:
+        """Yield sums by user, account, server, application and day, then by week, month and year.
 
-        `day` is the first day of the unit, since 1970; `held`, `wasted`, `measured` and `idle` are in hours of a GPU.
+        Each comes with the waits of at most `sampled` attempts.
         """
-        kept = ", ".join([f"{_BEGINS[unit]} AS day", _FACETS, *_SUMS, "count(*) AS tries"])
-        inner = f"SELECT {kept} {self._from} GROUP BY ALL"
-        sums = ", ".join(f"coalesce({name}, 0) / {HOUR * 1000} AS {name}" for name in _CELLS[1:])
-        names = ", ".join(f'"{name}"' for name in FACETS)
-        found = self._database.execute(
-            f"SELECT day, {names}, tries, {sums} FROM ({inner}) ORDER BY ALL LIMIT {most + 1}", self._values
-        ).fetchnumpy()
-        return None if len(found["day"]) > most else found
-
-    def sample(self, most: int) -> dict[str, NDArray[Any]]:
-        """At most `most` attempts that started, the same ones each time: their end, whose they are, and wait in s."""
-        return self._database.execute(
-            f"SELECT end_ms // {24 * 3_600_000} AS day, {_FACETS}, (start_ms - queued_ms) / 1000.0 AS wait_s "
-            f"{self._from} AND start_ms IS NOT NULL ORDER BY hash(cluster, job_id, attempt) LIMIT {most}",
-            self._values,
-        ).fetchnumpy()
+        sums = [_SUMS[at] for at in (0, 2, 3, 4)]
+        return cells_of(self._database, self._from, self._values, _DIMENSIONS, sums, sampled)
 
     def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
         """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""

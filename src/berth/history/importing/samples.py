@@ -28,19 +28,7 @@ BATCH_BYTES: Final = 128 << 20
 """The least amount of text that is handed to DuckDB at once, but for the last."""
 
 _LINE: Final = {
-    "job_id": "VARCHAR",
-    "begin_ms": "BIGINT",
-    "end_ms": "BIGINT",
-    "samples": "BIGINT",
-    "watched_ms": "DOUBLE",
-    "gpu_ms": "DOUBLE",
-    "use_ms": "DOUBLE",
-    "mem_ms": "DOUBLE",
-    "sm_ms": "DOUBLE",
-    "pcie_kb": "DOUBLE",
-    "energy_j": "DOUBLE",
-    "use_peak": "DOUBLE",
-    "mem_peak": "DOUBLE",
+    name: kind for name, kind in USAGE.items() if name not in ("kind", "source", "node", "cluster")
 }
 """What a line of a segment holds; all before `use_ms` has a value."""
 _NEEDED: Final = tuple(_LINE)[: tuple(_LINE).index("use_ms")]

@@ -53,8 +53,10 @@ def attempts_of_job(history: HistoryReader, job: str) -> tuple[Record, ...]:
 def use_of_job(history: HistoryReader, attempts: Sequence[Record]) -> tuple[UseRow, ...]:
     """What was measured of the GPUs of one job while these attempts ran, in order of time."""
     ran = [(r.start_ms, r.end_ms) for r in attempts if r.start_ms is not None]
+    if not ran or not history.index().usage:
+        return ()
     with history.reading() as (database, index):
-        if not index.usage or not ran:
+        if not index.usage:
             return ()
         usage = read_parquet(history.folder / name for name in index.usage)
         middle = "(begin_ms + end_ms) // 2"

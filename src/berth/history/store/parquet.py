@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import numpy as np
-from numpy.typing import NDArray
 
 from berth.errors import HistoryError
 from berth.history.store.database import first_line, literal, read_parquet
+
+if TYPE_CHECKING:  # what only reads, such as `berth job`, needs no NumPy
+    from numpy.typing import NDArray
 
 __all__ = ["ParquetWriter", "rows_to_columns", "typed"]
 
@@ -62,6 +63,8 @@ class ParquetWriter:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _finish(self) -> None:
+        import numpy as np
+
         last = self._waiting
         if last is None:
             last = {name: np.empty(0, dtype=object) for name in self._schema}
@@ -96,6 +99,8 @@ class ParquetWriter:
 
 def rows_to_columns(rows: Sequence[Sequence[object]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Rows (N) as an array of objects (N,) for each column."""
+    import numpy as np
+
     columns: dict[str, NDArray[Any]] = {}
     for index, name in enumerate(names):
         columns[name] = np.empty(len(rows), dtype=object)

@@ -49,23 +49,33 @@ function csvButton(place, figure) {
   return button;
 }
 
-for (const place of document.querySelectorAll("[data-plot]")) {
-  const figure = JSON.parse(document.getElementById(place.dataset.plot).textContent);
-  for (const trace of figure.data) {
-    if (trace.text?.of !== undefined) trace.text = figure.data[trace.text.of].text;
-    // Between cells of a few pixels, gaps would be most of what is seen.
-    if (trace.xgap && place.clientWidth / figure.layout.xaxis.range[1] < 4) trace.xgap = 0;
+let tellFirst;
+// Resolves once there is a picture to look at: what takes time and is not seen at first waits for it.
+const firstDrawn = new Promise((resolve) => (tellFirst = resolve));
+// Resolves once all pictures are drawn. After each the browser has time to show it.
+const drawn = (async () => {
+  if (typeof library !== "undefined") await library;
+  for (const place of document.querySelectorAll("[data-plot]")) {
+    const figure = JSON.parse(document.getElementById(place.dataset.plot).textContent);
+    for (const trace of figure.data) {
+      if (trace.text?.of !== undefined) trace.text = figure.data[trace.text.of].text;
+      // Between cells of a few pixels, gaps would be most of what is seen.
+      if (trace.xgap && place.clientWidth / figure.layout.xaxis.range[1] < 4) trace.xgap = 0;
+    }
+    Plotly.newPlot(place, figure.data, figure.layout, {
+      responsive: true,
+      displaylogo: false,
+      displayModeBar: narrow || place.classList.contains("bare") ? false : "hover",
+      // Nothing of a report may leave it: the button that uploads a plot is neither shown nor has an address.
+      showSendToCloud: false,
+      plotlyServerURL: "",
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      toImageButtonOptions: { filename: place.id, scale: 2 },
+    });
+    const caption = place.parentElement.querySelector("figcaption");
+    if (caption !== null) caption.append(csvButton(place, figure));
+    await new Promise((resolve) => setTimeout(resolve));
+    tellFirst();
   }
-  Plotly.newPlot(place, figure.data, figure.layout, {
-    responsive: true,
-    displaylogo: false,
-    displayModeBar: narrow || place.classList.contains("bare") ? false : "hover",
-    // Nothing of a report may leave it: the button that uploads a plot is neither shown nor has an address.
-    showSendToCloud: false,
-    plotlyServerURL: "",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-    toImageButtonOptions: { filename: place.id, scale: 2 },
-  });
-  const caption = place.parentElement.querySelector("figcaption");
-  if (caption !== null) caption.append(csvButton(place, figure));
-}
+  tellFirst();
+})();

@@ -3,62 +3,89 @@
 (async () => {
   const place = document.getElementById("filter-data");
   if (place === null) return;
+  await firstDrawn;
   const told = JSON.parse(place.textContent);
-  const packed = Uint8Array.from(atob(told.data), (character) => character.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const buffer = await new Response(stream).arrayBuffer();
-  const kinds = { u4: Uint32Array, i4: Int32Array, f4: Float32Array, f8: Float64Array };
-  const columns = {};
-  for (const [name, [kind, at, length]] of Object.entries(told.columns)) {
-    columns[name] = new kinds[kind](buffer, at, length);
-  }
+  const bytes = new Uint8Array(await (await unpacked(told.data)).arrayBuffer());
+  // A column has all lowest bytes of its numbers first, then all second ones, and so on.
+  const column = (name) => {
+    const [width, at, length] = told.columns[name];
+    const values = new Float64Array(length);
+    for (let byte = 0, scale = 1; byte < width; byte++, scale *= 256) {
+      const first = at + byte * length;
+      for (let each = 0; each < length; each++) values[each] += scale * bytes[first + each];
+    }
+    return values;
+  };
   const facets = Object.keys(told.names);
+  const codes = Object.fromEntries(facets.map((name) => [name, column(name)]));
+  const sums = ["tries", "held", "wasted", "measured", "idle"];
+  const values = Object.fromEntries(sums.map((name) => [name, column(name)]));
+  for (const name of ["wasted", "measured"]) {  // 0 is nothing, 1 all that was held, any other one more than it is
+    const part = values[name];
+    for (let at = 0; at < part.length; at++) part[at] = part[at] === 1 ? values.held[at] : Math.max(part[at] - 1, 0);
+  }
+  // Cells lie by combination of the facets, those of one by date, which is told as the step from the one before.
+  const ends = column("cells"), days = column("day");
+  for (let at = 1; at < ends.length; at++) ends[at] += ends[at - 1];
+  const first = (combination) => (combination ? ends[combination - 1] : 0);
+  for (let combination = 0; combination < ends.length; combination++) {
+    for (let at = first(combination) + 1; at < ends[combination]; at++) days[at] += days[at - 1];
+  }
+  const sample = { group: column("sample.group"), day: column("sample.day"), wait: column("sample.wait_s") };
+
   const control = (name) => document.getElementById(`filter-${name}`);
   for (const name of facets) {
     told.names[name].forEach((text, at) => control(name).add(new Option(text, String(at))));
   }
   const dayOf = (text) => Math.floor(Date.parse(`${text}T00:00:00Z`) / 86400000);
   const dateOf = (day) => new Date(day * 86400000).toISOString().slice(0, 10);
-  let first = Infinity, last = -Infinity;
-  for (const day of columns.day) {
-    if (day < first) first = day;
-    if (day > last) last = day;
-  }
   for (const name of ["from", "to"]) {
-    control(name).min = dateOf(first);
-    control(name).max = dateOf(last);
+    control(name).min = dateOf(told.days[0]);
+    control(name).max = dateOf(told.days.at(-1));
   }
-  const hours = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+  const hours = (sum) => (sum / told.hour).toLocaleString("en", { maximumFractionDigits: 1 });
   const length = (s) =>
     s < 60 ? `${s.toFixed(0)} s` : s < 3600 ? `${(s / 60).toFixed(1)} min` : `${(s / 3600).toFixed(1)} h`;
 
-  function chosen(prefix) {
+  function chosenCombinations() {
     const wanted = facets.filter((name) => control(name).value !== "");
-    const values = wanted.map((name) => [columns[prefix + name], Number(control(name).value)]);
-    const from = control("from").value ? dayOf(control("from").value) : -Infinity;
-    const to = control("to").value ? dayOf(control("to").value) : Infinity;
-    const days = columns[`${prefix}day`];
-    return (at) => days[at] >= from && days[at] <= to && values.every(([column, value]) => column[at] === value);
+    return ends.map((_, at) => wanted.every((name) => codes[name][at] === Number(control(name).value)));
+  }
+
+  // Which of the dates are chosen, as the first of them and the one after the last.
+  function chosenDays() {
+    return [["from", -Infinity, 0], ["to", Infinity, 1]].map(([name, otherwise, after]) => {
+      const wanted = control(name).value ? dayOf(control(name).value) + after : otherwise;
+      const found = told.days.findIndex((day) => day >= wanted);
+      return found < 0 ? told.days.length : found;
+    });
   }
 
   function show() {
     const by = control("by").value;
-    const groups = new Map();
-    const sums = ["tries", "held", "wasted", "measured", "idle"];
+    const groups = told.names[by].map(() => null);
     const total = Object.fromEntries(sums.map((name) => [name, 0]));
-    const counts = chosen("");
-    for (let at = 0; at < columns.day.length; at++) {
-      if (!counts(at)) continue;
-      const key = columns[by][at];
-      let group = groups.get(key);
-      if (group === undefined) groups.set(key, (group = Object.fromEntries(sums.map((name) => [name, 0]))));
-      for (const name of sums) {
-        group[name] += columns[name][at];
-        total[name] += columns[name][at];
+    const chosen = chosenCombinations();
+    const [from, to] = chosenDays();
+    for (let combination = 0; combination < ends.length; combination++) {
+      if (!chosen[combination]) continue;
+      const key = codes[by][combination];
+      for (let at = first(combination); at < ends[combination]; at++) {
+        if (days[at] < from || days[at] >= to) continue;
+        groups[key] ??= Object.fromEntries(sums.map((name) => [name, 0]));
+        const group = groups[key];
+        group.tries += values.tries[at];
+        group.held += values.held[at];
+        group.wasted += values.wasted[at];
+        group.measured += values.measured[at];
+        group.idle += values.idle[at];
       }
     }
-    const sampled = chosen("sample.");
-    const waits = columns["sample.wait_s"].filter((_, at) => sampled(at)).sort();
+    const rows = [...groups.entries()].filter(([, sum]) => sum !== null);
+    for (const [, sum] of rows) for (const name of sums) total[name] += sum[name];
+    const waits = sample.wait
+      .filter((_, at) => chosen[sample.group[at]] && sample.day[at] >= from && sample.day[at] < to)
+      .sort();
     const idle = (sum) => (sum.measured ? hours(sum.idle) : "not measured");
     const figures = [
       ["attempts", total.tries.toLocaleString("en")],
@@ -80,7 +107,7 @@
     }
     const body = control("rows");
     body.replaceChildren();
-    const rows = [...groups].sort((a, b) => b[1].held - a[1].held || a[0] - b[0]);
+    rows.sort((a, b) => b[1].held - a[1].held || a[0] - b[0]);
     for (const [key, sum] of rows.slice(0, 20)) {
       const row = body.insertRow();
       const head = document.createElement("th");

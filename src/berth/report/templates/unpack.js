@@ -1,0 +1,16 @@
+"use strict";
+// What lies packed in the page, as gzip in base64: text and numbers take less than half as much so.
+async function unpacked(base64) {
+  const characters = atob(base64);
+  const packed = new Uint8Array(characters.length);
+  // Twenty times as fast as Uint8Array.from with a function.
+  for (let at = 0; at < packed.length; at++) packed[at] = characters.charCodeAt(at);
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
+}
+
+// Resolves once Plotly is there; whoever draws waits for this.
+const library = (async () => {
+  const script = document.createElement("script");
+  script.textContent = await (await unpacked(document.getElementById("plotly").textContent)).text();
+  document.head.append(script);
+})();
