@@ -6,7 +6,6 @@ memory or speeds are in doubt, and with `plans=0` the network decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log
 
@@ -23,13 +22,11 @@ from berth.learning.jobsets import JobSets, Task
 from berth.learning.player import Player, best_of_listed, listed
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
 from berth.learning.rollouts import Trace, Worlds, habit
-from berth.model import GpuModel, Profile
-from berth.network.model_file import Model
+from berth.model import GpuModel
 from berth.policies.colocation.colocating import Scene
-from berth.policies.colocation.learned import UNTRAINED, Learned, LearnedSettings
+from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.network_chooser import best_of
 from berth.policies.colocation.rules import rule_scores, shipped_weights
-from berth.policies.protocol import Setting
 from berth.profiles import series
 
 __all__ = ["LearnedWithPlans"]
@@ -77,16 +74,7 @@ class LearnedWithPlans(Learned):
     changes, and the network is followed again only if it has led so far. Elsewhere it is `Learned`.
     """
 
-    def __init__(
-        self,
-        setting: Setting | None = None,
-        settings: LearnedSettings | None = None,
-        model: Model | None = None,
-        *,
-        known: Mapping[str, Profile] | None = None,
-        recorded: Callable[[str], Profile | None] | None = None,
-    ) -> None:
-        super().__init__(setting, settings, model, known=known, recorded=recorded)
+    def _prepare(self) -> None:
         mine = self.settings
         self._may_plan = bool(
             mine.plans and mine.shield and mine.window == SEEN and not mine.unslowed

@@ -120,6 +120,10 @@ class Learned(Colocating):
         super().__init__(self._chosen, knowledge, window=self.settings.window, known=known, recorded=recorded)
         self.scores: Scores = NetworkScores(self.model, self.known, knowledge.speeds)
         self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What policies that build on this one set up, when all else is there."""
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Learned:
