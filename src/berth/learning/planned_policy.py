@@ -1,7 +1,8 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
-A portfolio by simulation on what is believed, which the network is a member of. On several GPUs, where run times,
-memory or speeds are in doubt, and with `plans=0` the network decides.
+A portfolio by simulation on what is believed, which the network is a member of. Where run times, memory or speeds are
+in doubt, rules alone are followed, in several worlds that may be true. On several GPUs and with `plans=0` the network
+decides.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class LearnedWithPlans(Learned):
     On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
     tuned rule and `plans` random changes of the best of these are each followed to the end of the queue. What ends
     soonest is done step by step until the world departs from it, as when a job comes: it is planned anew with fewer
-    changes, and the network is followed again only if it has led so far. Elsewhere it is `Learned`.
+    changes, and the network is followed again only if it has led so far. Where beliefs are in doubt the rule decides
+    that has the least mean total time in worlds drawn from them, found anew after each start and end. Elsewhere it is
+    `Learned`.
     """
 
     def _prepare(self) -> None:
