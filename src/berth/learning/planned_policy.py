@@ -1,31 +1,33 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
-A portfolio by simulation on what is believed, which the network is a member of. On several GPUs, where run times,
-memory or speeds are in doubt, and with `plans=0` the network decides.
+A portfolio by simulation on what is believed, which the network is a member of. Where run times, memory or speeds are
+in doubt, rules alone are followed, in several worlds that may be true. On several GPUs and with `plans=0` the network
+decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.arrays import FloatArray, IntArray
 from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.interference import mode_of
+from berth.knowledge import Spread, believed_run
 from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.player import Player, best_of_listed, listed
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
 from berth.learning.rollouts import Trace, Worlds, habit
-from berth.model import GpuModel, Profile
-from berth.network.model_file import Model
+from berth.model import GpuModel
 from berth.policies.colocation.colocating import Scene
-from berth.policies.colocation.learned import UNTRAINED, Learned, LearnedSettings
-from berth.policies.colocation.rules import shipped_weights
-from berth.policies.protocol import Setting
+from berth.policies.colocation.learned import UNTRAINED, Learned
+from berth.policies.colocation.network_chooser import best_of
+from berth.policies.colocation.rules import rule_scores, shipped_weights
 from berth.profiles import series
 
 __all__ = ["LearnedWithPlans"]
@@ -38,6 +40,13 @@ CHANGED, SIZE = 0.4, 0.3
 """How many of a rule's weights are changed at a time, and by how much of the largest."""
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
+DRAWN, IN_DOUBT, IN_DOUBT_AGAIN = 3, 30, 10
+"""Worlds that rules are followed in where beliefs are in doubt; changes of rules at first, and after each change of who
+runs and waits."""
+LATER = 0.04
+"""So much of its work a tenant may be behind what is believed of it: nobody loads where there is no memory then."""
+TENTH = 1.2816
+"""Standard deviations from the middle of a normal distribution to its upper tenth."""
 
 
 MOST_PLAYERS = 16
@@ -63,23 +72,16 @@ class LearnedWithPlans(Learned):
     On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
     tuned rule and `plans` random changes of the best of these are each followed to the end of the queue. What ends
     soonest is done step by step until the world departs from it, as when a job comes: it is planned anew with fewer
-    changes, and the network is followed again only if it has led so far. Elsewhere it is `Learned`.
+    changes, and the network is followed again only if it has led so far. Where beliefs are in doubt the rule decides
+    that has the least mean total time in worlds drawn from them, found anew after each start and end. Elsewhere it is
+    `Learned`.
     """
 
-    def __init__(
-        self,
-        setting: Setting | None = None,
-        settings: LearnedSettings | None = None,
-        model: Model | None = None,
-        *,
-        known: Mapping[str, Profile] | None = None,
-        recorded: Callable[[str], Profile | None] | None = None,
-    ) -> None:
-        super().__init__(setting, settings, model, known=known, recorded=recorded)
+    def _prepare(self) -> None:
         mine = self.settings
         self._may_plan = bool(
             mine.plans and mine.shield and mine.window == SEEN and not mine.unslowed
-            and self.model.learner != UNTRAINED and self.knowledge.certain
+            and self.model.learner != UNTRAINED
             and mode_of(self.knowledge.speeds) in PLANNED
         )  # fmt: skip
         self._players: dict[tuple[GpuModel | None, tuple[str, ...]], Player | None] = {}
@@ -87,6 +89,7 @@ class LearnedWithPlans(Learned):
         self._planned_for = (0, 0)
         self._best: FloatArray | None = None
         self._network_led = True
+        self._follows = False
 
     def _profiles_changed(self) -> None:
         super()._profiles_changed()
@@ -100,6 +103,8 @@ class LearnedWithPlans(Learned):
     def _chosen(self, scene: Scene) -> IntArray:
         if not self._may_plan or not self._is_alone(scene):
             return super()._chosen(scene)
+        if not self.knowledge.certain:
+            return self._in_doubt(scene)
         step = self._next_step(scene)
         if step is None and self._made_anew(scene):
             step = self._next_step(scene)
@@ -139,31 +144,103 @@ class LearnedWithPlans(Learned):
         self._plan = None
         return None
 
+    def _in_doubt(self, scene: Scene) -> IntArray:
+        """What the rule says that ends soonest in worlds drawn from what is believed, found anew after each change."""
+        kind = len(scene.forecasts.offers[0].tenants), scene.backlog_jobs
+        if kind != self._planned_for:
+            self._planned_for = kind
+            situation = self._situation(scene)
+            self._follows = situation is not None
+            if situation is not None:
+                self._best = self._best_rule(scene, *situation)
+        if not self._follows or self._best is None:
+            return super()._chosen(scene)
+        return best_of(rule_scores(scene, self._best), self.allowed(scene), scene.forecasts)
+
+    def allowed(self, scene: Scene) -> NDArray[np.bool_]:
+        """(O, C): what the shield allows; in doubt, on one GPU, only that for which there is memory as well if tenants
+        are less far than is believed: none loads while another ends that may not end yet. A tenant that is alone is
+        slowed by nobody."""
+        found = super().allowed(scene)
+        if self.knowledge.certain or not self._is_alone(scene) or scene.forecasts.tenants[0] < 2:
+            return found
+        offer = scene.forecasts.offers[0]
+        later = tuple(
+            one._replace(left_us=min(one.work_us, one.left_us + int(LATER * one.work_us)))
+            for one in offer.tenants
+        )
+        fits = self.forecaster.forecasts([offer._replace(tenants=later)], scene.gpu).fits
+        fits[:, 0] = True
+        return np.asarray(found & fits)
+
+    def _best_rule(self, scene: Scene, player: Player, tenants: IntArray, queue: IntArray) -> FloatArray:
+        """The rule, of those that ship and changes of the best, with the least mean total time over drawn worlds."""
+        draw = np.random.default_rng(len(queue))
+        worlds = self._drawn(scene, tenants, queue)
+        first = self._best is None
+        rules = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
+        habits = np.stack(rules if self._best is None else [*rules, self._best])
+        tries = min(self.settings.plans, IN_DOUBT if first else IN_DOUBT_AGAIN)
+        best: FloatArray = habits[0]
+        least_ms = 1e300
+        while len(habits):
+            total_ms = player.model.mean_ms(*worlds, habits)
+            at = int(total_ms.argmin())
+            if total_ms[at] < least_ms:
+                best, least_ms = habits[at], float(total_ms[at])
+            count = min(BATCH, tries)
+            tries -= count
+            change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
+            habits = best + change * (draw.random(change.shape) < CHANGED)
+        return best
+
+    def _drawn(self, scene: Scene, tenants: IntArray, queue: IntArray) -> tuple[IntArray, IntArray]:
+        """Worlds (W, S, 3) and (W, J, 2) that may be true: what is expected, and run times drawn around it."""
+        doubt = np.array([_doubt(believed_run(job, self.knowledge)) for job in scene.queue])
+        usual = float(doubt.mean())
+        draw = np.random.default_rng(len(queue))
+        others = DRAWN - 1
+        waiting = np.exp(np.vstack([np.zeros(len(queue)), draw.normal(0, 1, (others, len(queue))) * doubt]))
+        running = np.exp(np.vstack([np.zeros(SEATS), draw.normal(0, 1, (others, SEATS)) * usual]))
+        tenants, queue = np.repeat(tenants[None], DRAWN, axis=0), np.repeat(queue[None], DRAWN, axis=0)
+        done_us = tenants[..., 2] - tenants[..., 1]
+        seated = tenants[..., 2] > 0
+        tenants[..., 2] = np.maximum((tenants[..., 2] * running).astype(np.int64), done_us + seated)
+        tenants[..., 1] = tenants[..., 2] - done_us
+        queue[..., 1] = np.maximum((queue[..., 1] * waiting / 1000).astype(np.int64), 1) * 1000  # whole ms
+        return tenants, queue
+
     def _made_anew(self, scene: Scene) -> bool:
         """Make a plan, unless one was made while as many ran and waited and did not hold; whether there is one."""
-        offer = scene.forecasts.offers[0]
-        kind = len(offer.tenants), scene.backlog_jobs
-        if kind == self._planned_for or any(not self._shares(job) for job in scene.queue):
+        kind = len(scene.forecasts.offers[0].tenants), scene.backlog_jobs
+        if kind == self._planned_for:
             return False
         self._planned_for = kind
-        if self._never_combines(scene):  # then `Learned` does what joint progress says
+        situation = self._situation(scene)
+        if situation is None:
             return False
+        first = self._best is None
+        steps = self._best_steps(*situation, self.settings.plans if first else AGAIN)
+        self._plan = _Plan(self._now_ms, steps, *kind)
+        return True
+
+    def _situation(self, scene: Scene) -> tuple[Player, IntArray, IntArray] | None:
+        """What can be asked what comes of rules, tenants (S, 3) and queue (J, 2); None where nothing is planned."""
+        if any(not self._shares(job) for job in scene.queue):
+            return None
+        if self._never_combines(scene):  # then `Learned` does what joint progress says
+            return None
         player = self._player(scene)
         if player is None:
-            return False
+            return None
         names = {name: at for at, name in enumerate(scene.forecasts.names)}
         tenants = np.zeros((SEATS, 3), np.int64)
-        for seat, one in enumerate(offer.tenants):
+        for seat, one in enumerate(scene.forecasts.offers[0].tenants):
             tenants[seat] = names[one.application], one.left_us, one.work_us
         queue = np.array(
             [(names.get(job.application, NONE), self.work_us(job)) for job in scene.queue], np.int64
         )
-        if (queue[:, 0] == NONE).any():
-            return False
-        first = self._best is None
-        steps = self._best_steps(player, tenants, queue, self.settings.plans if first else AGAIN)
-        self._plan = _Plan(self._now_ms, steps, len(offer.tenants), len(queue))
-        return True
+        return None if (queue[:, 0] == NONE).any() else (player, tenants, queue)
 
     def _best_steps(
         self, player: Player, tenants: IntArray, queue: IntArray, tries: int
@@ -225,6 +302,13 @@ class LearnedWithPlans(Learned):
             except SettingError:
                 _PLAYERS[key] = None
         return _PLAYERS[key]
+
+
+def _doubt(spread: Spread | None) -> float:
+    """Standard deviation of the logarithm of a believed run time."""
+    if spread is None or spread.low <= 0:
+        return 0.0
+    return min(1.0, log(spread.high / spread.low) / (2 * TENTH))
 
 
 def _steps(trace: Trace, at: int) -> list[tuple[int, int, int]]:

@@ -316,6 +316,14 @@ def _work_ms(queue: IntArray, length: int, head: int) -> int:
 
 
 @compiled
+def _left_ms(tenants: IntArray, count: int) -> int:
+    total = 0
+    for seat in range(count):
+        total += tenants[seat, 1] // 1000
+    return total
+
+
+@compiled
 def _kept(
     mine: IntArray, count: int, line: IntArray, length: int, head: int, now: int, tenants: IntArray, queue: IntArray,
     reached: IntArray,
@@ -367,7 +375,7 @@ def worth_of(
                 action[entry] = forced
                 passed, state = _run(card, mine, count, 0, room.ends_ms, room.work, room.asked)
                 if state != UNKNOWN:
-                    out[entry] = now + passed
+                    out[entry] = now + passed + (_left_ms(mine, count) if state == FULL else 0)
                 break
             best, first, state = _chosen(
                 card, habits[entry], mine, count, line, length, head, backlog_ms, room, room.allowed
@@ -389,6 +397,12 @@ def worth_of(
             if state == UNKNOWN:
                 break
             now += passed
+            if (
+                state == FULL
+            ):  # those who run already need more than there is, if it is true: then all in turn
+                out[entry] = now + _left_ms(mine, count) + _work_ms(line, length, head)
+                traced[entry] = noted
+                break
             if count < before:
                 noted = _noted(trace[entry], noted, now, 0, count)
 

@@ -239,6 +239,19 @@ class Rollouts:
         nothing, length = np.full(count, NONE, np.int64), np.full(count, jobs, np.int64)
         return self._followed(habits, *many, nothing, length, STEP_MS, trace), trace
 
+    def mean_ms(self, tenants: IntArray, queue: IntArray, habits: FloatArray) -> FloatArray:
+        """Mean total time, (B,), over worlds of jobs that run (W, S, 3) and wait (W, J, 2) on one GPU each, if each of
+        the habits (B, 2, F) decides."""
+        worlds, many = len(tenants), len(habits)
+        which = np.tile(np.arange(worlds), many)
+        length = np.full(worlds * many, queue.shape[1], np.int64)
+        nothing = np.full(worlds * many, NONE, np.int64)
+        total_ms = self._followed(
+            np.repeat(habits, worlds, axis=0), tenants[which], queue[which], nothing, length
+        )
+        mean: FloatArray = total_ms.reshape(many, worlds).mean(axis=1)
+        return mean
+
     def _followed(
         self,
         habits: FloatArray,

@@ -219,11 +219,15 @@ class Colocating:
         self._sources[name] = profile
         if self._certain:
             return profile
-        needs_mib = believed_peak_mib(Job("", 0, None, application=name), self.knowledge)
+        needs_mib = self._needed_mib(Job("", 0, None, application=name))
         peak_mib = peak_mem_mib(profile)
         if needs_mib is None or not 0 < peak_mib < needs_mib:
             return profile
         return replace(profile, usage=profile.usage * np.array([1.0, needs_mib / peak_mib, 1.0, 1.0]))
+
+    def _needed_mib(self, job: Job) -> int | None:
+        """GPU memory that forecasts count with where it is in doubt, MiB: the upper tenth of what is believed."""
+        return believed_peak_mib(job, self.knowledge)
 
     def _learned(self) -> bool:
         """Take over profiles that were learned better since; whether there are any."""

@@ -33,6 +33,7 @@ __all__ = [
     "RandomSharing",
     "Rule",
     "rule_bytes",
+    "rule_scores",
     "shipped_weights",
     "traits",
 ]
@@ -85,9 +86,14 @@ class Rule(Colocating):
 
     def _chosen(self, scene: Scene) -> IntArray:
         forecasts = scene.forecasts
-        full = min(1.0, scene.backlog_ms / FULL_LINE_MS)
-        score = traits(forecasts) @ (self.weights[0] * full + self.weights[1] * (1 - full))
-        return best_of(score, forecasts.fits & shielded(forecasts), forecasts)
+        return best_of(rule_scores(scene, self.weights), forecasts.fits & shielded(forecasts), forecasts)
+
+
+def rule_scores(scene: Scene, weights: FloatArray) -> FloatArray:
+    """(O, C): what a rule of these weights (2, 8) says of each combination."""
+    full = min(1.0, scene.backlog_ms / FULL_LINE_MS)
+    scores: FloatArray = traits(scene.forecasts) @ (weights[0] * full + weights[1] * (1 - full))
+    return scores
 
 
 def traits(forecasts: Forecasts) -> FloatArray:
