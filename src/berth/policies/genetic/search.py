@@ -80,7 +80,7 @@ def packing_of(
         milli=batch.free_milli,
         gpu_mem=batch.free_gpu_mem,
         used=_used(batch, cluster, profiles),
-        bits=np.ascontiguousarray(batch.model_bits),
+        models=np.ascontiguousarray(batch.models),
         typical=np.ascontiguousarray(typical.requests[top]),
         weight=weight / max(weight.sum(), 1e-300),
         sizes=typical.sizes,
@@ -271,7 +271,7 @@ def _empty(packing: Packing) -> Solution:
         nodes=integers[5],
         versions=integers[6],
     )
-    columns = (packing.cpu, packing.mem, packing.bits, *packing.milli.T, *packing.gpu_mem.T)
+    columns = (packing.cpu, packing.mem, packing.models, *packing.milli.T, *packing.gpu_mem.T)
     state = np.stack([*columns, *(packing.used.T * 1e6).astype(np.int64)], axis=1)
     fitting = np.packbits(packing.fit, axis=0).T
     like: dict[bytes, int] = {}

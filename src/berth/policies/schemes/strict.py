@@ -54,7 +54,7 @@ class Ordered:
                 yield placement_of(job, slots)
             elif job.patience_ms != 0:
                 stuck[job.id] = job
-                if not cluster.labels:
+                if not cluster.has_labels:
                     tried.first = job if self._as_queued else None
                     return
                 blocked.add(job.labels)
