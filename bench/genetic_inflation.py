@@ -34,7 +34,7 @@ AT_PCT = (100, 130)
 def resampled(
     jobs: Sequence[Job], source: Sequence[Job], wanted: Callable[[Job], bool], part: float
 ) -> list[Job]:
-    """As many jobs, drawn again: this part of those that ask for GPUs is wanted; those without GPUs stay as they are."""
+    """As many jobs, drawn again: this part of those that ask for GPUs is wanted."""
     draw = random.Random(0)
     chosen = [job for job in source if job.gpus and wanted(job)]
     others = [job for job in jobs if job.gpus and not wanted(job)]
@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=data_folder())
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--policy", default="genetic")
-    parser.add_argument("--only", default=",".join((*WORKLOADS, *RESAMPLED)), help="workloads, split by commas")
+    parser.add_argument(
+        "--only", default=",".join((*WORKLOADS, *RESAMPLED)), help="workloads, split by commas"
+    )
     asked = parser.parse_args()
     nodes = read_nodes(asked.data / "openb_v2023/openb_node_list_gpu_node.csv.gz")
     rows = []

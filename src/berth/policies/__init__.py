@@ -81,6 +81,7 @@ PLACEMENTS = {
 SCHEMES = {
     "easy": "berth.policies.schemes.easy:Easy",
     "preempt": "berth.policies.schemes.preempt:ByPriority",
+    "passing": "berth.policies.schemes.passing:Passing",
 }
 """What else may happen while the first job of an order does not fit; without one, nothing does."""
 

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import IntArray
-from berth.cluster import Cluster, kernels
+from berth.cluster import Cluster
+from berth.cluster.fits import Fits
 from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
 from berth.errors import SettingError
 from berth.model import NO_GPU, GpuSlot, Job, Placement
 
-__all__ = ["Batch", "Fits", "Shortage", "batch_of", "pooled", "shortage_of"]
+__all__ = ["Batch", "Shortage", "batch_of", "pooled", "shortage_of"]
 
 MOST_GPUS = 63
 """Of a node: those of an instance are bits of a signed number of 64."""
@@ -83,32 +84,6 @@ class Batch:
                 indices = [index for index in range(bits.bit_length()) if bits >> index & 1] or [NO_GPU]
                 slots += [GpuSlot(number, index) for index in indices]
             yield Placement(self.jobs[at], tuple(slots), self.jobs[at].share)
-
-
-class Fits:
-    """Which request types fit on which nodes, kept up with a cluster: only nodes that change are looked at."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._rows: dict[int, int] = {}
-        self._fit = np.zeros((16, len(cluster.nodes)), dtype=np.bool_)
-        self._marks = cluster.marks()
-
-    def of(self, types: Sequence[int]) -> NDArray[np.bool_]:
-        """(types, N): whether each fits on each node as it is now."""
-        cluster = self.cluster
-        changed = cluster.changed_since(self._marks)
-        if len(changed) and self._rows:
-            known = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
-            kernels.fit_on(cluster.block, cluster.requests, known, changed, self._fit)
-        for number in types:
-            if number not in self._rows:
-                row = self._rows[number] = len(self._rows)
-                if row == len(self._fit):
-                    self._fit = np.concatenate([self._fit, np.zeros_like(self._fit)])
-                asked, everywhere = np.array([number]), np.arange(len(cluster.nodes))
-                kernels.fit_on(cluster.block, cluster.requests, asked, everywhere, self._fit[row : row + 1])
-        return self._fit[[self._rows[number] for number in types]]
 
 
 def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) -> Batch:

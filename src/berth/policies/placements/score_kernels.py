@@ -1,8 +1,8 @@
 """What Numba compiles for placements: which node and which of its GPUs suit a request best, by formula.
 
 Letters: N nodes, G GPU slots of the largest node, T request types in a cache, M typical requests of A columns, K
-different sizes of them. A placement is a number here (`BEST_FIT` …); its formula stands in the docstring of its class and in
-`node_score`.
+different sizes of them. A placement is a number here (`BEST_FIT` …); its formula stands in the docstring of its class
+and in `node_score`.
 """
 
 from __future__ import annotations

@@ -25,8 +25,10 @@ CACHE_BYTES = 128 * 2**20
 class Typical:
     """The requests that a formula takes as usual, and how usual each is. Letters as in `score_kernels`."""
 
-    requests: IntArray = field(default_factory=lambda: np.zeros((0, score_kernels.MODELS + 1), dtype=np.int64))
-    """(M, A): GPUs, milli of each, CPU milli, place of its milli in `sizes`, words of bits of the GPU models allowed."""
+    requests: IntArray = field(
+        default_factory=lambda: np.zeros((0, score_kernels.MODELS + 1), dtype=np.int64)
+    )
+    """(M, A): GPUs, milli of each, CPU milli, place of its milli in `sizes`, and bits of the GPU models allowed."""
     weight: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(M,): the part of the workload that asks so."""
     sizes: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
