@@ -31,6 +31,7 @@ __all__ = [
     "Reason",
     "Record",
     "RecordState",
+    "Reservation",
     "Share",
     "WakeAt",
     "work_of",
@@ -72,6 +73,8 @@ class Node:
     mem_mib: int | None = None
     """Its memory; None if it is not known, and then memory is not accounted for."""
     labels: tuple[str, ...] = ()
+    reserved_for: tuple[str, ...] = ()
+    """The users whose jobs alone may start on it now; empty: anybody's."""
 
 
 class Share(NamedTuple):
@@ -190,6 +193,17 @@ class Outage(NamedTuple):
     drain_ms: int = 0
     """Announced so long before, as maintenance is: nothing starts on the node from then on, what still runs there at
     `down_ms` is evicted rather than failed. 0: nobody knew."""
+
+
+class Reservation(NamedTuple):
+    """Nodes are kept for jobs of some users from `start_ms` to `end_ms`; what these run then runs to its end."""
+
+    nodes: tuple[int, ...]
+    users: tuple[str, ...]
+    start_ms: int
+    end_ms: int
+    drain_ms: int = 0
+    """From so long before, only jobs of these users start there; what others still run at `start_ms` is evicted."""
 
 
 class EventKind(StrEnum):

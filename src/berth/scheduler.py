@@ -6,7 +6,7 @@ The simulator (`berth.engine`) and the live drivers are its callers. They tell i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -200,6 +200,13 @@ class Scheduler:
         self.cluster.lose(row)
         return self._clear({row}, now_ms)
 
+    def evict(self, job_ids: Iterable[str], now_ms: int) -> list[Running]:
+        """Stop running jobs and queue them again, whatever the policy would do. Returns those runs."""
+        runs = [self._running(job_id, "be evicted") for job_id in job_ids]
+        for run in runs:
+            self._evict(run.job.id, now_ms)
+        return runs
+
     def node_drained(self, name: str) -> None:
         """Nothing starts on a node from now on, until it is back; what runs there runs on."""
         self.cluster.lose(self._row(name))
@@ -368,10 +375,7 @@ class Scheduler:
                 return Refused(
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
                 )
-            run = self._release(job_id, now_ms)
-            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
-            self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
-            return Evicted(run)
+            return Evicted(self._evict(job_id, now_ms))
         raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
 
     # How
@@ -393,6 +397,12 @@ class Scheduler:
             self._confirmed.discard(job_id)
         if self._beliefs is not None:
             self._beliefs.change(run, now_ms)
+        return run
+
+    def _evict(self, job_id: str, now_ms: int) -> Running:
+        run = self._release(job_id, now_ms)
+        before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+        self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
         return run
 
     def _queue_again(self, run: Running, now_ms: int, *, done_us: int, memory: bool = False) -> Attempts:

@@ -49,50 +49,20 @@ class Cluster:
 
     # More than thirty attributes of an object without slots are looked up in twice the time.
     __slots__ = (
-        "_arrays",
-        "_block",
-        "_capacity",
-        "_debts",
-        "_fits_empty",
-        "_gone",
-        "_kinds",
-        "_last",
-        "_last_number",
-        "_on",
-        "_request_ids",
-        "_rows",
-        "_running",
-        "_slots_at",
-        "_strangers",
-        "_up",
-        "_usage",
-        "_when_up",
-        "block",
-        "capacity",
-        "changes",
-        "free",
-        "free_total_milli",
-        "losses",
-        "memo",
-        "models",
-        "node_models",
-        "nodes",
-        "openings",
-        "rank",
-        "reopened",
-        "request_types",
-        "requests",
-        "running",
-        "singles",
-        "traits",
-        "up",
+        "_arrays", "_block", "_capacity", "_debts", "_fits_empty", "_gone", "_kinds", "_last", "_last_number",
+        "_on", "_owners", "_request_ids", "_rows", "_running", "_slots_at", "_strangers", "_up", "_usage",
+        "_when_up", "block", "capacity", "changes", "free", "free_total_milli", "losses", "memo", "models",
+        "node_models", "nodes", "openings", "rank", "reopened", "request_types", "requests", "reserving", "running",
+        "singles", "traits", "up",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None, owners: Iterable[str] = ()
+    ) -> None:
         """An empty cluster.
 
         `rank`, a permutation of the nodes, settles ties between equally good nodes: the smaller wins. It is
-        the order of `nodes` by default.
+        the order of `nodes` by default. `owners` are users for whom nodes may be reserved, now or later.
 
         Raises ClusterError for no nodes, duplicate names, counts that are negative or a rank that is not a
         permutation.
@@ -103,7 +73,10 @@ class Cluster:
         n = len(self.nodes)
         if rank is not None and sorted(rank) != list(range(n)):
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
+        self._owners = frozenset(owners).union(*(node.reserved_for for node in self.nodes))
         self._kinds = NodeKinds(self.nodes)
+        self.reserving = frozenset(user for node in self.nodes for user in node.reserved_for)
+        """The users for whom nodes are reserved now."""
         self.models: dict[str, int] = {}
         """Numbers of the GPU models that nodes have had, from 1 on; 0 is that of a node without."""
         self.free_total_milli = 1000 * sum(node.gpus for node in self.nodes)
@@ -153,13 +126,13 @@ class Cluster:
         self._fits_empty: dict[int, bool] = {}
         self._when_up: IntArray | None = None
 
-    def emptied(self) -> Cluster:
-        """A cluster of the same nodes and rank with nothing on it and every node up."""
+    def emptied(self, owners: Iterable[str] = ()) -> Cluster:
+        """A cluster of the same nodes and rank with nothing on it and every node up; `owners` as in `Cluster`."""
         if self._gone:
             kept = [row for row in range(len(self.nodes)) if row not in self._gone]
             place = np.argsort(np.argsort(self.rank[kept], kind="stable"), kind="stable")
-            return Cluster([self.nodes[row] for row in kept], rank=place.tolist())
-        return Cluster(self.nodes, rank=self.rank.tolist())
+            return Cluster([self.nodes[row] for row in kept], rank=place.tolist(), owners=owners)
+        return Cluster(self.nodes, rank=self.rank.tolist(), owners=owners)
 
     # What is there
 
@@ -167,7 +140,8 @@ class Cluster:
         """The number of the job's request type: jobs that ask for the same have the same number."""
         if job is self._last:
             return self._last_number
-        key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels)
+        owner = job.user if self._owners and job.user in self._owners else ""
+        key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, owner)
         known = self._request_ids.get(key)
         number = self._new_request(job, key) if known is None else known
         self._last, self._last_number = job, number
@@ -543,6 +517,12 @@ class Cluster:
         if not (new or changed or vanished):
             return NodeChanges()
         come = [*new, *changed.values()]
+        for node in come:
+            if unknown := set(node.reserved_for).difference(self._owners):
+                raise ClusterError(
+                    f"node '{node.name}' is reserved for {', '.join(sorted(unknown))}, for whom this cluster was not made;"
+                    " name them as its owners"
+                )
         # From here on nothing is refused.
         added = dict(zip(self._rows_for(new), new, strict=True))
         self._make_room(max(added, default=0) + 1, max((node.gpus for node in come), default=0))
@@ -563,6 +543,8 @@ class Cluster:
             by_row[row] = node
             self._set_node(row, node, bool(self._up[row]))
         self.nodes = tuple(by_row)
+        if self._owners:
+            self.reserving = frozenset(user for node in now for user in node.reserved_for)
         self._when_up = None
         if changed or vanished:
             self._fits_empty.clear()
@@ -659,7 +641,7 @@ class Cluster:
             grown[:, : kernels.ALLOWED] = self.requests[:, : kernels.ALLOWED]
             self.requests = grown
         for key, number in self._request_ids.items():
-            self.requests[number, kernels.ALLOWED :] = self._words_of_kinds(key[0], key[5], key[6])
+            self.requests[number, kernels.ALLOWED :] = self._words_of_kinds(key[5], key[6], key[0], key[7])
         for node in now if renumbered else ():
             row = self._rows.get(node.name)
             if row is not None and row not in self._gone:
@@ -743,7 +725,7 @@ class Cluster:
         cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
         gpus = job.gpus // nodes
         on_one = gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib
-        words = self._words_of_kinds(job.gpus, job.models, job.labels)
+        words = self._words_of_kinds(job.models, job.labels, job.gpus, key[7])
         self.requests[number] = *on_one, job.nodes, job.gpus, all_cpu, all_mem, *words
         self._request_ids[key] = number
         self.request_types = number + 1
@@ -751,6 +733,9 @@ class Cluster:
 
     def _find_when_empty(self, job: Job, number: int) -> bool:
         row = self.requests[number]
+        if self._owners:  # what is reserved will not be for ever
+            row = row.copy()
+            row[kernels.ALLOWED :] = self._words_of_kinds(job.models, job.labels, job.gpus, None)
         cpu_milli, mem_mib, milli, gpu_mem_mib = self._capacity
         gpus = (milli, gpu_mem_mib, self._traits_when_up())
         if kernels.fits_on_some(row, cpu_milli, mem_mib, *gpus, max(1, job.nodes)):
@@ -766,10 +751,15 @@ class Cluster:
         """Room for so many request types."""
         return np.zeros((rows, kernels.ALLOWED + self._kinds.words), dtype=np.int64)
 
-    def _words_of_kinds(self, gpus: int, models: Sequence[str], labels: Sequence[str]) -> list[int]:
-        """The kinds of nodes that a job may run on; one without GPUs whatever models it names."""
+    def _words_of_kinds(
+        self, models: Sequence[str], labels: Sequence[str], gpus: int, owner: str | None
+    ) -> list[int]:
+        """The kinds of nodes that a job may run on; one without GPUs whatever models it names. None for the owner: as
+        if nothing were reserved."""
         kinds = self._kinds
         allowed = kinds.with_labels(labels) & kinds.with_models(models if gpus else ())
+        if owner is not None:
+            allowed &= kinds.open_to(owner)
         return numbers_as_words(allowed, kinds.words)
 
     def _of_kinds(self, bits: int) -> BoolArray:
