@@ -36,7 +36,7 @@ from berth.model import (
     WakeAt,
     work_of,
 )
-from berth.policies import Policy, Setting, make_policy
+from berth.policies import Policy, Resizing, Setting, make_policy
 from berth.scheduler import Evicted, Refused, Scheduler
 
 __all__ = ["simulate"]
@@ -81,7 +81,8 @@ def simulate(
     is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
     `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
     while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
-    restart costs. `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications are on each GPU model; jobs that span models go by the slowest.
+    restart costs. `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications
+    are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, SettingError for reservations that the cluster cannot have, PolicyError for a decision that cannot be applied.
@@ -115,9 +116,10 @@ class _Run:
         speeds: CardSpeeds,
     ) -> None:
         self.cluster = cluster
-        self.speeds = speeds or None
+        self.speeds = speeds
         self.scheduler = Scheduler(cluster, policy, knowledge, speeds=speeds)
         self.queue = self.scheduler.queue
+        self.resizes = isinstance(policy, Resizing) and policy.resizes
         self.copies = not knowledge.certain
         self.copied: dict[str, Running] = {}
         self.truth: Mapping[str, Running] = self.copied if self.copies else cluster.running
@@ -265,7 +267,7 @@ class _Run:
                     self.scheduler.withdraw(job.id, now_ms)
                     self._reject(job, 1, Reason.NEVER_FITS, now_ms)
             self._next_arrival(jobs, now_ms)
-        if decide and len(self.queue):
+        if decide and (len(self.queue) or (self.resizes and self.cluster.running)):
             self._decide(now_ms)
         if self.sharing is not None and self.sharing.changed:
             self._retime(self.sharing, now_ms)
@@ -326,7 +328,7 @@ class _Run:
         if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
             restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
             run.left_us = (left_ms + restart_ms) * 1000
-        if self.speeds is not None and (milli := self.speeds.on(job, slots, self.cluster.nodes)) != 1000:
+        if (job.elastic or self.speeds) and (milli := self.speeds.on(job, slots, self.cluster.nodes)) != 1000:
             run.work_us, run.left_us = card_us(run.work_us, milli), card_us(run.left_us, milli)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
@@ -428,7 +430,7 @@ class _Run:
             return work_ms
         before_ms = self.left_ms.get(job.id, work_ms)
         left_ms = run.left_ms
-        if self.speeds is not None:  # the run counts in time on its card
+        if job.elastic or self.speeds:  # the run counts in time on its cards
             left_ms = -(-left_ms * self.speeds.on(job, run.slots, self.cluster.nodes) // 1000)
         done_ms = work_ms - min(left_ms, before_ms)  # one that was still loading has done nothing
         return work_ms - self.recovery.kept_ms(done_ms)

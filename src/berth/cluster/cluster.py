@@ -520,8 +520,8 @@ class Cluster:
         for node in come:
             if unknown := set(node.reserved_for).difference(self._owners):
                 raise ClusterError(
-                    f"node '{node.name}' is reserved for {', '.join(sorted(unknown))}, for whom this cluster was not made;"
-                    " name them as its owners"
+                    f"node '{node.name}' is reserved for {', '.join(sorted(unknown))}, for whom this cluster"
+                    " was not made; name them as its owners"
                 )
         # From here on nothing is refused.
         added = dict(zip(self._rows_for(new), new, strict=True))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, cast
 
+import numpy as np
+
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.fits import Fits
@@ -56,10 +58,11 @@ class Passing:
         lanes = cast(Lanes, queue.lanes(cluster.request, key))
         new = [number for number in lanes if number not in hopeless]
         turns = []
-        fitting: list[bool] = tried.fits.of(new).any(axis=1).tolist() if new else []
-        for number, fits in zip(new, fitting, strict=True):
+        fitting = np.flatnonzero(tried.fits.of(new).any(axis=1)).tolist() if new else []
+        may_fit = {new[at] for at in fitting}
+        for number in new:
             job = lanes[number][0][2]
-            if fits or (job.nodes == 0 and job.gpus > 1):  # it may fit on several nodes together
+            if number in may_fit or (job.nodes == 0 and job.gpus > 1):  # it may fit on several nodes together
                 turns.append((*lanes[number][0][:2], number))
             else:
                 hopeless.add(number)
