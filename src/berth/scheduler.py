@@ -95,7 +95,7 @@ class Scheduler:
     # What jobs do
 
     def submit(self, job: Job, *, ahead_of: Job | None = None) -> bool:
-        """Queue a job behind all others, or right before a waiting one; an elastic one on as many GPUs as could be where
+        """Queue a job behind all others, or right before a waiting one; an elastic one on as many GPUs as could be if
         its own number could not. Returns whether it could start if nothing else ran; one that could not waits all the
         same, and the next `decide` says why (`NeverFits`)."""
         if job.elastic:
