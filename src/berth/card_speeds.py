@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from berth.errors import SettingError, TraceError
-from berth.model import FOREVER_MS, GpuSlot, Job, Node
+from berth.model import FOREVER_MS, GpuSlot, Job, Node, elastic_milli
 
 __all__ = ["ALL_ALIKE", "CardSpeeds", "card_speeds"]
 
@@ -47,12 +47,14 @@ class CardSpeeds:
         return self.table.get("", {}) if known is None else known
 
     def on(self, job: Job, slots: Sequence[GpuSlot], nodes: Sequence[Node]) -> int:
-        """The speed of a job on these slots, per mille: that of the slowest of its GPUs."""
+        """The speed of a job on these slots, per mille: that of the slowest of its GPUs, times that of an elastic job
+        on as many as it has."""
         of = self.of(job.application)
         if not of or not job.gpus:
-            return 1000
+            return elastic_milli(job)
         models = {nodes[slot.node].gpu_model for slot in slots}
-        return min(of.get(model.name, 1000) if model else 1000 for model in models)
+        slowest = min(of.get(model.name, 1000) if model else 1000 for model in models)
+        return max(1, slowest * elastic_milli(job) // 1000)
 
     def span(self, job: Job) -> tuple[int, int]:
         """The least and the greatest speed of a job on the models that it may run on, per mille."""

@@ -9,12 +9,14 @@ What is decided is `berth.scheduler`'s business, as it is where real jobs run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
+from berth.cluster.reservations import check_reservations
 from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.interference import Interference, KnowsMemory, no_interference
 from berth.interference.sharing import Sharing, tenant_of
@@ -30,15 +32,16 @@ from berth.model import (
     Placement,
     Reason,
     RecordState,
+    Reservation,
     WakeAt,
     work_of,
 )
-from berth.policies import Policy, Setting, make_policy
+from berth.policies import Policy, Resizing, Setting, make_policy
 from berth.scheduler import Evicted, Refused, Scheduler
 
 __all__ = ["simulate"]
 
-END, LOST, DRAIN, BACK, RETIME, WAKE, LEAVE = range(7)
+END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
@@ -64,6 +67,7 @@ def simulate(
     interference: Interference = no_interference,
     outages: Iterable[Outage] = (),
     recovery: Recovery = AS_THE_JOB_SAYS,
+    reservations: Iterable[Reservation] = (),
     speeds: CardSpeeds = ALL_ALIKE,
     seed: int = 0,
 ) -> Iterator[Event]:
@@ -77,10 +81,11 @@ def simulate(
     is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
     `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
     while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
-    restart costs. `speeds` tells how fast applications are on each GPU model; jobs that span models go by the slowest.
+    restart costs. `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications
+    are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
-    node, PolicyError for a decision that cannot be applied.
+    node, SettingError for reservations that the cluster cannot have, PolicyError for a decision that cannot be applied.
     """
     if knowledge is None or isinstance(knowledge, str):
         workload = jobs if isinstance(jobs, Sequence) else ()
@@ -88,9 +93,13 @@ def simulate(
     if isinstance(policy, str):
         policy = make_policy(policy, Setting(seed, knowledge=knowledge, speeds=speeds))
     speeds.check(cluster.nodes)
-    return _Run(cluster.emptied(), policy, knowledge, interference, outages, recovery, speeds).events(
-        iter(jobs)
-    )
+    reserved = tuple(reservations)
+    check_reservations(reserved, cluster.nodes)
+    empty = cluster.emptied({user for reservation in reserved for user in reservation.users})
+    run = _Run(empty, policy, knowledge, interference, outages, recovery, speeds)
+    for reservation in reserved:
+        run.schedule_reservation(reservation)
+    return run.events(iter(jobs))
 
 
 class _Run:
@@ -107,9 +116,10 @@ class _Run:
         speeds: CardSpeeds,
     ) -> None:
         self.cluster = cluster
-        self.speeds = speeds or None
+        self.speeds = speeds
         self.scheduler = Scheduler(cluster, policy, knowledge, speeds=speeds)
         self.queue = self.scheduler.queue
+        self.resizes = isinstance(policy, Resizing) and policy.resizes
         self.copies = not knowledge.certain
         self.copied: dict[str, Running] = {}
         self.truth: Mapping[str, Running] = self.copied if self.copies else cluster.running
@@ -233,8 +243,14 @@ class _Run:
             elif kind == DRAIN:
                 self.down[what] += 1
                 self.scheduler.node_drained(self.cluster.nodes[what].name)
-            else:
+            elif kind == BACK:
                 self._bring_back(what)
+                decide = True
+            elif kind == CLEAR:
+                self._clear(what, now_ms)
+                decide = True
+            else:
+                self._reserve(what, what.users if kind == KEEP else (), now_ms)
                 decide = True
         while self.arrival_ms == now_ms and (job := self.arrival) is not None:
             happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
@@ -251,7 +267,7 @@ class _Run:
                     self.scheduler.withdraw(job.id, now_ms)
                     self._reject(job, 1, Reason.NEVER_FITS, now_ms)
             self._next_arrival(jobs, now_ms)
-        if decide and len(self.queue):
+        if decide and (len(self.queue) or (self.resizes and self.cluster.running)):
             self._decide(now_ms)
         if self.sharing is not None and self.sharing.changed:
             self._retime(self.sharing, now_ms)
@@ -277,10 +293,15 @@ class _Run:
         if models is None:
             models = self.models_of[kind] = {
                 node.gpu_model: None
-                for number, node in enumerate(self.cluster.nodes)
-                if node.gpus and self.cluster.allows(job, number)
+                for node, allowed in zip(self.cluster.nodes, self._of_its_kind(job), strict=True)
+                if node.gpus and allowed
             }
         return any(memory.fits_alone(job, model) for model in models)
+
+    def _of_its_kind(self, job: Job) -> list[bool]:
+        """Whether each node is of a model and has the labels that a job asks for, whomever it is reserved for."""
+        kind: list[bool] = (self.cluster.with_model(job) & self.cluster.with_labels(job)).tolist()
+        return kind
 
     def _decide(self, now_ms: int) -> None:
         """Ask the scheduler; a decision that cannot be applied ends the run."""
@@ -307,7 +328,7 @@ class _Run:
         if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
             restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
             run.left_us = (left_ms + restart_ms) * 1000
-        if self.speeds is not None and (milli := self.speeds.on(job, slots, self.cluster.nodes)) != 1000:
+        if (job.elastic or self.speeds) and (milli := self.speeds.on(job, slots, self.cluster.nodes)) != 1000:
             run.work_us, run.left_us = card_us(run.work_us, milli), card_us(run.left_us, milli)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
@@ -363,6 +384,24 @@ class _Run:
         if not self.down[node]:
             self.scheduler.node_back(self.cluster.nodes[node].name)
 
+    def _reserve(self, reservation: Reservation, users: tuple[str, ...], now_ms: int) -> None:
+        """Keep nodes for these users from now on, or for anybody."""
+        nodes = list(self.cluster.nodes)
+        for node in reservation.nodes:
+            nodes[node] = replace(nodes[node], reserved_for=users)
+        self.scheduler.nodes_changed(nodes, now_ms)
+
+    def _clear(self, reservation: Reservation, now_ms: int) -> None:
+        """Evict what others than its users still run on reserved nodes."""
+        there = set(reservation.nodes)
+        others = [
+            name
+            for name, run in self.cluster.running.items()
+            if run.job.user not in reservation.users and not there.isdisjoint(node for node, _ in run.slots)
+        ]
+        for run in self.scheduler.evict(others, now_ms):
+            self._evicted(self._left_its_gpus(run, now_ms), now_ms)
+
     def _evicted(self, run: Running, now_ms: int) -> None:
         self.happened.append(
             Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
@@ -391,7 +430,7 @@ class _Run:
             return work_ms
         before_ms = self.left_ms.get(job.id, work_ms)
         left_ms = run.left_ms
-        if self.speeds is not None:  # the run counts in time on its card
+        if job.elastic or self.speeds:  # the run counts in time on its cards
             left_ms = -(-left_ms * self.speeds.on(job, run.slots, self.cluster.nodes) // 1000)
         done_ms = work_ms - min(left_ms, before_ms)  # one that was still loading has done nothing
         return work_ms - self.recovery.kept_ms(done_ms)
@@ -497,6 +536,12 @@ class _Run:
         self._push(outage.down_ms, LOST, outage)
         if outage.up_ms is not None:
             self._push(outage.up_ms, BACK, outage.node)
+
+    def schedule_reservation(self, reservation: Reservation) -> None:
+        """Put what becomes of its nodes on the heap."""
+        self._push(reservation.start_ms - reservation.drain_ms, KEEP, reservation)
+        self._push(reservation.start_ms, CLEAR, reservation)
+        self._push(reservation.end_ms, OPEN, reservation)
 
     def _watch_patience(self, job: Job, patience_ms: int, now_ms: int) -> None:
         if not patience_ms:  # without the heap: every job of an inflation is such a one

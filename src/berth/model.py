@@ -6,7 +6,7 @@ chooses; memory is MiB (`_mib`); parts of a CPU core or of a GPU are per mille (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,8 +32,11 @@ __all__ = [
     "Reason",
     "Record",
     "RecordState",
+    "Reservation",
     "Share",
     "WakeAt",
+    "elastic_milli",
+    "sized",
     "work_of",
 ]
 
@@ -73,6 +76,8 @@ class Node:
     mem_mib: int | None = None
     """Its memory; None if it is not known, and then memory is not accounted for."""
     labels: tuple[str, ...] = ()
+    reserved_for: tuple[str, ...] = ()
+    """The users whose jobs alone may start on it now; empty: anybody's."""
 
 
 class Share(NamedTuple):
@@ -132,6 +137,9 @@ class Job:
     after: tuple[str, ...] = ()
     """Ids of jobs that must have finished before it is queued. They are submitted before it, so that there is no cycle.
     If one of them ends for good without finishing, it is rejected."""
+    elastic: tuple[tuple[int, int], ...] = ()
+    """The numbers of GPUs that it can run on, ascending, and how fast it is on each, per mille of the speed at which it
+    does its `work_ms`; `gpus` is among them. Empty: on `gpus` alone. A policy may start it on any of them."""
 
 
 def work_of(job: Job) -> int:
@@ -139,6 +147,28 @@ def work_of(job: Job) -> int:
     if job.work_ms is None:
         raise ValueError(f"the work of job '{job.id}' is not known: it is a live job")
     return job.work_ms
+
+
+def elastic_milli(job: Job) -> int:
+    """How fast a job is on as many GPUs as it has, per mille; 1000 for one that is not elastic."""
+    return dict(job.elastic).get(job.gpus, 1000) if job.elastic else 1000
+
+
+def sized(job: Job, gpus: int) -> Job:
+    """An elastic job on so many GPUs, with its CPU and memory in proportion, rounded up. Raises ValueError for a number
+    that it cannot run on."""
+    if gpus == job.gpus:
+        return job
+    if gpus not in dict(job.elastic):
+        raise ValueError(
+            f"job '{job.id}' cannot run on {gpus} GPUs; it can on {[size for size, _ in job.elastic]}"
+        )
+    return replace(
+        job,
+        gpus=gpus,
+        cpu_milli=-(-job.cpu_milli * gpus // job.gpus),
+        mem_mib=-(-job.mem_mib * gpus // job.gpus),
+    )
 
 
 class GpuSlot(NamedTuple):
@@ -191,6 +221,17 @@ class Outage(NamedTuple):
     drain_ms: int = 0
     """Announced so long before, as maintenance is: nothing starts on the node from then on, what still runs there at
     `down_ms` is evicted rather than failed. 0: nobody knew."""
+
+
+class Reservation(NamedTuple):
+    """Nodes are kept for jobs of some users from `start_ms` to `end_ms`; what these run then runs to its end."""
+
+    nodes: tuple[int, ...]
+    users: tuple[str, ...]
+    start_ms: int
+    end_ms: int
+    drain_ms: int = 0
+    """From so long before, only jobs of these users start there; what others still run at `start_ms` is evicted."""
 
 
 class EventKind(StrEnum):

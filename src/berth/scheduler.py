@@ -6,7 +6,7 @@ The simulator (`berth.engine`) and the live drivers are its callers. They tell i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from berth.model import (
     Placement,
     RecordState,
     WakeAt,
+    sized,
 )
 from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, returned_nonsense, why_never
 from berth.policies import Decision, Policy
@@ -94,9 +95,15 @@ class Scheduler:
     # What jobs do
 
     def submit(self, job: Job, *, ahead_of: Job | None = None) -> bool:
-        """Queue a job behind all others, or right before a waiting one. Returns whether it could start if nothing else
-        ran; one that could not waits all the same, and the next `decide` says why (`NeverFits`)."""
+        """Queue a job behind all others, or right before a waiting one; an elastic one on as many GPUs as could be if
+        its own number could not. Returns whether it could start if nothing else ran; one that could not waits all the
+        same, and the next `decide` says why (`NeverFits`)."""
+        if job.elastic:
+            _check_elastic(job)
         fits = self._fits(job)
+        if not fits and job.elastic:
+            fitting = [size for size, _ in job.elastic if self._fits(sized(job, size))]
+            job, fits = sized(job, max(fitting, default=job.gpus)), bool(fitting)
         if ahead_of is not None and ahead_of not in self.queue:
             raise SchedulerError(
                 f"job '{job.id}' cannot go ahead of job '{ahead_of.id}', which does not wait"
@@ -199,6 +206,13 @@ class Scheduler:
         row = self._row(name)
         self.cluster.lose(row)
         return self._clear({row}, now_ms)
+
+    def evict(self, job_ids: Iterable[str], now_ms: int) -> list[Running]:
+        """Stop running jobs and queue them again, whatever the policy would do. Returns those runs."""
+        runs = [self._running(job_id, "be evicted") for job_id in job_ids]
+        for run in runs:
+            self._evict(run.job.id, now_ms)
+        return runs
 
     def node_drained(self, name: str) -> None:
         """Nothing starts on a node from now on, until it is back; what runs there runs on."""
@@ -326,7 +340,11 @@ class Scheduler:
     def _start(self, wish: Placement, now_ms: int) -> Placement | Refused:
         """Start a waiting job; where that cannot be, nothing has changed."""
         queue, job = self.queue, wish[0]
+        waited = job
         place = queue.remove(job)
+        if place is None and job.elastic and self._is_sized(job):
+            waited = queue.named(job.id) or job
+            place = queue.remove(waited)
         if place is None:
             return Refused(wish, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
         known = self.attempts.get(job.id, FIRST) if self.attempts else FIRST
@@ -336,15 +354,15 @@ class Scheduler:
             try:
                 work_ms, left_ms = self._believed(wish, known.done_us)
             except Exception:
-                queue.put_back(job, place)
+                queue.put_back(waited, place)
                 raise
         try:
             run = self.cluster.place(wish, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known[0])
         except PlacementError as error:
-            queue.put_back(job, place)
+            queue.put_back(waited, place)
             return Refused(wish, f"at {now_ms} ms the policy decides what cannot be: {error}")
         except Exception as error:  # noqa: BLE001  values that are no slots or no share
-            queue.put_back(job, place)
+            queue.put_back(waited, place)
             return Refused(wish, malformed(wish, error, now_ms))
         if self._beliefs is not None:
             self._beliefs.change(run, now_ms)
@@ -368,10 +386,7 @@ class Scheduler:
                 return Refused(
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
                 )
-            run = self._release(job_id, now_ms)
-            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
-            self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
-            return Evicted(run)
+            return Evicted(self._evict(job_id, now_ms))
         raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
 
     # How
@@ -393,6 +408,12 @@ class Scheduler:
             self._confirmed.discard(job_id)
         if self._beliefs is not None:
             self._beliefs.change(run, now_ms)
+        return run
+
+    def _evict(self, job_id: str, now_ms: int) -> Running:
+        run = self._release(job_id, now_ms)
+        before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+        self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
         return run
 
     def _queue_again(self, run: Running, now_ms: int, *, done_us: int, memory: bool = False) -> Attempts:
@@ -424,7 +445,7 @@ class Scheduler:
     def _believed(self, placement: Placement, done_us: int) -> tuple[int, int | None]:
         """The time that a job is believed to take on its cards, and what is left of it, ms; None: all. What an earlier
         attempt has done and kept stays done, whatever was believed of its run time then."""
-        milli = self._speeds.on(placement.job, placement.slots, self.cluster.nodes) if self._speeds else 1000
+        milli = self._milli_on(placement.job, placement.slots)
         work_ms = self._believed_ms(placement.job)
         left_ms: int | None = None
         if done_us:
@@ -435,9 +456,17 @@ class Scheduler:
 
     def _work_us(self, run: Running, card_time_us: int) -> int:
         """The work that a run does in that time on its cards."""
-        if not self._speeds:
-            return card_time_us
-        return card_time_us * self._speeds.on(run.job, run.slots, self.cluster.nodes) // 1000
+        milli = self._milli_on(run.job, run.slots)
+        return card_time_us if milli == 1000 else card_time_us * milli // 1000
+
+    def _milli_on(self, job: Job, slots: Sequence[GpuSlot]) -> int:
+        """The speed of a job on these slots, per mille."""
+        return self._speeds.on(job, slots, self.cluster.nodes) if self._speeds or job.elastic else 1000
+
+    def _is_sized(self, job: Job) -> bool:
+        """Whether it is a waiting elastic job on another number of GPUs."""
+        waiting = self.queue.named(job.id)
+        return waiting is not None and job.gpus in dict(waiting.elastic) and sized(waiting, job.gpus) == job
 
     def _believed_ms(self, job: Job) -> int:
         """The work that a job is believed to have, ms; FOREVER_MS where nothing that makes sense is known."""
@@ -496,3 +525,19 @@ class Scheduler:
     def _size(job: Job) -> tuple[object, ...]:
         owner = (job.user, job.virtual_cluster, job.application)
         return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
+
+
+def _check_elastic(job: Job) -> None:
+    """Refuse numbers of GPUs and speeds that make no sense. Raises SchedulerError."""
+    sizes, speeds = [size for size, _ in job.elastic], [speed for _, speed in job.elastic]
+    if (
+        job.gpus not in sizes
+        or job.nodes > 1
+        or min(*sizes, *speeds) < 1
+        or sizes != sorted(set(sizes))
+        or speeds != sorted(speeds)
+    ):
+        raise SchedulerError(
+            f"job '{job.id}' on {job.gpus} GPUs of {job.nodes} nodes is elastic by {job.elastic}; expected ascending"
+            " numbers of GPUs with speeds per mille that do not fall, its own number among them, and at most 1 node"
+        )

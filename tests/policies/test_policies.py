@@ -165,7 +165,10 @@ def test_typical_requests_cover_the_workload_by_frequency() -> None:
     jobs = [Job(f"a{n}", 0, 1, share=Share(500)) for n in range(97)]
     jobs += [Job("rare", 0, 1, gpus=2), Job("cpu", 0, 1, gpus=0), Job("v", 0, 1, models=("V100",))]
     typical = typical_requests(jobs, Cluster([Node("a", gpus=1, gpu_model=T4)]))
-    assert (typical.requests.tolist(), typical.weight.tolist()) == ([[1, 500, 0, -1, 1]], [1.0])
+    assert (typical.requests.tolist(), typical.weight.tolist()) == (
+        [[1, 500, 0, 1, 2**32 - 1]],  # any model, each by its bit
+        [1.0],
+    )
 
 
 @pytest.mark.parametrize(

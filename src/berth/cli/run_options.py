@@ -78,6 +78,13 @@ class RunOptions:
             help="Nodes that are lost: columns node, down_s, up_s; drain_s before maintenance.",
         ),
     ] = None
+    reservations: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Nodes that are kept for some users: columns users, start_s, end_s, and nodes or gpus; drain_s.",
+        ),
+    ] = None
     mtbf: Annotated[
         float | None,
         typer.Option(
@@ -198,6 +205,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
         "skip_bad": options.skip_bad,
         **_interference(options.interference, options.profiles),
         "outages": () if options.outages is None else options.outages,
+        "reservations": () if options.reservations is None else options.reservations,
         "failures": failures,
         "speeds": ALL_ALIKE if options.speeds is None else options.speeds,
         "prices": options.prices,

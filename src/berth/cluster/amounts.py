@@ -31,7 +31,7 @@ class Amounts(NamedTuple):
 class Request(NamedTuple):
     """What a job takes on one node; of a job that may spread (`nodes` 0), what it takes on a node that holds it whole.
 
-    The columns of the cluster's table of request types are these, in this order.
+    The first columns of the cluster's table of request types are these, in this order.
     """
 
     gpus: int
@@ -41,10 +41,6 @@ class Request(NamedTuple):
     """Of each GPU."""
     cpu_milli: int
     mem_mib: int
-    model_bits: int
-    """A bit for each GPU model that it may run on; −1 for any."""
-    label_bits: int
-    """A bit for each label that the node must carry."""
 
 
 def amounts_of(nodes: Sequence[Node], width: int) -> Amounts:

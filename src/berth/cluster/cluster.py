@@ -22,8 +22,8 @@ from berth.arrays import BoolArray, IntArray, numbers
 from berth.cluster import kernels
 from berth.cluster.amounts import UNCOUNTED, Amounts, Request, amount_of, amounts_of, card_mem_mib, shown
 from berth.cluster.debts import Debts
-from berth.cluster.names import NO_SUCH, bits_of, with_new
-from berth.cluster.node_changes import NodeChanges, difference, labels_of, models_of, vanished_node
+from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
+from berth.cluster.node_changes import NodeChanges, difference, vanished_node
 from berth.cluster.refusals import check_job, check_nodes, named, refuse
 from berth.cluster.running import Part, Running, account_of, parts_of
 from berth.cluster.usage import Usage
@@ -49,18 +49,20 @@ class Cluster:
 
     # More than thirty attributes of an object without slots are looked up in twice the time.
     __slots__ = (
-        "_arrays", "_block", "_capacity", "_debts", "_fits_empty", "_gone", "_last", "_last_number", "_on",
-        "_request_ids", "_rows", "_running", "_slots_at", "_strangers", "_up", "_usage", "_when_up", "block",
-        "capacity", "changes", "free", "free_total_milli", "labels", "losses", "memo", "models", "node_models",
-        "nodes", "openings", "rank", "reopened", "request_types", "requests", "running", "singles", "traits",
-        "up",
+        "_arrays", "_block", "_capacity", "_debts", "_fits_empty", "_gone", "_kinds", "_last", "_last_number",
+        "_on", "_owners", "_request_ids", "_rows", "_running", "_slots_at", "_strangers", "_up", "_usage",
+        "_when_up", "block", "capacity", "changes", "free", "free_total_milli", "losses", "memo", "models",
+        "node_models", "nodes", "openings", "rank", "reopened", "request_types", "requests", "reserving", "running",
+        "singles", "traits", "up",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None, owners: Iterable[str] = ()
+    ) -> None:
         """An empty cluster.
 
         `rank`, a permutation of the nodes, settles ties between equally good nodes: the smaller wins. It is
-        the order of `nodes` by default.
+        the order of `nodes` by default. `owners` are users for whom nodes may be reserved, now or later.
 
         Raises ClusterError for no nodes, duplicate names, counts that are negative or a rank that is not a
         permutation.
@@ -71,8 +73,12 @@ class Cluster:
         n = len(self.nodes)
         if rank is not None and sorted(rank) != list(range(n)):
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
-        self.models = with_new((), models_of(self.nodes), set, "GPU models")
-        self.labels = with_new((), labels_of(self.nodes), set, "labels")
+        self._owners = frozenset(owners).union(*(node.reserved_for for node in self.nodes))
+        self._kinds = NodeKinds(self.nodes)
+        self.reserving = frozenset(user for node in self.nodes for user in node.reserved_for)
+        """The users for whom nodes are reserved now."""
+        self.models: dict[str, int] = {}
+        """Numbers of the GPU models that nodes have had, from 1 on; 0 is that of a node without."""
         self.free_total_milli = 1000 * sum(node.gpus for node in self.nodes)
         """GPU milli free on the whole cluster, lost nodes included: a job that asks for more cannot fit."""
         self.openings = 0
@@ -96,7 +102,7 @@ class Cluster:
         for free, most in zip(arrays[:4], self.capacity, strict=True):
             free[:] = most
         arrays.rank[:] = np.arange(n) if rank is None else rank
-        arrays.traits[:] = [[*self._traits(node), 1] for node in self.nodes]
+        arrays.traits[:] = [self._traits(node, True) for node in self.nodes]
         self._up[:] = True
         self._rows = {node.name: row for row, node in enumerate(self.nodes)}
         self._gone: set[int] = set()  # rows of nodes that have vanished
@@ -107,8 +113,8 @@ class Cluster:
         """By id of the job, in order of their start."""
         self._on: dict[GpuSlot, list[Running]] | None = None
         self._request_ids: dict[tuple[Any, ...], int] = {}
-        self.requests: IntArray = np.zeros((64, 11), dtype=np.int64)
-        """(≥ number of request types, 11): what a job of each type takes on one node, as `Request` says; for kernels.
+        self.requests: IntArray = self._request_table()
+        """(≥ number of request types, ≥ 10): what a job of each type takes on one node, as `Request` says; for kernels.
         A new type may put another array in its place: ask for the type's number first."""
         self.request_types = 0
         """How many request types are known: those of all jobs that were ever asked about, until `keep_requests`."""
@@ -120,13 +126,13 @@ class Cluster:
         self._fits_empty: dict[int, bool] = {}
         self._when_up: IntArray | None = None
 
-    def emptied(self) -> Cluster:
-        """A cluster of the same nodes and rank with nothing on it and every node up."""
+    def emptied(self, owners: Iterable[str] = ()) -> Cluster:
+        """A cluster of the same nodes and rank with nothing on it and every node up; `owners` as in `Cluster`."""
         if self._gone:
             kept = [row for row in range(len(self.nodes)) if row not in self._gone]
             place = np.argsort(np.argsort(self.rank[kept], kind="stable"), kind="stable")
-            return Cluster([self.nodes[row] for row in kept], rank=place.tolist())
-        return Cluster(self.nodes, rank=self.rank.tolist())
+            return Cluster([self.nodes[row] for row in kept], rank=place.tolist(), owners=owners)
+        return Cluster(self.nodes, rank=self.rank.tolist(), owners=owners)
 
     # What is there
 
@@ -134,7 +140,8 @@ class Cluster:
         """The number of the job's request type: jobs that ask for the same have the same number."""
         if job is self._last:
             return self._last_number
-        key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels)
+        owner = job.user if self._owners and job.user in self._owners else ""
+        key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, owner)
         known = self._request_ids.get(key)
         number = self._new_request(job, key) if known is None else known
         self._last, self._last_number = job, number
@@ -146,7 +153,7 @@ class Cluster:
         return Request(*self.requests[number, : len(Request._fields)].tolist())
 
     def request_rows(self, numbers: Sequence[int]) -> IntArray:
-        """(T, 7): copies of the rows of these request types; the columns are those of `Request`."""
+        """(T, 5): copies of the rows of these request types; the columns are those of `Request`."""
         return self.requests[np.array(numbers, dtype=np.int64), : len(Request._fields)]
 
     def free_on(self, slot: GpuSlot) -> Share:
@@ -160,22 +167,15 @@ class Cluster:
     def allows(self, job: Job, node: int) -> bool:
         """Whether the node has a GPU model and the labels that the job asks for, however little is free there."""
         number = self.request(job)  # first: a new type may grow the table
-        request, (model, labels, _) = self.requests[number], self._arrays.traits[node].tolist()
-        wanted = int(request[kernels.LABELS])
-        return (
-            node not in self._gone
-            and (job.gpus == 0 or model & int(request[kernels.MODELS]) != 0)
-            and labels & wanted == wanted
-        )
+        return node not in self._gone and kernels.is_allowed(self.requests[number], self._arrays.traits, node)
 
     def with_model(self, job: Job) -> BoolArray:
         """(N,): whether each node is of a GPU model that the job may run on."""
-        return np.asarray((self._arrays.traits[:, 0] & self.row(job).model_bits) != 0)
+        return self._of_kinds(self._kinds.with_models(job.models))
 
     def with_labels(self, job: Job) -> BoolArray:
         """(N,): whether each node carries all labels that the job asks for."""
-        wanted = self.row(job).label_bits
-        return np.asarray((self._arrays.traits[:, 1] & wanted) == wanted)
+        return self._of_kinds(self._kinds.with_labels(job.labels))
 
     def marks(self) -> IntArray:
         """(N,): the state that each node is in, to be handed to `changed_since`."""
@@ -284,9 +284,10 @@ class Cluster:
             known = self._fits_empty[number] = self._find_when_empty(job, number)
         return known
 
-    def model_bits(self, models: Sequence[str]) -> int:
-        """The bits of these GPU models in `node_models`, all bits for no names; names that no node has are left out."""
-        return bits_of(models, self.models) if models else -1
+    @property
+    def has_labels(self) -> bool:
+        """Whether any node carries a label, or one of those that were there did."""
+        return self._kinds.has_labels
 
     @property
     def names(self) -> dict[str, int]:
@@ -332,7 +333,7 @@ class Cluster:
         before holds any more, so that the scheduler alone may call it, and while no policy decides."""
         self._request_ids.clear()
         self.request_types = 0
-        self.requests = np.zeros((64, 11), dtype=np.int64)
+        self.requests = self._request_table()
         self._last, self._last_number = None, -1
         self._fits_empty.clear()
         self.memo.clear()
@@ -444,7 +445,7 @@ class Cluster:
 
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""
-        self._arrays.traits[node, 2] = 0
+        self._arrays.traits[node, kernels.UP] = 0
         self._up[node] = False
         self._arrays.version[node] += 1
         self.losses += 1
@@ -454,7 +455,7 @@ class Cluster:
         """Bring a lost node back; one that has vanished since stays away."""
         if node in self._gone:
             return
-        self._arrays.traits[node, 2] = 1
+        self._arrays.traits[node, kernels.UP] = 1
         self._up[node] = True
         self._touch(node)
         self.openings += 1
@@ -516,12 +517,16 @@ class Cluster:
         if not (new or changed or vanished):
             return NodeChanges()
         come = [*new, *changed.values()]
-        models = with_new(self.models, models_of(come), lambda: models_of(now), "GPU models")
-        labels = with_new(self.labels, labels_of(come), lambda: labels_of(now), "labels")
+        for node in come:
+            if unknown := set(node.reserved_for).difference(self._owners):
+                raise ClusterError(
+                    f"node '{node.name}' is reserved for {', '.join(sorted(unknown))}, for whom this cluster"
+                    " was not made; name them as its owners"
+                )
         # From here on nothing is refused.
         added = dict(zip(self._rows_for(new), new, strict=True))
         self._make_room(max(added, default=0) + 1, max((node.gpus for node in come), default=0))
-        self._rename(models, labels, now)
+        self._know_kinds(come, now)
         by_row = [*self.nodes, *added.values()][: self.free.milli.shape[0]]
         for row in vanished:
             self._gone.add(row)
@@ -538,6 +543,8 @@ class Cluster:
             by_row[row] = node
             self._set_node(row, node, bool(self._up[row]))
         self.nodes = tuple(by_row)
+        if self._owners:
+            self.reserving = frozenset(user for node in now for user in node.reserved_for)
         self._when_up = None
         if changed or vanished:
             self._fits_empty.clear()
@@ -570,9 +577,9 @@ class Cluster:
         """(N,): whether each node is there and not lost."""
         self.up.flags.writeable = False
         self.traits = shown(arrays.traits)
-        """(N, 3): what kernels tell nodes apart by, for those of this package; others ask `up` and `allows`."""
-        self.node_models = shown(arrays.traits[:, 0])
-        """(N,): the bit of each node's GPU model; `model_bits` has those of names."""
+        """(N, 4): what kernels tell nodes apart by, for those of this package; others ask `up` and `allows`."""
+        self.node_models = shown(arrays.traits[:, kernels.MODEL])
+        """(N,): the number of each node's GPU model; `models` has those of names."""
         self.rank = shown(arrays.rank)
         """(N,): a permutation; the smaller wins a tie between equally good nodes."""
         self._slots_at = numbers(arrays.slots)
@@ -617,19 +624,28 @@ class Cluster:
             rows.append(row)
         return rows
 
-    def _rename(self, models: tuple[str, ...], labels: tuple[str, ...], nodes: Sequence[Node]) -> None:
-        """Give names new bits, in the request table and on nodes that are there."""
-        if models == self.models and labels == self.labels:
+    def _know_kinds(self, come: Sequence[Node], now: Sequence[Node]) -> None:
+        """Number the kinds of nodes that come, in the request table and on nodes that are there.
+
+        Kinds keep their numbers until more than half of many are of no node any more.
+        """
+        before = len(self._kinds)
+        for node in come:
+            self._kinds.number(node)
+        if len(self._kinds) == before:
             return
-        moved = models[: len(self.models)] != self.models or labels[: len(self.labels)] != self.labels
-        self.models, self.labels = models, labels
+        if renumbered := len(self._kinds) > max(WORD, 2 * len(now)):
+            self._kinds = NodeKinds(now)
+        if self.requests.shape[1] != kernels.ALLOWED + self._kinds.words:
+            grown = self._request_table(len(self.requests))
+            grown[:, : kernels.ALLOWED] = self.requests[:, : kernels.ALLOWED]
+            self.requests = grown
         for key, number in self._request_ids.items():
-            self.requests[number, [kernels.MODELS, kernels.LABELS]] = self._request_bits(key[5], key[6])
-        if moved:
-            for node in nodes:
-                row = self._rows.get(node.name)
-                if row is not None and row not in self._gone:
-                    self._arrays.traits[row, :2] = self._traits(node)
+            self.requests[number, kernels.ALLOWED :] = self._words_of_kinds(key[5], key[6], key[0], key[7])
+        for node in now if renumbered else ():
+            row = self._rows.get(node.name)
+            if row is not None and row not in self._gone:
+                self._arrays.traits[row] = self._traits(node, bool(self._up[row]))
 
     def _set_node(self, row: int, node: Node, up: bool) -> None:
         """Let this node be in the row; what runs there goes on."""
@@ -656,7 +672,7 @@ class Cluster:
             mem += has[1] - max(had[1], 0) + strangers.mem_mib
             self._debts.set(slot, milli, mem)
             self.free_total_milli += max(0, milli) - before
-        arrays.traits[row] = (0, 0, 0) if row in self._gone else (*self._traits(node), up)
+        arrays.traits[row] = 0 if row in self._gone else self._traits(node, up)
         self._up[row] = up
         self._touch(row)
 
@@ -705,18 +721,21 @@ class Cluster:
         if number == len(self.requests):
             self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
         nodes = max(1, job.nodes)
-        models, labels = self._request_bits(job.models, job.labels)
         all_cpu, all_mem = min(job.cpu_milli, MORE_THAN_ANY_NODE), min(job.mem_mib, MORE_THAN_ANY_NODE)
         cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
         gpus = job.gpus // nodes
-        on_one = gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib, models, labels
-        self.requests[number] = *on_one, job.nodes, job.gpus, all_cpu, all_mem
+        on_one = gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib
+        words = self._words_of_kinds(job.models, job.labels, job.gpus, key[7])
+        self.requests[number] = *on_one, job.nodes, job.gpus, all_cpu, all_mem, *words
         self._request_ids[key] = number
         self.request_types = number + 1
         return number
 
     def _find_when_empty(self, job: Job, number: int) -> bool:
         row = self.requests[number]
+        if self._owners:  # what is reserved will not be for ever
+            row = row.copy()
+            row[kernels.ALLOWED :] = self._words_of_kinds(job.models, job.labels, job.gpus, None)
         cpu_milli, mem_mib, milli, gpu_mem_mib = self._capacity
         gpus = (milli, gpu_mem_mib, self._traits_when_up())
         if kernels.fits_on_some(row, cpu_milli, mem_mib, *gpus, max(1, job.nodes)):
@@ -728,23 +747,42 @@ class Cluster:
         usable = spreadable_gpus(job, devices, cpu_milli, mem_mib)
         return int(usable.sum()) >= job.gpus > 0
 
-    def _request_bits(self, models: Sequence[str], labels: Sequence[str]) -> tuple[int, int]:
-        """The bits of the GPU models that a job allows, and of the labels that it asks for."""
-        known = all(label in self.labels for label in labels)
-        return self.model_bits(models), bits_of(labels, self.labels) if known else NO_SUCH
+    def _request_table(self, rows: int = 64) -> IntArray:
+        """Room for so many request types."""
+        return np.zeros((rows, kernels.ALLOWED + self._kinds.words), dtype=np.int64)
 
-    def _traits(self, node: Node) -> tuple[int, int]:
-        """The bit of the node's GPU model, and those of its labels."""
-        model = bits_of([node.gpu_model.name], self.models) if node.gpu_model else NO_SUCH
-        return model, bits_of(node.labels, self.labels)
+    def _words_of_kinds(
+        self, models: Sequence[str], labels: Sequence[str], gpus: int, owner: str | None
+    ) -> list[int]:
+        """The kinds of nodes that a job may run on; one without GPUs whatever models it names. None for the owner: as
+        if nothing were reserved."""
+        kinds = self._kinds
+        allowed = kinds.with_labels(labels) & kinds.with_models(models if gpus else ())
+        if owner is not None:
+            allowed &= kinds.open_to(owner)
+        return numbers_as_words(allowed, kinds.words)
+
+    def _of_kinds(self, bits: int) -> BoolArray:
+        """(N,): whether each node is of one of these kinds."""
+        words = np.array(numbers_as_words(bits, self._kinds.words), dtype=np.int64)
+        traits = self._arrays.traits
+        there = traits[:, kernels.KIND_AT] > 0  # 0 where a node has vanished
+        word = np.where(there, traits[:, kernels.KIND_AT] - kernels.ALLOWED, 0)
+        return np.asarray(words[word] & traits[:, kernels.KIND_BIT] != 0)
+
+    def _traits(self, node: Node, up: bool) -> tuple[int, int, int, int]:
+        """The columns of the node's traits."""
+        word, bit = divmod(self._kinds.number(node), WORD)
+        model = self.models.setdefault(node.gpu_model.name, len(self.models) + 1) if node.gpu_model else 0
+        return kernels.ALLOWED + word, 1 << bit, int(up), model
 
     def _traits_when_up(self) -> IntArray:
-        """(N, 3): the traits if no node were lost; the same array until the nodes change."""
+        """(N, 4): the traits if no node were lost; the same array until the nodes change."""
         if self._when_up is None:
             traits = self._when_up = self._arrays.traits.copy()
-            traits[:, 2] = 1
+            traits[:, kernels.UP] = 1
             if self._gone:
-                traits[sorted(self._gone), 2] = 0
+                traits[sorted(self._gone), kernels.UP] = 0
         return self._when_up
 
 

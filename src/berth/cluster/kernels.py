@@ -13,18 +13,22 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray, compiled
 
 __all__ = [
-    "CPU", "GPUS", "GPU_MEM", "LABELS", "MEM", "MILLI", "MODELS", "Arrays", "arrays_of", "block_of",
-    "choose_devices", "fit_on", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back", "nodes_beside",
-    "spread_over_nodes", "take",
+    "ALLOWED", "CPU", "GPUS", "GPU_MEM", "MEM", "MILLI", "Arrays", "arrays_of", "block_of",
+    "choose_devices", "fit_on", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back", "is_allowed",
+    "nodes_beside", "spread_over_nodes", "take",
 ]  # fmt: skip
 
-# Columns of a request: what a job takes on one node, and then the nodes, GPUs, CPU and memory of the whole job.
-GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS, ALL_NODES, ALL_GPUS, ALL_CPU, ALL_MEM = range(11)
+# Columns of a request: what a job takes on one node, then the nodes, GPUs, CPU and memory of the whole job, and from
+# ALLOWED on the words of bits for the kinds of nodes that it may run on.
+GPUS, MILLI, GPU_MEM, CPU, MEM, ALL_NODES, ALL_GPUS, ALL_CPU, ALL_MEM, ALLOWED = range(10)
+
+# Columns of the traits of a node.
+KIND_AT, KIND_BIT, UP, MODEL = range(4)
 
 
 def block_of(nodes: int, width: int) -> IntArray:
     """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
-    block = np.zeros(3 + nodes * (13 + 5 * width), dtype=np.int64)
+    block = np.zeros(3 + nodes * (14 + 5 * width), dtype=np.int64)
     block[:2] = nodes, width
     return block
 
@@ -36,7 +40,7 @@ class Arrays(NamedTuple):
     free_mem: IntArray  # (N,)
     free_milli: IntArray  # (N, G); −1 where there is no GPU
     free_gpu_mem: IntArray  # (N, G)
-    traits: IntArray  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
+    traits: IntArray  # (N, 4): column of a request with the bit of its kind, that bit, 1 if it is up, its GPU model
     version: IntArray  # (N,): goes up whenever the node changes
     rank: IntArray  # (N,): a permutation; the smaller wins a tie
     held: IntArray  # (N, G + 1): running jobs that hold part of one GPU, one whole GPU, two, …
@@ -64,8 +68,8 @@ def arrays_of(block: IntArray) -> Arrays:
     a += n * width
     gpu_mem = block[a : a + n * width].reshape((n, width))
     a += n * width
-    traits = block[a : a + n * 3].reshape((n, 3))
-    a += n * 3
+    traits = block[a : a + n * 4].reshape((n, 4))
+    a += n * 4
     version = block[a : a + n]
     a += n
     rank = block[a : a + n]
@@ -86,10 +90,18 @@ compiled_arrays_of = compiled(arrays_of)
 """The same for other kernels."""
 
 
+def is_allowed(request: IntArray, traits: IntArray, node: int) -> bool:
+    """Whether a request may run on nodes of this one's GPU model and labels."""
+    return bool((request[traits[node, KIND_AT]] & traits[node, KIND_BIT]) != 0)
+
+
+compiled_is_allowed = compiled(is_allowed)
+
+
 @compiled
 def take(
     block: IntArray,  # what is free, written; `slots` has all slots but the first, at their places, no two the same
-    requests: IntArray,  # (≥ number + 1, 11)
+    requests: IntArray,  # (≥ number + 1, ≥ 10)
     number: int,
     milli: int,
     gpu_mem: int,
@@ -103,8 +115,6 @@ def take(
     slots[0] = node | 0, index | 0  # whole numbers alone can be or-ed: others are refused
     gpus = requests[number, ALL_GPUS]
     nodes = requests[number, ALL_NODES]
-    models = requests[number, MODELS]
-    labels = requests[number, LABELS]
     milli |= 0
     gpu_mem |= 0
     good = count == gpus or (gpus == 0 and count > 0)
@@ -136,9 +146,9 @@ def take(
             continue
         there[node] = -part  # has been looked at
         good = (
-            traits[node, 2] != 0
-            and (traits[node, 1] & labels) == labels
-            and (gpus == 0 or ((traits[node, 0] & models) != 0 and (nodes == 0 or part * nodes == gpus)))
+            traits[node, UP] != 0
+            and compiled_is_allowed(requests[number], traits, node)
+            and (gpus == 0 or nodes == 0 or part * nodes == gpus)
             and free_cpu[node] >= -(-requests[number, ALL_CPU] * part // count)
             and free_mem[node] >= -(-requests[number, ALL_MEM] * part // count)
         )
@@ -213,23 +223,21 @@ def _change(
 @compiled
 def fits(
     node: int,
-    request: IntArray,  # (11,)
+    request: IntArray,  # (≥ 10,)
     free_cpu: IntArray,  # (N,)
     free_mem: IntArray,  # (N,)
     free_milli: IntArray,  # (N, G); −1 where there is no GPU
     free_gpu_mem: IntArray,  # (N, G)
-    traits: IntArray,  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
+    traits: IntArray,  # (N, 4)
 ) -> bool:
     """Whether the node can give all that the request takes on one node."""
-    if free_cpu[node] < request[CPU] or free_mem[node] < request[MEM] or traits[node, 2] == 0:
+    if free_cpu[node] < request[CPU] or free_mem[node] < request[MEM] or traits[node, UP] == 0:
         return False
-    if (traits[node, 1] & request[LABELS]) != request[LABELS]:
+    if not compiled_is_allowed(request, traits, node):
         return False
     wanted = request[GPUS]
     if wanted == 0:
         return True
-    if (traits[node, 0] & request[MODELS]) == 0:
-        return False
     # Without branches: what is left is hard to predict, and a wrong guess costs more than the whole row.
     found = 0
     for index in range(free_milli.shape[1]):
@@ -274,7 +282,7 @@ def fits_on_some(
 @compiled
 def fit_on(
     block: IntArray,
-    requests: IntArray,  # (≥ every number + 1, 11)
+    requests: IntArray,  # (≥ every number + 1, ≥ 10)
     numbers: IntArray,  # (rows,): a request type each
     nodes: IntArray,
     found: BoolArray,  # (≥ rows, N), written at these nodes
@@ -292,7 +300,7 @@ def fit_on(
 @compiled
 def fitting_on(
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 11)
+    requests: IntArray,  # (≥ number + 1, ≥ 10)
     number: int,
     node: int,
     chosen: IntArray,  # (G,), written: the GPUs of the node that one GPU of the request fits on, ascending
@@ -322,9 +330,7 @@ def fitting_devices(
     total = 0
     for node in range(free_milli.shape[0]):
         counts[node] = 0
-        if traits[node, 2] == 0 or (traits[node, 0] & request[MODELS]) == 0:
-            continue
-        if (traits[node, 1] & request[LABELS]) != request[LABELS]:
+        if traits[node, UP] == 0 or not compiled_is_allowed(request, traits, node):
             continue
         for index in range(free_milli.shape[1]):
             counts[node] += (free_milli[node, index] >= request[MILLI]) & (

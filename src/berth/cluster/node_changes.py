@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from berth.cluster.refusals import check_nodes
 from berth.model import Node
 
-__all__ = ["Difference", "NodeChanges", "difference", "labels_of", "models_of", "vanished_node"]
+__all__ = ["Difference", "NodeChanges", "difference", "vanished_node"]
 
 _AT_ONCE = 32
 
@@ -68,16 +68,6 @@ def difference(
     if same + len(changed) < len(known) - len(gone):
         vanished = [row for row, node in enumerate(known) if node.name not in names and row not in gone]
     return Difference(new, changed, vanished)
-
-
-def models_of(nodes: Iterable[Node]) -> set[str]:
-    """The names of their GPU models."""
-    return {node.gpu_model.name for node in nodes if node.gpu_model}
-
-
-def labels_of(nodes: Iterable[Node]) -> set[str]:
-    """All labels that any of them carries."""
-    return {label for node in nodes for label in node.labels}
 
 
 def vanished_node(node: Node) -> Node:

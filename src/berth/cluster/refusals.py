@@ -89,6 +89,10 @@ def _check_traits(job: Job, node: Node) -> None:
     if job.models and job.gpus and (node.gpu_model is None or node.gpu_model.name not in job.models):
         has = f"GPU model '{node.gpu_model.name}'" if node.gpu_model else "no GPU model"
         raise NotAllowed(f"job '{job.id}' may run on {' or '.join(job.models)}; node '{node.name}' has {has}")
+    if node.reserved_for and job.user not in node.reserved_for:
+        raise NotAllowed(
+            f"job '{job.id}' is of user '{job.user}'; node '{node.name}' is reserved for {', '.join(node.reserved_for)}"
+        )
     for label in job.labels:
         if label not in node.labels:
             raise NotAllowed(

@@ -22,6 +22,7 @@ from berth.policies.protocol import (
     Place,
     Policy,
     Progress,
+    Resizing,
     Searching,
     Setting,
     Wrapping,
@@ -41,6 +42,7 @@ __all__ = [
     "Place",
     "Policy",
     "Progress",
+    "Resizing",
     "Searching",
     "Setting",
     "describe",
@@ -81,6 +83,7 @@ PLACEMENTS = {
 SCHEMES = {
     "easy": "berth.policies.schemes.easy:Easy",
     "preempt": "berth.policies.schemes.preempt:ByPriority",
+    "passing": "berth.policies.schemes.passing:Passing",
 }
 """What else may happen while the first job of an order does not fit; without one, nothing does."""
 
@@ -92,6 +95,7 @@ WRAPPERS = {
 POLICIES: dict[str, str] = {
     "genetic": "berth.policies.genetic.policy:Genetic",
     "genetic-paper": "berth.policies.genetic.paper:GeneticPaper",
+    "elastic": "berth.policies.elastic:Elastic",
     "greedy": "berth.policies.colocation.greedy:Greedy",
     "tetris-sharing": "berth.policies.colocation.tetris_sharing:TetrisSharing",
     "learned": "berth.learning.planned_policy:LearnedWithPlans",

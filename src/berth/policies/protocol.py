@@ -96,6 +96,14 @@ class Reserving(Protocol):
 
 
 @runtime_checkable
+class Resizing(Protocol):
+    """What else a policy has that changes what runs while nothing waits."""
+
+    resizes: bool
+    """Whether it is to be asked then, too."""
+
+
+@runtime_checkable
 class Configurable(Protocol):
     """What else a class of policies has whose settings stand in a policy's name."""
 

@@ -22,6 +22,7 @@ __all__ = [
     "amount",
     "count",
     "decimal",
+    "elastic",
     "flag",
     "integer",
     "names",
@@ -203,6 +204,31 @@ def names(name: str, *, among: frozenset[str] | None = None, what: str = "names"
         return Field(name, parse, f"{what} split by '|', or nothing")
     choices = ", ".join(sorted(among)) or "none, as the cluster has no GPUs"
     return Field(name, parse, f"{what} of the cluster split by '|', or nothing; there are {choices}")
+
+
+def elastic(name: str, *, at_most: int | None = None) -> Field[tuple[tuple[int, int], ...]]:
+    """Numbers of GPUs with the speed on each, per mille, `1:400|2:700|4:1000`: more GPUs are no slower."""
+
+    def parse(text: str) -> tuple[tuple[int, int], ...]:
+        found = []
+        for part in text.split("|") if text else ():
+            size, _, speed = part.partition(":")
+            found.append((_whole(size), _whole(speed)))
+        sizes, speeds = [size for size, _ in found], [speed for _, speed in found]
+        if found and (
+            sizes[0] < 1 or speeds[0] < 1 or sizes != sorted(set(sizes)) or speeds != sorted(speeds)
+        ):
+            raise ValueError(text)
+        if at_most is not None and sizes and sizes[0] > at_most:
+            raise ValueError(text)
+        return tuple(found)
+
+    least = "" if at_most is None else f", the least at most {at_most}, as the cluster has no more"
+    return Field(
+        name,
+        parse,
+        f"numbers of GPUs with speeds per mille, both ascending, as in 1:400|2:1000{least}, or nothing",
+    )
 
 
 def _whole(text: str) -> int:

@@ -180,7 +180,7 @@ FORMATS: dict[str, Format] = {
                     "mem_mib",
                 ),
                 *("models", "labels", "priority", "time_limit_ms", "estimate_ms", "retries", "keeps_work"),
-                *("patience_ms", "virtual_cluster", "deadline_ms", "after"),
+                *("patience_ms", "virtual_cluster", "deadline_ms", "after", "elastic"),
             ),
             "berth.traces.readers.native:NativeReader",
         ),

@@ -10,10 +10,11 @@ from typing import Any
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_speeds
 from berth.cluster.outages import FailureRate, Recovery, read_outages
+from berth.cluster.reservations import check_reservations, read_reservations
 from berth.errors import SettingError
 from berth.interference import Interference, make_interference, no_interference
 from berth.knowledge import check_knowledge
-from berth.model import Node, Outage
+from berth.model import Node, Outage, Reservation
 from berth.policies.schemes.quotas import check_quotas
 from berth.statistics.cost import Prices, check_prices, read_prices
 
@@ -40,6 +41,8 @@ class Conditions:
     """What that model is called, where it was asked for by a name; it decides nothing."""
     outages: tuple[Outage, ...] = ()
     """Nodes that are lost."""
+    reservations: tuple[Reservation, ...] = ()
+    """Nodes that are kept for some users; may be given as a file."""
     failures: FailureRate | None = None
     """Outages at a rate, drawn from each run's seed."""
     recovery: Recovery = AS_THE_JOB_SAYS
@@ -86,6 +89,10 @@ def conditions_of(
         outages = values["outages"]
         by_file = isinstance(outages, str | os.PathLike)
         values["outages"] = tuple(read_outages(os.fspath(outages), nodes) if by_file else outages)
+    if "reservations" in values:
+        kept = values["reservations"]
+        by_file = isinstance(kept, str | os.PathLike)
+        values["reservations"] = tuple(read_reservations(os.fspath(kept), nodes) if by_file else kept)
     if isinstance(values.get("quotas"), Mapping):
         values["quotas"] = tuple(sorted(values["quotas"].items()))
     found = replace(base, **values)
@@ -95,6 +102,7 @@ def conditions_of(
         check_quotas(dict(found.quotas), nodes)
     elif found.borrow:
         raise SettingError("to borrow takes quotas; say whose, such as --quota vcA=64,vcB=32")
+    check_reservations(found.reservations, nodes)
     found.speeds.check(nodes)
     if found.prices is not None:
         check_prices(found.prices, nodes)

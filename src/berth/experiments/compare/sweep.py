@@ -91,6 +91,7 @@ def run_task(
         knowledge=knowledge,
         interference=under.interference,
         outages=outages,
+        reservations=under.reservations,
         recovery=under.recovery,
         speeds=under.speeds,
         seed=task.seed,

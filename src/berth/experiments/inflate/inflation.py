@@ -85,7 +85,7 @@ def inflate(
 ) -> Inflation:
     """Run the experiment: every job of the workload's `arrivals` (its own by default) is placed or refused.
 
-    So many as `batch` arrive together and are decided on together, each placed or refused for good. `knowledge` is
+    At most `batch` arrive together and are decided on together, each placed or refused for good. `knowledge` is
     what the policy believes of the workload.
 
     Raises SettingError where the cluster has no GPUs, the workload asks for none, the batch is out of range or there
@@ -187,10 +187,12 @@ def _stage(
         by_name = sorted(range(len(nodes)), key=lambda number: nodes[number].name)
         rank = np.empty(len(nodes), dtype=np.int64)
         rank[by_name] = arrivals.rank
+    arriving = [workload[row] for row in arrivals.order.tolist()]
+    turns = _turns(arriving, 1000 * sum(node.gpus for node in nodes), batch)
     jobs = [
         Job(
             id=f"{number}:{job.id}",
-            submit_ms=number // batch,
+            submit_ms=turn,
             work_ms=FOREVER_MS,
             user=job.user,
             application=job.application,
@@ -203,9 +205,24 @@ def _stage(
             labels=job.labels,
             patience_ms=0,
         )
-        for number, job in enumerate(workload[row] for row in arrivals.order.tolist())
+        for number, (job, turn) in enumerate(zip(arriving, turns, strict=True))
     ]
     return Cluster(nodes, rank=None if rank is None else rank.tolist()), jobs
+
+
+def _turns(jobs: Sequence[Job], capacity_milli: int, batch: int) -> list[int]:
+    """(jobs,): the batch of each arrival, in order of arrival.
+
+    A batch ends where 100 % of the capacity has arrived: what is read off the curve there was decided on among what had
+    come until then. In a batch that went on, jobs from beyond could take the place of those before.
+    """
+    arrived = np.cumsum([job.gpus * job.share.milli for job in jobs])
+    before = int(np.searchsorted(arrived * 200, 201 * capacity_milli, side="right"))  # up to 100.5 %
+    first = -(-before // batch)
+    return [
+        number // batch if number < before else first + (number - before) // batch
+        for number in range(len(jobs))
+    ]
 
 
 def _load_kernels(policy: str, jobs: Sequence[Job], nodes: Sequence[Node], knowledge: str) -> None:

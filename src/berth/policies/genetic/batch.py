@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import IntArray
-from berth.cluster import Cluster, kernels
-from berth.cluster.kernels import CPU, GPU_MEM, GPUS, LABELS, MEM, MILLI, MODELS
+from berth.cluster import Cluster
+from berth.cluster.fits import Fits
+from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
 from berth.errors import SettingError
 from berth.model import NO_GPU, GpuSlot, Job, Placement
 
-__all__ = ["Batch", "Fits", "Shortage", "batch_of", "pooled", "shortage_of"]
+__all__ = ["Batch", "Shortage", "batch_of", "pooled", "shortage_of"]
 
 MOST_GPUS = 63
 """Of a node: those of an instance are bits of a signed number of 64."""
@@ -49,13 +50,13 @@ class Batch:
     """(I,): the job of each instance, in the order of the queue; those that there are nodes enough with room for."""
     parts: IntArray  # (I,): how many instances the job has, at its first one; 0 at the others
     type_of: IntArray  # (I,)
-    requests: IntArray  # (T, 7): columns as in `Request`
+    requests: IntArray  # (T, 5): columns as in `Request`
     nodes: IntArray  # (N,): their numbers in the cluster
     free_cpu: IntArray  # (N,)
     free_mem: IntArray  # (N,)
     free_milli: IntArray  # (N, G); −1 where there is no GPU
     free_gpu_mem: IntArray  # (N, G)
-    model_bits: IntArray  # (N,): the bit of each node's GPU model
+    models: IntArray  # (N,): the number of each node's GPU model
     fit: NDArray[np.bool_]  # (T, N): whether the type fits on the node as it is now
     capacity_milli: int
     """Of all GPUs of the cluster, taken or not: what utilisation is measured by."""
@@ -83,32 +84,6 @@ class Batch:
                 indices = [index for index in range(bits.bit_length()) if bits >> index & 1] or [NO_GPU]
                 slots += [GpuSlot(number, index) for index in indices]
             yield Placement(self.jobs[at], tuple(slots), self.jobs[at].share)
-
-
-class Fits:
-    """Which request types fit on which nodes, kept up with a cluster: only nodes that change are looked at."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._rows: dict[int, int] = {}
-        self._fit = np.zeros((16, len(cluster.nodes)), dtype=np.bool_)
-        self._marks = cluster.marks()
-
-    def of(self, types: Sequence[int]) -> NDArray[np.bool_]:
-        """(types, N): whether each fits on each node as it is now."""
-        cluster = self.cluster
-        changed = cluster.changed_since(self._marks)
-        if len(changed) and self._rows:
-            known = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
-            kernels.fit_on(cluster.block, cluster.requests, known, changed, self._fit)
-        for number in types:
-            if number not in self._rows:
-                row = self._rows[number] = len(self._rows)
-                if row == len(self._fit):
-                    self._fit = np.concatenate([self._fit, np.zeros_like(self._fit)])
-                asked, everywhere = np.array([number]), np.arange(len(cluster.nodes))
-                kernels.fit_on(cluster.block, cluster.requests, asked, everywhere, self._fit[row : row + 1])
-        return self._fit[[self._rows[number] for number in types]]
 
 
 def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) -> Batch:
@@ -148,7 +123,7 @@ def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) ->
         free_mem=cluster.free.mem_mib[nodes],
         free_milli=cluster.free.milli[nodes],
         free_gpu_mem=cluster.free.gpu_mem_mib[nodes],
-        model_bits=cluster.node_models[nodes],
+        models=cluster.node_models[nodes],
         fit=np.ascontiguousarray(fit[:, nodes]),
         capacity_milli=int(np.maximum(cluster.capacity.milli, 0).sum()),
         lost=tuple(lost),
@@ -177,8 +152,6 @@ def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
     requests[:, MILLI] *= requests[:, GPUS]
     requests[:, GPU_MEM] *= requests[:, GPUS]
     requests[:, GPUS] = np.minimum(requests[:, GPUS], 1)
-    requests[:, MODELS] = -1
-    requests[:, LABELS] = 0
     return Batch(
         jobs=tuple(jobs),
         parts=np.ones(len(jobs), dtype=np.int64),
@@ -189,7 +162,7 @@ def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
         free_mem=np.array([cluster.free.mem_mib[up].sum()], dtype=np.int64),
         free_milli=np.array([[np.maximum(cluster.free.milli[up], 0).sum()]], dtype=np.int64),
         free_gpu_mem=np.array([[np.maximum(cluster.free.gpu_mem_mib[up], 0).sum()]], dtype=np.int64),
-        model_bits=np.array([-1], dtype=np.int64),
+        models=np.zeros(1, dtype=np.int64),
         fit=np.ones((len(requests), 1), dtype=np.bool_),
         capacity_milli=int(np.maximum(cluster.capacity.milli, 0).sum()),
         lost=(),
@@ -198,7 +171,7 @@ def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
 
 def shortage_of(job: Job, cluster: Cluster) -> Shortage:
     """What a job that fits nowhere is short of: the first thing that no node left has enough of."""
-    gpus, milli, gpu_mem, cpu, mem, _, _ = cluster.row(job)
+    gpus, milli, gpu_mem, cpu, mem = cluster.row(job)
     left = np.maximum(cluster.free.milli, 0)
     able = (cluster.free.milli >= milli).sum(axis=1)
     with_mem = ((cluster.free.milli >= milli) & (cluster.free.gpu_mem_mib >= gpu_mem)).sum(axis=1)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from berth.cluster import Cluster, Queue
+from berth.cluster.fits import Fits
 from berth.model import FOREVER_MS, Job, Placement, WakeAt, placement_of
-from berth.policies.genetic.batch import Batch, Fits, batch_of
+from berth.policies.genetic.batch import Batch, batch_of
 from berth.policies.sort_keys import as_queued
 
 __all__ = ["Batching"]

@@ -1,7 +1,7 @@
 """Solutions of a batch that know what is left on every node, so that a change costs what it changes.
 
-Letters: I instances, T request types, N nodes, G GPU slots of the largest node, M typical requests, K sizes of
-them. A solution says where each instance is, GPU by GPU; every solution is one that could be carried out.
+Letters: I instances, T request types, N nodes, G GPU slots of the largest node, M typical requests of A columns, K
+sizes of them. A solution says where each instance is, GPU by GPU; every solution is one that could be carried out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Packing(NamedTuple):
 
     parts: IntArray  # (I,): how many instances its job has, at the first one; 0 at the others
     type_of: IntArray  # (I,)
-    requests: IntArray  # (T, 7)
+    requests: IntArray  # (T, 5)
     use: FloatArray  # (T,): what one GPU of the type is used, as a fraction; what its profile says
     worth: FloatArray  # (I,): what placing the instance is worth, in GPUs
     size: FloatArray  # (I,): what makes the job of an instance hard to place: the largest go first
@@ -40,8 +40,8 @@ class Packing(NamedTuple):
     milli: IntArray  # (N, G)
     gpu_mem: IntArray  # (N, G)
     used: FloatArray  # (N, G): how much each GPU is used already, as a fraction
-    bits: IntArray  # (N,): the model of the node
-    typical: IntArray  # (M, 5)
+    models: IntArray  # (N,): the number of each node's GPU model
+    typical: IntArray  # (M, A)
     weight: FloatArray  # (M,)
     sizes: IntArray  # (K,)
     stranding: float  # what a GPU is worth that typical requests could not use
@@ -88,7 +88,7 @@ def burden(p: Packing, s: Solution, node: int) -> float:
     value = 0.0
     if p.stranding > 0.0:
         stranded = node_fragmentation(
-            s.cpu[node], s.milli, node, p.bits[node], -1, 0, p.typical, p.weight, p.sizes, s.parts
+            s.cpu[node], s.milli, node, p.models[node], -1, 0, p.typical, p.weight, p.sizes, s.parts
         )
         value = p.stranding * stranded / 1000.0
     if p.contention > 0.0:
@@ -138,7 +138,7 @@ def consider(p: Packing, s: Solution, kind: int, node: int) -> None:
                     cpu_after,
                     s.milli,
                     node,
-                    p.bits[node],
+                    p.models[node],
                     index,
                     has - milli,
                     p.typical,
@@ -168,7 +168,7 @@ def consider(p: Packing, s: Solution, kind: int, node: int) -> None:
             cost += p.contention * contended(s.used[node, index] + p.use[kind] * takes)
     if p.stranding > 0.0:
         stranded = node_fragmentation(
-            cpu_after, s.row, 0, p.bits[node], -1, 0, p.typical, p.weight, p.sizes, s.parts
+            cpu_after, s.row, 0, p.models[node], -1, 0, p.typical, p.weight, p.sizes, s.parts
         )
         cost += p.stranding * stranded / 1000.0
     s.cost[kind, node] = cost + tight

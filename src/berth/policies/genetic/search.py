@@ -16,7 +16,7 @@ from berth.cluster import Cluster
 from berth.cluster.kernels import CPU, GPUS, MILLI
 from berth.policies.genetic.batch import Batch
 from berth.policies.genetic.nodes import numbers_among, numbers_of, on_nodes, worth_a_look
-from berth.policies.genetic.packing_kernels import Packing, Solution, prepare
+from berth.policies.genetic.packing_kernels import Packing, Solution, add, prepare
 from berth.policies.genetic.random_kernels import seeded
 from berth.policies.genetic.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
 from berth.policies.genetic.settings import GeneticSettings
@@ -80,7 +80,7 @@ def packing_of(
         milli=batch.free_milli,
         gpu_mem=batch.free_gpu_mem,
         used=_used(batch, cluster, profiles),
-        bits=np.ascontiguousarray(batch.model_bits),
+        models=np.ascontiguousarray(batch.models),
         typical=np.ascontiguousarray(typical.requests[top]),
         weight=weight / max(weight.sum(), 1e-300),
         sizes=typical.sizes,
@@ -117,7 +117,8 @@ def search(
     """
     budget = budget or TimeBudget(settings.budget_ms)
     count, length = settings.population, len(packing.type_of)
-    empty, kept = worth_a_look(packing, _empty(packing))
+    everywhere, all_empty = packing, _empty(packing)
+    empty, kept = worth_a_look(packing, all_empty)
     packing = on_nodes(packing, kept)
     hints = [numbers_among(kept, hint) for hint in hints]
     pool = ThreadPoolExecutor(settings.threads) if settings.threads > 1 and length >= SMALL else None
@@ -150,10 +151,18 @@ def search(
     best = int(np.argmax(values))
     # A change may have passed over a node: what fits all the same is placed.
     largest = np.argsort(-packing.size, kind="stable")
-    value = build(packing, solutions[best], largest, np.full(length, -1, dtype=np.int64), BY_COST)
+    nowhere = np.full(length, -1, dtype=np.int64)
+    value = build(packing, solutions[best], largest, nowhere, BY_COST)
+    node, devices = numbers_of(kept, solutions[best].node), solutions[best].devices
+    if len(kept) < len(all_empty.version) and (node < 0).any():  # others may have room
+        whole = _copy(all_empty, (*seed, 0))
+        for at in np.flatnonzero(node >= 0).tolist():
+            add(everywhere, whole, at, int(node[at]), int(devices[at]))
+        value = build(everywhere, whole, largest, nowhere, BY_COST)
+        node, devices = whole.node, whole.devices
     return Found(
-        numbers_of(kept, solutions[best].node),
-        solutions[best].devices,
+        node,
+        devices,
         float(value),
         np.array(history),
         np.array([numbers_of(kept, solution.node) for solution in solutions]),
@@ -271,7 +280,7 @@ def _empty(packing: Packing) -> Solution:
         nodes=integers[5],
         versions=integers[6],
     )
-    columns = (packing.cpu, packing.mem, packing.bits, *packing.milli.T, *packing.gpu_mem.T)
+    columns = (packing.cpu, packing.mem, packing.models, *packing.milli.T, *packing.gpu_mem.T)
     state = np.stack([*columns, *(packing.used.T * 1e6).astype(np.int64)], axis=1)
     fitting = np.packbits(packing.fit, axis=0).T
     like: dict[bytes, int] = {}

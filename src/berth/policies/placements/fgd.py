@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from berth.cluster import Cluster
 from berth.errors import PolicyError
 from berth.model import GpuSlot, Job
 from berth.policies.placements import score_kernels
+from berth.policies.placements.score_kernels import MODEL_BITS
 from berth.policies.placements.scored import Scored, Typical
 from berth.policies.protocol import Setting
 
@@ -69,13 +70,13 @@ def typical_requests(workload: Iterable[Job], cluster: Cluster) -> Typical:
     if not total:
         return Typical()
     sizes = sorted({key[1] for key in counts})
-    taken: list[tuple[int, int, int, int, int]] = []
+    taken: list[tuple[int, ...]] = []
     weights: list[float] = []
     covered = 0
     for (cpu, milli, gpus, _, models), number in sorted(
         counts.items(), key=lambda item: (item[1], item[0]), reverse=True
     ):
-        taken.append((gpus, milli, cpu, cluster.model_bits(models), sizes.index(milli)))
+        taken.append((gpus, milli, cpu, sizes.index(milli), *_words_of_models(models, cluster)))
         weights.append(number / total)
         covered += number
         if covered * 100 >= COVERED_PCT * total:
@@ -84,3 +85,13 @@ def typical_requests(workload: Iterable[Job], cluster: Cluster) -> Typical:
     if len(taken) < len(counts):
         weight = weight / (covered / total)
     return Typical(np.array(taken, dtype=np.int64), weight, np.array(sizes, dtype=np.int64))
+
+
+def _words_of_models(models: Sequence[str], cluster: Cluster) -> list[int]:
+    """A bit for each GPU model of the cluster that is allowed, in words; every one for no names."""
+    numbers = [cluster.models[name] for name in models if name in cluster.models] if models else None
+    words = []
+    for first in range(0, len(cluster.models) + 1, MODEL_BITS):
+        there = range(first, first + MODEL_BITS)
+        words.append(sum(1 << number - first for number in there if numbers is None or number in numbers))
+    return words

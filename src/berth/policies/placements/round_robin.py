@@ -61,7 +61,7 @@ class RoundRobin:
 @compiled
 def next_in_turn(
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 11)
+    requests: IntArray,  # (≥ number + 1, ≥ 10)
     number: int,
     first_node: int,
     first_index: int,  # on the first node, a request for one GPU looks at this slot and those behind it

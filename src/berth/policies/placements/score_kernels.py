@@ -1,8 +1,8 @@
 """What Numba compiles for placements: which node and which of its GPUs suit a request best, by formula.
 
-Letters: N nodes, G GPU slots of the largest node, T request types in a cache, M typical requests, K different
-sizes of them. A placement is a number here (`BEST_FIT` …); its formula stands in the docstring of its class and in
-`node_score`.
+Letters: N nodes, G GPU slots of the largest node, T request types in a cache, M typical requests of A columns, K
+different sizes of them. A placement is a number here (`BEST_FIT` …); its formula stands in the docstring of its class
+and in `node_score`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import math
 from typing import NamedTuple
 
 from berth.arrays import FloatArray, IntArray, compiled
-from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MILLI, choose_devices, compiled_arrays_of, fits
+from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MILLI, MODEL, choose_devices, compiled_arrays_of, fits
 
 __all__ = [
-    "ANY_FIT", "BEST_FIT", "DOT_PRODUCT", "FGD", "GPU_CLUSTERING", "GPU_PACKING", "SIZES", "UNFIT", "WORST_FIT",
+    "ANY_FIT", "BEST_FIT", "DOT_PRODUCT", "FGD", "GPU_CLUSTERING", "GPU_PACKING", "MODELS", "MODEL_BITS",
+    "SIZES", "UNFIT", "WORST_FIT",
     "Kept", "best_node", "first_node", "fragmentation_ratios_pct", "kept_in", "kept_size", "node_fragmentation",
 ]  # fmt: skip
 
@@ -23,14 +24,20 @@ ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = ra
 UNFIT = -1
 """The score of a node that a request does not fit on."""
 
-SIZES = 7
-"""So many numbers stand before the arrays of `Kept`: T, N, G, M, K, and CPU and GPU milli of the largest node."""
+SIZES = 8
+"""So many numbers stand before the arrays of `Kept`: T, N, G, M, A, K, and CPU and GPU milli of the largest node."""
+
+MODELS = 4
+"""The first column of a typical request with bits for the GPU models that it may run on; each has `MODEL_BITS`."""
+
+MODEL_BITS = 32
+"""A power of two: kernels divide by it with a shift."""
 
 
 class Kept(NamedTuple):
     """What a placement by score keeps of a cluster, as it lies in one array."""
 
-    typical: IntArray  # (M, 5): GPUs, milli, CPU, models, place of its milli among `sizes`
+    typical: IntArray  # (M, A): GPUs, milli, CPU, place of its milli among `sizes`, and from `MODELS` on its models
     sizes: IntArray  # (K,): the different milli of typical requests
     parts: IntArray  # (K,), overwritten
     scratch: IntArray  # (1, G), overwritten
@@ -40,17 +47,17 @@ class Kept(NamedTuple):
     devices: IntArray  # (T, N): the slot for a request for one GPU, on the node that was the best
 
 
-def kept_size(rows: int, nodes: int, width: int, typical: int, sizes: int) -> int:
-    """How many numbers a `Kept` of these T, N, G, M and K takes."""
-    return SIZES + 5 * typical + 2 * sizes + width + nodes * (1 + 3 * rows)
+def kept_size(rows: int, nodes: int, width: int, typical: int, columns: int, sizes: int) -> int:
+    """How many numbers a `Kept` of these T, N, G, M, A and K takes."""
+    return SIZES + columns * typical + 2 * sizes + width + nodes * (1 + 3 * rows)
 
 
 def kept_in(kept: IntArray) -> Kept:
     """Where the arrays lie; a kernel is given one array, as each costs a call a tenth of a microsecond."""
-    rows, nodes, width, typical, sizes = kept[0], kept[1], kept[2], kept[3], kept[4]
+    rows, nodes, width, typical, columns, sizes = kept[0], kept[1], kept[2], kept[3], kept[4], kept[5]
     a = SIZES
-    requests = kept[a : a + 5 * typical].reshape((typical, 5))
-    a += 5 * typical
+    requests = kept[a : a + columns * typical].reshape((typical, columns))
+    a += columns * typical
     different = kept[a : a + sizes]
     a += sizes
     parts = kept[a : a + sizes]
@@ -75,10 +82,10 @@ def node_fragmentation(
     free_cpu: int,
     milli: IntArray,  # (N, G); −1 where there is no GPU
     node: int,
-    model_bit: int,
+    model: int,  # number of the GPU model of the node
     changed: int,  # a slot to be seen with `changed_milli` left instead, or −1
     changed_milli: int,
-    typical: IntArray,  # (M, 5): GPUs, milli, CPU, models, place of its milli among `sizes`
+    typical: IntArray,  # (M, A)
     weight: FloatArray,  # (M,)
     sizes: IntArray,  # (K,): the different milli of typical requests
     parts: IntArray,  # (K,), overwritten
@@ -108,6 +115,8 @@ def node_fragmentation(
     no_access = 0.0
     if total == 0:
         return 0.0
+    word = MODELS + (model >> 5)
+    bit = model & 31
     for m in range(typical.shape[0]):
         gpus = typical[m, 0]
         enough_cpu = free_cpu >= typical[m, 2]
@@ -116,7 +125,7 @@ def node_fragmentation(
                 cpu_fits += weight[m] * total
             else:
                 cpu_short += weight[m] * total
-        elif (typical[m, 3] & model_bit) == 0:
+        elif (typical[m, word] >> bit) & 1 == 0:
             no_access += weight[m] * total
         else:
             enough_gpu = largest >= typical[m, 1]
@@ -127,7 +136,7 @@ def node_fragmentation(
                     fitting += left >= typical[m, 1]
                 enough_gpu = fitting >= gpus
             if enough_gpu and enough_cpu:
-                lack_gpu += weight[m] * parts[typical[m, 4]]
+                lack_gpu += weight[m] * parts[typical[m, 3]]
             elif enough_cpu:
                 lack_gpu += weight[m] * total
             elif enough_gpu:
@@ -159,7 +168,7 @@ def fgd_score(
     """
     width = free_milli.shape[1]
     cpu_after = free_cpu[node] - request[CPU]
-    bit = traits[node, 0]
+    model = traits[node, MODEL]
     milli = request[MILLI]
     gpus = request[GPUS]
     if gpus == 1:
@@ -177,7 +186,7 @@ def fgd_score(
             if seen:
                 continue
             after = node_fragmentation(
-                cpu_after, free_milli, node, bit, index, left - milli, typical, weight, sizes, parts
+                cpu_after, free_milli, node, model, index, left - milli, typical, weight, sizes, parts
             )
             score = int(100.0 / (1.0 + math.exp(-(before - after) / 1000.0)))
             if score > best:
@@ -190,7 +199,7 @@ def fgd_score(
         if wanted > 0 and scratch[0, index] >= milli and free_gpu_mem[node, index] >= request[GPU_MEM]:
             scratch[0, index] -= milli
             wanted -= 1
-    after = node_fragmentation(cpu_after, scratch, 0, bit, -1, 0, typical, weight, sizes, parts)
+    after = node_fragmentation(cpu_after, scratch, 0, model, -1, 0, typical, weight, sizes, parts)
     return int(100.0 / (1.0 + math.exp(-(before - after) / 1000.0))), -1
 
 
@@ -263,7 +272,7 @@ def node_score(
 def best_node(
     placement: int,
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 11)
+    requests: IntArray,  # (≥ number + 1, ≥ 10)
     number: int,
     row: int,
     kept: IntArray,  # a `Kept`, written
@@ -299,7 +308,7 @@ def best_node(
                         free_cpu[node],
                         free_milli,
                         node,
-                        traits[node, 0],
+                        traits[node, MODEL],
                         -1,
                         0,
                         typical,
@@ -340,7 +349,7 @@ def best_node(
 @compiled
 def first_node(
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 11)
+    requests: IntArray,  # (≥ number + 1, ≥ 10)
     number: int,
     row: int,
     all_seen: IntArray,  # (T, G + 2 + N), written: of a request, the slots on the node returned, ascending; no node
@@ -376,8 +385,8 @@ def first_node(
 def fragmentation_ratios_pct(
     cpu: IntArray,  # (N,): CPU of each node, empty; overwritten
     milli: IntArray,  # (N, G): GPU milli of each slot, empty, −1 where there is no GPU; overwritten
-    bits: IntArray,  # (N,): bit of each node's model
-    typical: IntArray,  # (M, 5)
+    models: IntArray,  # (N,): number of each node's GPU model
+    typical: IntArray,  # (M, A)
     weight: FloatArray,  # (M,)
     sizes: IntArray,  # (K,)
     parts: IntArray,  # (K,), overwritten
@@ -393,7 +402,7 @@ def fragmentation_ratios_pct(
     idle = 0
     for node in range(nodes):
         by_node[node] = node_fragmentation(
-            cpu[node], milli, node, bits[node], -1, 0, typical, weight, sizes, parts
+            cpu[node], milli, node, models[node], -1, 0, typical, weight, sizes, parts
         )
         for index in range(width):
             idle += max(0, milli[node, index])
@@ -405,7 +414,7 @@ def fragmentation_ratios_pct(
                 milli[node, step_slot[step]] -= step_milli[step]
                 idle -= step_milli[step]
             by_node[node] = node_fragmentation(
-                cpu[node], milli, node, bits[node], -1, 0, typical, weight, sizes, parts
+                cpu[node], milli, node, models[node], -1, 0, typical, weight, sizes, parts
             )
         # Four sums at a time: one alone would wait for each addition to end before the next.
         first, second, third, fourth = 0.0, 0.0, 0.0, 0.0

@@ -25,8 +25,10 @@ CACHE_BYTES = 128 * 2**20
 class Typical:
     """The requests that a formula takes as usual, and how usual each is. Letters as in `score_kernels`."""
 
-    requests: IntArray = field(default_factory=lambda: np.zeros((0, 5), dtype=np.int64))
-    """(M, 5): GPUs, milli of each, CPU milli, bits of the GPU models allowed, place of its milli in `sizes`."""
+    requests: IntArray = field(
+        default_factory=lambda: np.zeros((0, score_kernels.MODELS + 1), dtype=np.int64)
+    )
+    """(M, A): GPUs, milli of each, CPU milli, place of its milli in `sizes`, and bits of the GPU models allowed."""
     weight: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(M,): the part of the workload that asks so."""
     sizes: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -132,7 +134,7 @@ class Scored:
         counted = cluster.capacity.cpu_milli[cluster.capacity.cpu_milli < UNCOUNTED]
         cpu = counted.max(initial=1)
         gpu = np.maximum(cluster.capacity.milli, 0).sum(axis=1).max()
-        sizes = rows, nodes, width, len(typical.requests), len(typical.sizes)
+        sizes = rows, nodes, width, *typical.requests.shape, len(typical.sizes)
         kept = np.zeros(score_kernels.kept_size(*sizes), dtype=np.int64)
         kept[: score_kernels.SIZES] = *sizes, max(1, cpu), max(1, gpu)
         arrays = score_kernels.kept_in(kept)

@@ -76,7 +76,9 @@ class Easy:
                     state.went_before(job, slots, now_ms)
             elif job.patience_ms != 0:
                 heads[job.labels] = job
-                if not cluster.labels or all(is_held_up(labels, heads) for labels in labels_waiting(queue)):
+                if not cluster.has_labels or all(
+                    is_held_up(labels, heads) for labels in labels_waiting(queue)
+                ):
                     break
         state.keep_reservations_of(heads.values())
         if heads and len(queue) > len(heads):

@@ -19,7 +19,8 @@ class Ordered:
 
     The order is strict: no job overtakes the first one, so that large jobs do not starve. A job whose patience
     is nothing does not hold up the others: if it does not fit at once it is leaving. Where nodes carry labels, a
-    job holds up only those that could take a node which it could take, as each partition has a queue of its own.
+    job holds up only those that could take a node which it could take, as each partition has a queue of its own. Jobs
+    of users for whom nodes are reserved now are not held up by others.
     """
 
     def __init__(self, order: Order, place: Place) -> None:
@@ -47,18 +48,18 @@ class Ordered:
         stuck, place, is_held_up = tried.stuck, self.place, tried.partitions.is_held_up
         blocked: set[Labels] = set()
         for job in self.order(queue, cluster, now_ms):
-            if blocked and is_held_up(job.labels, blocked):
+            if blocked and is_held_up(job.labels, blocked) and job.user not in cluster.reserving:
                 continue
             slots = None if stuck.get(job.id) is job else place(job, cluster)
             if slots is not None:
                 yield placement_of(job, slots)
             elif job.patience_ms != 0:
                 stuck[job.id] = job
-                if not cluster.labels:
+                if not (cluster.has_labels or cluster.reserving):
                     tried.first = job if self._as_queued else None
                     return
                 blocked.add(job.labels)
-                if all(is_held_up(labels, blocked) for labels in labels_waiting(queue)):
+                if not cluster.reserving and all(is_held_up(one, blocked) for one in labels_waiting(queue)):
                     return
 
 

@@ -2,8 +2,8 @@
 
 Only `id`, `submit_ms` and `work_ms` must be there; another column that is absent, or empty in a row, has the
 default of its field. `share_milli` and `share_mem_mib` are the two halves of the share; `models`, `labels` and
-`after` are split by `|`; `keeps_work` is `true` or `false`. A `work_ms` of 1152921504606846976 (2⁶⁰) stands for
-a job that never ends.
+`after` are split by `|`, and so is `elastic`, of numbers of GPUs with their speeds: `1:400|2:700|4:1000`; `keeps_work`
+is `true` or `false`. A `work_ms` of 1152921504606846976 (2⁶⁰) stands for a job that never ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 from berth.errors import TraceError
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.model import WHOLE_GPU, Job, Share
-from berth.traces.fields import Field, Limits, amount, count, flag, integer, names, text
+from berth.traces.fields import Field, Limits, amount, count, elastic, flag, integer, names, text
 from berth.traces.table import Table
 from berth.traces.writing import write_table
 
@@ -52,6 +52,7 @@ _SCHEMA: Final = {
     "virtual_cluster": "VARCHAR",
     "deadline_ms": "BIGINT",
     "after": "VARCHAR[]",
+    "elastic": "VARCHAR",
 }
 COLUMNS: Final = tuple(_SCHEMA)
 _CHUNK_ROWS = 250_000
@@ -112,7 +113,13 @@ class NativeReader:
             return "gpus", f"at most {nodes * most}, as no node has more than {most} GPUs"
         if job_id in self._seen:
             return "id", "an id that no row above has"
-        return None if job_id not in values[-1] else ("after", "ids of other jobs")
+        if (sizes := values[-1]) and dict(sizes).get(gpus) != 1000:
+            return "elastic", f"the speed 1000 on {gpus} GPUs, which the job asks for"
+        if sizes and nodes > 1:
+            return "elastic", "nothing for a job on a number of nodes that is given"
+        if sizes and most is not None and nodes == 1 and sizes[0][0] > most:
+            return "elastic", f"a least number of at most {most}, as no node has more GPUs"
+        return None if job_id not in values[-2] else ("after", "ids of other jobs")
 
     def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
         return row[1]
@@ -142,6 +149,7 @@ def _fields(limits: Limits) -> dict[str, Field[Any]]:
         text("virtual_cluster"),
         amount("deadline_ms"),
         names("after", what="ids of jobs"),
+        elastic("elastic", at_most=limits.gpus),
     )
     return {f.name: f.or_else(_DEFAULTS[f.name]) if f.name in _DEFAULTS else f for f in known}
 
@@ -169,4 +177,5 @@ def _row(job: Job, path: str) -> tuple[object, ...]:
         *(job.cpu_milli, job.mem_mib, "|".join(job.models), "|".join(job.labels), job.priority),
         *(job.time_limit_ms, job.estimate_ms, job.retries, str(job.keeps_work).lower(), job.patience_ms),
         *(job.virtual_cluster, job.deadline_ms, "|".join(job.after)),
+        "|".join(f"{size}:{speed}" for size, speed in job.elastic),
     )

@@ -1,0 +1,150 @@
+"""Elastic jobs: how many GPUs each has is decided anew from time to time, by what one more is worth to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from berth.cluster import Cluster, Queue, Running
+from berth.errors import SettingError
+from berth.model import Evict, Job, Placement, WakeAt, placement_of, sized
+from berth.policies.options import settings_from
+from berth.policies.placements.by_score import BestFit
+from berth.policies.protocol import Setting
+
+__all__ = ["Elastic", "ElasticSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticSettings:
+    """When sizes change."""
+
+    round_ms: int = 300_000
+    """Sizes of running jobs are looked at anew at whole multiples of this, as each change costs a restart."""
+    gain: float = 1.2
+    """A running job is given more GPUs only if it gets so many times as fast."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.round_ms <= 86_400_000:
+            raise SettingError(f"round_ms is {self.round_ms}; expected from 1 to 86,400,000")
+        if not 1 <= self.gain <= 1000:
+            raise SettingError(f"gain is {self.gain:g}; expected from 1 to 1,000")
+
+
+class Elastic:
+    """Give every job its least number of GPUs, and each GPU that is left to the job that it helps most.
+
+    What a GPU is worth to a job is by how much faster it gets, as a multiple of its speed on its least number; the goal
+    of Qiao et al., "Pollux", OSDI 2021, and of Jayaram Subramanya et al., "Sia", SOSP 2023, which solve it by search
+    and by an integer program, here one step after another. Running jobs change at rounds alone, by an eviction and a
+    new start, so that they are to keep their work (`keeps_work`); others keep the GPUs that they have. Strict as
+    `fifo`: a job that does not get its least holds up those behind it.
+    """
+
+    draws = False
+    resizes = True
+
+    def __init__(self, setting: Setting | None = None, settings: ElasticSettings | None = None) -> None:
+        self.settings = settings or ElasticSettings()
+        self._place = BestFit(setting)
+
+    @classmethod
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> Elastic:
+        """Made with the settings in a policy's name: those of `ElasticSettings`."""
+        return cls(setting, settings_from(ElasticSettings, options))
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict | WakeAt]:
+        """Yield evictions of those that change, and placements."""
+        round_ms = self.settings.round_ms
+        last_round = cluster.memo.get(self, -1)
+        wanted: dict[str, int] = {}
+        if now_ms // round_ms > last_round:
+            cluster.memo[self] = now_ms // round_ms
+            wanted = self._targets(queue, cluster)
+            changed = [run.job for run in cluster.running.values() if self._changes(run, wanted)]
+            for job in changed:
+                yield Evict(job)
+            for job in sorted(changed, key=lambda job: job.submit_ms):
+                yield from self._started(job, wanted[job.id], cluster)
+        waiting = list(queue)
+        for job in sorted(waiting, key=lambda job: job.submit_ms) if wanted else waiting:
+            placed = list(self._started(job, wanted.get(job.id, job.gpus), cluster))
+            yield from placed
+            if not placed and job.patience_ms != 0:
+                break
+        if any(_resizable(run) for run in cluster.running.values()):
+            yield WakeAt((now_ms // round_ms + 1) * round_ms)
+
+    def _started(self, job: Job, most: int, cluster: Cluster) -> Iterator[Placement]:
+        """The job on as many GPUs as it may have, and fewer where so many do not fit."""
+        for gpus in sorted({size for size, _ in job.elastic} or {job.gpus}, reverse=True):
+            if gpus <= most or gpus == _least(job):
+                on = sized(job, gpus)
+                slots = self._place(on, cluster)
+                if slots is not None:
+                    yield placement_of(on, slots)
+                    return
+
+    def _changes(self, run: Running, wanted: dict[str, int]) -> bool:
+        """Whether a running job is to have fewer GPUs, or so many more that it is worth a restart."""
+        target = wanted.get(run.job.id)
+        if target is None or target == run.job.gpus:
+            return False
+        speeds = dict(run.job.elastic)
+        return target < run.job.gpus or speeds[target] >= self.settings.gain * speeds[run.job.gpus]
+
+    def _targets(self, queue: Queue, cluster: Cluster) -> dict[str, int]:
+        """How many GPUs each elastic job is to have that waits or may be resized, by its id."""
+        free_milli = cluster.free_total_milli
+        mine: list[Job] = []
+        for run in cluster.running.values():
+            if _resizable(run):
+                mine.append(run.job)
+                free_milli += 1000 * run.job.gpus
+        free = free_milli // 1000
+        sizes: dict[str, int] = {}
+        for job in mine:  # what runs goes on
+            sizes[job.id] = _least(job)
+            free -= _least(job)
+        for job in sorted(queue, key=lambda job: job.submit_ms):
+            needed = _least(job) if job.elastic else -(-job.gpus * job.share.milli // 1000)
+            if needed > free:
+                break
+            free -= needed
+            if job.elastic:
+                sizes[job.id] = needed
+                mine.append(job)
+        while free > 0:
+            steps = [step for job in mine if (step := _best_step(job, sizes[job.id], free)) is not None]
+            if not steps:
+                break
+            _, _, job_id, size = max(steps)
+            free -= size - sizes[job_id]
+            sizes[job_id] = size
+        return sizes
+
+
+def _least(job: Job) -> int:
+    """The fewest GPUs that it can run on."""
+    return job.elastic[0][0] if job.elastic else job.gpus
+
+
+def _resizable(run: Running) -> bool:
+    """Whether it can be stopped and started on another number of GPUs without losing its work."""
+    return bool(run.job.elastic) and run.job.keeps_work and not run.shared
+
+
+def _best_step(job: Job, gpus: int, free: int) -> tuple[float, int, str, int] | None:
+    """The next larger size that is worth most for each GPU more: its worth, what settles ties, the job, the size."""
+    speeds = dict(job.elastic)
+    steps = [
+        (
+            (speeds[size] - speeds[gpus]) / speeds[job.elastic[0][0]] / (size - gpus),
+            -job.submit_ms,
+            job.id,
+            size,
+        )
+        for size in speeds
+        if gpus < size <= gpus + free and speeds[size] > speeds[gpus]
+    ]
+    return max(steps, default=None)

@@ -1,0 +1,141 @@
+"""Elastic jobs: on how many GPUs they start, how fast they are there, and what resizing keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.cluster import Cluster
+from berth.cluster.outages import Recovery
+from berth.engine import simulate
+from berth.errors import SimulationError, TraceError
+from berth.model import Event, Job, Node, sized
+from berth.traces import read
+from berth.traces.readers.native import write_csv
+
+SPEEDS = ((1, 400), (2, 600), (4, 1000))
+
+
+def elastic(name: str, submit_ms: int, work_ms: int, gpus: int = 4) -> Job:
+    return Job(name, submit_ms, work_ms, gpus=gpus, elastic=SPEEDS, keeps_work=True, cpu_milli=4000)
+
+
+def told(events: list[Event]) -> list[tuple[int, str, str, int]]:
+    return [
+        (event.time_ms, event.kind.value, event.job.id, len(event.slots))
+        for event in events
+        if event.kind != "submit"
+    ]
+
+
+def test_a_job_shrinks_for_one_that_waits_and_grows_when_it_ends() -> None:
+    jobs = [elastic("a", 0, 10_000), elastic("b", 1_500, 1_200)]
+    events = list(simulate(jobs, Cluster([Node("n", gpus=4)]), "elastic?round_ms=1000"))
+    assert told(events) == [
+        (0, "start", "a", 4),
+        (2_000, "evict", "a", 4),  # 2,000 of its 10,000 ms are done
+        (2_000, "start", "a", 2),
+        (2_000, "start", "b", 2),
+        (4_000, "finish", "b", 2),  # 1,200 ms of work at 600 per mille
+        (4_000, "evict", "a", 2),  # 3,200 are done
+        (4_000, "start", "a", 4),
+        (10_801, "finish", "a", 4),  # rounded up at each change
+    ]
+
+
+def test_other_policies_start_it_on_what_it_asks_for_or_on_what_can_be() -> None:
+    events = told(list(simulate([elastic("a", 0, 600)], Cluster([Node("n", gpus=3)]), "fifo")))
+    assert events == [(0, "start", "a", 2), (1_000, "finish", "a", 2)]
+
+
+def test_a_job_whose_least_does_not_fit_is_rejected() -> None:
+    job = Job("a", 0, 600, gpus=4, elastic=((2, 600), (4, 1000)))
+    _, event = simulate([job], Cluster([Node("n", gpus=1)]), "elastic")
+    assert (event.kind, event.reason) == ("reject", "never-fits")
+
+
+@settings(max_examples=25)
+@given(
+    jobs=st.lists(
+        st.tuples(st.integers(0, 4_000), st.integers(1, 5_000), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+    restart_ms=st.sampled_from((0, 50)),
+)
+def test_every_job_does_its_work_on_sizes_that_it_can_run_on(
+    jobs: list[tuple[int, int, bool, bool]], restart_ms: int
+) -> None:
+    speeds = ((1, 500), (2, 1000), (4, 1500))
+    made = [
+        Job(f"j{at}", submit_ms, work_ms, gpus=2, elastic=speeds if bends else (), keeps_work=keeps)
+        for at, (submit_ms, work_ms, bends, keeps) in enumerate(sorted(jobs))
+    ]
+    done: dict[str, int] = {}
+    began: dict[str, tuple[int, int]] = {}
+    finished = []
+    cluster = Cluster([Node("a", gpus=4), Node("b", gpus=2)])
+    held = 0
+    for event in simulate(
+        made, cluster, "elastic?round_ms=700&gain=1", recovery=Recovery(restart_ms=restart_ms)
+    ):
+        job = event.job
+        if event.kind == "start":
+            speed = dict(job.elastic).get(len(event.slots), 1000)
+            assert len(event.slots) in (dict(job.elastic) or {2: 0})
+            began[job.id] = event.time_ms, speed
+            held += len(event.slots)
+        elif event.slots:
+            start_ms, speed = began[job.id]
+            done[job.id] = done.get(job.id, 0) + (event.time_ms - start_ms) * speed
+            held -= len(event.slots)
+            if event.kind == "finish":
+                finished.append(job.id)
+            else:
+                assert event.kind == "evict"
+                assert job.elastic
+                assert job.keeps_work
+        assert 0 <= held <= 6
+    assert sorted(finished) == sorted(job.id for job in made)
+    for job in made:
+        assert done[job.id] >= (job.work_ms or 0) * 1000
+        if not restart_ms:  # no more than what rounding to a millisecond adds at each change
+            assert done[job.id] <= (job.work_ms or 0) * 1000 + 40_000
+
+
+def test_the_column_is_read_as_it_is_written(tmp_path: Path) -> None:
+    jobs = [elastic("a", 0, 10), Job("b", 1, 5)]
+    path = tmp_path / "jobs.csv"
+    write_csv(jobs, path)
+    assert "1:400|2:600|4:1000" in path.read_text()
+    assert list(read(path)) == jobs
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("4:1000|1:400", "both ascending, as in 1:400|2:1000"),
+        ("1:400|4", "both ascending"),
+        ("0:400|4:1000", "both ascending"),
+        ("1:400|2:1000", "the speed 1000 on 4 GPUs, which the job asks for"),
+    ],
+)
+def test_a_bad_column_is_refused_with_its_line(tmp_path: Path, value: str, says: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"id,submit_ms,work_ms,gpus,elastic\na,0,10,4,{value}\n")
+    with pytest.raises(TraceError) as raised:
+        list(read(path))
+    assert says in str(raised.value)
+    assert "line 2, column 'elastic'" in str(raised.value)
+
+
+def test_a_job_of_a_program_with_sizes_that_make_no_sense_is_refused() -> None:
+    job = Job("a", 0, 600, gpus=3, elastic=SPEEDS)
+    with pytest.raises(SimulationError, match="expected ascending numbers of GPUs"):
+        list(simulate([job], Cluster([Node("n", gpus=4)]), "fifo"))
+    with pytest.raises(ValueError, match="cannot run on 3 GPUs; it can on"):
+        sized(elastic("a", 0, 1), 3)
+    assert sized(elastic("a", 0, 1), 2).cpu_milli == 2000

@@ -1,0 +1,52 @@
+"""Passing over jobs that do not fit, held against trying each waiting job in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+
+from berth.cluster import Cluster, Queue
+from berth.engine import simulate
+from berth.model import Job, Node, Placement
+from berth.policies import Order, Place, make_policy
+from berth.policies.schemes.passing import Passing
+from tests.policies.test_orders import workloads
+
+
+class EachInTurn:
+    """The same, as one would say it."""
+
+    def __init__(self, order: Order, place: Place) -> None:
+        self.order, self.place = order, place
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+        for job in list(self.order(queue, cluster, now_ms)):
+            slots = self.place(job, cluster)
+            if slots is not None:
+                yield Placement(job, slots, job.share)
+
+
+@pytest.mark.parametrize("name", ["fifo+first-fit", "sjf+best-fit", "deadline-first+worst-fit"])
+@settings(max_examples=25)
+@given(jobs=workloads())
+def test_passing_starts_what_trying_each_waiting_job_in_turn_starts(name: str, jobs: list[Job]) -> None:
+    nodes = [Node("a", gpus=2), Node("b", gpus=3)]
+    passing = make_policy(f"passing+{name}")
+    assert isinstance(passing, Passing)
+    naive = EachInTurn(passing.order, passing.place)
+    assert list(simulate(jobs, Cluster(nodes), passing)) == list(simulate(jobs, Cluster(nodes), naive))
+
+
+def test_a_large_job_is_passed_over_and_waits_for_small_ones() -> None:
+    jobs = [Job("first", 0, 10), Job("large", 1, 10, gpus=2), Job("small", 2, 20), Job("last", 3, 5)]
+    started = {
+        name: [(event.job.id, event.time_ms) for event in simulate(jobs, Cluster([Node("a", 2)]), name)
+               if event.kind == "start"]
+        for name in ("first-fit", "passing+first-fit")
+    }  # fmt: skip
+    assert started == {
+        "first-fit": [("first", 0), ("large", 10), ("small", 20), ("last", 20)],
+        "passing+first-fit": [("first", 0), ("small", 2), ("last", 10), ("large", 22)],
+    }
