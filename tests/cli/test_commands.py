@@ -305,7 +305,10 @@ def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brin
             "def p(queue, cluster, now_ms):\n    raise KeyError('boom')\n    yield\n",
             "policy fails: KeyError: 'boom' (",
         ),
-        ("def p(queue, cluster, now_ms):\n    return None\n", "the policy fails: TypeError: 'NoneType'"),
+        (
+            "def p(queue, cluster, now_ms):\n    return None\n",
+            "the policy returned no decisions to go through: 'NoneType'",
+        ),
         ("def p(queue, cluster, now_ms):\n    cluster.free.milli[:] = 5\n    yield\n", "read-only"),
         ("def p(:\n", "module 'mine' fails when it is imported: SyntaxError"),
     ],
