@@ -28,7 +28,7 @@ from berth.experiments.compare.sweep import Task
 from berth.experiments.compare.workers import Turns
 from berth.experiments.genetic.utilisation_run import UseTask, _digest
 from berth.interference import make_interference
-from berth.model import Outage, Placement
+from berth.model import Outage, Placement, Reservation
 from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
 from berth.statistics.cost import Prices
 from berth.traces import read_trace
@@ -110,6 +110,7 @@ CHANGED = {
     "knowledge": "user",
     "speeds": CardSpeeds({"": {"T4": 500}}),
     "prices": Prices("EUR", {"t4": 1.0}),
+    "reservations": (Reservation((0,), ("ann",), 0, 1000),),
 }
 
 

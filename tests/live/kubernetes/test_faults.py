@@ -30,14 +30,14 @@ def test_an_api_server_that_restarts_loses_nothing(play: Played, server: Server)
         for at in range(4):
             await world.node(f"n{at}", 4)
         first = await fill(world, 0, 12)
-        async with world.scheduler() as scheduling:
+        async with world.scheduler():
             await world.until_bound(*first)
             await asyncio.to_thread(server.stop_api, signal.SIGKILL)
             await asyncio.sleep(0.5)
             await asyncio.to_thread(server.start_api)
             second = await fill(world, 12, 12)
             await world.until_bound(*first, *second, patience_s=60)
-            assert scheduling.counts.bound == 24
+        # Counted from outside: the reply to a bind may be lost with the server that did it.
         await world.check()
 
     play(test)
