@@ -1,4 +1,4 @@
-"""Elastic jobs: how many GPUs each has is decided anew from time to time, by what one more is worth to whom."""
+"""Elastic jobs: how many GPUs each has is decided anew from time to time, by what one more is worth to each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ElasticSettings:
     round_ms: int = 300_000
     """Sizes of running jobs are looked at anew at whole multiples of this, as each change costs a restart."""
     gain: float = 1.2
-    """A running job is given more GPUs only if it gets so many times as fast."""
+    """A running job is given more GPUs only if it gets at least this many times as fast."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.round_ms <= 86_400_000:
@@ -76,7 +76,7 @@ class Elastic:
             yield WakeAt((now_ms // round_ms + 1) * round_ms)
 
     def _started(self, job: Job, most: int, cluster: Cluster) -> Iterator[Placement]:
-        """The job on as many GPUs as it may have, and fewer where so many do not fit."""
+        """The job on as many GPUs as it may have, or on fewer where those do not fit."""
         for gpus in sorted({size for size, _ in job.elastic} or {job.gpus}, reverse=True):
             if gpus <= most or gpus == _least(job):
                 on = sized(job, gpus)
