@@ -69,11 +69,12 @@ static int launches(int count, char **words)
 {
     enum { ROUNDS = 200, EACH = 2000, WARM = 2000 };
     struct rusage before, after;
-    if (count > 3) {
+    int rests_too = count > 3 && atol(words[2]) > 0; /* 0 where the limited run never rested */
+    if (rests_too) {
         rest_after = launches_left = atol(words[2]);
         rest_us = atol(words[3]);
     }
-    void (*operation)(void) = count > 3 ? launch_and_rest : launch;
+    void (*operation)(void) = rests_too ? launch_and_rest : launch;
     for (int i = 0; i < WARM; i++)
         operation();
     getrusage(RUSAGE_THREAD, &before);

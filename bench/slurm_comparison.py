@@ -3,9 +3,9 @@
     python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,learned]
 
 Six slurmd of two fake GPUs each, whose kernels take turns, and applications like those of local_queue_peers.py, in an
-order of the seed. They last for 8 s and stand for jobs of hours, so that berth looks each 0.1 s rather than 5. Users
-declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down; the total time is
-from its coming up to the last end. Jobs write down what an Epilog would have measured
+order of the seed. They last for 8 s and stand for jobs of hours, so that berth looks every 0.1 s, not every 5 s.
+Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down; the total
+time is from its coming up to the last end. Jobs write down what an Epilog would have measured
 themselves: Prologs of six nodes on one machine would take its processors from the jobs.
 
     whole     `--gres=gpu:1`, Slurm's own backfill

@@ -14,7 +14,7 @@
 enum {
     CACHE = 64,
     AHEAD_NS = 200 * 1000,       /* how much a thread buys at once while others compute, */
-    AHEAD_WALL_NS = 1500 * 1000, /* else what the partition gets in so long */
+    AHEAD_WALL_NS = 1500 * 1000, /* else what the partition gets in this time */
     PROBE_EVERY_NS = 2 * 1000 * 1000,
     PROBE_VARYING_NS = 100 * 1000, /* of kernels whose launches differ */
     FIRST_WAIT_NS = 100 * 1000 * 1000,
@@ -89,8 +89,8 @@ static uint64_t wait_for_first(struct launch *launch, uint64_t *waited)
 }
 
 /* A thread that waits for its time wakes on a core that has slept, which runs slowly for a while:
-   it had better be seldom. Beside others the correction by NVML is the more exact the less is
-   bought. */
+   it should wait seldom. Beside others it buys little at once, because the correction by NVML is
+   the more exact then. */
 static uint64_t ahead_ns(const struct device *device)
 {
     return share_contended(device) ? AHEAD_NS : share_within(device, AHEAD_WALL_NS);

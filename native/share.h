@@ -8,7 +8,7 @@
 bool share_limits(const struct device *device);
 /* Buys GPU time and waits until it begins. */
 void share_buy(struct device *device, uint64_t ns);
-/* How much the partition gets of so long. */
+/* How much GPU time the partition gets in `wall_ns`. */
 uint64_t share_within(const struct device *device, uint64_t wall_ns);
 /* Charges the difference to what was charged; does not wait. */
 void share_correct(struct device *device, int64_t ns);

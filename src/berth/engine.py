@@ -197,8 +197,8 @@ class _Run:
             )
 
     def _will_go_on(self) -> bool:
-        """Whether a job is still to come or to end, however many instants pass until then."""
-        return self.more_jobs or bool(self.ends)
+        """Whether a job is still to come or to end, or nodes to come back, however many instants pass until then."""
+        return self.more_jobs or bool(self.ends) or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)
 
     def _only_services(self) -> bool:
         """Whether no job is to come, to end or to leave, so that services would be looked at again for ever."""

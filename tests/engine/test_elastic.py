@@ -12,7 +12,7 @@ from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.engine import simulate
 from berth.errors import SimulationError, TraceError
-from berth.model import Event, Job, Node, sized
+from berth.model import Event, Job, Node, Outage, sized
 from berth.traces import read
 from berth.traces.readers.native import write_csv
 
@@ -43,6 +43,28 @@ def test_a_job_shrinks_for_one_that_waits_and_grows_when_it_ends() -> None:
         (4_000, "evict", "a", 2),  # 3,200 are done
         (4_000, "start", "a", 4),
         (10_801, "finish", "a", 4),  # rounded up at each change
+    ]
+
+
+def test_gpus_of_a_lost_node_are_given_to_nobody() -> None:
+    cluster = Cluster([Node("a", gpus=4), Node("b", gpus=4)])
+    events = simulate(
+        [elastic("p", 0, 600), elastic("q", 0, 600)], cluster, "elastic", outages=[Outage(1, 0, None)]
+    )
+    assert told(list(events)) == [
+        (0, "start", "p", 2),
+        (0, "start", "q", 2),
+        (1_000, "finish", "p", 2),
+        (1_000, "finish", "q", 2),
+    ]
+
+
+def test_a_job_is_not_restarted_for_a_size_that_no_node_has() -> None:
+    job = Job("a", 0, 1_000, gpus=4, elastic=((1, 400), (4, 1000)), keeps_work=True)
+    cluster = Cluster([Node("x", gpus=2), Node("y", gpus=2)])
+    assert told(list(simulate([job], cluster, "elastic?round_ms=1000"))) == [
+        (0, "start", "a", 1),
+        (2_500, "finish", "a", 1),
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ from berth.model import (
     Outage,
     Placement,
     Reason,
+    Reservation,
     Share,
     WakeAt,
 )
@@ -213,6 +215,25 @@ def test_a_long_job_that_is_looked_at_often_is_no_standstill(monkeypatch: pytest
     monkeypatch.setattr("berth.engine.IN_VAIN", 10)
     last = list(simulate([Job("a", 0, 100)], TWO_GPUS, "fifo", interference=every_ms))[-1]
     assert (last.kind, last.time_ms) == (EventKind.FINISH, 200)
+
+
+@pytest.mark.parametrize(
+    "told_of",
+    [{"outages": [Outage(0, 0, 50)]}, {"reservations": [Reservation((0,), ("somebody else",), 0, 50)]}],
+)
+def test_a_long_wait_for_a_node_is_no_standstill(
+    monkeypatch: pytest.MonkeyPatch, told_of: dict[str, Any]
+) -> None:
+    def insomniac(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | WakeAt]:
+        yield WakeAt(now_ms + 1)
+        for job in queue:
+            for node in cluster.fitting_nodes(job).tolist()[:1]:
+                yield Placement(job, cluster.slots_on(node, job), job.share)
+
+    monkeypatch.setattr("berth.engine.IN_VAIN", 10)
+    events = simulate([Job("a", 0, 5)], Cluster([Node("x", gpus=1)]), insomniac, **told_of)
+    last = list(events)[-1]
+    assert (last.kind, last.time_ms) == (EventKind.FINISH, 55)
 
 
 def test_what_was_applied_before_a_wrong_decision_has_been_told() -> None:

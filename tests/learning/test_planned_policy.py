@@ -130,7 +130,7 @@ def test_in_doubt_the_best_rule_is_found_anew_after_each_change_and_no_steps_are
     assert policy._plan is None
 
 
-def test_in_doubt_what_the_rule_says_is_started(doubted) -> None:
+def test_in_doubt_a_changed_rule_may_be_better_than_those_that_ship(doubted) -> None:
     _, policy, _ = doubted
     shipped = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(INTERFERENCE))]
     assert any(not any(np.array_equal(rule, one) for one in shipped) for rule in policy.rules)
@@ -145,9 +145,8 @@ def test_a_world_whose_tenants_need_more_memory_than_there_is_comes_to_an_end(kn
     tenants[:3] = large, 100_000_000, 190_000_000  # 3 × 5,135 MiB of 12,288
     queue = np.array([(names.index("GROMACS"), 190_000_000)], np.int64)
     total_ms, _ = model.plans(tenants, queue, habit((0, 1.0))[None])
-    assert (
-        490_000 <= total_ms[0] < 491_000
-    )  # counted as one after the other from the moment at which memory is short
+    # Counted as one after the other from the moment at which memory is short.
+    assert 490_000 <= total_ms[0] < 491_000
 
 
 def test_the_mean_over_worlds_is_that_of_each(known) -> None:

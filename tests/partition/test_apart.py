@@ -6,6 +6,7 @@ with the published ones, too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -80,17 +81,16 @@ def start(
 def test_no_path_of_memory_gets_past_and_all_that_the_driver_has_is_told(
     native: Path, built: Path, card: Path, kind: str, beside: bool
 ) -> None:
-    neighbour = start(native, built, card, ["hold", "5000"], kind, part=1, BERTH_GPU_MEM_MIB="8000")
-    with neighbour:
+    with contextlib.ExitStack() as stack:
         if beside:
+            holding = start(native, built, card, ["hold", "5000"], kind, part=1, BERTH_GPU_MEM_MIB="8000")
+            neighbour = stack.enter_context(holding)
+            stack.callback(neighbour.kill)
             assert neighbour.stdout is not None
             assert neighbour.stdout.readline() == "held\n"
-        else:
-            neighbour.kill()
         more_mib = 512 - CONTEXT_MIB if beside and kind == "none" else 0
         asking = start(native, built, card, ["memory", str(LIMIT_MIB), str(more_mib)], kind)
         output, _ = asking.communicate(timeout=60)
-        neighbour.kill()
     assert asking.returncode == 0, output
     modules = "2" if more_mib else "3"
     assert [line for line in output.splitlines() if line[0].isdigit()] == [

@@ -165,7 +165,8 @@ class Cluster:
         return Share(max(0, int(self.free.milli[slot])), max(0, int(self.free.gpu_mem_mib[slot])))
 
     def allows(self, job: Job, node: int) -> bool:
-        """Whether the node has a GPU model and the labels that the job asks for, however little is free there."""
+        """Whether the node has a GPU model and the labels that the job asks for and is not reserved for others, however
+        little is free there."""
         number = self.request(job)  # first: a new type may grow the table
         return node not in self._gone and kernels.is_allowed(self.requests[number], self._arrays.traits, node)
 
@@ -748,7 +749,7 @@ class Cluster:
         return int(usable.sum()) >= job.gpus > 0
 
     def _request_table(self, rows: int = 64) -> IntArray:
-        """Room for so many request types."""
+        """Room for this many request types."""
         return np.zeros((rows, kernels.ALLOWED + self._kinds.words), dtype=np.int64)
 
     def _words_of_kinds(

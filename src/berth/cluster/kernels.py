@@ -27,7 +27,7 @@ KIND_AT, KIND_BIT, UP, MODEL = range(4)
 
 
 def block_of(nodes: int, width: int) -> IntArray:
-    """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
+    """Room for the arrays of a cluster of `nodes` nodes, with `width` GPU slots on the largest, all 0."""
     block = np.zeros(3 + nodes * (14 + 5 * width), dtype=np.int64)
     block[:2] = nodes, width
     return block
@@ -91,7 +91,7 @@ compiled_arrays_of = compiled(arrays_of)
 
 
 def is_allowed(request: IntArray, traits: IntArray, node: int) -> bool:
-    """Whether a request may run on nodes of this one's GPU model and labels."""
+    """Whether a request may run on nodes of this one's kind: its GPU model, its labels and whom it is reserved for."""
     return bool((request[traits[node, KIND_AT]] & traits[node, KIND_BIT]) != 0)
 
 

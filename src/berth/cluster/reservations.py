@@ -2,7 +2,7 @@
 
 A file is CSV with the columns `users` (split by `|`), `start_s` and `end_s` (seconds from the trace's origin), and
 `nodes` (names, split by `|`) or `gpus` (how many, on whole nodes that are chosen when the file is read). With
-`drain_s` only jobs of these users start there from so long before; what others still run at `start_s` is evicted.
+`drain_s` only jobs of these users start there from that long before `start_s`; what others run at `start_s` is evicted.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_reservations(path: str | Path, nodes: Sequence[Node]) -> tuple[Reservat
 
 
 def _chosen(path: str, line: int, value: str, nodes: Sequence[Node], taken: set[int]) -> tuple[int, ...]:
-    """Whole nodes with so many GPUs together: the largest first, and the smallest that has what remains."""
+    """Whole nodes with at least `value` GPUs together: the largest first, and the smallest that has what remains."""
     free = [number for number, node in enumerate(nodes) if node.gpus and number not in taken]
     there = sum(nodes[number].gpus for number in free)
     missing = int(value) if value.isdecimal() else 0

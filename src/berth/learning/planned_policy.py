@@ -41,10 +41,11 @@ CHANGED, SIZE = 0.4, 0.3
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 DRAWN, IN_DOUBT, IN_DOUBT_AGAIN = 3, 30, 10
-"""Worlds that rules are followed in where beliefs are in doubt; changes of rules at first, and after each change of who
-runs and waits."""
+"""Worlds that rules are followed in where beliefs are in doubt; changes of rules at first, and after each start and
+each end."""
 LATER = 0.04
-"""So much of its work a tenant may be behind what is believed of it: nobody loads where there is no memory then."""
+"""The part of its work by which a tenant may be behind what is believed of it: nothing is loaded that would not fit
+then."""
 TENTH = 1.2816
 """Standard deviations from the middle of a normal distribution to its upper tenth."""
 
@@ -159,8 +160,8 @@ class LearnedWithPlans(Learned):
 
     def allowed(self, scene: Scene) -> NDArray[np.bool_]:
         """(O, C): what the shield allows; in doubt, on one GPU, only that for which there is memory as well if tenants
-        are less far than is believed: none loads while another ends that may not end yet. A tenant that is alone is
-        slowed by nobody."""
+        are less far than is believed: nothing is loaded into memory of one that may not end yet. A tenant that is alone
+        is slowed by nothing."""
         found = super().allowed(scene)
         if self.knowledge.certain or not self._is_alone(scene) or scene.forecasts.tenants[0] < 2:
             return found

@@ -397,9 +397,7 @@ def worth_of(
             if state == UNKNOWN:
                 break
             now += passed
-            if (
-                state == FULL
-            ):  # those who run already need more than there is, if it is true: then all in turn
+            if state == FULL:  # what runs already needs more than there is, in this world: then all in turn
                 out[entry] = now + _left_ms(mine, count) + _work_ms(line, length, head)
                 traced[entry] = noted
                 break

@@ -1,4 +1,4 @@
-"""Elastic jobs: how many GPUs each has is decided anew from time to time, by what one more is worth to whom."""
+"""Elastic jobs: how many GPUs each has is decided anew from time to time, by what one more is worth to each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ElasticSettings:
     round_ms: int = 300_000
     """Sizes of running jobs are looked at anew at whole multiples of this, as each change costs a restart."""
     gain: float = 1.2
-    """A running job is given more GPUs only if it gets so many times as fast."""
+    """A running job is given more GPUs only if it gets at least this many times as fast."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.round_ms <= 86_400_000:
@@ -76,7 +76,7 @@ class Elastic:
             yield WakeAt((now_ms // round_ms + 1) * round_ms)
 
     def _started(self, job: Job, most: int, cluster: Cluster) -> Iterator[Placement]:
-        """The job on as many GPUs as it may have, and fewer where so many do not fit."""
+        """The job on as many GPUs as it may have, or on fewer where those do not fit."""
         for gpus in sorted({size for size, _ in job.elastic} or {job.gpus}, reverse=True):
             if gpus <= most or gpus == _least(job):
                 on = sized(job, gpus)
@@ -95,13 +95,13 @@ class Elastic:
 
     def _targets(self, queue: Queue, cluster: Cluster) -> dict[str, int]:
         """How many GPUs each elastic job is to have that waits or may be resized, by its id."""
-        free_milli = cluster.free_total_milli
+        free = int((cluster.free.milli[cluster.up] == 1000).sum())
         mine: list[Job] = []
         for run in cluster.running.values():
-            if _resizable(run):
+            # What is stopped on a node that is drained cannot start there again.
+            if _resizable(run) and all(cluster.up[slot.node] for slot in run.slots):
                 mine.append(run.job)
-                free_milli += 1000 * run.job.gpus
-        free = free_milli // 1000
+                free += run.job.gpus
         sizes: dict[str, int] = {}
         for job in mine:  # what runs goes on
             sizes[job.id] = _least(job)
@@ -114,8 +114,10 @@ class Elastic:
             if job.elastic:
                 sizes[job.id] = needed
                 mine.append(job)
+        speeds = {job.id: _speeds(job, cluster) for job in mine}
         while free > 0:
-            steps = [step for job in mine if (step := _best_step(job, sizes[job.id], free)) is not None]
+            each = (_best_step(job, speeds[job.id], sizes[job.id], free) for job in mine)
+            steps = [step for step in each if step is not None]
             if not steps:
                 break
             _, _, job_id, size = max(steps)
@@ -134,12 +136,20 @@ def _resizable(run: Running) -> bool:
     return bool(run.job.elastic) and run.job.keeps_work and not run.shared
 
 
-def _best_step(job: Job, gpus: int, free: int) -> tuple[float, int, str, int] | None:
+def _speeds(job: Job, cluster: Cluster) -> dict[int, int]:
+    """Its speed, per mille, on its least number of GPUs and on all that the cluster could give it if it were empty."""
+    return {
+        size: milli
+        for size, milli in job.elastic
+        if size == _least(job) or cluster.fits_when_empty(sized(job, size))
+    }
+
+
+def _best_step(job: Job, speeds: dict[int, int], gpus: int, free: int) -> tuple[float, int, str, int] | None:
     """The next larger size that is worth most for each GPU more: its worth, what settles ties, the job, the size."""
-    speeds = dict(job.elastic)
     steps = [
         (
-            (speeds[size] - speeds[gpus]) / speeds[job.elastic[0][0]] / (size - gpus),
+            (speeds[size] - speeds[gpus]) / speeds[_least(job)] / (size - gpus),
             -job.submit_ms,
             job.id,
             size,

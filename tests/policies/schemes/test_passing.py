@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +38,21 @@ def test_passing_starts_what_trying_each_waiting_job_in_turn_starts(name: str, j
     assert isinstance(passing, Passing)
     naive = EachInTurn(passing.order, passing.place)
     assert list(simulate(jobs, Cluster(nodes), passing)) == list(simulate(jobs, Cluster(nodes), naive))
+
+
+def test_a_job_that_is_refused_is_not_offered_again_in_the_same_pass() -> None:
+    queue, cluster = Queue(), Cluster([Node("a", 2)])
+    job = Job("a", 0, 1)
+    queue.add(job)
+    offered = make_policy("passing+first-fit")(queue, cluster, 0)
+    assert [placement.job for placement in islice(offered, 3)] == [job]
+
+
+def test_jobs_that_limits_hide_meanwhile_are_left_out() -> None:
+    jobs = [Job("a", 0, 10, user="u"), Job("b", 0, 10, user="u", gpus=2), Job("c", 0, 10, user="v", gpus=4)]
+    events = simulate(jobs, Cluster([Node("x", 8)]), "limits?user_running=1+passing+first-fit")
+    started = [(event.job.id, event.time_ms) for event in events if event.kind == "start"]
+    assert started == [("a", 0), ("c", 0), ("b", 10)]
 
 
 def test_a_large_job_is_passed_over_and_waits_for_small_ones() -> None:

@@ -213,11 +213,11 @@ def _stage(
 def _turns(jobs: Sequence[Job], capacity_milli: int, batch: int) -> list[int]:
     """(jobs,): the batch of each arrival, in order of arrival.
 
-    A batch ends where 100 % of the capacity has arrived: what is read off the curve there was decided on among what had
-    come until then. In a batch that went on, jobs from beyond could take the place of those before.
+    A batch ends where 100 % of the capacity has arrived (up to 100.5 %, which the curve rounds to 100), so that what
+    the curve has there was decided on without knowing of later jobs: in a longer batch those could take their place.
     """
     arrived = np.cumsum([job.gpus * job.share.milli for job in jobs])
-    before = int(np.searchsorted(arrived * 200, 201 * capacity_milli, side="right"))  # up to 100.5 %
+    before = int(np.searchsorted(arrived * 200, 201 * capacity_milli, side="right"))
     first = -(-before // batch)
     return [
         number // batch if number < before else first + (number - before) // batch

@@ -1,4 +1,4 @@
-"""Which nodes each constraint leaves, as labels of the scheduler's cluster, which can tell 62 of them apart.
+"""Which nodes each constraint leaves, as labels of the nodes of the scheduler's cluster.
 
 A constraint that all nodes in use satisfy needs no label, and those that the same nodes satisfy share one. A
 node that satisfies no constraint is out of use.

@@ -73,9 +73,9 @@ class LearnedSettings:
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
     plans: int = 120
-    """On one GPU: so many changes of rules are followed to the end of the queue, besides the rules and the network, and
-    the best is done; at most 30, in three worlds and without the network, where beliefs are in doubt. 0: the network
-    decides."""
+    """On one GPU: how many changes of rules are followed to the end of the queue, besides the rules and the network, of
+    which the best is done; at most 30, in three worlds and without the network, where beliefs are in doubt. 0: the
+    network decides."""
     strict: int = 0
     """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 

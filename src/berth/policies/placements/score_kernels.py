@@ -25,7 +25,7 @@ UNFIT = -1
 """The score of a node that a request does not fit on."""
 
 SIZES = 8
-"""So many numbers stand before the arrays of `Kept`: T, N, G, M, A, K, and CPU and GPU milli of the largest node."""
+"""How many numbers stand before the arrays of `Kept`: T, N, G, M, A, K, and CPU and GPU milli of the largest node."""
 
 MODELS = 4
 """The first column of a typical request with bits for the GPU models that it may run on; each has `MODEL_BITS`."""

@@ -69,17 +69,23 @@ class Passing:
         heapify(turns)
         while turns:
             number = turns[0][2]
-            job = lanes[number][0][2]
+            if number not in lanes:  # limits have hidden them since
+                heappop(turns)
+                continue
+            key_now, serial, job = lanes[number][0]
+            if (key_now, serial) != turns[0][:2]:
+                heapreplace(turns, (key_now, serial, number))
+                continue
             slots = self.place(job, cluster)
             if slots is None:
                 hopeless.add(number)
                 heappop(turns)
                 continue
             yield placement_of(job, slots)
-            if number in lanes:
-                heapreplace(turns, (*lanes[number][0][:2], number))
-            else:
+            if number not in lanes or lanes[number][0][2] is job:  # no more of them wait, or it was refused
                 heappop(turns)
+            else:
+                heapreplace(turns, (*lanes[number][0][:2], number))
 
     def _one_by_one(
         self, queue: Queue, cluster: Cluster, now_ms: int, hopeless: set[int]
