@@ -198,7 +198,8 @@ static unsigned newcomer(struct device *device, const struct look *before, const
        context is nothing: the newcomer may be another. */
     if (lists(before, own) && lists(after, own))
         return 0;
-    atomic_store(&device->region.use->renumbered, 1);
+    /* Learned anew each time: a list that lagged may have shown another's start alone. */
+    atomic_store(&device->region.use->renumbered, pids[0] != (unsigned)getpid());
     return pids[0];
 }
 
