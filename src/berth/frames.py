@@ -1,4 +1,4 @@
-"""Results as data frames of the library that is there; none of them is a dependency of berth."""
+"""Results as data frames of pandas, Polars or Arrow, whichever is installed; berth depends on none of them."""
 
 from __future__ import annotations
 

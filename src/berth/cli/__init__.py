@@ -133,11 +133,8 @@ def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:
 
 def _say(error: OSError) -> None:
     """Say what failed and where, and write no more to standard output."""
-    full = error.errno in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EIO,
-    )  # files of berth's name themselves (whole_file)
+    # Writing to berth's own files raises errors that name the file (whole_file), so that one without is of the output.
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
     where = error.filename or ("standard output" if full else "")
     print(f"berth: {where}{': ' if where else ''}{error.strerror or error}", file=sys.stderr)
     _drop_output()

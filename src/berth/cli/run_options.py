@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = ["Knowledge", "RunOptions", "conditions_asked", "with_options"]
+__all__ = ["Columns", "Knowledge", "Reader", "RunOptions", "conditions_asked", "with_options"]
 
 
 def _checked(name: str) -> str:
@@ -33,23 +33,25 @@ Knowledge = Annotated[
     ),
 ]
 """The option of every command that runs policies."""
+Columns = Annotated[
+    str,
+    typer.Option(
+        "--map",
+        metavar="FIELD=COLUMN,…",
+        help="The columns of a table of your own: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
+    ),
+]
+Reader = Annotated[
+    str, typer.Option(metavar="MODULE:NAME", help="A function of your own that yields the jobs of a file.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """What both commands are told of their runs."""
 
-    map: Annotated[
-        str,
-        typer.Option(
-            metavar="FIELD=COLUMN,…",
-            help="The columns of a table of your own: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
-        ),
-    ] = ""
-    reader: Annotated[
-        str,
-        typer.Option(metavar="MODULE:NAME", help="A function of your own that yields the jobs of a file."),
-    ] = ""
+    map: Columns = ""
+    reader: Reader = ""
     cluster: Annotated[
         str | None,
         typer.Option(

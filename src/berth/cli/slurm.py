@@ -154,29 +154,35 @@ def run(
         from berth.live.slurm.rest import RestChannel
 
         channel = RestChannel(rest, controller).apply
-    begun = time.monotonic()
+    begun, turned = time.monotonic(), False
 
     def over() -> bool:
         return for_s is not None and time.monotonic() - begun > for_s
 
     try:
-        while not over():
-            other = None if claim is None else claim.take()
-            if other is not None:
-                _say(f"another berth places on these nodes, {other.owner}: this one only advises")
-            now_places = places and other is None
-            settings = Settings(
-                state, now_places, _names(partitions), _names(qos), policy, knowledge, interval_s, patience_s, retries,
-                _cards(card),
-            )  # fmt: skip
-            service = Service(settings, controller, channel=channel, claim=claim)
+        while not (turned and over()):
             try:
+                other = None if claim is None else claim.take()
+                if other is not None:
+                    _say(f"another berth places on these nodes, {other.owner}: this one only advises")
+                settings = Settings(
+                    state, places and other is None, _names(partitions), _names(qos), policy, knowledge, interval_s,
+                    patience_s, retries, _cards(card),
+                )  # fmt: skip
+                service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()
                 if history is not None:
                     service.keep_history(history)
                 service.run(_say, until=over)
+                return
             except TurnedError as error:
                 _say(str(error))
+                turned = True
+            except LiveError as error:
+                if not turned:
+                    raise  # whoever starts berth sees at once that Slurm does not answer
+                _say(str(error))
+                time.sleep(interval_s)
     except KeyboardInterrupt:
         pass
     finally:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.run_options import Columns, Reader
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -27,17 +29,6 @@ TraceArgument = Annotated[
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad rows out and list them, not stop at the first.")
-]
-Columns = Annotated[
-    str,
-    typer.Option(
-        "--map",
-        metavar="FIELD=COLUMN,…",
-        help="The columns of a table of your own: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
-    ),
-]
-Reader = Annotated[
-    str, typer.Option(metavar="MODULE:NAME", help="A function of your own that yields the jobs of a file.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 

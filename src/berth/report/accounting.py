@@ -25,11 +25,11 @@ from berth.waiting.plots import calibration
 __all__ = ["Accounting", "collect", "write_accounting"]
 
 IDLE_LISTED = 20
-"""So many users, and so many jobs, are named with the GPU-hours that they left idle."""
+"""At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""
 LATEST_LISTED = 20
-"""So many attempts are listed, those that ended last."""
+"""At most this many attempts are listed, those that ended last."""
 APPLICATIONS = 6
-"""So many applications, by GPU-hours, have distributions."""
+"""At most this many applications, those with most GPU-hours, have distributions."""
 WITH_LINES = 4
 """And so many have lines: each takes three of the sixteen drawing contexts that a browser gives a page."""
 

@@ -60,7 +60,7 @@ def _page(template: str, scripts: tuple[str, ...] = ("draw",), **values: object)
     return environment.get_template(template).render(
         **values,
         # No data can be in these: they are berth's and Plotly's own files.
-        packed_plotly=_packed_plotly(),
+        packed_plotly=_packed_plotly() if "unpack" in scripts else "",
         style=Markup(environment.get_template("report.css").render()),
         **{name: Markup(script) for name, script in sources.items()},
         # The browser runs the scripts with these sums and no other, and opens no connection.

@@ -9,7 +9,7 @@ from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.metrics import Metric, headlines_of, readable_unit
 from berth.statistics.run import Run
 
-__all__ = ["answers"]
+__all__ = ["answers", "in_sentence"]
 
 NEARLY_EMPTY_PCT = 5.0
 """Below this GPU allocation policies hardly differ, because almost every job starts at once."""
@@ -51,7 +51,7 @@ def _nearly_empty(runs: Sequence[Run]) -> str:
 
 
 def _answer(runs: Sequence[Run], metric: Metric) -> str:
-    """Which policy is best in one metric, how far from the worst, and which ones the seeds do not tell from it."""
+    """Which policy is best in one metric, the worst one by comparison, and those that the seeds do not tell from it."""
     found = [standing for standing in standings(runs, metric) if standing.interval.count]
     does_best, does_better = _WORDS[metric.name]
     if len(found) < 2:
@@ -60,7 +60,7 @@ def _answer(runs: Sequence[Run], metric: Metric) -> str:
     ordered = sorted(found, key=lambda standing: standing.interval.mean, reverse=metric.best is max)
     best, worst = ordered[0], ordered[-1]
     if all(standing.mark is Mark.NONE for standing in found):
-        return f"All policies have the same {_lower(metric.name)}: {_figure(best, factor)} {unit}."
+        return f"All policies have the same {in_sentence(metric.name)}: {_figure(best, factor)} {unit}."
     alike = [standing.policy for standing in ordered[1:] if standing.mark is not Mark.NONE]
     behind = [standing for standing in ordered if standing.mark is Mark.NONE]
     if not behind:
@@ -69,10 +69,8 @@ def _answer(runs: Sequence[Run], metric: Metric) -> str:
             f" {worst.policy} {_figure(worst, factor)} {unit}."
         )
     last = behind[-1]
-    sentence = (
-        f"{best.policy} {does_best}: {_figure(best, factor)} {unit}, against {_figure(last, factor)} with"
-    )
-    sentence += f" {last.policy}"
+    sentence = f"{best.policy} {does_best}: {_figure(best, factor)} {unit}"
+    sentence += f", against {_figure(last, factor)} with {last.policy}"
     if alike:
         sentence += f"; the seeds do not tell {_listed(alike)} from it"
     return sentence + "."
@@ -107,5 +105,6 @@ def _listed(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _lower(text: str) -> str:
-    return text if text[:2].isupper() else text[0].lower() + text[1:]
+def in_sentence(name: str) -> str:
+    """A metric's name within a sentence: `mean wait`, but `GPU use` and `Jain's index by user`."""
+    return name if name[:2].isupper() or name.startswith("Jain") else name[0].lower() + name[1:]

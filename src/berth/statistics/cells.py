@@ -60,7 +60,8 @@ def cells_of(
     The source is `FROM … WHERE …` with its values; `facets` and `sums` are expressions of it. The sample has at most
     `sampled` attempts that started, the same ones each time.
     """
-    told = ", ".join(f'{facets[name]} AS "{name}"' for name in FACETS)
+    # A join finds no NULL, and an attempt of an unknown account would be lost.
+    told = ", ".join(f"coalesce({facets[name]}, '') AS \"{name}\"" for name in FACETS)
     names = ", ".join(f'"{name}"' for name in FACETS)
     kinds = ("tries", "held", "wasted", "measured", "idle")
     database.execute(

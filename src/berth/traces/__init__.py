@@ -17,6 +17,7 @@ from berth.model import Job, Node
 __all__ = ["Trace", "nodes_of", "read", "read_nodes", "read_trace", "write", "write_nodes"]
 
 _SYNTHETIC = "synthetic:"
+_READER = "reader:"
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Trace:
 
     path: str
     format: str
-    """A name of `berth trace formats`, `synthetic`, `map:FIELD=COLUMN,…`, or the reader `my.module:reader`."""
+    """A name of `berth trace formats`, `synthetic`, `map:FIELD=COLUMN,…` or `reader:my.module:reader`."""
     nodes: tuple[Node, ...] | None
     """The cluster that the trace brings; None where it brings none."""
 
@@ -63,7 +64,7 @@ def read_trace(
         from berth.traces.own_reader import check_reader
 
         check_reader(reader)
-        return Trace(name, reader, None)
+        return Trace(name, _READER + reader, None)
     if columns:
         from berth.traces.formats import format_named, open_trace
         from berth.traces.readers.mapped import spec_of
@@ -104,15 +105,15 @@ def read(
         return
     known = trace if isinstance(trace, Trace) else None
     name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
+    if known and known.format.startswith(_READER):
+        from berth.traces.own_reader import jobs_of
+
+        yield from jobs_of(known.format.removeprefix(_READER), name, file_order=file_order)
+        return
     if name.startswith(_SYNTHETIC):
         from berth.traces.synthetic import workload_of
 
         yield from workload_of(name).jobs()
-        return
-    if known and ":" in known.format and not known.format.startswith("map:"):
-        from berth.traces.own_reader import jobs_of
-
-        yield from jobs_of(known.format, name, file_order=file_order)
         return
     from berth.traces.fields import Limits
     from berth.traces.formats import format_named, open_trace

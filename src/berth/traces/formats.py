@@ -234,7 +234,7 @@ def format_of(table: Table) -> Format:
     if not came.isprintable():
         raise TraceError(table.path, "a trace: CSV with a header, Parquet or SWF, but it is none of these")
     known = "; ".join(f"{entry.name} ({', '.join(entry.header)})" for entry in FORMATS.values())
-    expected = f"the header of a known format, or --map, which says what its columns are: {known}"
+    expected = f"the header of a known format, or --map to say what the columns are; the formats: {known}"
     raise TraceError(table.path, expected, line=table.header_line, value=came)
 
 

@@ -108,6 +108,9 @@ def test_the_table_shows_itself() -> None:
     assert "The same for all: " in table
     assert table.count("Rejected jobs") == 0
     assert "rejected jobs 0" in table
+    found = result._repr_html_()  # a notebook shows no less than a terminal
+    assert "<p>The same for all: " in found
+    assert "rejected jobs 0" in found
 
 
 def test_a_result_is_short_in_python_and_a_frame_where_one_is_wanted() -> None:

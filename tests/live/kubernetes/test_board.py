@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from berth.cluster import Cluster
+from berth.errors import PolicyError
 from berth.gpu_models import gpu_model
 from berth.knowledge import make_knowledge
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.board import Board
+from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.entries import Settings
+from berth.live.kubernetes.scheduling import Options, Scheduling
 from berth.live.kubernetes.steps import Bind
 from berth.model import Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
@@ -183,3 +188,21 @@ def test_whatever_can_change_a_decision_leads_to_one(change: str) -> None:
         theirs.spec.scheduler_name = "other"
         board.pod_changed(theirs, 2)
     assert board.has_news(3)
+
+
+def test_what_a_policy_that_failed_left_undecided_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Iterator[Any]:
+        raise PolicyError("this once")
+
+    async def decide() -> Board:
+        scheduling = Scheduling(cast("Api", None), Options())
+        scheduling.board = board = board_of([node("n1", 1)], [pod("a")])
+        policy, board.scheduler.policy = board.scheduler.policy, fails
+        assert await scheduling._decide_for_a_while()
+        board.scheduler.policy = policy
+        return board
+
+    monkeypatch.setattr("berth.live.kubernetes.scheduling.RESTARTS_S", 0.0)
+    board = asyncio.run(decide())
+    assert board.has_news(1)
+    assert [step.name for step in board.decide(1) if isinstance(step, Bind)] == ["a"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
+from berth.errors import LiveError
 from berth.live.slurm.claim import Claim, Claimant, TurnedError, owner_of
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.service import NODES_EVERY, Service, Settings
@@ -94,3 +98,40 @@ def test_one_that_only_advises_learns_that_the_other_has_ended(tmp_path: Path) -
     with pytest.raises(TurnedError, match="no other berth places any more"):
         service.step()
     assert claim.take() is None
+
+
+def test_a_berth_that_is_to_take_over_waits_for_a_controller_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm(comments={"node1": "[berth places: b:/x until 99999999999]"})
+    mine, asked = f"[berth places: {owner_of(tmp_path)} until", 0
+
+    def run(words: Sequence[str], told: str) -> str:
+        nonlocal asked
+        if words[-1] == "node":
+            asked += 1
+            if asked == 3:
+                slurm.comments = {}
+            elif asked == 4:  # the look after that on which it learned that the other has ended
+                raise LiveError("slurmctld does not answer")
+        elif words[0] == "squeue" and slurm.comments.get("node1", "").startswith(mine):
+            raise KeyboardInterrupt
+        return slurm(words, told)
+
+    monkeypatch.setattr("berth.live.slurm.controller.Controller", lambda: Controller(run))
+    monkeypatch.setattr("berth.live.slurm.claim.SETTLE_S", 0.0)
+    monkeypatch.setattr("berth.live.slurm.service.NODES_EVERY", 1)
+    before = signal.getsignal(signal.SIGTERM)
+    words = [*("slurm", "run", "--mode", "place", "--partitions", "gpu", "--interval", "0.1"), "--state"]
+    try:
+        done = CliRunner().invoke(app, [*words, str(tmp_path)], catch_exceptions=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 0
+    said = [line.removeprefix("berth: ") for line in done.stderr.splitlines()]
+    assert said[-3:] == [
+        "another berth places on these nodes, b:/x: this one only advises",
+        "no other berth places any more: this one does",
+        "slurmctld does not answer",
+    ]
+    assert slurm.comments == {"node1": "", "node2": ""}

@@ -85,7 +85,7 @@ BAD = [
     Bad("empty file", "", None, None, None, "the file is empty"),
     Bad("only comments", "# nothing\n\n", None, None, None, "the file is empty"),
     Bad("unknown header", "x,y\n1,2\n", 1, None, "x, y",
-        "which says what its columns are: openb (name, cpu_milli"),
+        "or --map to say what the columns are; the formats: openb (name, cpu_milli"),
     Bad("some times but not all", "name,cpu_milli,memory_mib,num_gpu,gpu_milli,deletion_time\n", 1,
         "creation_time", "name, cpu_milli, memory_mib, num_gpu, gpu_milli, deletion_time", "this column too"),
     Bad("a file of another kind", "\x93NUMPY\x01" + "x" * 9000, None, None, None, "a trace: CSV with a header"),

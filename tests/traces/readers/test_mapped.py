@@ -74,6 +74,11 @@ def test_a_map_that_cannot_be_is_refused(table: Path, columns: str, said: str) -
         berth.read_trace(table, columns=columns)
 
 
+def test_a_column_with_a_comma_in_its_name_is_refused(table: Path) -> None:
+    with pytest.raises(SettingError, match="the column 'run time, s' for run has a comma in its name"):
+        berth.read_trace(table, columns={"id": "job_name", "submit": "submitted", "run": "run time, s"})
+
+
 def test_a_column_that_is_not_there_and_a_value_that_is_none_are_told(table: Path) -> None:
     with pytest.raises(
         TraceError, match="expected a column 'gpu' for gpus, as --map says; there are job_name"
@@ -101,6 +106,9 @@ def three(path):
 def fails(path):
     yield from [][1]
 
+def name(path):
+    yield Job(path, 0, 1)
+
 def takes_nothing():
     pass
 """
@@ -118,6 +126,28 @@ def test_an_own_reader_yields_jobs_in_any_order(table: Path) -> None:
     trace = berth.read_trace(table, reader="own_reader_of_a_test:rows")
     assert [job.submit_ms for job in trace.jobs()] == [997, 998, 999, 1000]
     assert berth.compare(trace, "fgd", cluster="1x4:V100").runs[0].summary.finished == 4
+
+
+@pytest.mark.usefixtures("own")
+def test_an_own_reader_is_given_whatever_stands_for_the_trace() -> None:
+    trace = berth.read_trace("synthetic:demo", reader="own_reader_of_a_test:name")
+    assert [job.id for job in trace.jobs()] == ["synthetic:demo"]
+
+
+def test_a_reader_in_a_module_named_map_is_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "map.py").write_text(READER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "map", raising=False)
+    assert [job.id for job in berth.read_trace("x", reader="map:name").jobs()] == ["x"]
+
+
+def test_a_reader_whose_module_fails_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_reader_of_a_test.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingError, match="fails when it is imported: ZeroDivisionError: division by zero"):
+        berth.read_trace("x", reader="failing_reader_of_a_test:rows")
 
 
 @pytest.mark.usefixtures("own")

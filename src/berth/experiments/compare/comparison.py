@@ -62,6 +62,7 @@ class Comparison:
         `unit` is as the metric counts (docs/metrics.md), never changed to be readable; `value` is None where the
         metric is not defined; `better` is "more", "less" or "".
         """
+        metrics = metrics_of(run.summary for run in self.runs)
         return [
             {
                 "policy": run.policy,
@@ -72,7 +73,7 @@ class Comparison:
                 "better": "more" if metric.best is max else "less" if metric.best is min else "",
             }
             for run in self.runs
-            for metric in metrics_of(run.summary for run in self.runs)
+            for metric in metrics
         ]
 
     def to_arrow(self) -> Any:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from berth.statistics import Run, answers
+from berth.statistics.answers import in_sentence
 from berth.statistics.table import Cell, Row, table_rows
 
 __all__ = ["TextTable", "html_table", "rich_table", "rich_tables", "text_table"]
@@ -41,7 +42,7 @@ def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
     marked = False
     rows = [row for row in table_rows(runs) if not row.undefined]
     differ = [row for row in rows if not row.same]
-    same = [_in_words(row) for row in rows if row.same] if differ else []
+    same = _same_for_all(rows) if differ else ""
     for row in differ or rows:
         cells = []
         for policy, cell in zip(policies, row.cells, strict=True):
@@ -54,20 +55,20 @@ def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
         table.add_row(f"{row.metric} {row.better}".rstrip(), row.unit, *cells)
     captions = []
     if same and wanted[-1] == policies[-1]:
-        captions.append(f"The same for all: {'; '.join(same)}.")
+        captions.append(same)
     if marked:
         captions.append(
-            "↑ more is better, ↓ less; * best; ~ the seeds do not tell it from the best; ± half of the 95 %"
+            "↑ more is better, ↓ less; * best; ~ the seeds do not tell it from the best;"
+            " ± half of the 95 % interval over seeds"
         )
-        captions[-1] += " interval over seeds"
     table.caption = "\n".join(captions)
     return table
 
 
-def _in_words(row: Row) -> str:
-    cell = row.cells[0]
-    unit = f" {row.unit}" if row.unit else ""
-    return f"{row.metric.lower() if not row.metric[:2].isupper() else row.metric} {cell.mean}{unit}"
+def _same_for_all(rows: Sequence[Row]) -> str:
+    """The rows that are the same for all policies, in a sentence; empty if there are none."""
+    same = [f"{in_sentence(row.metric)} {row.cells[0].mean} {row.unit}".rstrip() for row in rows if row.same]
+    return f"The same for all: {'; '.join(same)}." if same else ""
 
 
 def rich_tables(runs: Sequence[Run], console: Console) -> list[Table]:
@@ -102,15 +103,17 @@ def html_table(runs: Sequence[Run]) -> str:
     """What was found and the table, as notebooks show it; every text is escaped."""
     policies = list(dict.fromkeys(run.policy for run in runs))
     rows = [row for row in table_rows(runs) if not row.undefined]
-    rows = [row for row in rows if not row.same] or rows
+    differ = [row for row in rows if not row.same]
+    same = _same_for_all(rows) if differ else ""
     head = "".join(f"<th>{escape(policy)}</th>" for policy in policies)
     body = "".join(
         f'<tr><th title="{escape(row.definition)}">{escape(f"{row.metric} {row.better}".rstrip())}</th>'
         f"<td>{escape(row.unit)}</td>" + "".join(_html_cell(cell) for cell in row.cells) + "</tr>"
-        for row in rows
+        for row in differ or rows
     )
     found = "".join(f"<p>{escape(sentence)}</p>" for sentence in answers(runs))
-    return f"{found}<table><thead><tr><th>metric</th><th>unit</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr><th>metric</th><th>unit</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return found + table + (f"<p>{escape(same)}</p>" if same else "")
 
 
 def _html_cell(cell: Cell) -> str:

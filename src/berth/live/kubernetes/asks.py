@@ -29,13 +29,13 @@ class Gang:
     namespace: str
     name: str
     size: int
-    """How many; 0: a PodGroup says it."""
+    """How many pods; 0: its PodGroup says."""
     group: str = ""
     """The API group of that PodGroup; empty where the pods' annotations say the size."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """By which gangs are told apart: an annotation's has no slash in its name."""
+        """What tells gangs apart: the name in an annotation has no slash, so that it is never that of a PodGroup."""
         return self.namespace, f"{self.group}/{self.name}" if self.group else self.name
 
     @property

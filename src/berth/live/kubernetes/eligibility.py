@@ -59,7 +59,7 @@ class Eligibility:
         self.down: set[str] = set()
         """Nodes out of use: nothing that waits may run there."""
         self.moved: set[str] = set()
-        """Nodes whose labels may have changed though they have not, since the last `relabel`."""
+        """Nodes that became even or uneven for some pods in the last `relabel`: their labels are to be set anew."""
 
     def join(self, constraint: Constraint, nodes: Iterable[NodeTraits], namespace: str = "") -> bool:
         """One more pod of a namespace waits with this constraint; False where too many different ones wait already."""

@@ -1,7 +1,7 @@
 """Gangs: pods that start together or not at all. One after the other they are offered to the policy.
 
-The size of a gang is said by its pods' annotations, and is then all of it, or by a PodGroup, and is then the least of
-it: pods beyond that start as there is room for each.
+Either the pods' annotations say the size of a gang, which then has exactly that many pods, or a PodGroup says how many
+start together at least: further pods start as there is room for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_HOLD_S = 3600
 
 @dataclass(slots=True)
 class GangState:
-    """One gang: who waits, who has a place, who is bound."""
+    """One gang: which of its pods wait, have a place, and are bound."""
 
     size: int
     at_least: bool = False
@@ -64,7 +64,7 @@ class GangState:
 
     @property
     def next(self) -> list[str]:
-        """Which of its pods are to have a place next: all that it lacks, and those beyond."""
+        """Which of its pods are to have a place next: as many as it lacks, and any beyond its least."""
         return list(self.waiting)[: None if self.at_least else self.wanted]
 
     @property

@@ -41,7 +41,7 @@ class Rounds:
         self.owed: deque[Bind] = deque()
         """Of a gang that is whole, and not handed out yet."""
         self.instead: dict[str, frozenset[str]] = {}
-        """Where only advice is given: pod -> who would give way to it."""
+        """Where only advice is given: pod -> the pods that would give way to it."""
         self._leaving: dict[str, set[str]] = {}  # node -> pods that were stopped and are there still
 
     def left(self, uid: str) -> None:

@@ -276,6 +276,7 @@ class Scheduling:
                 waited_s += time.perf_counter() - handing_s
                 if error is not None:
                     log.error("%s", error)
+                    self.board.stirred = True  # what it left undecided is decided at the next wake
                     await asyncio.sleep(RESTARTS_S)
                 if ended:
                     return True

@@ -1,7 +1,7 @@
 """The resources that berth's device plugin lets the kubelet count: its own, and with `--compat` those of others.
 
-A container that asks for one of them gets its parts of GPUs from the plugin, and is held to them. Words that are no
-resource a kubelet counts (KAI's annotations) lead to no plugin; pods that use them are told of.
+A container that asks for one of them gets its parts of GPUs from the plugin, and is held to them. Words that name no
+resource, such as KAI's annotations, reach no plugin; pods that use them are reported by an event.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class SpreadRule:
     heeds_affinity: bool = True
     """Whether nodes that the pod's selector and affinity exclude are left out of the count."""
     heeds_taints: bool = False
-    """Whether those with taints that it does not tolerate are."""
+    """Whether nodes with taints that the pod does not tolerate are left out of the count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ node, which berth reads with the nodes anyway:
 
     disk replaced in May [berth places: head1:/var/lib/berth/slurm until 1795374000]
 
-Who has noted himself last has the right, until the time that stands there (seconds since 1970); what the site has
+The berth that wrote its note last has the right, until the time in the note (seconds since 1970); what the site has
 written stays. A berth reads the comments again a moment after it has written them, and with each look at the nodes.
 """
 
@@ -61,7 +61,7 @@ def lock(state: Path) -> IO[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """Who has noted that it places on a node."""
+    """The berth that a node's comment names."""
 
     owner: str
     """Its machine and state folder: `head1:/var/lib/berth/slurm`."""
@@ -73,7 +73,7 @@ class Claimant:
 
     @classmethod
     def of(cls, comment: str) -> Claimant | None:
-        """The one that a node's comment names; None where it names none."""
+        """Read it from a node's comment; None if that names none."""
         found = _MARK.search(comment)
         return None if found is None else cls(found[1], int(found[2]))
 
@@ -101,7 +101,7 @@ class Claim:
         self._until_s = 0.0
 
     def take(self) -> Claimant | None:
-        """Take the right to place, and return None; or who has it. LiveError where Slurm does not take the note."""
+        """Take the right to place; returns the berth that already has it, or None. LiveError if Slurm refuses it."""
         nodes = self._controller.nodes()
         if (other := self.other(nodes)) is not None:
             return other
@@ -137,7 +137,7 @@ class Claim:
             self._write(nodes)
 
     def drop(self, nodes: Sequence[SlurmNode] | None = None) -> None:
-        """Give the right back, where it is still this berth's."""
+        """Give the right back on the nodes where this berth still has it."""
         self._until_s = 0.0
         mine = [each for each in nodes or self._controller.nodes() if self._is_mine(each)]
         self._note(mine, "")

@@ -95,7 +95,7 @@ class Service:
         self, settings: Settings, controller: Controller, *, channel: Channel | None = None,
         knowledge: Knowledge | None = None, claim: Claim | None = None,
     ) -> None:  # fmt: skip
-        """`claim` is the right to place, which a berth that places has, and one that would place waits for."""
+        """`claim` is the right to place: a berth that places holds it, and one that would place waits for it."""
         self.settings = settings
         self._claim = claim
         self._controller = controller

@@ -1,5 +1,5 @@
 "use strict";
-// What lies packed in the page, as gzip in base64: text and numbers take less than half as much so.
+// Unpacks what lies in the page as gzip in base64, which takes less than half the bytes of plain text and numbers.
 async function unpacked(base64) {
   const characters = atob(base64);
   const packed = new Uint8Array(characters.length);
@@ -8,7 +8,7 @@ async function unpacked(base64) {
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
-// Resolves once Plotly is there; whoever draws waits for this.
+// Resolves once Plotly is there; drawing waits for this.
 const library = (async () => {
   const script = document.createElement("script");
   script.textContent = await (await unpacked(document.getElementById("plotly").textContent)).text();

@@ -54,7 +54,7 @@ FIELDS: Final = {
 
 
 def spec_of(columns: str | Mapping[str, str]) -> str:
-    """The format that these columns make, `map:FIELD=COLUMN,…`. Raises SettingError for a map that cannot be."""
+    """The format that these columns make, `map:FIELD=COLUMN,…`. Raises SettingError for an impossible map."""
     parts = columns.split(",") if isinstance(columns, str) else [f"{k}={v}" for k, v in columns.items()]
     found: dict[str, str] = {}
     for part in parts:
@@ -65,6 +65,10 @@ def spec_of(columns: str | Mapping[str, str]) -> str:
             )
         if field in found:
             raise SettingError(f"--map names the column of {field} twice: {found[field]} and {column}")
+        if "," in column:  # only a mapping can have it
+            raise SettingError(
+                f"the column '{column}' for {field} has a comma in its name; rename it in the table"
+            )
         found[field] = column
     lacking = [name for name in ("id", "submit") if name not in found]
     if "run" not in found and not {"start", "end"} <= found.keys():

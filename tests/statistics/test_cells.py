@@ -1,0 +1,24 @@
+"""Sums that a page is filtered by."""
+
+from __future__ import annotations
+
+import duckdb
+
+from berth.statistics.cells import FACETS, cells_of
+
+DAY_MS = 86_400_000
+
+
+def test_attempts_without_an_account_are_counted_too() -> None:
+    database = duckdb.connect()
+    database.execute(
+        "CREATE TABLE records AS SELECT * FROM (VALUES ('ann', 'c', 'j1', 1, $1::BIGINT, 0::BIGINT, 1000::BIGINT), "
+        "(NULL, 'c', 'j2', 1, $1, 0, 2000)) t(who, cluster, job_id, attempt, end_ms, queued_ms, start_ms)",
+        [DAY_MS],
+    )
+    sums = [f"count(*) AS {name}" for name in ("held", "wasted", "measured", "idle")]
+    source = "FROM records WHERE end_ms > 0"
+    days, *_ = cells_of(database, source, [], dict.fromkeys(FACETS, "who"), sums, sampled=10)
+    assert days.names["account"] == ["", "ann"]
+    assert (days.group.tolist(), days.day.tolist(), days.sums["held"].tolist()) == ([0, 1], [1, 1], [1, 1])
+    assert sorted(days.sample_wait_ms.tolist()) == [1000, 2000]
