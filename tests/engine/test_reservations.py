@@ -119,6 +119,7 @@ def test_a_file_names_nodes_or_how_many_gpus(tmp_path: Path) -> None:
         ("u,10,20,q,,", "column 'nodes': 'q'; expected nodes of the cluster: x, y"),
         ("u,10,10,x,,", "column 'end_s': '10'; expected a time after start_s, 10"),
         ("u,10,20,x,,30", "column 'drain_s': '30'; expected at most start_s, 10"),
+        ("u,10,20,x,2,", "column 'gpus': '2'; expected nodes or gpus, not both"),
         (",10,20,x,,", "column 'users': ''; expected at least one user"),
         ("u,soon,20,x,,", "column 'start_s': 'soon'; expected seconds, 0 or more"),
         ("u,10,20,x,,\nv,15,30,x,,", "line 3, column 'nodes': 'x'; expected a node that no row above has"),

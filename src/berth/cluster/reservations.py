@@ -77,6 +77,8 @@ def read_reservations(path: str | Path, nodes: Sequence[Node]) -> tuple[Reservat
         wish = Reservation((), users, start_ms, end_ms, drain_ms)
         taken = {node for other in found if _meet(wish, other) for node in other.nodes}
         named = _names(row.get("nodes") or "")
+        if named and row.get("gpus"):
+            raise TraceError(name, "nodes or gpus, not both", line=line, column="gpus", value=row["gpus"])
         for node in named:
             if node not in numbers:
                 few = ", ".join(list(numbers)[:5]) + (", …" if len(numbers) > 5 else "")

@@ -17,7 +17,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 OF_POLICY = {
     "first-fit": 0, "fifo": 0, "learned": 0, "fastest-fit": 5, "priority": 5,
     "best-fit": 1, "sjf": 1, "tetris-sharing": 1,
-    "rollouts": 1, "gavel": 1, "elastic": 3, "rule": 4, "deadline-first": 4, "dqn": 3, "pair-packer": 6, "random-sharing": 6,
+    "rollouts": 1, "gavel": 1, "elastic": 3,
+    "rule": 4, "deadline-first": 4, "dqn": 3, "pair-packer": 6, "random-sharing": 6,
     "fgd": 2, "sjf-estimated": 2, "sjf-expected": 2, "greedy": 2,
     "genetic-paper": 3, "random": 3, "fair-share": 3,
     "tetris": 4, "easy": 4, "dot-product": 4, "deeprm-max": 4,

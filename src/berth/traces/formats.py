@@ -231,7 +231,7 @@ def format_of(table: Table) -> Format:
         missing = next(name for name in nearest.header if name not in header)
         expected = f"this column too, as the header is otherwise that of '{nearest.name}'"
         raise TraceError(table.path, expected, line=table.header_line, column=missing, value=came)
-    if not came.isprintable():
+    if not came.replace("\t", " ").isprintable():
         raise TraceError(table.path, "a trace: CSV with a header, Parquet or SWF, but it is none of these")
     known = "; ".join(f"{entry.name} ({', '.join(entry.header)})" for entry in FORMATS.values())
     expected = f"the header of a known format, or --map to say what the columns are; the formats: {known}"
