@@ -305,7 +305,9 @@ def overhead_steps(bench: Bench) -> list[Callable[[], Step]]:
             )
             if not limited:
                 ours.pop("BERTH_GPU_MEM_MIB")
-            seen[limited].append(float(bench.run([program, word], ours)))
+            seen[limited].append(
+                float(bench.run([program, word], ours).split()[0])
+            )  # `launch` tells its rests too
         bare, with_it = statistics.median(seen[False]), statistics.median(seen[True])
         more, most = with_it - bare, MOST_MORE.get(word)
         said = f"{bare:.1f} {unit} bare, {with_it:.1f} limited, {more:+.1f}"

@@ -104,7 +104,7 @@ def test_two_profiles_change_the_placement_as_the_docs_say(tmp_path: Path) -> No
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     told = {line: run(["bash", "-ec", line], tmp_path) for line in lines}
     minutes = {
-        line: float(re.search(r"Makespan +minutes +([\d.]+)", text)[1])  # type: ignore[index]
+        line: float(re.search(r"Makespan ↓ +minutes +([\d.]+)", text)[1])  # type: ignore[index]
         for line, text in told.items()
         if line.startswith("berth simulate")
     }

@@ -40,7 +40,7 @@ one=$(J --gres=gpu:1 --wrap 'sleep 6'); until_is $one RUNNING
 two=$(J --gres=gpu:1 --wrap 'sleep 1')
 for _ in $(seq 300); do grep -q '"taken-back".*AssocGrpGRES' state/decisions.jsonl && break; sleep .1; done
 state $two >limited.txt
-# It is placed on another GPU than at first, and has that one alone.
+# It is placed anew, and has one GPU alone.
 until_is $one COMPLETED; until_is $two RUNNING; gpus_of $two >two.gpus; until_is $two COMPLETED
 # slurmrestd is gone: scontrol does it.
 kill $(cat rest.pid); sleep .2
@@ -82,7 +82,10 @@ def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(o
     assert next(e["why"] for e in events if e["event"] == "taken-back") == "Slurm: AssocGrpGRES"
     assert (folder / "limited.txt").read_text() == "PENDING\n"
     gpus = [each for each in (folder / "two.gpus").read_text().strip().split(",") if ":0(" not in each]
-    assert gpus == ["gpu:v100_0:1(IDX:0)"]
+    assert len(gpus) == 1  # one GPU alone, and the one that it was told last
+    started = [e for e in events if e["event"] == "started"]
+    assert len(started) == 3
+    assert [e["told"] for e in started] == [e["where"] for e in started]
     assert len({e["where"] for e in events if e["event"] == "placed" and e["job"] == events[-1]["job"]}) == 1
 
 
