@@ -189,6 +189,8 @@ def run(
         if claim is not None:
             with contextlib.suppress(LiveError):  # it ends by itself
                 claim.drop()
+        if held is not None:
+            held.close()
 
 
 def _say(text: str) -> None:
