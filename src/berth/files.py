@@ -27,7 +27,7 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         if durable:
             _to_disk(path.parent)
     except OSError as error:
-        if error.filename in (None, str(aside)):  # a full disk names no file, and nobody asked for that name
+        if error.filename in (None, str(aside)):  # a full disk names no file; the user knows only `path`
             error.filename = str(path)
         raise
     finally:

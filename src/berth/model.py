@@ -155,8 +155,10 @@ def elastic_milli(job: Job) -> int:
 
 
 def sized(job: Job, gpus: int) -> Job:
-    """An elastic job on so many GPUs, with its CPU and memory in proportion, rounded up. Raises ValueError for a number
-    that it cannot run on."""
+    """An elastic job on this number of GPUs, with its CPU and memory in proportion, rounded up.
+
+    Raises ValueError for a number that it cannot run on.
+    """
     if gpus == job.gpus:
         return job
     if gpus not in dict(job.elastic):
@@ -231,7 +233,8 @@ class Reservation(NamedTuple):
     start_ms: int
     end_ms: int
     drain_ms: int = 0
-    """From so long before, only jobs of these users start there; what others still run at `start_ms` is evicted."""
+    """For this long before `start_ms` only jobs of these users start there; jobs of others that still run at
+    `start_ms` are evicted."""
 
 
 class EventKind(StrEnum):

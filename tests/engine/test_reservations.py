@@ -139,7 +139,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, row: str, says: str) 
     ("reservations", "says"),
     [
         ([Reservation((2,), ("u",), 0, 9)], "names node 2; the cluster has nodes 0…1"),
-        ([Reservation((0,), (), 0, 9)], "for nobody, has 1 nodes; expected at least one user and one node"),
+        ([Reservation((0,), (), 0, 9)], "for no user, has 1 nodes; expected at least one user and one node"),
         ([Reservation((0,), ("u",), 9, 9)], "is from 9 to 9 ms"),
         ([Reservation((0,), ("u",), 5, 9, 6)], "drains its nodes 6 ms before 5 ms"),
         (

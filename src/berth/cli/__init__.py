@@ -141,5 +141,5 @@ def _say(error: OSError) -> None:
 
 
 def _drop_output() -> None:
-    """Let nothing more be written: whoever read our output has enough of it, or it cannot be written."""
+    """Discard further output: its reader has closed the pipe, or it cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

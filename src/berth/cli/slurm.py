@@ -180,7 +180,7 @@ def run(
                 turned = True
             except LiveError as error:
                 if not turned:
-                    raise  # whoever starts berth sees at once that Slurm does not answer
+                    raise  # at the start, that Slurm does not answer is an error at once
                 _say(str(error))
                 time.sleep(interval_s)
     except KeyboardInterrupt:

@@ -31,7 +31,7 @@ class NodeKinds:
         self._of_model: dict[str, int] = {}  # name -> a bit for each kind of that GPU model
         self._of_label: dict[str, int] = {}  # name -> a bit for each kind that carries it
         self._of_user: dict[str, int] = {}  # name -> a bit for each kind that is kept for this user
-        self._anybody = 0  # a bit for each kind that is kept for nobody
+        self._anybody = 0  # a bit for each kind that is not reserved
         for node in nodes:
             self.number(node)
 

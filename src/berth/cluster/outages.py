@@ -17,7 +17,7 @@ from pathlib import Path
 from berth.errors import SettingError, TraceError
 from berth.model import Node, Outage
 
-__all__ = ["FailureRate", "Recovery", "read_outages"]
+__all__ = ["FailureRate", "Recovery", "milliseconds_of", "read_outages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,15 @@ def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
             raise TraceError(
                 name, f"a node of the cluster: {few}", line=line, column="node", value=row[at_node]
             )
-        down_ms = _milliseconds(name, line, "down_s", row[at_down])
-        up_ms = _milliseconds(name, line, "up_s", row[at_up]) if row[at_up] else None
+        down_ms = milliseconds_of(name, line, "down_s", row[at_down])
+        up_ms = milliseconds_of(name, line, "up_s", row[at_up]) if row[at_up] else None
         if up_ms is not None and up_ms <= down_ms:
             raise TraceError(
                 name, f"a time after down_s, {row[at_down]}", line=line, column="up_s", value=row[at_up]
             )
         drain_ms = 0
         if at_drain is not None and row[at_drain]:
-            drain_ms = _milliseconds(name, line, "drain_s", row[at_drain])
+            drain_ms = milliseconds_of(name, line, "drain_s", row[at_drain])
             if drain_ms > down_ms:
                 raise TraceError(
                     name, f"at most down_s, {row[at_down]}", line=line, column="drain_s", value=row[at_drain]
@@ -125,7 +125,8 @@ def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
     return tuple(sorted(found, key=lambda outage: outage.down_ms))
 
 
-def _milliseconds(path: str, line: int, column: str, value: str) -> int:
+def milliseconds_of(path: str, line: int, column: str, value: str) -> int:
+    """The seconds of a column, as milliseconds. Raises TraceError where they are none."""
     try:
         seconds = float(value)
     except ValueError:

@@ -11,6 +11,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+from berth.cluster.outages import milliseconds_of
 from berth.errors import SettingError, TraceError
 from berth.model import Node, Reservation
 
@@ -20,7 +21,7 @@ __all__ = ["check_reservations", "read_reservations"]
 def check_reservations(reservations: Sequence[Reservation], nodes: Sequence[Node]) -> None:
     """Refuse reservations beyond the cluster, without users, or of one node for two at once. Raises SettingError."""
     for number, one in enumerate(reservations):
-        said = f"reservation {number + 1}, for {', '.join(one.users) or 'nobody'}"
+        said = f"reservation {number + 1}, for {', '.join(one.users) or 'no user'}"
         if not one.users or not one.nodes:
             raise SettingError(f"{said}, has {len(one.nodes)} nodes; expected at least one user and one node")
         beyond = [node for node in one.nodes if not 0 <= node < len(nodes)]
@@ -65,12 +66,14 @@ def read_reservations(path: str | Path, nodes: Sequence[Node]) -> tuple[Reservat
         users = _names(row["users"])
         if not users:
             raise TraceError(name, "at least one user", line=line, column="users", value=row["users"])
-        start_ms, end_ms = (_milliseconds(name, line, column, row[column]) for column in ("start_s", "end_s"))
+        start_ms, end_ms = (
+            milliseconds_of(name, line, column, row[column]) for column in ("start_s", "end_s")
+        )
         if end_ms <= start_ms:
             raise TraceError(
                 name, f"a time after start_s, {row['start_s']}", line=line, column="end_s", value=row["end_s"]
             )
-        drain_ms = _milliseconds(name, line, "drain_s", row.get("drain_s") or "0")
+        drain_ms = milliseconds_of(name, line, "drain_s", row.get("drain_s") or "0")
         if drain_ms > start_ms:
             expected = f"at most start_s, {row['start_s']}"
             raise TraceError(name, expected, line=line, column="drain_s", value=row["drain_s"])
@@ -117,13 +120,3 @@ def _meet(one: Reservation, other: Reservation) -> bool:
 
 def _names(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in value.split("|") if name.strip()))
-
-
-def _milliseconds(path: str, line: int, column: str, value: str) -> int:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e15:
-        raise TraceError(path, "seconds, 0 or more", line=line, column=column, value=value)
-    return round(seconds * 1000)

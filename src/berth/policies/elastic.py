@@ -86,7 +86,7 @@ class Elastic:
                     return
 
     def _changes(self, run: Running, wanted: dict[str, int]) -> bool:
-        """Whether a running job is to have fewer GPUs, or so many more that it is worth a restart."""
+        """Whether a running job is to have fewer GPUs, or enough more to be worth a restart."""
         target = wanted.get(run.job.id)
         if target is None or target == run.job.gpus:
             return False

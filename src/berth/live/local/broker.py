@@ -42,7 +42,7 @@ DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 LIMITS_S = 0.5
 EXPORTER_STEADY_S = 5.0
-"""An exporter that has run for so long serves."""
+"""An exporter that has run this long counts as serving."""
 START_AGAIN_S = 1.0
 """When to look again at a start of which nothing could be found out."""
 TOLD_MS = 86_400_000

@@ -25,7 +25,7 @@ Lanes = Mapping[int, Sequence[tuple[Any, int, Job]]]
 
 
 class Passing:
-    """Start every job that fits, in the order's order; nobody keeps room free for one that does not fit.
+    """Start every job that fits, in the order's order, and keep no room free for one that does not fit.
 
     Large jobs wait for as long as smaller ones fill what they need: it is the control that tells how much of a margin
     over a strict order comes from not being strict. A job that does not fit speaks for all that ask for the same.
