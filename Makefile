@@ -1,8 +1,9 @@
 # berth: few verbs. `make demo` and `make test` do all set-up by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
-.PHONY: demo test test-slow check bench dist docs install native apis lock clean
+.PHONY: demo test test-slow coverage check bench dist docs install native apis lock clean
 
 demo: install
 	$(BIN)/berth compare synthetic:demo --policies fifo+first-fit,sjf+best-fit,fgd,random --seeds 5 --out out/demo
@@ -11,14 +12,19 @@ demo: install
 
 install: .venv/.installed
 
-.venv/.installed: requirements/plain.lock pyproject.toml hatch_build.py
+# uv installs in seconds what takes pip minutes.
+.venv/.uv: requirements/uv.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/plain.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock
+	touch $@
+
+.venv/.installed: .venv/.uv requirements/plain.lock pyproject.toml hatch_build.py
+	$(UV) --compile-bytecode --require-hashes -r requirements/plain.lock
+	$(UV) --no-deps --no-build-isolation -e .
 	touch $@
 
 .venv/.dev: .venv/.installed requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(UV) --require-hashes -r requirements/dev.lock
 	touch $@
 
 native:
@@ -28,16 +34,26 @@ native:
 apis: .venv/.dev
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/berth/live/kubernetes/apis/*.proto
 
-# What starts containers, and processes by the hundred, does so one at a time. What is marked slow is left to CI.
+# What is marked slow is left to CI; of partitions' tests, those start containers, one at a time.
 test: .venv/.dev
 	$(MAKE) -s -j2 -C native tests
 	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m "not slow"
-	$(BIN)/python -m pytest -q tests/partition -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 tests/partition -m "not slow"
 
 test-slow: .venv/.dev
 	$(MAKE) -s -j2 -C native tests
-	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m slow
 	$(BIN)/python -m pytest -q tests/partition -m slow
+	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m slow
+
+# Which lines the tests that are not slow run, by file; TESTS names fewer, such as `make coverage TESTS=tests/cli`.
+TESTS ?= tests --ignore=tests/partition
+coverage: .venv/.dev
+	rm -rf build/coverage && mkdir -p build/coverage
+	-$(BIN)/python -m coverage run -m pytest -q -m "not slow" $(TESTS)
+	$(BIN)/python -m coverage combine -q
+	$(BIN)/python -m coverage html -q
+	$(BIN)/python -m coverage report
+	@echo build/coverage/html/index.html
 
 check: .venv/.dev
 	$(BIN)/ruff check .
@@ -61,11 +77,12 @@ bench: .venv/.dev
 	for script in $(filter-out bench/harness.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 lock: .venv/.dev
-	$(BIN)/python -m pip install --quiet uv==0.13.8
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -o requirements/uv.lock requirements/uv.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -o requirements/plain.lock pyproject.toml requirements/build.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/plain.lock -o requirements/dev.lock requirements/dev.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock --extra kubernetes -o requirements/kubernetes.lock pyproject.toml requirements/build.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock -o requirements/bench.lock requirements/bench.in
 
 clean:
+	examples/local_queue/demo.sh --stop
 	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

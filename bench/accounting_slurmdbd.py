@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,10 @@ def main() -> None:
         berth=python.parent / "berth",
     )
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
-        done = subprocess.run([CLUSTER, folder, story], stdout=subprocess.PIPE, text=True, check=True)
+        words = {**os.environ, "CLUSTER_DATABASE": "disk"}
+        done = subprocess.run(
+            [CLUSTER, folder, story], stdout=subprocess.PIPE, text=True, check=True, env=words
+        )
     found = json.loads(done.stdout.splitlines()[-1])
     for name, value in found.items():
         print(f"{name:12} {value:12,.2f}")

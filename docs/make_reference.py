@@ -45,7 +45,7 @@ def gallery() -> str:
     """The page of worked examples, each with what it prints."""
     parts = [
         "# Gallery",
-        "Worked examples, as they stand in `examples/`, each with what it prints; a test runs them all. Run one with"
+        "These are the programs in `examples/`, each with its output; a test runs them all. To run one:"
         " `.venv/bin/python examples/NAME.py`.",
     ]
     for script in sorted(EXAMPLES.glob("*.py")):
@@ -63,9 +63,14 @@ def _commands() -> list[str]:
 
     def walk(command: Any, name: str) -> None:
         if hasattr(command, "commands"):
+            if command.invoke_without_command:  # a group that is a command itself
+                tell(command, name)
             for inner in sorted(command.commands):
                 walk(command.commands[inner], f"{name} {inner}")
             return
+        tell(command, name)
+
+    def tell(command: Any, name: str) -> None:
         found.append(f"### `{name}`")
         found.append(_text(command.help))
         rows = []

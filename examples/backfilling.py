@@ -1,4 +1,4 @@
-"""EASY backfilling against a strict queue: what backfilling gains and what it costs."""
+"""Compare EASY backfilling with a strict queue: what backfilling gains and what it costs."""
 
 import berth
 

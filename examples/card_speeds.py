@@ -1,4 +1,4 @@
-"""Cards of different speed: where the table of Gavel's measurements sends whom, and what that gains."""
+"""Place jobs on cards of different speed by the table of Gavel's measurements, and see what that gains."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Compare three policies on a made-up workload, as a table."""
+"""Compare three policies on a synthetic workload, as a table."""
 
 import berth
 

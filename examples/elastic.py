@@ -1,4 +1,4 @@
-"""Jobs that can run on one to eight GPUs: what it is worth to give them more or fewer as others come and go."""
+"""Resize jobs that can run on one to eight GPUs as others come and go, and see what that gains."""
 
 import random
 

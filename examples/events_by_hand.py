@@ -1,4 +1,4 @@
-"""Two jobs share one GPU and slow each other: what happens, event by event."""
+"""Run two jobs that share one GPU and slow each other, and print what happens, event by event."""
 
 from collections.abc import Sequence
 

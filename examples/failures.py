@@ -1,4 +1,4 @@
-"""Nodes that fail: goodput with and without checkpoints, and what a restart costs."""
+"""Let nodes fail, and compare goodput with and without checkpoints, restarts included."""
 
 import berth
 from berth.cluster.outages import FailureRate, Recovery

@@ -1,4 +1,4 @@
-"""One user submits fifty jobs, then another submits five: who waits, under three policies."""
+"""Compare the waits of two users under three policies: one submits fifty jobs, then the other five."""
 
 from statistics import fmean
 

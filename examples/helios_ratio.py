@@ -1,4 +1,4 @@
-"""How much shortest-first gains over first-in-first-out, as Hu and others (SC 2021, table 3) state it of Helios."""
+"""Compute the gain of shortest-first over FIFO that Hu and others (SC 2021, table 3) report for Helios."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The same jobs, run by what is true of their run times, what users say, and the truth with errors."""
+"""Run the same jobs with the true run times, with those that users state, and with the truth plus errors."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A policy of one's own, beside best-fit."""
+"""Write a policy of your own, and compare it with best-fit."""
 
 from collections.abc import Iterator
 

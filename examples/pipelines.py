@@ -1,4 +1,4 @@
-"""Jobs that come after others, deadlines, and a night of maintenance: what each order misses."""
+"""Run pipelines of jobs through a night of maintenance, and count the deadlines that each order misses."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Quotas of two teams on one cluster: kept strictly, and with idle GPUs lent."""
+"""Give two teams quotas on one cluster: kept strictly, and with idle GPUs lent."""
 
 import berth
 

@@ -1,4 +1,4 @@
-"""A course has eight GPUs of its own from hour 8 to hour 10: reserved with and without a drained hour before."""
+"""Reserve eight GPUs for a course from hour 8 to hour 10, with and without an hour of draining before."""
 
 import random
 

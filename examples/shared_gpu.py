@@ -1,4 +1,4 @@
-"""Three applications on one GPU: who slows whom by their profiles, and whose memory does not fit."""
+"""Share one GPU among three applications: profiles decide which slows which, and which runs out of memory."""
 
 from berth import Cluster, Job, Node, Share, simulate
 from berth.interference import make_interference

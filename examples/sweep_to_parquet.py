@@ -1,4 +1,4 @@
-"""A sweep whose finished runs are kept: read by DuckDB, and continued by a second call."""
+"""Keep the finished runs of a sweep, continue it with a second call, and read them with DuckDB."""
 
 import tempfile
 

@@ -158,8 +158,8 @@ void region_refuse(struct berth_region *region, const char *call, uint64_t asked
     struct berth_refusal *refusal = &use->refusals[number % BERTH_REFUSALS];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    /* Odd while it is written. One that is being written is left to its writer, unless he must have
-       died long ago. */
+    /* Odd while it is written. One that is being written is left to its writer, unless that must
+       have died long ago. */
     uint64_t seen = LOAD(refusal->number);
     if ((seen & 1) != 0 && number < (seen >> 1) + 16 * BERTH_REFUSALS)
         return;

@@ -8,6 +8,7 @@
 #include "parts.h"
 #include "share.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,6 @@ enum {
     FIRST_WAIT_NS = 100 * 1000 * 1000,
 };
 
-static shared32 generation; /* threads forget what they bought when it changes */
-
 /* What a thread knows of launches with these blocks; in one line of the processor's cache. */
 struct known_launch {
     _Alignas(64) void *what;
@@ -31,11 +30,26 @@ struct known_launch {
     uint32_t device;
 };
 
-static _Thread_local struct {
+/* What a thread has bought: it alone takes of it, without a locked instruction. */
+typedef _Atomic int64_t credit;
+
+static _Thread_local struct thread {
     struct known_launch cache[CACHE];
-    int64_t credit_ns[MAX_DEVICES];
-    uint32_t generation, chance;
+    credit credit_ns[MAX_DEVICES];
+    uint32_t chance;
+    struct thread *next;
+    bool listed;
 } mine;
+
+static inline int64_t credit_of(credit *credit)
+{
+    return atomic_load_explicit(credit, memory_order_relaxed);
+}
+
+static inline void credit_by(credit *credit, int64_t ns)
+{
+    atomic_store_explicit(credit, credit_of(credit) + ns, memory_order_relaxed);
+}
 
 static size_t place(const void *what, uint64_t blocks)
 {
@@ -96,16 +110,67 @@ static uint64_t ahead_ns(const struct device *device)
     return share_contended(device) ? AHEAD_NS : share_within(device, AHEAD_WALL_NS);
 }
 
-/* What this thread has bought and not used is given back. */
-static void exits_now(void)
+/* ---- what was bought and not used ---- */
+
+static struct turn turn; /* of the list */
+static struct thread *listed;
+static pthread_key_t ending;
+static bool has_key;
+
+/* With the turn. */
+static void give_back(struct thread *thread)
 {
     for (int i = 0; i < MAX_DEVICES; i++) {
-        struct device *device = mine.credit_ns[i] > 0 ? device_at(i) : NULL;
-        if (device != NULL && mine.generation == atomic_load(&generation))
-            share_correct(device, -mine.credit_ns[i]);
-        mine.credit_ns[i] = 0;
+        int64_t left = credit_of(&thread->credit_ns[i]);
+        struct device *device = left > 0 ? device_at(i) : NULL;
+        if (device != NULL)
+            share_correct(device, -left);
+        atomic_store_explicit(&thread->credit_ns[i], 0, memory_order_relaxed);
+    }
+}
+
+static void thread_ends(void *of_mine)
+{
+    (void)of_mine;
+    turn_take(&turn);
+    for (struct thread **at = &listed; *at != NULL; at = &(*at)->next)
+        if (*at == &mine) {
+            *at = mine.next;
+            break;
+        }
+    mine.listed = false;
+    give_back(&mine);
+    turn_leave(&turn);
+}
+
+/* What all threads have bought is given back: those that go on until the process has ended buy
+   anew. One that ends the process in a signal handler, amid its own turn, does not wait for itself.
+ */
+static void exits_now(void)
+{
+    if (turn_try(&turn)) {
+        for (struct thread *thread = listed; thread != NULL; thread = thread->next)
+            give_back(thread);
+        turn_leave(&turn);
     }
     measure_exits();
+}
+
+/* This thread gives back what it has when it ends, or the process does. */
+static void enlist(void)
+{
+    static bool exits; /* before the driver's own, which was there earlier */
+    turn_take(&turn);
+    if (!exits)
+        exits = atexit(exits_now) == 0;
+    if (!has_key)
+        has_key = pthread_key_create(&ending, thread_ends) == 0;
+    if (has_key && pthread_setspecific(ending, &mine) == 0) {
+        mine.next = listed;
+        listed = &mine;
+    }
+    mine.listed = true;
+    turn_leave(&turn);
 }
 
 __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks,
@@ -113,12 +178,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
 {
     struct device *device = device_current();
     CUcontext context = current_context();
-    uint32_t now_generation = atomic_load(&generation);
     struct known_launch *cached = &mine.cache[place(what, blocks)];
-    if (mine.generation != now_generation) {
-        memset(&mine, 0, sizeof mine);
-        mine.generation = now_generation;
-    }
     if (device == NULL || !share_limits(device)) {
         cached->what = what;
         cached->blocks = blocks;
@@ -129,11 +189,9 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
         return NULL;
     }
     if (capturing(stream, per_thread))
-        return NULL;       /* it becomes a node and is charged when its graph runs */
-    static shared32 exits; /* before the driver's own, which was there earlier */
-    if (UNLIKELY(atomic_load_explicit(&exits, memory_order_relaxed) == 0) &&
-        atomic_exchange(&exits, 1) == 0)
-        (void)atexit(exits_now);
+        return NULL; /* it becomes a node and is charged when its graph runs */
+    if (UNLIKELY(!mine.listed))
+        enlist();
     measure_read(context);
     share_check(device);
     struct launch launch = { .device = device,
@@ -153,14 +211,14 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     cost = share_scaled(device, cost);
     if (cost == 0)
         cost = 1;
-    int64_t *credit_ns = &mine.credit_ns[device->ordinal];
-    if (*credit_ns < (int64_t)cost) {
+    credit *credit_ns = &mine.credit_ns[device->ordinal];
+    if (credit_of(credit_ns) < (int64_t)cost) {
         uint64_t ahead = ahead_ns(device);
         uint64_t launches = !guess && cost < ahead ? ahead / cost : 1;
         share_buy(device, launches * cost);
-        *credit_ns += (int64_t)(launches * cost);
+        credit_by(credit_ns, (int64_t)(launches * cost));
     }
-    *credit_ns -= (int64_t)cost;
+    credit_by(credit_ns, -(int64_t)cost);
     bool measure = guess || !same || atomic_load(&launch.kernel->sample_count) < 4 ||
                    cached->until_probe-- <= 0;
     if (measure && !guess && atomic_load(&launch.kernel->probing) != 0 && share_contended(device) &&
@@ -183,12 +241,13 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
 static inline __attribute__((always_inline)) bool paid(struct known_launch *cached,
                                                        const void *what, uint64_t blocks)
 {
-    int64_t *credit_ns = &mine.credit_ns[cached->device], cost_ns = cached->cost_ns;
-    if (UNLIKELY(cached->what != what || cached->blocks != blocks || *credit_ns < cost_ns ||
+    credit *credit_ns = &mine.credit_ns[cached->device];
+    int64_t cost_ns = cached->cost_ns, left = credit_of(credit_ns);
+    if (UNLIKELY(cached->what != what || cached->blocks != blocks || left < cost_ns ||
                  cached->until_probe <= 0))
         return false;
     cached->until_probe--;
-    *credit_ns -= cost_ns;
+    atomic_store_explicit(credit_ns, left - cost_ns, memory_order_relaxed);
     return true;
 }
 
@@ -206,10 +265,10 @@ struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread
 static void pace_forget(void)
 {
     if (!atomic_load(&pacing))
-        return; /* nothing is known yet, and its memory is not touched */
-    atomic_fetch_add(&generation, 1);
+        return;    /* nothing is known yet, and its memory is not touched */
+    listed = NULL; /* the other threads are the parent's */
+    atomic_store(&turn.word, 0);
     memset(&mine, 0, sizeof mine);
-    mine.generation = atomic_load(&generation);
 }
 
 PART(.forget = pace_forget);

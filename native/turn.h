@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -44,6 +45,13 @@ static inline void turn_take(struct turn *turn)
             nanosleep(&(struct timespec){ 0, tries < 128 ? 50000 : 1000000 }, NULL);
         errno = error;
     }
+}
+
+static inline bool turn_try(struct turn *turn)
+{
+    uint32_t free_turn = 0;
+    return atomic_compare_exchange_strong_explicit(&turn->word, &free_turn, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
 }
 
 static inline void turn_leave(struct turn *turn)

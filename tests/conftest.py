@@ -13,6 +13,10 @@ from hypothesis import settings
 settings.register_profile("berth", deadline=None)
 settings.load_profile("berth")
 
+# pytest loads readline, which sets them for the workers of pytest-xdist: a table would be 80 columns wide there alone.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 _ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -6,6 +6,7 @@
 # CLUSTER_NODES is how many nodes there are (2). CLUSTER_ACCOUNTING=no leaves MariaDB and slurmdbd out. CLUSTER_SETUP is
 # a script that may change $dir/slurm.conf and $dir/gres.conf, told by DIR, before Slurm starts. CLUSTER_REST=yes starts
 # slurmrestd on the socket $dir/rest, which asks for a token (`scontrol token`).
+# CLUSTER_DATABASE=disk keeps the database in DIR, for one that is too large for memory.
 # Packages: see .ci/packages.
 set -euo pipefail
 [ $# -eq 2 ] || { echo "usage: $0 DIR COMMAND" >&2; exit 2; }
@@ -22,21 +23,43 @@ umask 022
 mkdir -p "$dir"/{log,state,database,munge}
 # The name of a socket has 108 characters at most, and slurmstepd puts a long one behind its folder's.
 spool=$(mktemp -d /tmp/slurm.XXXXXX); chmod 755 "$spool"
+# In memory where there is room: to make an empty database is hundreds of small writes.
+database=$dir/database
+[ "${CLUSTER_DATABASE:-memory}" = disk ] || [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)0" -lt 10000000 ] || database=$(mktemp -d /dev/shm/berth-database.XXXXXX)
 chmod 711 "$dir/munge" # jobs may be of several users
 
+ended() { # PID: waits until it has, also where nobody has asked yet how
+    local stat
+    for _ in $(seq 200); do
+        { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+        [[ ${stat##*) } != Z* ]] || return 0
+        sleep .05
+    done
+    return 1
+}
+stop_all() { # NAMES: all are told before any is waited for
+    local name pid pids=()
+    for name in "$@"; do
+        pid=$(cat "$dir/$name.pid" 2>/dev/null) && kill "$pid" 2>/dev/null && pids+=("$pid")
+    done
+    for pid in "${pids[@]}"; do ended "$pid"; done
+}
 stop() {
-    for name in rest $(seq -f slurmd.node%g "$nodes") slurmctld slurmdbd database munge; do
-        pid=$(cat "$dir/$name.pid" 2>/dev/null) && kill "$pid" 2>/dev/null && timeout 10 tail --pid="$pid" -f /dev/null
-    done || true
-    rm -rf "$spool"
+    set +e
+    stop_all rest $(seq -f slurmd.node%g "$nodes")
+    stop_all slurmctld
+    stop_all slurmdbd
+    pid=$(cat "$dir/database.pid" 2>/dev/null) && kill -KILL "$pid" # nobody reads it again
+    stop_all munge
+    rm -rf "$spool" "$database"
 }
 trap stop EXIT
 
-until_works() { # TRIES COMMAND…: a fifth of a second between tries
-    local left=$1; shift
+until_works() { # SECONDS COMMAND…
+    local end=$((SECONDS + $1)); shift
     until "$@" >/dev/null 2>&1; do
-        left=$((left - 1)); [ "$left" -gt 0 ] || { echo "does not come up: $*" >&2; cat "$dir"/log/* >&2; exit 1; }
-        sleep .2
+        [ "$SECONDS" -lt "$end" ] || { echo "does not come up: $*" >&2; cat "$dir"/log/* >&2; exit 1; }
+        sleep .05
     done
 }
 
@@ -48,14 +71,16 @@ munged --force --key-file="$dir/munge/key" --socket="$dir/munge/socket" --pid-fi
     --seed-file="$dir/munge/seed" --log-file="$dir/log/munge"
 
 start_database() {
-as_me=(); [ "$me" != root ] || as_me=(--user=root)
-mariadb-install-db --no-defaults "${as_me[@]}" --datadir="$dir/database" --auth-root-authentication-method=normal \
+as_me=(--innodb-flush-method=nosync --innodb-flush-log-at-trx-commit=0 --skip-innodb-doublewrite
+    --innodb-log-file-size=16M) # it lives as long as the test: nothing of it needs to outlive a loss of power
+[ "$me" != root ] || as_me+=(--user=root)
+mariadb-install-db --no-defaults "${as_me[@]}" --datadir="$database" --auth-root-authentication-method=normal \
     --skip-test-db >"$dir/log/install" 2>&1
-mariadbd --no-defaults "${as_me[@]}" --datadir="$dir/database" --socket="$dir/database.socket" \
+mariadbd --no-defaults "${as_me[@]}" --datadir="$database" --socket="$dir/database.socket" \
     --bind-address=127.0.0.1 --port=33306 --pid-file="$dir/database.pid" --innodb-lock-wait-timeout=900 \
     --innodb-buffer-pool-size=256M >"$dir/log/database" 2>&1 &
 sql() { mariadb -uroot -S "$dir/database.socket" "$@"; }
-until_works 150 sql -e 'select 1'
+until_works 30 sql -e 'select 1'
 # Without utf8mb4 a Korean job name becomes question marks.
 sql -e "create database slurm_acct_db character set utf8mb4;
     create user slurm@'%' identified by 'slurm'; grant all on slurm_acct_db.* to slurm@'%';
@@ -121,22 +146,23 @@ if [ "$rest" != no ]; then
 fi
 if [ -n "${CLUSTER_SETUP:-}" ]; then DIR=$dir bash -eu "$CLUSTER_SETUP"; fi
 if [ "$accounting" != no ]; then
-    slurmdbd; until_works 100 sacctmgr -n list cluster
+    slurmdbd; until_works 20 sacctmgr -n list cluster
     sacctmgr -i add cluster sandbox >/dev/null 2>&1 || true
 fi
-slurmctld; until_works 100 scontrol ping
+slurmctld; until_works 20 scontrol ping
 for node in $(seq -f node%g "$nodes"); do 
     mkdir -p "$spool/$node"
     slurmd -N "$node" || { cat "$dir/log/slurmd.$node" >&2; exit 1; }
 done
 idle() { [ "$(sinfo -h -N -t idle -o %n | sort -u | wc -l)" = "$nodes" ]; }
-until_works 150 idle
+until_works 30 idle
 if [ "$rest" != no ]; then
     # As SlurmUser it does not start without this; whoever asks needs a token all the same.
     SLURMRESTD_SECURITY=disable_user_check SLURM_JWT=daemon slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:"$dir/rest" \
         >"$dir/log/rest" 2>&1 &
     echo $! >"$dir/rest.pid"
-    until_works 50 test -S "$dir/rest"
+    until_works 10 test -S "$dir/rest"
 fi
 export BERTH_SLURMDBD=mysql+pymysql://reader:reader@127.0.0.1:33306/slurm_acct_db
+export -f ended
 cd "$dir" && bash -euc "$command"

@@ -2,7 +2,9 @@
    for. */
 #include "check.h"
 
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 void test_launch(void)
 {
@@ -144,4 +146,53 @@ void test_paced_after_reset(void)
 void test_paced_after_release(void)
 {
     paced_after(cuDevicePrimaryCtxRelease_v2);
+}
+
+/* ---- threads: `paced_threads` ends those that launched, `paced_exit` itself while they are ----
+ */
+
+enum { CROWD = 40 };
+static CUcontext crowds_context;
+static CUfunction crowds_function;
+static pthread_barrier_t crowd;
+
+static void *launch_once(void *stays)
+{
+    OK(cuCtxSetCurrent(crowds_context));
+    launches(crowds_function, 1);
+    if (stays != NULL) {
+        pthread_barrier_wait(&crowd);
+        pause();
+    }
+    return NULL;
+}
+
+static void begin_crowd(void) /* whose kernel is known */
+{
+    start();
+    OK(cuCtxGetCurrent(&crowds_context));
+    launch_of(&crowds_function, "spin_10");
+    for (int i = 0; i < 8; i++)
+        launches(crowds_function, 1);
+}
+
+void test_paced_threads(void)
+{
+    begin_crowd();
+    for (int i = 0; i < CROWD; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, launch_once, NULL) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+}
+
+void test_paced_exit(void)
+{
+    begin_crowd();
+    CHECK(pthread_barrier_init(&crowd, NULL, CROWD + 1) == 0);
+    for (int i = 0; i < CROWD; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, launch_once, &crowd) == 0);
+    }
+    pthread_barrier_wait(&crowd);
 }

@@ -195,8 +195,8 @@ static void *start_first(void *data)
     return cuInit(0) == CUDA_SUCCESS ? NULL : (void *)1;
 }
 
-void test_start_beside(void) /* no lock is held over a driver call: one that takes its time
-                                      at the start keeps nobody waiting */
+void test_start_beside(void) /* no lock is held over a driver call: one that takes long
+                                      at the start delays no other thread */
 {
     pthread_t first;
     void *failed;

@@ -318,7 +318,7 @@ void test_swap(void)
     CHECK(fake_swapped_bytes() == 32 * MIB);
     OOM(cuMemAllocManaged(&d, 5 * MIB, 1));
     OK(cuDeviceTotalMem_v2(&total, 0));
-    CHECK(total == LIMIT); /* who sizes himself by the card is told of the card */
+    CHECK(total == LIMIT); /* a program that sizes itself by the card is told its size */
     OK(cuMemFreeAsync(d, NULL));
     CHECK(fake_swapped_bytes() == 24 * MIB);
     OK(cuMemFree_v2(b));

@@ -80,7 +80,7 @@ __attribute__((constructor)) static void begin(void)
     shared = open_clock();
 }
 
-/* With the turn held: if nobody is awake, time moves to the first who wants to be. */
+/* With the turn held: if no thread is awake, time moves to the first that wants to be. */
 static void move(void)
 {
     uint64_t now = atomic_load(&shared->now_ns), first = UINT64_MAX;

@@ -1,5 +1,5 @@
-/* Preloaded into an operator's tool: cuts a region short while the tool looks who of its processes
-   lives. */
+/* Preloaded into an operator's tool: cuts a region short while the tool looks which of its
+   processes live. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdarg.h>

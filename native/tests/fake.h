@@ -9,9 +9,9 @@
    was killed at any instruction leaves nothing to repair.
 
    A process holds its memory until the kernel has closed its files, as with the real driver: that
-   is when the lock of its slot is free. Who asks for more than there is, and a sum that passes the
-   bound, looks for the dead first: they were closed before anybody could have been given what they
-   held.
+   is when the lock of its slot is free. A request for more than there is, and a sum that passes the
+   bound, looks for dead processes first: their files were closed before another process could have
+   been given what they held.
 
    BERTH_FAKE_NVML says what NVML is like for the process that it is set for; words, separated by
    commas:
@@ -24,8 +24,8 @@
    - old: it is of an older version: of the lists only the first, no utilisation by process
    - missing: it does not start
    - total: it knows of no process, only what the card as a whole uses
-   - lies: memory and utilisation of this process are 1 byte and 1 per cent, and nobody else uses
-     the card
+   - lies: memory and utilisation of this process are 1 byte and 1 per cent, and no other process
+     uses the card
    - slow: samples of utilisation come every 0.9 s, and in between there is none that is newer
    - ghost: the second list that a process asks for has 15 MiB of one that has died since the first
    - lags: what its lists say is up to 50 ms old
@@ -258,7 +258,7 @@ static inline void fake_reap_locked(struct fake_card *card)
         close(fd);
 }
 
-/* The same for one without the ledger, unless that is another's just now: nobody waits for a look.
+/* The same for one without the ledger, unless another process holds it: a look waits for no lock.
  */
 static inline void fake_try_reap(struct fake_card *card)
 {

@@ -109,7 +109,7 @@ enum { FAKE_WAVE_BLOCKS = 132 };
 extern struct fake_card *fake_card;
 extern struct fake_process *fake_self;
 extern uint32_t fake_watch_group;
-extern uint64_t fake_watch_bytes; /* above which a violation is put down; 0: nobody watches */
+extern uint64_t fake_watch_bytes; /* above which a violation is put down; 0: not watched */
 extern bool fake_initialized, fake_injecting, fake_like_nodes, fake_like_lazy;
 extern _Thread_local struct CUctx_st *fake_context;
 extern _Thread_local uint64_t fake_kept_ns; /* how long others kept this thread at the ledger */

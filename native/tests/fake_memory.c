@@ -1,7 +1,7 @@
 /* Linear memory, arrays, and what passes between processes by address. */
 #include "fake_inside.h"
 
-static _Atomic uint64_t unplaced; /* managed memory that nobody has used yet */
+static _Atomic uint64_t unplaced; /* managed memory that no kernel has used yet */
 static uint64_t swapped_bytes;    /* of managed memory that stays with the host */
 
 void fake_populate(void)

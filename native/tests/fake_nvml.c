@@ -256,8 +256,8 @@ LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1, list_without_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess, list_with_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess, list_with_ids)
 
-/* Who was busy from `since_us` to the last whole bucket, most of them; how many there are is the
-   answer. */
+/* The processes that were busy from `since_us` to the last whole bucket, at most `most` of them;
+   returns how many there are. */
 static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most,
                           unsigned long long since_us)
 {

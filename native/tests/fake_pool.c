@@ -17,7 +17,7 @@ static void shrink(struct CUpool_st *pool, uint64_t keep)
     uint64_t floor = fake_steps(pool->used > keep ? pool->used : keep),
              gone = pool->reserved > floor ? pool->reserved - floor : 0;
     if (gone != 0 && pool->device)
-        fake_refund(pool->gpu, gone); /* before anybody can ask and be told that it is free */
+        fake_refund(pool->gpu, gone); /* before a process can be told that it is free */
     pool->reserved -= gone;
     fake_books_done();
 }

@@ -176,7 +176,7 @@ void fake_events_gone(struct CUctx_st *context)
             at = &event->next;
             continue;
         }
-        event->context = NULL; /* kept, so that whoever uses it still is told */
+        event->context = NULL; /* kept, so that a program that still uses it is told */
         *at = event->next;
     }
     fake_books_done();

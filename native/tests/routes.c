@@ -224,8 +224,8 @@ static void test_dlclose(void)
     limited(dlsym(driver(), "cuMemAlloc_v2"));
 }
 
-/* Threads that load, look up and unload while the process forks: nobody waits for ever, in no child
-   either. */
+/* Threads that load, look up and unload while the process forks: no thread waits for ever, in the
+   parent or in a child. */
 static void *load_and_look(void *data)
 {
     const char *plugin_name = getenv("BERTH_TEST_ASKING");
@@ -333,7 +333,7 @@ static void test_nvml(void)
     printf("%llu %u\n", memory.used >> 20, count);
 }
 
-static void test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
+static void test_cost(void) /* ns for one dlsym of a symbol that no library hooks */
 {
     struct timespec from, to;
     volatile void *sink;

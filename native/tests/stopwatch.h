@@ -1,6 +1,6 @@
 /* How long a call kept its thread: time spent on a CPU, be it turning in a circle, and time asleep.
 
-   On a busy machine a call may take long because nobody gave the thread a CPU, or the machine
+   On a busy machine a call may take long because the thread was given no CPU, or the machine
    itself had none; that is not the callee's doing. So time in line for a CPU does not count, nor
    what is missing while it never slept. */
 #ifndef BERTH_STOPWATCH_H

@@ -3,8 +3,8 @@
 
    Kills come by the clock, each at a process drawn at random, and another takes its place at once,
    forked from this one, which has everything loaded and no context of its own. Prints what the
-   driver saw; what is left is told without its own context. Exit status 0 where nothing was ever
-   over, nobody was kept waiting long, and nothing is left. */
+   driver saw; what is left is told without its own context. Exit status 0 if the limit was never
+   passed, no call waited long, and nothing is left. */
 #include "driver.h"
 #include "stopwatch.h"
 

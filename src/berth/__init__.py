@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from berth.policies import Setting, make_policy
     from berth.traces import read, read_nodes, read_trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BerthError",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Running
+from berth.errors import KnowledgeError, in_one_line
 from berth.interference.profiled import ProfiledInterference
 from berth.interference.sharing import Sharing
 from berth.knowledge import Knowledge, believed_run_ms
-from berth.model import FOREVER_MS, GpuSlot
+from berth.model import FOREVER_MS, GpuSlot, Placement
+from berth.told import error_of_knowledge
 
 __all__ = ["Beliefs", "longer_us"]
 
@@ -21,8 +25,9 @@ def longer_us(done_us: int) -> int:
 class Beliefs:
     """How far the runs are believed to be, where nobody knows: by believed profiles, speeds and run times."""
 
-    def __init__(self, cluster: Cluster, knowledge: Knowledge) -> None:
+    def __init__(self, cluster: Cluster, knowledge: Knowledge, speeds: CardSpeeds = ALL_ALIKE) -> None:
         self._cluster = cluster
+        self._speeds = speeds
         self._knowledge = knowledge
         self._profiles = dict(knowledge.profiles)
         self._sharing = Sharing(cluster, ProfiledInterference(self._profiles, knowledge.speeds))
@@ -50,16 +55,52 @@ class Beliefs:
         self._profiles = dict(profiles)
         self._sharing.model = ProfiledInterference(self._profiles, self._knowledge.speeds)
 
+    def expected(self, placement: Placement, done_us: int) -> tuple[int, int | None]:
+        """The time that a job is believed to take on its cards, and what is left of it, ms; None: all. What an earlier
+        attempt has done and kept stays done, whatever was believed of its run time then."""
+        job = placement.job
+        milli = self._speeds.on(job, placement.slots, self._cluster.nodes)
+        believed_ms = believed_run_ms(job, self._knowledge)
+        work_ms = (
+            FOREVER_MS if believed_ms is None else believed_ms
+        )  # None: nothing that makes sense is known
+        left_ms: int | None = None
+        if done_us:
+            if work_ms * 1000 <= done_us:
+                work_ms = longer_us(done_us) // 1000
+            left_ms = card_us(work_ms - done_us // 1000, milli)
+        return (work_ms if work_ms >= FOREVER_MS else card_us(work_ms, milli)), left_ms
+
     def catch_up(self, now_ms: int) -> None:
-        """Advance what is believed until now; runs that were believed to be over by now are expected anew."""
-        self.advance(now_ms)
+        """Advance what is believed until now; runs that were believed to be over by now are expected anew. Raises
+        KnowledgeError if the believed profiles or speeds do not allow it."""
+        self._guarded(self._catch_up, now_ms)
+
+    def advance(self, now_ms: int) -> None:
+        """Look at every GPU at the moment at which something changes there, in the order of time. Raises
+        KnowledgeError if the believed profiles or speeds do not allow it."""
+        self._guarded(self._advance, now_ms)
+
+    def _guarded(self, advance: Callable[[int], None], now_ms: int) -> None:
+        """Advance, and say what a knowledge raises as its own error."""
+        try:
+            advance(now_ms)
+        except KnowledgeError:
+            raise
+        except Exception as error:
+            raise error_of_knowledge(error, self._knowledge, now_ms) or KnowledgeError(
+                f"at {now_ms} ms knowledge {type(self._knowledge).__qualname__} does not tell how fast running jobs"
+                f" are, by its profiles and speeds: {in_one_line(error)}"
+            ) from error
+
+    def _catch_up(self, now_ms: int) -> None:
+        self._advance(now_ms)
         while self._ends and self._ends[0][0] <= now_ms:
             _, _, run = heappop(self._ends)
             if self._cluster.running.get(run.job.id) is run:
                 self._outlive(run, now_ms)
 
-    def advance(self, now_ms: int) -> None:
-        """Look at every GPU at the moment at which something changes there, in the order of time."""
+    def _advance(self, now_ms: int) -> None:
         if self._sharing.changed:
             self._look(self._changed_ms)
         while self._due and (time_ms := self._due[0][0]) <= now_ms:

@@ -23,6 +23,7 @@ BerthError
 ├── KubernetesError       a cluster cannot be reached, or does not do what it was asked
 │   ├── ApiError              the API server refused a request: status, reason and its message
 │   └── AskError              a pod, node or slice says what makes no sense
+├── AccessError           a viewer of the console asked for what their role does not include
 ├── ModelError            a trained model or a checkpoint is not whole, not ours or of another version
 ├── SettingError          a value of an option or setting is outside its range
 └── MissingExtraError     a part of berth that is installed by an extra was asked for without it
@@ -35,6 +36,7 @@ from __future__ import annotations
 import sys
 
 __all__ = [
+    "AccessError",
     "ApiError",
     "AskError",
     "BerthError",
@@ -257,6 +259,10 @@ class ModelError(BerthError):
 
 class SettingError(BerthError):
     """A value of an option or setting is outside its range."""
+
+
+class AccessError(BerthError):
+    """A viewer of the console asked for what their role does not include."""
 
 
 def install_command(extra: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and names that any file system takes."""
+"""Files that are there whole or not at all; names for any file system, and cells for any spreadsheet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["plain_name", "whole_file"]
+__all__ = ["plain_cell", "plain_name", "whole_file"]
 
 
 @contextmanager
@@ -39,6 +39,11 @@ def plain_name(text: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80].lstrip(".")
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return plain if plain == text else f"{plain}-{digest}"
+
+
+def plain_cell(text: str) -> str:
+    """The text, after an apostrophe if a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _to_disk(path: Path) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from berth.believed import Beliefs, longer_us
-from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
+from berth.believed import Beliefs
+from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Queue, Running
 from berth.errors import (
     BerthError,
@@ -22,9 +22,8 @@ from berth.errors import (
     SchedulerError,
     in_one_line,
 )
-from berth.knowledge import Knowledge, believed_run_ms
+from berth.knowledge import Knowledge
 from berth.model import (
-    FOREVER_MS,
     Evict,
     GpuSlot,
     Job,
@@ -36,6 +35,7 @@ from berth.model import (
 )
 from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, returned_nonsense, why_never
 from berth.policies import Decision, Policy
+from berth.sizes import check_sizes, is_resized
 from berth.told import Told, error_of_knowledge
 
 __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
@@ -90,7 +90,7 @@ class Scheduler:
         self._told = Told(knowledge, cluster)
         self._beliefs: Beliefs | None = None
         if not self._certain:
-            self._beliefs = Beliefs(cluster, self.knowledge)
+            self._beliefs = Beliefs(cluster, self.knowledge, speeds)
 
     # What jobs do
 
@@ -99,7 +99,7 @@ class Scheduler:
         its own number could not. Returns whether it could start if nothing else ran; one that could not waits all the
         same, and the next `decide` says why (`NeverFits`)."""
         if job.elastic:
-            _check_elastic(job)
+            check_sizes(job)
         fits = self._fits(job)
         if not fits and job.elastic:
             fitting = [size for size, _ in job.elastic if self._fits(sized(job, size))]
@@ -275,7 +275,7 @@ class Scheduler:
             self._waking.discard(heappop(wakes))
         try:
             if beliefs is not None:
-                self._up_to_date(beliefs.catch_up, now_ms)
+                beliefs.catch_up(now_ms)
             shown = cluster.changes + queue.changes
             for decision in self.policy(queue, cluster, now_ms):
                 if cluster.changes + queue.changes != shown:
@@ -315,7 +315,7 @@ class Scheduler:
         placed = False
         try:
             if self._beliefs is not None:
-                self._up_to_date(self._beliefs.catch_up, now_ms)
+                self._beliefs.catch_up(now_ms)
             placed = isinstance(self._start(wish, now_ms), Placement)
         finally:
             if not placed and waited is None:
@@ -342,8 +342,8 @@ class Scheduler:
         queue, job = self.queue, wish[0]
         waited = job
         place = queue.remove(job)
-        if place is None and job.elastic and self._is_sized(job):
-            waited = queue.named(job.id) or job
+        if place is None and job.elastic and is_resized(job, named := queue.named(job.id)):
+            waited = named or job
             place = queue.remove(waited)
         if place is None:
             return Refused(wish, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
@@ -352,7 +352,7 @@ class Scheduler:
         left_ms: int | None = None
         if self._beliefs is not None:
             try:
-                work_ms, left_ms = self._believed(wish, known.done_us)
+                work_ms, left_ms = self._beliefs.expected(wish, known.done_us)
             except Exception:
                 queue.put_back(waited, place)
                 raise
@@ -400,7 +400,7 @@ class Scheduler:
     def _release(self, job_id: str, now_ms: int) -> Running:
         if self._beliefs is not None:
             try:
-                self._up_to_date(self._beliefs.advance, now_ms)
+                self._beliefs.advance(now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
                 self._told.fault = self._told.fault or error
         run = self.cluster.release(job_id, now_ms=now_ms)
@@ -442,48 +442,11 @@ class Scheduler:
             return 0
         return self._work_us(run, max(0, run.work_us - run.left_us))
 
-    def _believed(self, placement: Placement, done_us: int) -> tuple[int, int | None]:
-        """The time that a job is believed to take on its cards, and what is left of it, ms; None: all. What an earlier
-        attempt has done and kept stays done, whatever was believed of its run time then."""
-        milli = self._milli_on(placement.job, placement.slots)
-        work_ms = self._believed_ms(placement.job)
-        left_ms: int | None = None
-        if done_us:
-            if work_ms * 1000 <= done_us:
-                work_ms = longer_us(done_us) // 1000
-            left_ms = card_us(work_ms - done_us // 1000, milli)
-        return (work_ms if work_ms >= FOREVER_MS else card_us(work_ms, milli)), left_ms
-
     def _work_us(self, run: Running, card_time_us: int) -> int:
         """The work that a run does in that time on its cards."""
-        milli = self._milli_on(run.job, run.slots)
+        job = run.job
+        milli = self._speeds.on(job, run.slots, self.cluster.nodes) if self._speeds or job.elastic else 1000
         return card_time_us if milli == 1000 else card_time_us * milli // 1000
-
-    def _milli_on(self, job: Job, slots: Sequence[GpuSlot]) -> int:
-        """The speed of a job on these slots, per mille."""
-        return self._speeds.on(job, slots, self.cluster.nodes) if self._speeds or job.elastic else 1000
-
-    def _is_sized(self, job: Job) -> bool:
-        """Whether it is a waiting elastic job on another number of GPUs."""
-        waiting = self.queue.named(job.id)
-        return waiting is not None and job.gpus in dict(waiting.elastic) and sized(waiting, job.gpus) == job
-
-    def _believed_ms(self, job: Job) -> int:
-        """The work that a job is believed to have, ms; FOREVER_MS where nothing that makes sense is known."""
-        expected_ms = believed_run_ms(job, self.knowledge)
-        return FOREVER_MS if expected_ms is None else expected_ms
-
-    def _up_to_date(self, advance: Callable[[int], None], now_ms: int) -> None:
-        """Bring the beliefs up to date; KnowledgeError if the believed profiles or speeds do not allow it."""
-        try:
-            advance(now_ms)
-        except KnowledgeError:
-            raise
-        except Exception as error:
-            raise error_of_knowledge(error, self.knowledge, now_ms) or KnowledgeError(
-                f"at {now_ms} ms knowledge {type(self.knowledge).__qualname__} does not tell how fast running jobs"
-                f" are, by its profiles and speeds: {in_one_line(error)}"
-            ) from error
 
     def _fits(self, job: Job) -> bool:
         """Whether it could start if nothing else ran; SchedulerError for a job that makes no sense."""
@@ -525,19 +488,3 @@ class Scheduler:
     def _size(job: Job) -> tuple[object, ...]:
         owner = (job.user, job.virtual_cluster, job.application)
         return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
-
-
-def _check_elastic(job: Job) -> None:
-    """Refuse numbers of GPUs and speeds that make no sense. Raises SchedulerError."""
-    sizes, speeds = [size for size, _ in job.elastic], [speed for _, speed in job.elastic]
-    if (
-        job.gpus not in sizes
-        or job.nodes > 1
-        or min(*sizes, *speeds) < 1
-        or sizes != sorted(set(sizes))
-        or speeds != sorted(speeds)
-    ):
-        raise SchedulerError(
-            f"job '{job.id}' on {job.gpus} GPUs of {job.nodes} nodes is elastic by {job.elastic}; expected ascending"
-            " numbers of GPUs with speeds per mille that do not fall, its own number among them, and at most 1 node"
-        )

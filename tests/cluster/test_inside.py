@@ -23,6 +23,8 @@ KERNELS_OWN = {"compiled_arrays_of", "arrays_of", "block_of", "take", "give_back
 
 def breaches(source: str, of_kernels: bool = False) -> Iterator[str]:
     """What a module does with the inside of a cluster, with the lines."""
+    if "cluster" not in source:
+        return
     tree = ast.parse(source)
     handed: set[int] = set()
     for node in ast.walk(tree):

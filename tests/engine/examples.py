@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
+from berth.interference import Outlook, Tenant
 from berth.model import GpuModel, Job, Node, Outage, Share
 
 MODELS = (GpuModel("V100", mem_mib=16_000), GpuModel("T4", mem_mib=8_000))
@@ -68,3 +71,8 @@ def outages(draw: st.DrawFn, nodes: tuple[Node, ...]) -> list[Outage]:
             down_ms = draw(st.integers(0, 60))
             found.append(Outage(node, down_ms, draw(st.sampled_from((None, down_ms + 1, down_ms + 25)))))
     return found
+
+
+def half_each(tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
+    """n jobs on a GPU get an nth each."""
+    return Outlook((1000 // len(tenants),) * len(tenants))

@@ -68,6 +68,44 @@ def test_a_job_is_not_restarted_for_a_size_that_no_node_has() -> None:
     ]
 
 
+def test_a_job_is_not_restarted_for_a_size_that_fits_no_fragment() -> None:
+    """Two GPUs are free on the other node, as many as it lacks."""
+    cluster = Cluster([Node("x", gpus=4), Node("y", gpus=4)])
+    fixed = [Job("p", 0, 9_000, gpus=2), Job("q", 0, 9_000, gpus=4), Job("r", 0, 1_000, gpus=2)]
+    jobs = [*fixed, elastic("a", 1, 3_000), Job("s", 2, 9_000, gpus=2)]
+    where = told(list(simulate(jobs, cluster, "elastic?round_ms=500")))
+    assert [event for event in where if event[2] == "a"] == [
+        (1_000, "start", "a", 2),
+        (6_000, "finish", "a", 2),
+    ]
+
+
+def test_a_job_is_restarted_only_if_that_saves_more_than_it_takes() -> None:
+    jobs = [Job("b", 0, 1_500, gpus=2), elastic("a", 0, 3_000)]
+    cluster = Cluster([Node("n", gpus=4)])
+
+    def life(restart_ms: int) -> list[tuple[int, str, str, int]]:
+        recovery = Recovery(restart_ms=restart_ms)
+        events = simulate(jobs, cluster, "elastic?round_ms=1000", recovery=recovery)
+        return [event for event in told(list(events)) if event[2] == "a"]
+
+    stays = [(0, "start", "a", 2), (5_000, "finish", "a", 2)]
+    grows = [(0, "start", "a", 2), (2_000, "evict", "a", 2), (2_000, "start", "a", 4)]
+    assert life(1_300) == stays  # on 4 GPUs from 2,000 on it would end 1,200 ms earlier
+    assert life(1_100) == [*grows, (4_900, "finish", "a", 4)]
+
+
+def test_a_job_does_not_shrink_for_one_that_could_not_start_all_the_same() -> None:
+    """The one that waits needs three GPUs of one node, and would get one of each."""
+    speeds = ((1, 500), (2, 1000))
+    bends = [Job(f"e{at}", 0, 5_000, gpus=2, elastic=speeds, keeps_work=True) for at in range(3)]
+    cluster = Cluster([Node(name, gpus=2) for name in "xyz"] + [Node("w", gpus=3)])
+    jobs = [Job("fixed", 0, 5_000, gpus=3), *bends, Job("waits", 10, 100, gpus=3)]
+    events = told(list(simulate(jobs, cluster, "elastic?round_ms=1000")))
+    assert not [event for event in events if event[1] == "evict"]
+    assert (5_000, "start", "waits", 3) in events
+
+
 def test_other_policies_start_it_on_what_it_asks_for_or_on_what_can_be() -> None:
     events = told(list(simulate([elastic("a", 0, 600)], Cluster([Node("n", gpus=3)]), "fifo")))
     assert events == [(0, "start", "a", 2), (1_000, "finish", "a", 2)]

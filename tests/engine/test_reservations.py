@@ -48,6 +48,54 @@ def test_reserved_nodes_are_drained_cleared_kept_and_given_back() -> None:
     ]
 
 
+def test_users_with_a_reservation_pass_others_within_it_alone() -> None:
+    """x is free for anybody and y is reserved for u: a large job that waits is passed on y, and not on x."""
+    jobs = [
+        Job("first", 0, 40, user="v", gpus=1),
+        Job("waits", 1, 10, user="v", gpus=2),
+        Job("p", 2, 10, user="u", gpus=2),
+        Job("q", 3, 10, user="u", gpus=1),
+        Job("r", 3, 5, user="u", gpus=1),
+    ]
+    nodes = [Node("x", 2), Node("y", 2)]
+    reserved = Reservation((1,), ("u",), 0, 1_000)
+    for policy in ("fifo+first-fit", "fifo+best-fit"):
+        starts = [
+            (at, name, where)
+            for at, kind, name, where in told(
+                list(simulate(jobs, Cluster(nodes), policy, reservations=[reserved]))
+            )
+            if kind == "start"
+        ]
+        assert starts == [
+            (0, "first", {0}),
+            (2, "p", {1}),
+            (12, "q", {1}),  # a GPU of x is free all the while, and waits for the large job
+            (12, "r", {1}),
+            (40, "waits", {0}),
+        ]
+
+
+def test_users_of_a_reservation_do_not_pass_one_another_there() -> None:
+    jobs = [
+        Job("other", 0, 30, user="v", gpus=2),
+        Job("waits", 0, 5, user="v", gpus=2),
+        Job("a", 0, 20, user="u", gpus=1),
+        Job("big", 1, 5, user="u", gpus=2),
+        Job("small", 2, 5, user="u", gpus=1),
+    ]
+    events = told(
+        list(simulate(jobs, Cluster(TWO), "fifo+best-fit", reservations=[Reservation((1,), ("u",), 0, 99)]))
+    )
+    assert [(at, name) for at, kind, name, _ in events if kind == "start"] == [
+        (0, "other"),
+        (0, "a"),
+        (20, "big"),
+        (25, "small"),
+        (30, "waits"),
+    ]
+
+
 POLICIES = ["fifo+best-fit", "easy+sjf", "passing+fgd", "fair-share", "preempt"]
 
 

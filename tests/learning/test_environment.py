@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,14 +43,20 @@ class Compiled(Environment):
 
     def __init__(self, *given, **settings) -> None:
         super().__init__(*given, **settings)
-        for name in ("reset", "step", "observe", "mask"):
+        for name in (
+            "reset",
+            "step",
+            "observe",
+            "mask",
+        ):  # shared by tests: compiling takes longer than they do
             setattr(self, name, jax.jit(getattr(self, name)))
 
 
-def small(slots: int = 2, **settings: int) -> Environment:
+@cache
+def small(slots: int = 2) -> Environment:
     profiles = {"purple": profile("purple", PURPLE), "green": profile("green", ((4, 1, 1, 1),) * 3)}
     task = make_task(profiles, CARD, horizon=5, step_ms=1000)
-    return Compiled(task, make_speeds("none"), settings=Settings(slots, **settings))
+    return Compiled(task, make_speeds("none"), settings=Settings(slots))
 
 
 def jobs(*applications: int) -> JobSets:
@@ -163,27 +171,26 @@ def test_step_is_compiled_once() -> None:
     assert traces == 1
 
 
-def test_gymnasium_finds_nothing_wrong() -> None:
+@pytest.fixture(scope="module")
+def wrapped() -> GymEnvironment:
+    """Compiled once: each of its functions takes seconds."""
     task = thesis_task()
     environment = Environment(task, make_speeds("time-sliced"), settings=Settings(3))
-    wrapped = GymEnvironment(environment, thesis_sets(task, "random", 0, 4, jobs=6))
+    return GymEnvironment(environment, thesis_sets(task, "GPU_light", 0, 2, jobs=5))
+
+
+def test_gymnasium_finds_nothing_wrong(wrapped: GymEnvironment) -> None:
     check_env(wrapped, skip_render_check=True)
 
 
-def test_what_is_no_action_is_refused() -> None:
-    task = thesis_task()
-    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
-    wrapped = GymEnvironment(environment, thesis_sets(task, "random", 0, 1, jobs=2))
+def test_what_is_no_action_is_refused(wrapped: GymEnvironment) -> None:
     wrapped.reset(seed=0)
-    for action in (-1, 4, 1.5):
-        with pytest.raises(SettingError, match=rf"action {action}; expected a whole number from 0 to 3"):
+    for action in (-1, 8, 1.5):
+        with pytest.raises(SettingError, match=rf"action {action}; expected a whole number from 0 to 7"):
             wrapped.step(action)  # type: ignore[arg-type]
 
 
-def test_an_agent_that_follows_the_mask_finishes_every_job() -> None:
-    task = thesis_task()
-    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(3))
-    wrapped = GymEnvironment(environment, thesis_sets(task, "GPU_light", 0, 2, jobs=5))
+def test_an_agent_that_follows_the_mask_finishes_every_job(wrapped: GymEnvironment) -> None:
     draw = np.random.default_rng(0)
     seen, _ = wrapped.reset(seed=3, options={"set": 1})
     over, info = False, {}

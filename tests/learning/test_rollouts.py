@@ -14,7 +14,7 @@ from berth.interference.known_speeds import BITS
 from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
-from berth.learning.queue_kernels import SEEN
+from berth.learning.queue_kernels import FINE, FULL, SEATS, SEEN, UNKNOWN, _run, room_for
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.network.catalogue import Demand
@@ -53,6 +53,40 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
             assert round(worth_s[0, every] * 1000) == forecasts.total_ms[0, every]
             compared += 1
     assert compared > 0
+
+
+@pytest.mark.parametrize("interference", ["mps", "time-sliced"])
+def test_both_kernels_of_one_gpus_future_say_the_same(interference: str) -> None:
+    """`_run` goes from segment to segment of one GPU, `forecast` from row to row of many combinations: jobs that have
+    done some of their work end at the same millisecond, or run out of memory, by both."""
+    task = thesis_task(horizon=32, step_ms=5000)
+    speeds = make_speeds(interference)
+    rollouts, forecaster = Rollouts(task, speeds), Forecaster(thesis_profiles(), speeds)
+    random = np.random.default_rng(1)
+    states = {FINE: 0, FULL: 0}
+    for _ in range(60):
+        size = int(random.integers(1, SEEN + 1))
+        jobs = np.zeros((2 * SEATS, 3), np.int64)
+        jobs[:size, 0] = random.integers(0, len(task.applications), size)
+        jobs[:size, 2] = [1000 * task.series[row].run_time_ms for row in jobs[:size, 0]]
+        fresh = random.random(size) < 0.3
+        jobs[:size, 1] = np.where(fresh, jobs[:size, 2], random.integers(1, jobs[:size, 2] + 1))
+        tenants = tuple(
+            Candidate(task.applications[row], left, all_) for row, left, all_ in jobs[:size].tolist()
+        )
+        forecasts = forecaster.forecasts([Offer(tenants, ())], THESIS_GPU)
+        while True:
+            mine, room = jobs.copy(), room_for(0)
+            total_ms, state = _run(rollouts._card, mine, size, 0, room.ends_ms, room.work, room.asked)
+            if state != UNKNOWN:
+                break
+            rollouts._learn(room.asked)
+        states[state] += 1
+        assert (state == FINE) == forecasts.fits[0, 0]
+        if state == FINE:
+            assert room.ends_ms[:size].tolist() == forecasts.ends_ms[0, 0].tolist()
+            assert total_ms == forecasts.total_ms[0, 0]
+    assert min(states.values()) > 3
 
 
 def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_it() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from berth.cli import main
+
 
 def berth(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from berth.cli import main; main()", *arguments]
@@ -55,12 +57,20 @@ def test_train_keeps_its_checkpoint_draws_its_curve_and_refuses_another_training
     ],
 )
 def test_what_could_not_be_written_is_refused_before_the_training(
-    options: tuple[str, ...], message: str, tmp_path: Path
+    options: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    done = berth("train", *options, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in re.sub(r"[│\s]+", " ", done.stderr)
-    assert "training learned" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["berth", "train", *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capfd.readouterr().err
+    assert message in re.sub(r"[│\s]+", " ", told)
+    assert "training learned" not in told
 
 
 @pytest.mark.slow

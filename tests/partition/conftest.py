@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -28,7 +29,9 @@ def native() -> Path:
     """The folder of what `make -C native tests` builds."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler to build libberth.so with")
-    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "tests"], check=True, capture_output=True)
+    subprocess.run(
+        ["make", "-s", "-j2", "-C", str(ROOT / "native"), "tests"], check=True, capture_output=True
+    )
     return ROOT / "build" / "native"
 
 
@@ -86,6 +89,35 @@ def card(native: Path) -> Iterator[Card]:
 
 
 Berth = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[subprocess.Popen[str]]:
+    """The process that commands are forked from (forker.py)."""
+    command = [sys.executable, str(Path(__file__).with_name("forker.py"))]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+
+
+@pytest.fixture
+def berth_apart(
+    card: Card, forker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str]]:
+    """Runs a command in a process of its own, since NVML keeps the card that it was started with."""
+    monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "card"))
+    monkeypatch.setenv("BERTH_TEST_FDS", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*words: str, **variables: str) -> tuple[int, str]:
+        assert forker.stdin is not None
+        assert forker.stdout is not None
+        forker.stdin.write(json.dumps([words, os.environ | variables]) + "\n")
+        forker.stdin.flush()
+        code, said = json.loads(forker.stdout.readline())
+        return int(code), str(said)
+
+    return command
 
 
 @pytest.fixture

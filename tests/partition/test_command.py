@@ -78,7 +78,7 @@ def test_run_passes_the_exit_status_on(berth: Berth) -> None:
 def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     code, output = berth("run", f"--mem={size}", "--fake-gpu", "--", "true")
     assert code == 2
-    said = f"berth: '{size}' is not a size of GPU memory; write a number above zero and M, G or T, such as"
+    said = f"berth: '{size}' is not a size of memory; write a number above zero and M, G or T, such as"
     assert output == f"{said} 512M, 4G or 1.5G\n"
 
 
@@ -141,25 +141,14 @@ def test_a_short_name_of_two_gpus_is_refused() -> None:
         gpu_named("b0b7bec5", twins)
 
 
-def berth_apart(card: Card, *words: str, **variables: str) -> tuple[int, str]:
-    """A command in a process of its own, whose NVML has the cards of these variables."""
-    ran = subprocess.run(
-        [sys.executable, "-c", "from berth.cli import main; main()", *words],
-        env=os.environ | {"BERTH_FAKE_GPUS": "2", "BERTH_ROOT": str(card.folder / "root")} | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return ran.returncode, ran.stdout + ran.stderr
-
-
-def test_exec_makes_only_the_gpus_of_the_partition_visible(berth: Berth, card: Card) -> None:
+def test_exec_makes_only_the_gpus_of_the_partition_visible(berth_apart: Berth, card: Card) -> None:
     partitions.create("blue", CARDS[1], partitions.Limit(64), root=card.folder / "root")
     command = ("partition", "exec", "blue", "--fake-gpu", "--", str(card.native / "check"), "total")
-    code, said = berth_apart(card, *command)
+    two = {"BERTH_FAKE_GPUS": "2"}
+    code, said = berth_apart(*command, **two)
     assert (code, said.splitlines()[0]) == (0, "64")
-    assert berth_apart(card, *command, CUDA_VISIBLE_DEVICES="1")[1].splitlines()[0] == "64"
-    said = berth_apart(card, *command, CUDA_VISIBLE_DEVICES="0")[1]
+    assert berth_apart(*command, **two, CUDA_VISIBLE_DEVICES="1")[1].splitlines()[0] == "64"
+    said = berth_apart(*command, **two, CUDA_VISIBLE_DEVICES="0")[1]
     warning = "no GPU: CUDA_VISIBLE_DEVICES=0 leaves out the partition's GPU 1 (GPU-c0c7ced5"
     assert warning in said
 

@@ -257,7 +257,7 @@ def test_a_fake_card_that_has_no_room_is_an_error_and_no_crash(card: Card) -> No
         code, output = card.run("check", "total", BERTH_FAKE_CARD=place)
         assert (code, "cuInit(0)" in output) == (1, True)
         assert f"the fake card {place} has no room for another process (No space left on device)" in card.log
-        assert holder.communicate("\n") == ("", None)  # who was there notices nothing
+        assert holder.communicate("\n") == ("", None)  # a process that was there notices nothing
         holder.wait()
         assert card.run("check", "total", BERTH_FAKE_CARD=place) == (0, "64\n")
         (full / "card").unlink()

@@ -5,37 +5,20 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from berth import partition as partitions
 from berth.partition import cdi
-from conftest import Card
+from conftest import Berth, Card
 
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
 
 
-Berth = Callable[..., tuple[int, str]]
-
-
 @pytest.fixture
-def berth(card: Card, monkeypatch: pytest.MonkeyPatch) -> Berth:
-    """Runs a command in a process of its own, since NVML keeps the card that it was started with."""
-    monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
-    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "card"))
-    monkeypatch.setenv("BERTH_TEST_FDS", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def command(*words: str) -> tuple[int, str]:
-        program = [sys.executable, "-c", "from berth.cli import main; main()"]
-        ran = subprocess.run([*program, *words], capture_output=True, text=True, check=False)
-        return ran.returncode, ran.stdout + ran.stderr
-
-    return command
+def berth(berth_apart: Berth) -> Berth:
+    return berth_apart
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def settings(card: Card, hook: str) -> dict[str, str]:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_does_what_it_is_there_for(card: Card, hook: str) -> None:
     other = None
-    if hook.startswith("nvml"):  # somebody else's process on the same card, which must not be seen
+    if hook.startswith("nvml"):  # another region's process on the same card, which must not be seen
         computes = "Util" in hook
         program = ("hooks", "--neighbour") if computes else ("check", "hold")
         other = card.start(*program, BERTH_REGION=str(card.folder / "other"), BERTH_FAKE_WATCH=None)

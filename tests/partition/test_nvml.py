@@ -19,7 +19,7 @@ from conftest import Card
 KINDS = ["", "host", "own", "hidden", "hidden,ghost", "next", "old", "total", "missing", "lies"]
 CONTEXT_MIB, NEIGHBOUR_MIB, KNOWN_MIB = 300, 1500, 512
 UNTOLD = {"missing", "lies"}
-"""Where nobody tells what a context takes, so that what is known of contexts is charged."""
+"""Where NVML does not tell what a context takes, so that what is known of contexts is charged."""
 
 
 @pytest.fixture
@@ -59,7 +59,37 @@ def test_what_a_neighbour_holds_is_not_taken_for_a_contexts(big: Card, kind: str
     assert said == (0, f"{charged} {CONTEXT_MIB}\n")
 
 
-def test_a_context_that_nobody_can_measure_fits_in_a_partition_that_is_smaller(big: Card) -> None:
+@pytest.mark.parametrize(
+    ("kind", "most_mib"),
+    [
+        ("", CONTEXT_MIB),
+        ("host", CONTEXT_MIB),
+        ("next", CONTEXT_MIB),
+        ("hidden", 340),
+        ("own", 640),
+        ("missing", 512),
+    ],
+)
+def test_a_neighbour_that_begins_meanwhile_makes_a_context_seem_larger_and_never_smaller(
+    big: Card, kind: str, most_mib: int
+) -> None:
+    """It makes its own context and holds 40 MiB more while this one is made; at most its memory is charged, too."""
+    other = {"BERTH_REGION": str(big.folder / "other"), "BERTH_LOG": None}
+    with big.start("taken", "context", BERTH_FAKE_NVML=kind, BERTH_FAKE_CONTEXT_MS="400") as making:
+        region = big.folder / "region"
+        end = time.monotonic() + 30
+        while not [uuid for uuid in regions_in(region) if read(region, uuid, "").used_bytes]:
+            assert time.monotonic() < end, "the process charges nothing for its context"
+            time.sleep(0.005)
+        with big.start("taken", "hold", "40", **other) as neighbour:
+            answer, _ = making.communicate(timeout=30)
+            neighbour.communicate()
+    charged_mib, own_mib = map(int, answer.split())
+    assert own_mib == CONTEXT_MIB
+    assert CONTEXT_MIB <= charged_mib <= most_mib
+
+
+def test_a_context_that_cannot_be_measured_fits_in_a_partition_that_is_smaller(big: Card) -> None:
     with neighbour(big):
         said = big.run("taken", "context", BERTH_FAKE_NVML="missing", BERTH_GPU_MEM_MIB="400")
     assert said == (0, f"400 {CONTEXT_MIB}\n")

@@ -28,7 +28,7 @@ watch) exec {berth} "$@" --times 1 ;;
 *) exec {berth} "$@" ;;
 esac
 """
-"""The card is the fake one, and somebody has pressed Ctrl-C."""
+"""The card is the fake one, and `watch` ends after one look."""
 
 PODMAN = """#!{python}
 import os, sys

@@ -1,4 +1,4 @@
-"""A region whose path leads elsewhere, whose file system cannot keep it, or which somebody else may not touch."""
+"""A region whose path leads elsewhere, whose file system cannot keep it, or which other users may not touch."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def modes(folder: Path) -> tuple[int, int, int, int]:
     return folder.stat().st_mode & 0o777, use.stat().st_mode & 0o777, use.stat().st_uid, use.stat().st_gid
 
 
-def test_the_counters_are_open_to_those_who_may_join_and_to_nobody_else(root: Path) -> None:
+def test_the_counters_are_open_to_users_who_may_join_and_to_no_others(root: Path) -> None:
     """Without a name, a container of any user may write the file that is mounted into it, and no user of the host may
     come to it: the folder is its maker's."""
     if os.geteuid() != 0:

@@ -79,27 +79,24 @@ def test_a_resize_that_cannot_ask_the_card_says_so(card: Card) -> None:
     if find_library("nvidia-ml") is not None:
         pytest.skip("this machine has a driver to ask")
     partitions.create("blue", CARDS[0], partitions.Limit(64), root=card.folder / "root")
-    words = ["partition", "resize", "blue", "--mem", "200G"]
-    ran = subprocess.run(
-        [sys.executable, "-c", "from berth.cli import main; main()", *words],
-        env=os.environ | {"BERTH_ROOT": str(card.folder / "root")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    def resize(name: str) -> subprocess.CompletedProcess[str]:
+        words = ["partition", "resize", name, "--mem", "200G"]
+        return subprocess.run(
+            [sys.executable, "-c", "from berth.cli import main; main()", *words],
+            env=os.environ | {"BERTH_ROOT": str(card.folder / "root")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    ran = resize("blue")
     assert (ran.returncode, ran.stdout) == (0, "blue: 200 GiB, 0 B in use\n")
     assert ran.stderr.startswith(
         "berth: not checked: the limit of 200G against the GPU's memory and what others are promised of it; "
         "the reason: there is no libnvidia-ml.so.1"
     )
-    words[2] = "red"
-    ran = subprocess.run(
-        [sys.executable, "-c", "from berth.cli import main; main()", *words],
-        env=os.environ | {"BERTH_ROOT": str(card.folder / "root")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = resize("red")
     assert (ran.returncode, ran.stderr) == (2, "berth: no partition 'red'; there are: blue\n")
 
 

@@ -83,15 +83,19 @@ def test_a_driver_without_newer_calls_lacks_them_still(card: Card) -> None:
 
 
 def test_nvml_shows_the_containers_own_part(card: Card) -> None:
-    assert card.run("routes", "nvml") == (0, "0 0\n")  # before anybody has used the GPU
-    holder = card.start("check", "hold")
-    stranger = card.start("check", "hold", BERTH_REGION=str(card.folder / "other"), BERTH_FAKE_WATCH=None)
-    for process in (holder, stranger):
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-    assert card.run("routes", "nvml") == (0, "40 1\n")
-    for process in (holder, stranger):
-        process.communicate("\n")
+    assert card.run("routes", "nvml") == (0, "0 0\n")  # before a process has used the GPU
+    others = {"BERTH_REGION": str(card.folder / "other"), "BERTH_FAKE_WATCH": None}
+    # One after the other: contexts take nothing on this card, so that a neighbour which came to hold memory while the
+    # holder's is made would be taken for it (test_nvml.py).
+    with card.start("check", "hold") as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with card.start("check", "hold", **others) as stranger:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == "held\n"
+            assert card.run("routes", "nvml") == (0, "40 1\n")
+            stranger.communicate("\n")
+        holder.communicate("\n")
 
 
 def test_only_the_intended_symbols_are_exported(native: Path) -> None:

@@ -115,7 +115,10 @@ def keeps_to_its_limit(podman: Podman, *asks: str) -> None:
         ran = podman.run(*asks, podman.name, "/opt/check", command)
         assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
     stranger = podman.run(podman.name, "/opt/check", "total")
-    assert (stranger.returncode, stranger.stdout) == (0, "16384\n")  # who asks for no partition gets none
+    assert (stranger.returncode, stranger.stdout) == (
+        0,
+        "16384\n",
+    )  # a container that asks for no partition gets none
 
 
 def test_podman_injects_a_partition_by_its_cdi_name(podman: Podman) -> None:
@@ -328,7 +331,7 @@ def test_docker_without_cdi_takes_the_specifications_mounts(
     assert run(name, "/opt/check", "total").stdout == "16384\n"
 
 
-def command_for_anybody(user: list[str]) -> dict[str, Any]:
+def command_for_all_users(user: list[str]) -> dict[str, Any]:
     """The hook as that user may run it: this Python may lie where only its owner gets to."""
     path = os.pathsep.join(str(folder) for folder in (ROOT / "src", *site.getsitepackages()))
     program = "import sys, berth.cli; sys.argv[0] = 'berth'; berth.cli.main()"
@@ -380,9 +383,9 @@ def test_a_rootless_container_gets_its_partition_by_the_hook(
         pytest.skip(f"runc cannot start a rootless container here: {plain.stderr[-300:]}")
     hooked(card, name, config)
     (hook,) = config["hooks"]["createContainer"]
-    anybody = command_for_anybody(user)
-    hook["env"].append(anybody.pop("more"))
-    hook |= anybody
+    for_all = command_for_all_users(user)
+    hook["env"].append(for_all.pop("more"))
+    hook |= for_all
     for command, said in (("total", "64\n"), ("linear", "")):
         ran = run("/opt/check", command)
         assert (ran.returncode, ran.stdout) == (0, said), ran.stderr

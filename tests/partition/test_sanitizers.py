@@ -18,7 +18,7 @@ from conftest import ROOT, Card
 @cache
 def build(variant: str) -> Path:
     subprocess.run(
-        ["make", "-s", "-C", str(ROOT / "native"), "tests", f"VARIANT={variant}"],
+        ["make", "-s", "-j2", "-C", str(ROOT / "native"), "sanitized", f"VARIANT={variant}"],
         check=True,
         capture_output=True,
     )
@@ -78,7 +78,8 @@ def test_valgrind_finds_nothing(card: Card, family: str) -> None:
         "BERTH_FAKE_HEAP_GIB": "8"
     }
     program = str(card.native / "check")
-    command = ["valgrind", "-q", "--error-exitcode=9", "--trace-children=no", program, family]
+    # Leaks are not asked for: valgrind would look through 8 GiB of the fake card's addresses for pointers.
+    command = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no", program, family]
     environment["LD_PRELOAD"] = str(card.native / "libberth.so")
     answer = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=600
@@ -88,8 +89,8 @@ def test_valgrind_finds_nothing(card: Card, family: str) -> None:
 
 @pytest.mark.slow
 def test_the_regions_parser_takes_any_bytes(tmp_path: Path) -> None:
-    """A few seconds of bench/partition_fuzz.py, which fuzzes for ten minutes."""
-    seconds = os.environ.get("BERTH_FUZZ_SECONDS", "5")
+    """Two seconds of bench/partition_fuzz.py, which fuzzes for ten minutes."""
+    seconds = os.environ.get("BERTH_FUZZ_SECONDS", "2")
     command = [sys.executable, str(ROOT / "bench" / "partition_fuzz.py"), "--seconds", seconds]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     if answer.stdout.startswith("not run:"):

@@ -27,14 +27,12 @@ LONGEST_AT = 288
 
 
 @pytest.fixture(scope="module")
-def program(native: Path) -> str:
-    name = "partition_shares"
+def program(native: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    built = tmp_path_factory.mktemp("shares") / "partition_shares"
     link = [f"-L{native / 'fake'}", "-l:libcuda.so.1", "-ldl"]
     source = ROOT / "bench" / "partition_shares.c"
-    subprocess.run(
-        [shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", native / name, *link], check=True
-    )
-    return name
+    subprocess.run([shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", built, *link], check=True)
+    return str(built)
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def test_a_process_that_ends_soon_has_paid_for_what_it_launched(
     assert read(card.folder / "region", region, "").gpu_ns / 1e6 >= least_ms * 0.99
 
 
-def test_a_killed_process_has_paid_for_what_nobody_measured(card: Card, program: str) -> None:
+def test_a_killed_process_has_paid_for_what_was_not_measured(card: Card, program: str) -> None:
     limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "30", "BERTH_FAKE_WATCH": None}
     assert card.run(program, "spin_500000", "1", "0", "launches_1", "dies", **limits) == (-9, "")
     (region,) = regions_in(card.folder / "region")
@@ -156,7 +154,7 @@ def test_two_partitions_of_a_gpu_get_what_each_was_promised(card: Card, program:
     assert (first, second) == (pytest.approx(30, abs=POINTS), pytest.approx(70, abs=POINTS))
 
 
-def test_one_that_may_burst_uses_what_nobody_wants(card: Card, program: str) -> None:
+def test_one_that_may_burst_uses_what_no_other_wants(card: Card, program: str) -> None:
     runner = Runner(("wave_1000", "132", "12"))
     ((share, _),) = run(card, program, runner, BERTH_GPU_CORE_PCT="30", BERTH_GPU_BURST="1")
     assert share >= 90
@@ -222,7 +220,7 @@ def test_a_burst_uses_an_idle_gpu_by_whatever_pids(card: Card, program: str, kin
 
 
 @pytest.mark.parametrize("kind", ["missing", "old", "lies"])
-def test_a_burst_keeps_to_its_share_where_nobody_tells_what_is_left(
+def test_a_burst_keeps_to_its_share_where_nvml_does_not_tell_what_is_left(
     card: Card, program: str, kind: str
 ) -> None:
     burst, hard = beside(
@@ -252,7 +250,7 @@ def test_kernels_whose_launches_differ_keep_to_their_share_beside_others(
 
 @pytest.mark.parametrize("kind", ["slow", "host,slow", "own,slow"])
 def test_shares_are_kept_though_samples_of_use_come_seldom(card: Card, program: str, kind: str) -> None:
-    """A look that finds no newer sample tells nothing of who computes."""
+    """A look that finds no newer sample does not tell which process computes."""
     runners = beside(
         card,
         kind,
@@ -265,7 +263,7 @@ def test_shares_are_kept_though_samples_of_use_come_seldom(card: Card, program: 
 
 @pytest.mark.parametrize("kind", ["old", "missing", "lies"])
 @pytest.mark.parametrize("kernel", ["wave_1000", "vary_100_5000_4", "even_1000"])
-def test_where_nobody_tells_who_computes_nobody_gets_more_than_its_share(
+def test_where_nvml_does_not_tell_what_computes_no_share_is_exceeded(
     card: Card, program: str, kernel: str, kind: str
 ) -> None:
     runners = beside(
@@ -329,7 +327,7 @@ def test_a_clock_that_jumps_changes_no_share(card: Card, program: str, jump_ms: 
     assert stall_ms < 1000
 
 
-def test_a_region_from_before_a_restart_makes_nobody_wait(card: Card, program: str) -> None:
+def test_a_region_from_before_a_restart_makes_no_launch_wait(card: Card, program: str) -> None:
     """Its instants are of a clock that had run for longer than this one has."""
     limits = {"BERTH_GPU_CORE_PCT": "30"} | REAL
     run(card, program, Runner(("wave_1000", "132", "2")), **limits, BERTH_TEST_CLOCK_JUMP="0:864000000")
@@ -340,7 +338,7 @@ def test_a_region_from_before_a_restart_makes_nobody_wait(card: Card, program: s
     assert stall_ms <= STALL_MS
 
 
-def test_an_instant_of_another_clock_stops_nobody(card: Card, program: str) -> None:
+def test_an_instant_of_another_clock_stops_no_launch(card: Card, program: str) -> None:
     limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "30"}
     run(card, program, Runner(("wave_1000", "132", "2")), **limits)
     (use,) = (card.folder / "region").glob("*.use")
@@ -354,14 +352,14 @@ def test_an_instant_of_another_clock_stops_nobody(card: Card, program: str) -> N
     assert "which no launch explains; set back to" in card.log
 
 
-def test_a_member_in_another_time_namespace_stops_nobody(card: Card, program: str) -> None:
+def test_a_member_in_another_time_namespace_stops_no_other(card: Card, program: str) -> None:
     """Its clock is an hour ahead of the others'."""
     command = ["unshare", "--time", "--monotonic", "3600", "--boottime", "3600"]
     if subprocess.run([*command, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("this user may not make time namespaces")
     limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "50", "BERTH_FAKE_WATCH": None}
     words = ["spin_1000", "1", "0", "launches_20"]
-    there = [*command, str(card.native / program), *words]
+    there = [*command, program, *words]
     ours = card.environment(limits)
     for _ in range(2):
         assert subprocess.run(there, check=False, env=ours, timeout=30).returncode == 0
@@ -382,7 +380,7 @@ def test_high_priority_takes_the_gpu_and_low_is_not_starved(card: Card, program:
     assert left >= 4
 
 
-def test_low_priority_has_what_nobody_else_uses(card: Card, program: str) -> None:
+def test_low_priority_has_what_no_other_uses(card: Card, program: str) -> None:
     low, other = beside(
         card,
         "host",

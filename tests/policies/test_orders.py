@@ -72,7 +72,7 @@ NODES = [Node("a", 4), Node("b", 2), Node("c", 2)]
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(jobs=workloads())
 def test_every_job_finishes_once_within_what_there_is_and_nobody_changes_what_is_shown(
     name: str, jobs: list[Job]
@@ -272,7 +272,7 @@ def test_easy_goes_by_limits_then_estimates_then_the_truth() -> None:
     assert starts(run(jobs, [Node("a", 4)], "easy")) == [("runs", 0), ("fill", 2), ("head", 62)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     jobs=workloads(),
     order=st.sampled_from(("fifo", "sjf", "largest-first")),

@@ -87,3 +87,46 @@ def test_brushing_an_axis_picks_lines(browser: Chromium, page: tuple[int, Path])
 def test_a_page_is_as_wide_as_its_screen(browser: Chromium, width: int, height: int) -> None:
     browser.resize(width, height)
     assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+def test_the_csv_of_bars_names_them_and_does_not_number_them(
+    browser: Chromium, page: tuple[int, Path]
+) -> None:
+    figure = "JSON.parse(document.getElementById('by-application-data').textContent)"
+    lines = browser.evaluate(f"csvOf({figure})").splitlines()
+    assert lines[0] == "series,x,y"
+    named = [line.rpartition(",")[2] for line in lines[1:]]
+    assert named == browser.evaluate(f"{figure}.layout.yaxis.ticktext")
+    assert "tensorflow" in named
+
+
+def test_rows_after_the_first_twenty_are_shown_when_asked_for(
+    browser: Chromium, page: tuple[int, Path]
+) -> None:
+    rows = "[...document.querySelectorAll('#usage tbody tr')].filter((row) => row.offsetHeight > 0).length"
+    if page[0] == 10:
+        assert browser.evaluate("document.querySelector('#all-usage')") is None
+        return
+    assert browser.evaluate(rows) == 20
+    browser.evaluate("document.querySelector('#all-usage').click()")
+    assert browser.evaluate(rows) == 200
+
+
+@pytest.mark.parametrize("page", [10], ids=["ten"], indirect=True)
+def test_a_browser_that_cannot_unpack_is_told_and_the_tables_are_there(page: tuple[int, Path]) -> None:
+    program = find_chromium()
+    assert program is not None
+    with Chromium(program, 420, 800) as old:
+        old.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
+        old.open(page[1], "document.querySelector('#problem')")
+        assert old.evaluate("document.querySelector('#problem').textContent") == (
+            "The pictures and the filter are missing: this browser cannot unpack them: it has no "
+            "DecompressionStream, which is in Chrome and Edge since 80, Firefox since 113 and Safari since 16.4. "
+            "The tables are complete."
+        )
+        hidden = (
+            "[...document.querySelectorAll('figure, #filter')].every((place) => place.offsetHeight === 0)"
+        )
+        assert old.evaluate(hidden)
+        assert old.evaluate("document.querySelectorAll('#usage tr').length") > 1
+        assert old.errors == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,10 @@ def test_a_page_without_room_for_filters_has_none_and_begins_with_five_figures(
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     page = (tmp_path / "r.html").read_text()
     assert 'id="filter-data"' in page
-    head = page[page.index('<table id="figures">') : page.index('<dl class="after">')]
+    head = page[page.index("<h1>") : page.index('<dl class="after">')]
+    said = re.findall(r'<p class="answer">(.*?)</p>', head)
+    assert [sentence.split()[:2] for sentence in said] == [["56", "jobs"], ["32", "%"], ["Half", "of"]]
+    assert head.index("answer") < head.index('<table id="figures">')
     assert head.count('<th scope="row">') == 5
     assert "2026-01-03 to 2026-01-30, against the 28 days before" in head
     assert "<td>+" in head  # more jobs than before

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from berth.statistics import Run, answers
+from berth.statistics import Run, answers, best_sentence
 from tests.experiments.compare.runs import made_runs
 
 (LIKE, *_) = made_runs(seeds=(1,))
@@ -64,3 +64,22 @@ def test_jobs_that_do_not_finish_are_said() -> None:
         answers(runs({"a": [3], "b": [3]}, unfinished=4))[-1]
         == f"Under every policy 4 of {jobs} jobs do not finish."
     )
+
+
+def test_the_best_policy_is_told_with_those_that_cannot_be_told_from_it() -> None:
+    values = {"fgd": [90.0, 91.0, 92.0], "fifo": [80.0, 81.5, 82.0], "sjf": [89.5, 91.5, 92.0]}
+    assert best_sentence(values, "fills the most GPUs", "% of them", least=False) == (
+        "fgd fills the most GPUs: 91.0 ± 2.5 % of them, against 81.2 ± 2.6 with fifo; "
+        "the seeds do not tell sjf from it."
+    )
+    times = {"a": [10.0, 20.0], "b": [9.0, 30.0]}
+    assert best_sentence(times, "ends soonest", "s", least=True, pairs="batches") == (
+        "The batches do not show which policy ends soonest: a 15.0, b 19.5 s."
+    )
+    assert best_sentence({"a": [1.0], "b": [2.0]}, "is first", "s", least=True) == (
+        "a is first: 1.00 s, against 2.00 with b."
+    )
+    assert best_sentence({"a": [1.0], "b": [1.0]}, "is first", "s", least=True) == (
+        "All policies have the same: 1.00 s."
+    )
+    assert best_sentence({"a": [1.0]}, "is first", "s", least=True) == ""

@@ -22,9 +22,9 @@ def main() -> None:
 
     if is_ours(sys.argv[1:]):  # without Typer, whose import takes longer than the whole command
         _exit_with(of_queue)
-    _read_history_of_queue()
     try:
         try:
+            _read_history_of_queue()
             _run()
         finally:
             sys.stdout.flush()
@@ -116,9 +116,9 @@ def _read_history_of_queue() -> None:
     if sys.argv[1:2] and sys.argv[1] in (*reads, "advise"):
         if "BERTH_HISTORY" in os.environ or os.path.exists("history"):
             return
-        from berth.live.local.places import Places, state_folder
+        from berth.live.local.places import Places, queue_folder
 
-        places = Places(state_folder())
+        places = Places(queue_folder())
         if os.path.exists(os.path.join(places.history, "index.json")) or os.path.exists(places.store):
             os.environ["BERTH_HISTORY"] = places.history
 
@@ -134,10 +134,24 @@ def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:
 def _say(error: OSError) -> None:
     """Say what failed and where, and write no more to standard output."""
     # Writing to berth's own files raises errors that name the file (whole_file), so that one without is of the output.
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno == errno.EIO and _terminal_is_gone())
     where = error.filename or ("standard output" if full else "")
-    print(f"berth: {where}{': ' if where else ''}{error.strerror or error}", file=sys.stderr)
+    # Reading raises it too, from a disk with a fault, and names no file.
+    faulty = " while a file was read or written; the kernel's log (dmesg) names the disk with the fault"
+    said = faulty if error.errno == errno.EIO and not where else ""
+    print(f"berth: {where}{': ' if where else ''}{error.strerror or error}{said}", file=sys.stderr)
     _drop_output()
+
+
+def _terminal_is_gone() -> bool:
+    """Whether standard output is a terminal that has hung up."""
+    import termios
+
+    try:
+        termios.tcgetattr(1)
+    except termios.error as error:
+        return bool(error.args[0] == errno.EIO)
+    return False
 
 
 def _drop_output() -> None:

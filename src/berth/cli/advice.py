@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.importing import AsJson, HistoryFolder, moment_ms
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson, console
 from berth.cli.run_options import Knowledge
+from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
     from berth.advice.advise import Advice, Tried
@@ -31,35 +33,39 @@ def advise(
         typer.Option(
             "--cluster",
             metavar="FILE|SPEC",
-            help="The nodes; by default those that slurmdbd told of, with the GPUs that jobs held on each.",
+            help="The nodes; by default those in slurmdbd, with the GPUs that jobs held on each.",
         ),
     ] = "",
     jobs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Replay the last so many jobs of the period.")
+        int, typer.Option(min=1, metavar="N", help="Replay at most this many of the period's last jobs.")
     ] = 10_000,
     share: Annotated[
         list[str] | None,
         typer.Option(
             metavar="APP=N",
-            help="Try N jobs of an application on one GPU, though nobody measured it; repeatable.",
+            help="Also try N jobs of an application on one GPU, although this was never measured; repeatable.",
         ),
     ] = None,
-    begin: Annotated[str, typer.Option("--from", metavar="DATE", help="Tries that ended from then on.")] = "",
-    end: Annotated[str, typer.Option("--to", metavar="DATE", help="Tries that ended before then.")] = "",
+    begin: Annotated[
+        str, typer.Option("--from", metavar="DATE", help="Only attempts that ended on or after this date.")
+    ] = "",
+    end: Annotated[
+        str, typer.Option("--to", metavar="DATE", help="Only attempts that ended before this date.")
+    ] = "",
     apply_to_policy: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Turn what drives the waits into settings of the policy `limits`, and write them here.",
+            help="Write settings for the policy `limits`, derived from what drives the waits, to this file.",
         ),
     ] = None,
     knowledge: Knowledge = "oracle",
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Propose limits of jobs, GPUs and nodes, and jobs that share a GPU, by replaying the history under each.
+    """Propose limits on jobs, GPUs and nodes, and jobs to share a GPU, by replaying the history under each.
 
-    Prints the commands of Slurm that would set the best of them; nothing is ever changed.
+    Prints the Slurm commands that would set the best of them; changes nothing.
     """
     from berth.advice.advise import advise as ask
     from berth.advice.response import respond
@@ -223,22 +229,21 @@ def _commands(workload: Workload, tried: Tried) -> tuple[str, ...]:
 
 def _show(workload: Workload, advice: Advice) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from berth.advice.advise import NOTICED_S, NOTICED_SHARE
 
-    console = Console()
+    screen = console()
     if advice.far:
-        console.print(
+        screen.print(
             "The replay of what happened is far from the record (next line): take what follows as a hint at most. "
             f"The replay lacks {'; '.join(_missing(workload))}.",
             style="bold",
             highlight=False,
             markup=False,
         )
-    console.print(
+    screen.print(
         f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. In truth they waited "
         f"{advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
         f"{advice.policy} (knowledge: {advice.knowledge}), {advice.now.wait_median_s:,.0f} and "
@@ -258,8 +263,8 @@ def _show(workload: Workload, advice: Advice) -> None:
             *_cells(each.outcome),
             f"{each.less}/{each.more}{never}",
         )
-    console.print(table)
-    console.print(
+    screen.print(table)
+    screen.print(
         "* worth having. Waits: median and 90 % of jobs, and the typical user's; how much of the GPUs is held; how "
         f"many users would have waited less, and more (−/+), by over {NOTICED_S:.0f} s and {NOTICED_SHARE * 100:.0f} % "
         "of their mean wait.",
@@ -267,10 +272,10 @@ def _show(workload: Workload, advice: Advice) -> None:
     )
     chosen = [each for each in (advice.limit, advice.sharing) if each]
     if not chosen:
-        console.print("No proposal is worth having.", highlight=False)
+        screen.print("No proposal is worth having.", highlight=False)
     for each in chosen:
         least, low, middle, high, most = each.change_s
-        console.print(
+        screen.print(
             f"\nAdvised: {each.proposal.words}. Users' mean waits change by {least:+,.0f} s at the least, "
             f"{low:+,.0f} (10 %), {middle:+,.0f} (median), {high:+,.0f} (90 %), {most:+,.0f} at the most. "
             "berth runs none of this:",

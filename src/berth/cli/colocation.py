@@ -28,33 +28,38 @@ def colocation(
             help="Workloads of the thesis: GPU_heavy, …, random; or drawn: applications drawn at random.",
         ),
     ] = "all",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sets of jobs.")] = 30,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of sets of jobs.")] = 30,
     first_seed: Annotated[int, typer.Option(min=0, help="The seed of the first set.")] = 0,
     interference: Annotated[
-        str, typer.Option(metavar="A,B,…", help="What is true: time-sliced, mps or mig.")
+        str, typer.Option(metavar="A,B,…", help="How GPUs are really shared: time-sliced, mps or mig.")
     ] = "mps",
     knowledge: Annotated[
         str,
-        typer.Option(metavar="A,B,…", help="What policies believe: oracle, history, user, noisy?run=0.3…."),
+        typer.Option(
+            metavar="A,B,…", help="Sources of policies' beliefs: oracle, history, user, noisy?run=0.3…."
+        ),
     ] = "oracle",
     gpus: Annotated[
-        str, typer.Option(metavar="1x1|20|100", help="One GPU of the thesis, or so many of five models.")
+        str,
+        typer.Option(
+            metavar="1x1|20|100", help="One GPU as in the thesis, or 20 or 100 GPUs of five models."
+        ),
     ] = "1x1",
     arrivals: Annotated[
         float,
         typer.Option(
             metavar="FACTOR",
             min=0,
-            help="Work that arrives over what the GPUs do; 0: all jobs wait at the beginning.",
+            help="Arriving work divided by what the GPUs can do; 0: all jobs wait at the start.",
         ),
     ] = 0.0,
     policies: Annotated[str | None, typer.Option(metavar="A,B,…", help="Policies to compare.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write report.html and result.json here, and keep finished runs to continue from.",
+            help="Write report.html and result.json to this folder, and keep finished runs to continue from.",
         ),
     ] = None,
     as_json: Annotated[
@@ -71,7 +76,7 @@ def colocation(
     University, 2019.
     """
     from berth.cli.files import told_what_is_kept
-    from berth.cli.genetic import show_chapter, write_chapters
+    from berth.cli.genetic import show_answers, show_chapter, write_chapters
     from berth.cli.progress import progress_bar
     from berth.errors import install_command
     from berth.experiments.colocation.answer import colocation_dict
@@ -129,8 +134,9 @@ def colocation(
     answer = colocation_dict(result, looks, pair_maps, training_s)
     written: list[Path] = []
     if out is not None or not as_json:
-        from berth.experiments.colocation.chapters import colocation_chapters
+        from berth.experiments.colocation.chapters import colocation_answers, colocation_chapters
 
+        answers = colocation_answers(result)
         chapters = colocation_chapters(result, looks, pair_maps, training_s)
         if out is not None:
             what = (
@@ -138,8 +144,11 @@ def colocation(
                 f" interference: {interference}; knowledge: {knowledge}"
             )
             gpu = "one Titan Xp of the thesis: 12 GiB, 3,840 cores, PCIe 32 GB/s"
-            written = write_chapters(out, "Learned co-location on one GPU", what, gpu, chapters, answer)
+            written = write_chapters(
+                out, "Learned co-location on one GPU", what, gpu, chapters, answer, answers
+            )
         if not as_json:
+            show_answers(answers)
             for chapter in chapters:
                 if chapter.rows:
                     show_chapter(chapter, ())
@@ -179,7 +188,9 @@ def _matrix(
             if worlds[0].gpus == "1x1"
             else f"{worlds[0].gpus} GPUs of five models"
         )
-        written = write_chapters(out, "Co-location in many worlds", told, where, [chapter], answer)
+        written = write_chapters(
+            out, "Co-location in many worlds", told, where, [chapter], answer, [str(answer["adds"])]
+        )
     if as_json:
         print(json.dumps(answer, allow_nan=False))
         return

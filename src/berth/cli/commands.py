@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "partition": "partition:app",
     "k8s": "kubernetes:app",
     "slurm": "slurm:app",
+    "console": "console:app",
 }
 """Each command's function, or the Typer of a group, as MODULE:NAME; help lists them in this order."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.importing import HistoryFolder
+from berth.cli.output import Form, console, printed
 from berth.cli.run_options import RunOptions, conditions_asked, with_options
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ def simulate(
     policy: Annotated[
         str, typer.Option(help="A name that `berth policies` lists, or my.module:thing.")
     ] = "fifo+first-fit",
-    seed: Annotated[int, typer.Option(help="Where random numbers start.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of random numbers.")] = 0,
     records: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.parquet",
-            help="Write a record of every try here, as a history has them: a trace again.",
+            help="Write a record of every attempt to this file, which is a trace again.",
         ),
     ] = None,
     *,
@@ -58,8 +59,8 @@ def compare(
     policies: Annotated[
         str, typer.Option(metavar="A,B,…", help="Names that `berth policies` lists, or my.module:thing.")
     ] = "fifo+first-fit,sjf+best-fit,fgd",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ….")] = 1,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ….")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
     ] = None,
@@ -73,6 +74,16 @@ def compare(
             metavar="TIME", help="With --from-history: jobs of the last 7d or 12h, or since a date."
         ),
     ] = "7d",
+    until: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="With --from-history: jobs submitted before 1d ago, or a date."),
+    ] = "",
+    whole_gpus: Annotated[
+        bool,
+        typer.Option(
+            "--whole-gpus", help="With --from-history: give each job whole GPUs, as if none were shared."
+        ),
+    ] = False,
     history: HistoryFolder = Path("history"),
     *,
     options: RunOptions,
@@ -83,7 +94,8 @@ def compare(
 
         raise SettingError("compare replays a TRACE, or what ran on this machine with --from-history")
     if from_history:
-        _from_history(history, since, [name.strip() for name in policies.split(",")], options, jobs)
+        names = [name.strip() for name in policies.split(",")]
+        _from_history(history, since, until, names, whole_gpus, options, jobs)
         return
     if seeds == 2:
         print(
@@ -93,32 +105,46 @@ def compare(
     _run(trace, [name.strip() for name in policies.split(",")], list(range(seeds)), options, jobs, ray)
 
 
-def _from_history(folder: Path, since: str, policies: list[str], options: RunOptions, processes: int) -> None:
+def _from_history(
+    folder: Path,
+    since: str,
+    until: str,
+    policies: list[str],
+    whole_gpus: bool,
+    options: RunOptions,
+    processes: int,
+) -> None:
     """Replay the live history, and say how far each replay is from what happened."""
+    import time
+
     from berth.cli.progress import progress_bar
-    from berth.experiments.compare import compare as compare_policies
-    from berth.experiments.lived import distances, lived
+    from berth.experiments.what_if import what_if
     from berth.history.store.folder import open_history
+    from berth.history.values.moments import since_ms
     from berth.traces import read_nodes
 
-    nodes = tuple(read_nodes(options.cluster)) if options.cluster else ()
-    real = lived(open_history(folder, must_exist=True), since_ms=_since_ms(since), nodes=nodes)
-    if real.policy and real.policy not in policies:
-        policies = [*policies, real.policy]  # without it the error of a replay is unknown
+    now_ms = time.time_ns() // 1_000_000
     with progress_bar(f"{len(policies)} runs") as progress:
-        result = compare_policies(
-            real.jobs, policies, cluster=real.nodes, processes=processes, progress=progress,
+        found = what_if(
+            open_history(folder, must_exist=True),
+            policies,
+            since_ms=since_ms(since, now_ms),
+            until_ms=since_ms(until, now_ms) if until else None,
+            nodes=read_nodes(options.cluster) if options.cluster else (),
+            whole_gpus=whole_gpus,
+            processes=processes,
+            progress=progress,
             **conditions_asked(options),
-        )  # fmt: skip
-    apart = distances(real, result.runs)
+        )
+    real, result, apart = found.real, found.result, found.apart
     short = sum((job.work_ms or 0) < SHORT_MS for job in real.jobs)
-    if options.as_json:
+    if options.as_json or options.form is not Form.TABLE:
         told = {
             "makespan_s": real.makespan_s, "wait_mean_s": real.wait_mean_s, "policy": real.policy,
             "left_out": real.left_out, "jobs": len(real.jobs), "jobs_under_10_s": short,
             "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
         }  # fmt: skip
-        print(json.dumps({**result.to_dict(), "real": told}, allow_nan=False))
+        printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": told})
         return
     _show(result, [])
     by = f" under {real.policy}" if real.policy else ""
@@ -131,6 +157,12 @@ def _from_history(folder: Path, since: str, policies: list[str], options: RunOpt
         print(
             f"  replay of {name}{mark}: makespan {run.summary.makespan_s:,.1f} s ({_signed(span, '%')}), mean wait"
             f" {wait_s:,.1f} s ({_signed(wait_s - real.wait_mean_s, 's')})"
+        )
+    if found.error is not None and found.as_it_was not in result.runs:
+        name, span, wait = found.error
+        print(
+            f"As it was, a replay of {name} is {_signed(span, '%')} from the real makespan and {_signed(wait, '%')}"
+            " from the real mean wait."
         )
     if short:
         print(
@@ -148,18 +180,6 @@ def _from_history(folder: Path, since: str, policies: list[str], options: RunOpt
 def _signed(value: float, unit: str) -> str:
     """A difference that says +0.0 where it is nothing, not -0.0."""
     return f"{round(value, 1) + 0.0:+.1f} {unit}"
-
-
-def _since_ms(text: str) -> int:
-    """The moment of `7d`, `12h` ago, or of a date."""
-    import re
-    import time
-
-    from berth.cli.importing import moment_ms
-
-    if found := re.fullmatch(r"(\d+)([dh])", text):
-        return time.time_ns() // 1_000_000 - int(found[1]) * (86_400_000 if found[2] == "d" else 3_600_000)
-    return moment_ms(text)
 
 
 def _run(
@@ -199,8 +219,8 @@ def _run(
     written = [path for path in (options.events, records) if path is not None]
     if options.out is not None:
         written += _write(result, options.out)
-    if options.as_json:
-        print(json.dumps(result.to_dict(), allow_nan=False))
+    if options.as_json or options.form is not Form.TABLE:
+        printed(options.form, options.as_json, result.rows(), result.to_dict())
     else:
         _show(result, written)
     _warn_of_idle(result)
@@ -272,29 +292,26 @@ def _count(number: int, what: str) -> str:
 
 
 def _show(result: Comparison, written: list[Path]) -> None:
-    from rich.console import Console
-
     from berth.experiments.compare.table import rich_tables
     from berth.model import Reason
 
-    tty = sys.stdout.isatty()
-    console = Console(soft_wrap=not tty, width=None if tty else 400)
+    screen = console(soft_wrap=True)
     jobs = result.runs[0].summary.jobs
     gpus = sum(node.gpus for node in result.nodes)
     seeds = f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}"
     knowledge = (
         "" if result.conditions.knowledge == "oracle" else f", knowledge {result.conditions.knowledge}"
     )
-    console.print(
+    screen.print(
         f"{result.trace}: {_count(jobs, 'job')} on {_count(len(result.nodes), 'node')} with {_count(gpus, 'GPU')},"
         f" {seeds}{knowledge}",
         highlight=False,
         markup=False,
     )
     for sentence in result.answers:
-        console.print(sentence, highlight=False, markup=False, style="bold")
-    for table in rich_tables(result.runs, console):
-        console.print(table)
+        screen.print(sentence, highlight=False, markup=False, style="bold")
+    for table in rich_tables(result.runs, screen):
+        screen.print(table)
     never = max(run.summary.rejections.get(Reason.NEVER_FITS, 0) for run in result.runs)
     if never:
         print(
@@ -318,4 +335,4 @@ def _show(result: Comparison, written: list[Path]) -> None:
     if result.skipped:
         print(f"{len(result.skipped):,} bad rows left out", file=sys.stderr)
     for path in written:
-        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

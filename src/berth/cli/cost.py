@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.importing import AsJson, HistoryFolder
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.stats import By, From, Only, To, tables_of
+from berth.files import plain_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,12 +31,14 @@ def cost(
     end: To = "",
     only: Only = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the table for chargeback here, too.")
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Also write the table to this file, for chargeback."),
     ] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
-    """Say what groups of jobs cost: GPU-hours by model, CPU-hours, and energy and CO₂ where they were measured."""
+    """Show what groups of jobs cost: GPU-hours by model, CPU-hours, and energy and CO₂ where measured."""
     from berth.statistics.accounting import check_dimensions
     from berth.statistics.cost import costs, read_prices
 
@@ -46,12 +49,11 @@ def cost(
         rows = costs(tables.held(names), listed)
     if csv_file is not None:
         _write(csv_file, names, rows, listed.currency)
-    if as_json:
-        told = [
-            {**dict(zip(names, row.keys, strict=True)), **{name: getattr(row, name) for name in COLUMNS}}
-            for row in rows
-        ]
-        print(json.dumps({"by": names, "currency": listed.currency, "rows": told}, ensure_ascii=False))
+    told = [
+        {**dict(zip(names, row.keys, strict=True)), **{name: getattr(row, name) for name in COLUMNS}}
+        for row in rows
+    ]
+    if printed(form, as_json, told, {"by": names, "currency": listed.currency, "rows": told}):
         return
     _show(names, rows, listed.currency)
 
@@ -64,25 +66,21 @@ def _write(path: Path, names: Sequence[str], rows: Sequence[Cost], currency: str
         writer.writerow([*names, *COLUMNS[:-1], f"cost_{currency}" if currency else "cost"])
         for row in rows:
             values = asdict(row)
-            writer.writerow([*map(_plain, row.keys), *(values[name] for name in COLUMNS)])
-
-
-def _plain(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" and text else text
+            writer.writerow([*map(plain_cell, row.keys), *(values[name] for name in COLUMNS)])
 
 
 def _show(names: Sequence[str], rows: Sequence[Cost], currency: str) -> None:
-    import sys
-
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from berth.cli.usage_table import FILE_WIDTH
-
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    screen = console()
+    whole = sum(row.cost for row in rows)
+    answer = f"{whole:,.2f} {currency}".strip() + " in all"
+    if whole > 0:
+        first = max(rows, key=lambda row: row.cost)
+        answer += f", of it {first.cost / whole * 100:.0f} % for {' / '.join(first.keys)}"
+    screen.print(f"{answer}.", highlight=False, markup=False, style="bold")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
         table.add_column(name, overflow="fold")
@@ -91,7 +89,4 @@ def _show(names: Sequence[str], rows: Sequence[Cost], currency: str) -> None:
     for row in rows:
         numbers = [row.gpu_hours, row.cpu_hours, row.energy_kwh, row.co2_kg, row.cost]
         table.add_row(*map(Text, row.keys), *("–" if value is None else f"{value:,.2f}" for value in numbers))
-    console.print(table)
-    console.print(
-        f"{sum(row.cost for row in rows):,.2f} {currency} in all".replace("  ", " "), highlight=False
-    )
+    screen.print(table)

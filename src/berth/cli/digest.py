@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.importing import HistoryFolder, moment_ms
+from berth.cli.importing import HistoryFolder
+from berth.history.values.moments import moment_ms
 
 DAY_MS = 86_400_000
 
@@ -16,24 +17,22 @@ DAY_MS = 86_400_000
 def digest(
     user: Annotated[
         str,
-        typer.Option("--user", metavar="NAME", help="Of this user alone; by default of all, for operators."),
+        typer.Option("--user", metavar="NAME", help="Only this user; by default all users, for operators."),
     ] = "",
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="How many days.")] = 7,
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="Number of days.")] = 7,
     end: Annotated[
         str,
-        typer.Option(
-            "--to", metavar="DATE", help="Until the beginning of this day; by default today's, UTC."
-        ),
+        typer.Option("--to", metavar="DATE", help="Last day, not included; by default today, UTC."),
     ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write it here, as HTML if the name ends on .html; by default print it."
+            metavar="FILE", help="Write to this file, as HTML if its name ends in .html; by default print."
         ),
     ] = None,
     history: HistoryFolder = Path("history"),
 ) -> None:
-    """Say what changed against the period before, who left GPUs idle, what failed and what jobs waited for.
+    """Summarise a period: changes against the one before, idle GPUs by user, failures, and causes of waits.
 
     It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
     """

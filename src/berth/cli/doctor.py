@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from berth.cli.output import AsJson, Form, Format, console, printed
 
 __all__ = ["doctor"]
 
@@ -34,13 +32,11 @@ class Finding:
     """What to do if it is not there."""
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show what is installed on this machine, and what is missing for what."""
+def doctor(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+    """Show what is installed on this machine, and what is missing for which command."""
     findings = [*_berth(), *_extras(), *_library(), *_gpus(), *_programs(), _cache()]
-    if as_json:
-        print(json.dumps([asdict(finding) for finding in findings]))
+    if printed(form, as_json, [asdict(finding) for finding in findings]):
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -50,13 +46,11 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         table.add_row(
             finding.part, finding.found if finding.there else f"no: {finding.found}", finding.needed_for
         )
-    console = Console()
-    console.print(table, markup=False, highlight=False)
+    screen = console()
+    screen.print(table, markup=False, highlight=False)
     for finding in findings:
         if not finding.there and finding.remedy:
-            console.print(
-                f"\n{finding.part}: {finding.remedy}", markup=False, highlight=False, soft_wrap=True
-            )
+            screen.print(f"\n{finding.part}: {finding.remedy}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _berth() -> Iterator[Finding]:

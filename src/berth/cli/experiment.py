@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli import colocation, genetic
+from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Knowledge
 
 if TYPE_CHECKING:
@@ -35,21 +36,24 @@ def inflate(
     order: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.npz", help="Arrival orders and ranks by seed; by default made from the seed."
+            metavar="FILE.npz",
+            help="File with arrival orders and ranks by seed; by default drawn from the seed.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which order, and where random numbers start.")] = 42,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from --seed.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the order and of random numbers.")] = 42,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counted from --seed.")] = 1,
     batch: Annotated[
-        int, typer.Option(min=1, max=500, help="So many arrive and are decided on together, for good.")
+        int,
+        typer.Option(
+            min=1, max=500, help="Number of jobs that arrive and are decided on together, for good."
+        ),
     ] = 1,
     knowledge: Knowledge = "oracle",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json here.")
+        Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json to this folder.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Let jobs arrive and none leave, up to 130 % of the cluster's GPUs.
 
@@ -86,10 +90,24 @@ def inflate(
     dicts = [inflation_dict(result) for result in results]
     answer = dicts[0] if len(dicts) == 1 else dicts
     written = [] if out is None else _write(results, out, answer)
-    if as_json:
-        print(json.dumps(answer))
+    if printed(form, as_json, [_row(result) for result in results], answer):
         return
     _show(results, written)
+
+
+def _row(result: Inflation) -> dict[str, object]:
+    """What the table says of a run."""
+    curve = result.curve
+    return {
+        "policy": curve.policy,
+        "seed": curve.seed,
+        "arrivals": result.arrivals,
+        "placed": result.placed,
+        "allocation_at_100_pct": float(curve.allocation_pct[100]),
+        "allocation_at_130_pct": float(curve.allocation_pct[130]),
+        "fragmentation_at_100_pct": float(curve.fragmentation_ratio_pct[100]),
+        "seconds": result.seconds,
+    }
 
 
 def _write(results: list[Inflation], out: Path, answer: object) -> list[Path]:
@@ -105,8 +123,9 @@ def _write(results: list[Inflation], out: Path, answer: object) -> list[Path]:
 
 def _show(results: list[Inflation], written: list[Path]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
+
+    from berth.experiments.inflate.chapters import inflation_answers
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in (
@@ -132,10 +151,11 @@ def _show(results: list[Inflation], written: list[Path]) -> None:
             f"{curve.fragmentation_ratio_pct[100]:.2f} %",
             f"{result.seconds:.3f}",
         )
-    console = Console()
-    console.print(table)
+    screen = console()
+    genetic.show_answers(inflation_answers([result.curve for result in results]))
+    screen.print(table)
     for path in written:
-        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -143,16 +163,13 @@ def pai(
     jobs_file: Annotated[
         str, typer.Argument(metavar="FILE", help="PAI's job sample, as its publisher has it.")
     ],
-    jobs: Annotated[int, typer.Option("-n", min=1, help="How many jobs to draw.")] = 20_000,
+    jobs: Annotated[int, typer.Option("-n", min=1, help="Number of jobs to draw.")] = 20_000,
     gpus: Annotated[int, typer.Option("-g", min=1, help="GPUs of the pool.")] = 6500,
-    rate: Annotated[
-        int, typer.Option("-r", help="Jobs that arrive a minute; -1: as they were submitted.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option(help="Which jobs are drawn.")] = 42,
+    rate: Annotated[int, typer.Option("-r", help="Jobs that arrive per minute; -1: as submitted.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed by which jobs are drawn.")] = 42,
     knowledge: Knowledge = "oracle",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Run the experiment of PAI's own simulator: SJF, estimates and FIFO on one pool of GPUs.
 
@@ -166,11 +183,9 @@ def pai(
     results = run(jobs_file, jobs=jobs, gpus=gpus, rate=rate, seed=seed, knowledge=knowledge)
     same = (jobs, gpus, rate, seed) == (20_000, 6500, 1000, 42) and len(results) == len(PUBLISHED)
     same = same and knowledge == "oracle" and all(result.jobs == jobs for result in results)
-    if as_json:
-        print(json.dumps([pai_dict(result, same) for result in results]))
+    if printed(form, as_json, [pai_dict(result, same) for result in results]):
         return
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     title = None if knowledge == "oracle" else f"knowledge: {knowledge}"
@@ -187,4 +202,4 @@ def pai(
             f"{result.jobs:,}",
             f"{result.seconds:.2f}",
         )
-    Console().print(table)
+    console().print(table)

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.output import AsJson, console
 from berth.cli.run_options import Knowledge
 
-__all__ = ["optimality", "show_chapter", "utilisation", "write_chapters"]
+__all__ = ["optimality", "show_answers", "show_chapter", "utilisation", "write_chapters"]
 
 if TYPE_CHECKING:
     from berth.experiments.genetic.optimality import Optimality
     from berth.experiments.genetic.utilisation import Outcome
     from berth.report import Chapter
 
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json here.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json to this folder.")
+]
 Policies = Annotated[
     str | None, typer.Option(metavar="A,B,…", help="Policies; settings as in genetic?budget_ms=200.")
 ]
@@ -30,19 +32,19 @@ def optimality(
     batches: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Machines and instances; by default random ones.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many random batches.")] = 50,
+    count: Annotated[int, typer.Option(min=1, help="Number of random batches.")] = 50,
     instances: Annotated[int, typer.Option(min=1, max=4000, help="Instances of each random batch.")] = 40,
     machines: Annotated[int, typer.Option(min=1, max=1814, help="Machines of each random batch.")] = 12,
     policies: Policies = None,
-    seed: Annotated[int, typer.Option(help="Where random numbers start.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of random numbers.")] = 0,
     limit_s: Annotated[
-        float, typer.Option(min=0.1, help="Seconds to look for the optimum of one batch.")
+        float, typer.Option(min=0.1, help="Seconds to search for the optimum of one batch.")
     ] = 60.0,
     knowledge: Knowledge = "oracle",
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold each policy against the optimum of batches of jobs.
+    """Compare each policy with the optimum on batches of jobs.
 
     The most GPU that can be placed at once, from a mixed-integer model (extra `optimum`), and what each policy
     places. docs/genetic.md documents the file of batches.
@@ -67,6 +69,7 @@ def optimality(
         from berth.experiments.genetic.chapters import (
             batches_chapter,
             convergence_chapter,
+            optimality_answers,
             optimality_chapter,
         )
 
@@ -74,7 +77,9 @@ def optimality(
         chapters += convergence_chapter(whole[0])
         drawn = f"{instances} random instances on {machines} machines, seed {seed}"
         what = f"{len(whole)} {'batch' if len(whole) == 1 else 'batches'} of {batches or drawn}; knowledge: {knowledge}"
-        written = write_chapters(out, "Distance to the optimum", what, "see Trace", chapters, answer)
+        written = write_chapters(
+            out, "Distance to the optimum", what, "see Trace", chapters, answer, optimality_answers(whole)
+        )
     elif out is not None:
         from berth.cli.files import write_aside
 
@@ -96,17 +101,17 @@ def utilisation(
         list[str] | None,
         typer.Argument(
             metavar="[TRACE[,cluster=FILE|SPEC][,part=FRACTION][,compress=FACTOR]]…",
-            help="Workloads, each on a cluster; part: so much of its nodes, drawn by the seed.",
+            help="Workloads, each on a cluster; part: fraction of its nodes to use, drawn by the seed.",
         ),
     ] = None,
     policies: Policies = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ….")] = 10,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ….")] = 10,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
     knowledge: Knowledge = "oracle",
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """GPU utilisation and completion time where more is asked for than there is.
+    """Measure GPU utilisation and completion time under more load than the cluster can hold.
 
     Figures 3 and 4 of Kwon and Bahn, "Scheduling of Artificial Intelligence Workloads in Cloud Environments Using
     Genetic Algorithms", JIIBC 24(3), 2024.
@@ -136,12 +141,18 @@ def utilisation(
     answer = {"knowledge": knowledge} | utilisation_dict(outcomes)
     written: list[Path] = []
     if out is not None:
-        from berth.experiments.genetic.chapters import utilisation_chapters
+        from berth.experiments.genetic.chapters import utilisation_answers, utilisation_chapters
 
         what = f"{'; '.join(case.name for case in chosen)}; knowledge: {knowledge}"
         chapters = utilisation_chapters(outcomes)
         written = write_chapters(
-            out, "GPU utilisation under genetic scheduling", what, "of each trace", chapters, answer
+            out,
+            "GPU utilisation under genetic scheduling",
+            what,
+            "of each trace",
+            chapters,
+            answer,
+            utilisation_answers(outcomes),
         )
     if as_json:
         print(json.dumps(answer, allow_nan=False))
@@ -150,9 +161,18 @@ def utilisation(
 
 
 def write_chapters(
-    out: Path, title: str, trace: str, cluster: str, chapters: Sequence[Chapter], answer: object
+    out: Path,
+    title: str,
+    trace: str,
+    cluster: str,
+    chapters: Sequence[Chapter],
+    answer: object,
+    answers: Sequence[str] = (),
 ) -> list[Path]:
-    """Write an experiment's chapters as a report and its answer as JSON into a folder; the files' paths."""
+    """Write an experiment's chapters as a report and its answer as JSON into a folder; the files' paths.
+
+    `answers` are the sentences that the page begins with.
+    """
     from datetime import UTC, datetime
 
     from berth import __version__
@@ -170,6 +190,7 @@ def write_chapters(
             created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             version=__version__,
             chapters=chapters,
+            answers=answers,
         ),
         report,
     )
@@ -189,10 +210,11 @@ def _show_interrupted(one: Optimality, out: Path | None) -> None:
 
 
 def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> None:
-    from berth.experiments.genetic.chapters import optimality_chapter
+    from berth.experiments.genetic.chapters import optimality_answers, optimality_chapter
 
     if not found:
         return
+    show_answers(optimality_answers(found))
     chapter = optimality_chapter(found)
     show_chapter(chapter, written)
     for one in found:
@@ -201,17 +223,24 @@ def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> No
 
 
 def _show_utilisation(outcomes: Sequence[Outcome], written: Sequence[Path]) -> None:
-    from berth.experiments.genetic.chapters import utilisation_chapters
+    from berth.experiments.genetic.chapters import utilisation_answers, utilisation_chapters
 
     chapters = utilisation_chapters(outcomes)
+    show_answers(utilisation_answers(outcomes))
     for chapter in chapters:
         show_chapter(chapter, written if chapter is chapters[-1] else ())
+
+
+def show_answers(answers: Sequence[str]) -> None:
+    """Print what was found, before any table."""
+    screen = console(soft_wrap=True)
+    for sentence in answers:
+        screen.print(sentence, highlight=False, markup=False, style="bold")
 
 
 def show_chapter(chapter: Chapter, written: Sequence[Path]) -> None:
     """Print an experiment's table, and what was written."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=chapter.title, title_justify="left")
@@ -219,7 +248,7 @@ def show_chapter(chapter: Chapter, written: Sequence[Path]) -> None:
         table.add_column(heading, justify="right" if at else "left")
     for row in chapter.rows:
         table.add_row(*row)
-    console = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 400)
-    console.print(table)
+    screen = console(soft_wrap=True)
+    screen.print(table)
     for path in written:
-        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

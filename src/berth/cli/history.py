@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from berth.cli.importing import AsJson, HistoryFolder
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson, Form, Format, printed
 
 if TYPE_CHECKING:
     from berth.history.store.index import PastImport
@@ -17,13 +18,14 @@ app = typer.Typer(help="Look at what was imported, and take an import back.", no
 
 
 @app.command("imports")
-def list_imports(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
-    """List the imports that can be taken back, the newest last."""
+def list_imports(
+    history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
+) -> None:
+    """List the imports that can be undone, the newest last."""
     from berth.history.store.folder import open_history
 
     past = open_history(history, must_exist=True).index().imports
-    if as_json:
-        print(json.dumps([_answer(each) for each in past], ensure_ascii=False))
+    if printed(form, as_json, [_answer(each) for each in past]):
         return
     for each in past:
         print(_line(each))
@@ -33,7 +35,7 @@ def list_imports(history: HistoryFolder = Path("history"), as_json: AsJson = Fal
 
 @app.command()
 def undo(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
-    """Take back the last import that changed something; repeat it to take back the one before."""
+    """Undo the last import that changed something; repeat to undo the one before."""
     from berth.history.store.folder import open_history
 
     last = open_history(history, must_exist=True).undo()

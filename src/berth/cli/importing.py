@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.output import AsJson
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,21 +26,22 @@ app = typer.Typer(
 )
 
 HistoryFolder = Annotated[
-    Path, typer.Option("--history", metavar="DIR", envvar="BERTH_HISTORY", help="The history's folder.")
+    Path, typer.Option("--history", metavar="DIR", envvar="BERTH_HISTORY", help="History folder.")
 ]
 ClusterName = Annotated[
-    str, typer.Option("--cluster", metavar="NAME", help="The cluster's name, where the rows do not tell it.")
+    str, typer.Option("--cluster", metavar="NAME", help="Name of the cluster, if the rows do not have it.")
 ]
 Zone = Annotated[
-    str, typer.Option("--timezone", metavar="ZONE", help="Zone of times that name none, such as Asia/Seoul.")
+    str,
+    typer.Option("--timezone", metavar="ZONE", help="Time zone of times without one, such as Asia/Seoul."),
 ]
 Rules = Annotated[
     Path | None,
-    typer.Option("--rules", metavar="FILE", help="Rules for applications, instead of berth's own."),
+    typer.Option(
+        "--rules", metavar="FILE", help="Rules that name applications, instead of the built-in ones."
+    ),
 ]
-Shards = Annotated[
-    int, typer.Option("--shards-per-gpu", min=0, help="How many shards a GPU has; 0: not known.")
-]
+Shards = Annotated[int, typer.Option("--shards-per-gpu", min=0, help="Number of shards per GPU; 0: unknown.")]
 Nodes = Annotated[
     Path | None,
     typer.Option(
@@ -51,17 +54,19 @@ Pseudonymise = Annotated[
     Path | None,
     typer.Option(
         metavar="KEYFILE",
-        help="Replace users, accounts and names by keyed hashes; the key is made if need be.",
+        help="Replace users, accounts and names by keyed hashes; the key file is created if missing.",
     ),
 ]
 Daily = Annotated[
     bool,
-    typer.Option("--daily", help="For cron: quiet when all is well, and wait while another import runs."),
+    typer.Option(
+        "--daily", help="For cron: print nothing unless something is wrong, and wait for other imports."
+    ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would come in and what not, and change nothing.")
+    bool,
+    typer.Option("--dry-run", help="Show what would be imported and what would not, and change nothing."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
 
 LISTED = 20
 
@@ -79,14 +84,19 @@ def sacct(
             metavar="FILE|-", help="What `sacct -P` or `sacct --json` printed; - is standard input."
         ),
     ] = None,
-    run: Annotated[bool, typer.Option("--run", help="Run sacct here and now.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Run sacct on this machine.")] = False,
     delimiter: Annotated[
         str | None, typer.Option(metavar="C", help="Between fields; found in the header by default.")
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="With --run: from when; by default where it ended.")
+        str,
+        typer.Option(
+            metavar="TIME", help="With --run: start of the period; by default where the last import ended."
+        ),
     ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="With --run: until when; by default now.")] = "",
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="With --run: end of the period; by default now.")
+    ] = "",
     columns: Annotated[
         str,
         typer.Option(
@@ -144,7 +154,8 @@ def slurmdbd(
     since: Annotated[
         str,
         typer.Option(
-            metavar="DATE", help="From jobs that ended then; by default where it ended, less a day."
+            metavar="DATE",
+            help="Only jobs that ended since then; by default from a day before the last import's end.",
         ),
     ] = "",
     history: HistoryFolder = Path("history"),
@@ -167,13 +178,15 @@ def slurmdbd(
 ) -> None:
     """Import the jobs that a live slurmdbd has in its database, without writing to it.
 
-    The address may stand in the environment as BERTH_SLURMDBD, so that no list of processes shows its password.
+    The address may be given in the environment as BERTH_SLURMDBD, which keeps its password out of process lists.
     """
     from berth.history.importing.slurmdbd import import_slurmdbd
     from berth.history.store.import_result import Options
 
     key = _key(pseudonymise, history, dry_run)
     options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
+    from berth.history.values.moments import moment_ms
+
     since_s = moment_ms(since) // 1000 if since else None
     with _store(history, f"slurmdbd {cluster}".strip(), dry_run) as store:
         found = import_slurmdbd(store, url, options, since_s=since_s)
@@ -194,7 +207,7 @@ def csv_file(
         typer.Option(
             "--map",
             metavar="FIELD=COLUMN,…",
-            help="Which column is what: job, submit, start, end, user, gpus, ….",
+            help="Columns of the fields job, submit, start, end, user, gpus, ….",
         ),
     ],
     history: HistoryFolder = Path("history"),
@@ -325,7 +338,7 @@ def samples(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over what `berth sample` has measured: it becomes uGPUcore and uGPUmem of the jobs."""
+    """Import what `berth sample` measured: it becomes uGPUcore and uGPUmem of the jobs."""
     from berth.history.importing.samples import import_samples
 
     with _store(history, f"samples {spool}", dry_run) as store:
@@ -346,7 +359,7 @@ def series(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over GPU series of DCGM's exporter or of jobstats instead of samples of berth's own."""
+    """Import GPU series of DCGM's exporter or of jobstats, instead of berth's own samples."""
     from berth.history.importing.series import import_series
 
     with _store(history, f"series {' '.join(map(str, files))}", dry_run) as store:
@@ -376,19 +389,6 @@ def _store(history: Path, importing: str, dry_run: bool) -> Iterator[History]:
             yield open_history(folder, importing=importing, dry_run=True)
     else:
         yield open_history(history, importing=importing, dry_run=dry_run)
-
-
-def moment_ms(text: str) -> int:
-    """Milliseconds since 1970 of a date or a time, in UTC where it names no zone."""
-    from datetime import UTC, datetime
-
-    from berth.errors import SettingError
-
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise SettingError(f"no time: '{text}'; expected 2026-11-21 or 2026-11-21T08:00") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _is_json(path: Path) -> bool:

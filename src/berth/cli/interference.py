@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.importing import AsJson
+from berth.cli.output import AsJson
 
 app = typer.Typer(
     help="How jobs on one GPU slow each other: judge a model by measurements, or fit one.",
@@ -47,7 +47,7 @@ def evaluate(
     ] = "mps",
     as_json: AsJson = False,
 ) -> None:
-    """Say how far predicted speeds are from those of measured pairs: the mean absolute error."""
+    """Compare predicted speeds with those of measured pairs: the mean absolute error."""
     from berth.interference import make_speeds, mode_of
     from berth.interference.fitting import evaluate as judge
     from berth.interference.measurements import read_measurements
@@ -65,15 +65,15 @@ def fit(
     alone: Alone,
     pairs: Pairs,
     out: Annotated[Path, typer.Argument(metavar="OUT.json", help="The model, for --interference OUT.json.")],
-    folds: Annotated[int, typer.Option(min=2, help="Pairs are held out in so many folds to judge it.")] = 5,
-    seed: Annotated[int, typer.Option(help="Where random numbers start.")] = 0,
+    folds: Annotated[int, typer.Option(min=2, help="Number of folds in which pairs are held out.")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of random numbers.")] = 0,
     mode: Annotated[
         str,
         typer.Option(help="How the GPU was shared when the pairs were measured: mps or time-sliced."),
     ] = "mps",
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model to your own measurements, and say how good it is on pairs that it has not seen."""
+    """Fit a model to your own measurements, and judge it on held-out pairs."""
     from berth.cli.files import write_aside
     from berth.errors import SettingError
     from berth.interference.contention import MODES

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.importing import AsJson, HistoryFolder
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson
 
 
 def job(
@@ -15,14 +16,14 @@ def job(
         str, typer.Argument(metavar="ID", help="The job's id, or its label, such as 12_3 or 7+1.")
     ],
     cluster: Annotated[
-        str, typer.Option("--cluster", metavar="NAME", help="Of this cluster only; by default of all.")
+        str, typer.Option("--cluster", metavar="NAME", help="Only this cluster; by default all.")
     ] = "",
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Say what became of one job: attempts, waits and why, use, what it cost, and what would have been enough.
+    """Show all about one job: attempts, waits and why, use, cost, and what would have been enough.
 
-    A job that the queue of this machine knows is told by the queue; any other by the history.
+    If this machine's queue knows the job, the queue answers; otherwise the history does.
     """
     from berth.cli.job_answer import tell_job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from berth.live.local.tables import counted
 
@@ -52,7 +52,7 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
     """Print what the history knows of a job; HistoryError where it knows none of this id."""
     from berth.errors import HistoryError
     from berth.history.jobs.ended import HistoryJobs
-    from berth.history.jobs.story import stories
+    from berth.history.jobs.story import stories, story_json
     from berth.history.store.reader import HistoryReader, history_is_there
 
     history_is_there(history)
@@ -68,7 +68,7 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
             "as 12_3 for a task of an array"
         )
     if as_json:
-        print(json.dumps([_answer(each) for each in found], ensure_ascii=False, allow_nan=False))
+        print(json.dumps([story_json(each) for each in found], ensure_ascii=False, allow_nan=False))
         return
     for at, each in enumerate(found):
         if at:
@@ -231,37 +231,3 @@ def _duration(seconds: float) -> str:
 
 def _mib(value: float) -> str:
     return f"{value / 1024:,.1f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
-
-
-def _answer(story: JobStory) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from berth.history.jobs.story import cpu_use, enough, mem_use, waits_of
-
-    first = story.attempts[0]
-    return {
-        "job": story.name,
-        "id": first.job_id,
-        "cluster": first.cluster,
-        "attempts": [
-            {
-                **asdict(record),
-                "state": record.state.value,
-                "share": {"milli": record.share.milli, "mem_mib": record.share.mem_mib},
-                "waits": [asdict(wait) for wait in waits_of(record)],
-                "cpu_use": cpu_use(record),
-                "mem_use": mem_use(record),
-            }
-            for record in story.attempts
-        ],
-        "series": [asdict(point) for point in story.series],
-        "refused": story.refused,
-        "cost": {
-            "gpu_hours": story.gpu_hours,
-            "failed_gpu_hours": story.failed_gpu_hours,
-            "idle_gpu_hours": story.idle_gpu_hours,
-            "cpu_hours": story.cpu_hours,
-            "energy_kwh": story.energy_kwh,
-        },
-        "enough": [asdict(each) for each in enough(story)],
-    }

@@ -16,6 +16,7 @@ import typer
 
 from berth.cli import kubernetes_node
 from berth.cli.kubernetes_options import Compat
+from berth.cli.output import AsJson
 from berth.errors import KubernetesError
 
 if TYPE_CHECKING:
@@ -37,10 +38,9 @@ PolicyName = Annotated[
     str, typer.Option(help="The policy that decides, such as easy+priority+best-fit or learned.")
 ]
 KnowledgeName = Annotated[
-    str, typer.Option(help="What is believed of pods: user, history?begin=FOLDER, or your own.")
+    str, typer.Option(help="Source of beliefs about pods: user, history?begin=FOLDER, or your own.")
 ]
 SchedulerName = Annotated[str, typer.Option(help="Place the pods that name this scheduler.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Mode(StrEnum):
@@ -51,7 +51,7 @@ class Mode(StrEnum):
 
 
 CompatOption = Annotated[
-    Compat | None, typer.Option(help="Also read how these projects ask for parts of GPUs.")
+    Compat | None, typer.Option(help="Also read these projects' ways to ask for parts of GPUs.")
 ]
 
 
@@ -63,11 +63,11 @@ def scheduler(
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
     gang_s: Annotated[
-        float, typer.Option(help="How long a gang holds GPUs before all of it has room.")
+        float, typer.Option(help="Seconds for which a gang holds GPUs while part of it lacks room.")
     ] = 60.0,
-    once: Annotated[bool, typer.Option(help="Place what can be placed now, and stop.")] = False,
+    once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
-        bool, typer.Option(help="Be elected by a Lease first, as several schedulers must.")
+        bool, typer.Option(help="Wait to be elected by a Lease; needed if several schedulers run.")
     ] = True,
     namespace: Annotated[
         str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the Lease is.")
@@ -75,7 +75,7 @@ def scheduler(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Place the pods that name this scheduler, and go on until stopped."""
+    """Place pods that name this scheduler, until stopped."""
     from berth.live.kubernetes.entries import Settings
     from berth.live.kubernetes.scheduling import Options, Scheduling
 
@@ -101,7 +101,7 @@ def extender(
     certificate: Annotated[Path, typer.Option(help="Certificate of this server, PEM.")],
     key: Annotated[Path, typer.Option(help="Its private key, PEM.")],
     client_ca: Annotated[
-        Path, typer.Option(help="Answer clients alone that have a certificate of this authority, PEM.")
+        Path, typer.Option(help="Answer only clients with a certificate of this authority, PEM.")
     ],
     port: Annotated[int, typer.Option(help="Port to listen on, with TLS.", min=1, max=65535)] = 8443,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
@@ -142,7 +142,7 @@ def status(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show how much of each GPU of the cluster is allocated, and to which pods; and which pods wait."""
+    """Show how much of each GPU is allocated to which pods, and which pods wait."""
     seen = _look(scheduler_name, compat, kubeconfig, context)
     if as_json:
         print(json.dumps(asdict(seen), indent=1))
@@ -159,7 +159,7 @@ def top(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show what `status` shows again and again, until Ctrl-C."""
+    """Show what `status` shows, refreshed until Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
 
@@ -189,7 +189,7 @@ def why(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Say why a pod waits, in numbers, or where it is."""
+    """Explain in numbers why a pod waits, or show where it runs."""
     seen = _look(scheduler_name, compat, kubeconfig, context)
     name = pod if "/" in pod else f"default/{pod}"
     on = [gpu for gpu in seen.gpus if name in gpu.holders]
@@ -215,7 +215,7 @@ def why(
 
 @app.command()
 def history(
-    into: Annotated[Path, typer.Argument(metavar="FOLDER", help="The history that they are taken into.")],
+    into: Annotated[Path, typer.Argument(metavar="FOLDER", help="History folder to collect into.")],
     namespace: Annotated[str, typer.Option(help="Where the agents run.")] = "berth-system",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -233,11 +233,9 @@ def install(
     image: Annotated[
         str, typer.Option(help="The container image of berth, built from deploy/kubernetes/Containerfile.")
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the manifests, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests; change nothing.")] = False,
     write: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a kustomization and a chart there.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write a kustomization and a chart to this folder.")
     ] = None,
     policy: PolicyName = "fifo+best-fit",
     knowledge: KnowledgeName = "user",
@@ -245,7 +243,7 @@ def install(
         Mode, typer.Option(help="Bind pods, or say in events where they would go.")
     ] = Mode.ADVISE,
     compat: CompatOption = None,
-    replicas: Annotated[int, typer.Option(help="Schedulers; one of them leads.", min=1, max=9)] = 2,
+    replicas: Annotated[int, typer.Option(help="Number of schedulers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Give parts of fake GPUs on the nodes, such as 2xA100-80G: for a demo.")
     ] = "",
@@ -256,7 +254,7 @@ def install(
         ),
     ] = False,
     evict: Annotated[
-        bool, typer.Option("--evict", help="Let the agents delete pods that got out of their limit.")
+        bool, typer.Option("--evict", help="Let agents delete pods that escaped their limit.")
     ] = False,
     extender: Annotated[
         bool,
@@ -265,7 +263,7 @@ def install(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Install the scheduler, the nodes' agents and their rights; again to change them. Pods that run go on."""
+    """Install the scheduler, the node agents and their rights, or change them. Running pods continue."""
     from berth import __version__
     from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import apply

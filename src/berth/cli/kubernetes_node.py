@@ -51,11 +51,14 @@ def node(
     on_lost_isolation: Annotated[
         str,
         typer.Option(
-            "--on-lost-isolation", help="What happens to a pod that got out of its limit: report, or evict."
+            "--on-lost-isolation", help="What to do with a pod that escaped its limit: report, or evict."
         ),
     ] = "report",
     metrics: Annotated[
-        str, typer.Option("--metrics", help="Where Prometheus may ask, such as :9400; default: nowhere.")
+        str,
+        typer.Option(
+            "--metrics", help="Address to serve Prometheus metrics on, such as :9400; default: none."
+        ),
     ] = "",
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, help="Seconds between two looks at the GPUs.")
@@ -70,7 +73,7 @@ def node(
         Path, typer.Option("--kubelet-folder", help="The kubelet's folder on this node.")
     ] = Path("/var/lib/kubelet"),
     state_folder: Annotated[
-        Path, typer.Option("--state-folder", help="Where it is kept what was given to whom, and the history.")
+        Path, typer.Option("--state-folder", help="Folder of allocations and the history.")
     ] = Path("/var/lib/berth"),
     run_folder: Annotated[
         Path, typer.Option("--run-folder", help="Where the regions of containers are made; in memory.")
@@ -79,7 +82,7 @@ def node(
         Path, typer.Option("--cdi-folder", help="Where the container runtime reads CDI specifications.")
     ] = Path("/var/run/cdi"),
 ) -> None:
-    """Give pods their parts of this node's GPUs, enforce them, and tell what they use."""
+    """Give pods their parts of this node's GPUs, enforce them, and report what they use."""
     from berth.live.kubernetes.node.service import NodeSettings
 
     if on_lost_isolation not in ("report", "evict"):

@@ -16,10 +16,10 @@ __all__ = ["add_commands", "top"]
 
 def top(
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what the tiles and the queue show as JSON, once.")
+        bool, typer.Option("--json", help="Print once, as JSON, what the tiles and the queue show.")
     ] = False,
 ) -> None:
-    """Show the queue of this machine live: a tile a GPU, the jobs below, keys to cancel, hold and show."""
+    """Show this machine's queue live: a tile per GPU, the jobs below, keys to cancel, hold and show."""
     from berth.errors import LiveError
 
     if as_json:
@@ -80,7 +80,9 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 def _operand_help(command: Command) -> str:
     if command.name == "submit":
-        return "The command and its arguments, a script, or - for one job a line of standard input."
+        return "The command and its arguments, a script, or - for one job per line of standard input."
     if command.name == "policy":
         return "The policy, such as easy+priority+best-fit; see `berth policies`."
-    return "Ids of jobs, as `berth queue` shows them: 12, or 12_3 for one task of an array."
+    if command.operands.strip("[]") == "GPU":
+        return "Numbers of GPUs, as `berth status` shows them."
+    return "Job ids as shown by `berth queue`: 12, or 12_3 for one array task."

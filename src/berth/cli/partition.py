@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from berth import partition as partitions
+from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.partition_table import partition_lines, partition_table, unreadable_text
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
 from berth.partition import oci
@@ -32,7 +33,6 @@ app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 CorePct = Annotated[
     int, typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited.")
 ]
@@ -44,16 +44,14 @@ Priority = Annotated[
         help="high, normal or low: high gives no time up to others, low takes what they leave, at least 5 %.",
     ),
 ]
-Fake = Annotated[
-    bool, typer.Option("--fake-gpu", help="Over the fake driver: for tests on a machine without a GPU.")
-]
+Fake = Annotated[bool, typer.Option("--fake-gpu", help="Use the fake driver, for tests without a GPU.")]
 Oversubscribe = Annotated[
     str | None,
     typer.Option(
         "--oversubscribe", help="Memory of the host beyond --mem, which the GPU reaches more slowly."
     ),
 ]
-Overcommit = Annotated[bool, typer.Option("--overcommit", help="Promise more than the card has.")]
+Overcommit = Annotated[bool, typer.Option("--overcommit", help="Allow promises beyond what the card has.")]
 Name = Annotated[str, typer.Argument(help="The partition's name.")]
 
 
@@ -85,7 +83,7 @@ def run(
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a command and all that it starts under limits: berth run --mem 4G -- python train.py"""
+    """Run a command and its children under limits: berth run --mem 4G -- python train.py"""
     mem_mib = None if mem is None else partitions.mem_mib(mem)
     if gpu is not None:
         gpu = _visible_gpu(gpu, fake_gpu)
@@ -112,7 +110,7 @@ def execute(
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a command and all that it starts in a partition: berth partition exec blue -- python train.py"""
+    """Run a command and its children in a partition: berth partition exec blue -- python train.py"""
     with _command_found():
         summary = partitions.run(command, partition=name, fake_gpu=fake_gpu)
     _end(summary, as_json)
@@ -177,10 +175,10 @@ def create(
     oversubscribe: Oversubscribe = None,
     mig: Annotated[
         str | None,
-        typer.Option("--mig", metavar="PROFILE", help="Be an instance of MIG, such as 2g.10gb."),
+        typer.Option("--mig", metavar="PROFILE", help="Use a MIG instance, such as 2g.10gb."),
     ] = None,
     mps: Annotated[
-        bool, typer.Option("--mps", help="Run as clients of MPS, which keeps --mem and --core-pct for each.")
+        bool, typer.Option("--mps", help="Run processes as MPS clients; MPS enforces --mem and --core-pct.")
     ] = False,
     owner: Annotated[
         str | None, typer.Option("--owner", help="The user who may join, by name or number.")
@@ -193,7 +191,7 @@ def create(
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a partition of a GPU, for this user and the containers that get it, or for a user or group."""
+    """Create a partition of a GPU, for your own processes and containers, or for a user or group."""
     if mig is not None and (
         mem is not None
         or core_pct
@@ -233,16 +231,14 @@ def create(
 
 
 @app.command("list")
-def list_partitions(as_json: AsJson = False) -> None:
+def list_partitions(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
     sweep()
     regions = partitions.regions()
     found = [one for one in regions if isinstance(one, partitions.Partition)]
-    if as_json:
-        _print_json([_plain(one) for one in found])
-    else:
-        console = Console()
-        console.print(partition_table(found, {}, console.width))
+    if not printed(form, as_json, [_plain(one) for one in found]):
+        screen = console()
+        screen.print(partition_table(found, {}, screen.width))
     unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
     for region in unreadable:
         typer.echo(f"berth: {unreadable_text(region)}", err=True)
@@ -253,7 +249,9 @@ def list_partitions(as_json: AsJson = False) -> None:
 @app.command()
 def watch(
     every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
-    times: Annotated[int, typer.Option("--times", min=0, help="End after so many looks; 0: at Ctrl-C.")] = 0,
+    times: Annotated[
+        int, typer.Option("--times", min=0, help="Stop after this many refreshes; 0: run until Ctrl-C.")
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """The same, live."""
@@ -353,10 +351,10 @@ def resize(
 @app.command()
 def remove(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Even while processes use it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove it even while processes use it.")] = False,
     fake_gpu: Fake = False,
 ) -> None:
-    """Take a partition away; refused while processes use it, unless forced."""
+    """Remove a partition; refused while processes use it, unless forced."""
     partitions.remove(name, force=force, driver_folder=_driver(fake_gpu))
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
-
-import typer
+from berth.cli.output import AsJson, Form, Format, console, printed
 
 
 def policies(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
-    """List the orders, the placements and the policies, a line each."""
-    from rich.console import Console
+    """List orders, placements and policies, one per line."""
     from rich.table import Table
 
     from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, WRAPPERS, describe
@@ -24,26 +21,21 @@ def policies(
         "wrapper": WRAPPERS,
         "policy": POLICIES,
     }
-    if as_json:
-        print(
-            json.dumps(
-                [
-                    {"name": name, "kind": kind, "summary": describe(name)}
-                    for kind, group in groups.items()
-                    for name in group
-                ]
-            )
-        )
+    rows = [
+        {"name": name, "kind": kind, "summary": describe(name)}
+        for kind, group in groups.items()
+        for name in group
+    ]
+    if printed(form, as_json, rows):
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "kind", "what it does"):
         table.add_column(heading, no_wrap=heading != "what it does")
-    for kind, group in groups.items():
-        for name in group:
-            table.add_row(name, kind, describe(name))
-    console = Console()
-    console.print(table)
-    console.print(
+    for row in rows:
+        table.add_row(*row.values())
+    screen = console()
+    screen.print(table)
+    screen.print(
         "\nORDER+PLACEMENT composes the two, such as sjf+best-fit; a scheme may stand before them: easy+sjf+fgd;"
         " a placement alone goes in fifo order,"
         " an order alone places by first-fit.\nmy.module:thing names your own; see docs/policies.md.",

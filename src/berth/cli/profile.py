@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.importing import AsJson, HistoryFolder
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson, Form, Format, console, printed
 
 if TYPE_CHECKING:
     from berth.model import Profile
@@ -31,8 +32,10 @@ def _profile() -> None:
 
 
 @app.command("list")
-def list_(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
-    """List the history's profiles and those that ship, a line each."""
+def list_(
+    history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
+) -> None:
+    """List the history's and the built-in profiles, one per line."""
     from berth.profiles import series, thesis_profiles
 
     kept = read_profiles(history, in_history=True)
@@ -56,10 +59,8 @@ def list_(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> 
                 "pcie_mean_milli": pcie_milli,
             }
         )
-    if as_json:
-        print(json.dumps(rows, ensure_ascii=False))
+    if printed(form, as_json, rows):
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -73,7 +74,7 @@ def list_(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> 
             *(f"{row['run_time_s']:,.0f}", f"{row['gpu_mean_milli'] / 10:.0f}"),  # type: ignore[operator]
             *(f"{row['mem_mean_mib']:,}", f"{row['mem_peak_mib']:,}"),
         )
-    Console(width=None if sys.stdout.isatty() else 400).print(table)
+    console().print(table)
 
 
 @app.command()
@@ -85,7 +86,7 @@ def show(
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Show what an application uses of its GPU, from its start to its end as a plot, in short without one.
+    """Show an application's use of its GPU over its run: a summary, or a plot if OUT is given.
 
     `berth profile export` writes every row.
     """
@@ -137,6 +138,7 @@ def diff(
     ] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Compare two versions of a profile that the local queue keeps up to date."""
     from berth.errors import ProfileError
@@ -163,8 +165,7 @@ def diff(
                 "mem_mean_mib": round(memory * profile.hardware.mem_mib), "mem_peak_mib": peak_mem_mib(profile),
             }
         )  # fmt: skip
-    if as_json:
-        print(json.dumps({"application": application, "versions": rows}))
+    if printed(form, as_json, rows, {"application": application, "versions": rows}):
         return
     if len(kept) == 1:
         print(f"{application}: there is version {chosen[0]} only, and nothing to compare it with")
@@ -197,7 +198,7 @@ def import_(
     ] = "A40",
     history: HistoryFolder = Path("history"),
 ) -> None:
-    """Take profiles over into the history; of the same application the new one counts."""
+    """Import profiles into the history; the new one replaces that of the same application."""
     from berth.errors import ProfileError
     from berth.gpu_models import gpu_model
     from berth.profiles import IN_HISTORY, is_profile, keep_profile, read_profile
@@ -257,15 +258,15 @@ def export(
 @app.command(context_settings={"allow_interspersed_args": False})
 def record(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="What to run, after `--`.")],
-    application: Annotated[str, typer.Option(help="Whose profile it becomes.")],
+    application: Annotated[str, typer.Option(help="Application that the profile is of.")],
     kind: Annotated[str, typer.Option(help="The application's type, such as ML or HPC.")] = "",
     input_bytes: Annotated[int, typer.Option(min=0, help="Size of its input.")] = 0,
-    parameters: Annotated[str, typer.Option(help="Parameters of its input, in its own words.")] = "",
-    gpu: Annotated[int, typer.Option(min=0, help="Which GPU it runs on, as NVML counts.")] = 0,
-    interval_ms: Annotated[int, typer.Option(min=100, help="A row of the profile is so long.")] = 1000,
+    parameters: Annotated[str, typer.Option(help="Parameters of its input, as free text.")] = "",
+    gpu: Annotated[int, typer.Option(min=0, help="GPU to run on, by NVML's index.")] = 0,
+    interval_ms: Annotated[int, typer.Option(min=100, help="Milliseconds per row of the profile.")] = 1000,
     history: HistoryFolder = Path("history"),
 ) -> None:
-    """Run a command alone on a GPU and keep what it uses as its application's profile."""
+    """Run a command alone on a GPU, and record its use as the application's profile."""
     from berth.profiles import IN_HISTORY, keep_profile
     from berth.profiles.recorder import NvmlCard
     from berth.profiles.recorder import record as run_and_sample

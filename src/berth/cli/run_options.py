@@ -12,6 +12,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from berth.cli.output import AsJson, Form, Format
+
 __all__ = ["Columns", "Knowledge", "Reader", "RunOptions", "conditions_asked", "with_options"]
 
 
@@ -59,7 +61,7 @@ class RunOptions:
         ),
     ] = None
     compress: Annotated[
-        float, typer.Option(metavar="FACTOR", help="Divide the times of submission by this.")
+        float, typer.Option(metavar="FACTOR", help="Divide submission times by this factor.")
     ] = 1.0
     interference: Annotated[
         str,
@@ -70,50 +72,49 @@ class RunOptions:
     ] = "none"
     profiles: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Profiles to look applications up in, before the thesis's."),
+        typer.Option(
+            metavar="DIR", help="Folder of application profiles, searched before the built-in ones."
+        ),
     ] = None
     knowledge: Knowledge = "oracle"
     outages: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.csv",
-            help="Nodes that are lost: columns node, down_s, up_s; drain_s before maintenance.",
+            help="Node outages: columns node, down_s, up_s; drain_s before maintenance.",
         ),
     ] = None
     reservations: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.csv",
-            help="Nodes that are kept for some users: columns users, start_s, end_s, and nodes or gpus; drain_s.",
+            help="Nodes reserved for users: columns users, start_s, end_s, and nodes or gpus; drain_s.",
         ),
     ] = None
     mtbf: Annotated[
         float | None,
-        typer.Option(
-            metavar="HOURS", help="Nodes fail by themselves; this is the mean time between failures of one."
-        ),
+        typer.Option(metavar="HOURS", help="Mean time between failures of a node."),
     ] = None
     mttr: Annotated[
         float | None,
-        typer.Option(
-            metavar="HOURS", help="How long the repair of such a node takes in the mean; 1 by default."
-        ),
+        typer.Option(metavar="HOURS", help="Mean time to repair a failed node; 1 by default."),
     ] = None
     checkpoint: Annotated[
         float | None,
         typer.Option(
-            metavar="MINUTES", help="Every job keeps its work, up to the last checkpoint; this far apart."
+            metavar="MINUTES",
+            help="Time between checkpoints; a job that starts again goes on from the last one.",
         ),
     ] = None
     restart: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Each attempt after a job's first takes this much longer."),
+        typer.Option(metavar="SECONDS", help="Extra time that each attempt after a job's first takes."),
     ] = 0.0
     speeds: Annotated[
         str | None,
         typer.Option(
             metavar="FILE.csv|gavel",
-            help="How fast applications are on each GPU model: columns application, gpu_model, speed.",
+            help="Speed of applications by GPU model: columns application, gpu_model, speed.",
         ),
     ] = None
     prices: Annotated[
@@ -127,36 +128,35 @@ class RunOptions:
         str | None,
         typer.Option(
             metavar="VC=GPUS,…",
-            help="GPUs of each virtual cluster; a virtual cluster that is not named has none.",
+            help="GPU quota per virtual cluster; unlisted clusters get 0.",
         ),
     ] = None
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
     every: Annotated[
         float | None,
-        typer.Option("--round", metavar="SECONDS", help="Policies decide at whole multiples of this only."),
+        typer.Option("--round", metavar="SECONDS", help="Decide only at multiples of this interval."),
     ] = None
-    events: Annotated[Path | None, typer.Option(metavar="FILE.parquet", help="Write every event here.")] = (
-        None
-    )
+    events: Annotated[
+        Path | None, typer.Option(metavar="FILE.parquet", help="Write all events to this file.")
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write report.html, result.json and cluster.csv here, and each run as it is done.",
+            help="Write report.html, result.json, cluster.csv and finished runs to this folder.",
         ),
     ] = None
     map_at: Annotated[
         list[float] | None,
         typer.Option(
-            metavar="HOURS", help="Show the cluster this long after the trace's origin; may be repeated."
+            metavar="HOURS", help="Draw the cluster map this many hours after the trace starts; repeatable."
         ),
     ] = None
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out bad rows, and count and list them.")
+        bool, typer.Option("--skip-bad", help="Skip bad rows; they are counted and listed.")
     ] = False
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
-    ] = False
+    as_json: AsJson = False
+    form: Format = Form.TABLE
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

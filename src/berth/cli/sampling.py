@@ -11,7 +11,7 @@ import typer
 
 def sample(
     spool: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where it is written; one folder for many nodes will do.")
+        Path, typer.Option(metavar="DIR", help="Folder to write to; several nodes may share one.")
     ] = Path("/var/spool/berth"),
     interval_s: Annotated[
         float, typer.Option("--interval", min=0.05, metavar="S", help="Seconds between looks.")
@@ -19,36 +19,43 @@ def sample(
     flush_s: Annotated[
         float,
         typer.Option(
-            "--flush", min=0.0, metavar="S", help="Write after so many seconds; a crash costs no more."
+            "--flush", min=0.0, metavar="S", help="Seconds between writes; a crash loses at most this much."
         ),
     ] = 10.0,
     prolog: Annotated[
         Path,
-        typer.Option("--prolog-dir", metavar="DIR", help="Where the Prolog says which GPUs a job was given."),
+        typer.Option(
+            "--prolog-dir", metavar="DIR", help="Folder in which the Prolog names the GPUs of each job."
+        ),
     ] = Path("/run/berth/jobs"),
     node: Annotated[
         str, typer.Option(metavar="NAME", help="This node's name; by default its host name.")
     ] = "",
     cluster: Annotated[
-        str, typer.Option(metavar="NAME", help="The cluster's name, as the history has it; empty: any.")
+        str, typer.Option(metavar="NAME", help="Name of the cluster in the history; empty: any.")
     ] = "",
     for_s: Annotated[
         float,
-        typer.Option("--for", min=0.0, metavar="S", help="Stop after so many seconds; 0: when told to."),
+        typer.Option(
+            "--for", min=0.0, metavar="S", help="Stop after this many seconds; 0: run until stopped."
+        ),
     ] = 0.0,
     push: Annotated[
-        str, typer.Option(metavar="URL", help="Send the spool to a `berth collect` there as well.")
+        str, typer.Option(metavar="URL", help="Also send the spool to a `berth collect` at this address.")
     ] = "",
     push_every_s: Annotated[
-        float, typer.Option("--push-every", min=1.0, metavar="S", help="Seconds between sendings.")
+        float, typer.Option("--push-every", min=1.0, metavar="S", help="Seconds between pushes.")
     ] = 60.0,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The collector's token, readable for its owner only.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File with the collector's token; only its owner may be able to read it."
+        ),
     ] = None,
 ) -> None:
-    """Measure what each job on this node does with its GPUs, through NVML, until it is stopped.
+    """Measure each job's use of this node's GPUs through NVML, until stopped.
 
-    `berth import samples DIR` takes the spool into the history, while this goes on, as often as one likes.
+    `berth import samples DIR` adds the spool to the history, at any time and as often as you like.
     """
     import socket
     from contextlib import nullcontext
@@ -81,18 +88,24 @@ def sample(
 
 def collect(
     token_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="The token that nodes send, readable for its owner only.")
+        Path,
+        typer.Option(
+            metavar="FILE", help="File with the token that nodes send; only its owner may be able to read it."
+        ),
     ],
-    spool: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the spools of all nodes are written.")
-    ] = Path("/var/spool/berth"),
+    spool: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the spools of all nodes.")] = Path(
+        "/var/spool/berth"
+    ),
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; TLS is a reverse proxy's.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Address to listen on; put a reverse proxy before it for TLS."
+        ),
     ] = "127.0.0.1:8472",
 ) -> None:
-    """Receive the spools of many nodes' `berth sample --push`, until it is stopped.
+    """Receive samples that nodes push with `berth sample --push`, until stopped.
 
-    `berth import samples DIR` takes them into the history, while this goes on, as often as one likes.
+    `berth import samples DIR` adds them to the history, at any time and as often as you like.
     """
     import threading
 

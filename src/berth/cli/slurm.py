@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.output import AsJson
 from berth.errors import LiveError, SettingError
 
 app = typer.Typer(
@@ -34,7 +35,6 @@ CardMem = Annotated[
         "--card", metavar="TYPE=MEM", help="Memory of the GPUs of a type, such as a100=80G; repeat it."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DEFAULT_STATE = Path("/var/lib/berth/slurm")
 
 
@@ -74,7 +74,7 @@ def _cards(cards: list[str] | None) -> dict[str, int]:
 @app.command()
 def run(
     mode: Annotated[
-        Mode, typer.Option("--mode", help="advise: say what would have been started; place: start it.")
+        Mode, typer.Option("--mode", help="advise: log what would have been started; place: start it.")
     ] = Mode.ADVISE,
     partitions: Partitions = "",
     qos: Qos = "",
@@ -85,7 +85,7 @@ def run(
         ),
     ] = "easy+priority+best-fit",
     knowledge: Annotated[
-        str, typer.Option("--knowledge", help="What is believed of jobs: user, or history?begin=FOLDER.")
+        str, typer.Option("--knowledge", help="Source of beliefs about jobs: user, or history?begin=FOLDER.")
     ] = "user",
     state: State = DEFAULT_STATE,
     interval_s: Annotated[
@@ -103,7 +103,9 @@ def run(
     ] = 30.0,
     retries: Annotated[
         int,
-        typer.Option("--retries", min=0, help="How often a job that ran out of GPU memory is queued again."),
+        typer.Option(
+            "--retries", min=0, help="Number of times that a job which ran out of GPU memory is queued again."
+        ),
     ] = 2,
     card: CardMem = None,
     rest: Annotated[
@@ -113,7 +115,9 @@ def run(
     history: Annotated[
         Path | None,
         typer.Option(
-            "--history", metavar="DIR", help="Keep there what the nodes are, so that it can be replayed."
+            "--history",
+            metavar="DIR",
+            help="Folder to keep the nodes in, so that the history can be replayed.",
         ),
     ] = None,
     for_s: Annotated[
@@ -121,7 +125,7 @@ def run(
         typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds; default: never."),
     ] = None,
 ) -> None:
-    """Look at the queue every few seconds; say what would be started when, or place held jobs."""
+    """Watch Slurm's queue; log which jobs would start when, or place held jobs."""
     import signal
     import time
 
@@ -146,7 +150,7 @@ def run(
     claim = None
     if places:
         lasts_s = max(LEAST_CLAIM_S, CLAIM_INTERVALS * interval_s)
-        claim = Claim(controller, owner_of(state), frozenset() if qos else _names(partitions), lasts_s)
+        claim = Claim(controller, owner_of(state), _names(partitions), lasts_s, qos=_names(qos))
         # As systemd stops it: the right to place is given back at once.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     channel = None
@@ -210,7 +214,7 @@ def _status(state: Path) -> dict[str, object]:
 
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
-    """Say whether berth runs beside Slurm, and what it saw at its last look."""
+    """Show whether berth runs beside Slurm, and what it last saw."""
     import time
 
     told = _status(state)
@@ -257,7 +261,7 @@ def why(
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a job waits: Slurm's reason beside berth's."""
+    """Explain why a job waits: Slurm's reason beside berth's."""
     from berth.live.slurm.controller import Controller
 
     told = _status(state)
@@ -294,7 +298,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check Slurm's configuration and print the line that mends each fault; fails if berth cannot place."""
+    """Check Slurm's configuration and print the line that fixes each fault; exit 1 if berth cannot place."""
     from dataclasses import asdict
 
     from berth.live.slurm.check import faults
@@ -327,12 +331,19 @@ def install(
         Path | None, typer.Option("--out", metavar="DIR", help="Write the files there, for you to copy.")
     ] = None,
     folder: Annotated[
-        str, typer.Option("--folder", metavar="DIR", help="Where berth's scripts will be on all machines.")
+        str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
-    shards_a_gpu: Annotated[int, typer.Option("--shards-per-gpu", min=1, help="Shards that a GPU gets.")] = 8,
+    shards_a_gpu: Annotated[
+        int, typer.Option("--shards-per-gpu", min=1, help="Number of shards per GPU.")
+    ] = 8,
     limit_s: Annotated[
         int,
-        typer.Option("--limit", min=1, metavar="SECONDS", help="Silence after which jobs are given back."),
+        typer.Option(
+            "--limit",
+            min=1,
+            metavar="SECONDS",
+            help="Seconds without a sign of berth after which jobs are given back.",
+        ),
     ] = 300,
     setting: Annotated[
         list[str] | None,
@@ -341,12 +352,14 @@ def install(
     operator: Annotated[
         list[str] | None,
         typer.Option(
-            "--operator", metavar="USER", help="May release held jobs, beside root and SlurmUser; repeat it."
+            "--operator",
+            metavar="USER",
+            help="User who may release held jobs, besides root and SlurmUser; repeatable.",
         ),
     ] = None,
     state: State = DEFAULT_STATE,
 ) -> None:
-    """Show as a diff what is to be changed in Slurm's files; change nothing."""
+    """Show as a diff what to change in Slurm's files; change nothing."""
     import shutil
 
     from berth.live.slurm.controller import Controller
@@ -395,7 +408,7 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show waits as berth decided beside those that Slurm gave, and whether the accounting tells the same."""
+    """Compare waits under berth's decisions with Slurm's, and check them against the accounting."""
     from dataclasses import asdict
 
     from berth.history.store.folder import open_history

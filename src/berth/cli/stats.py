@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.importing import AsJson, HistoryFolder, moment_ms
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson, Form, Format, printed
+from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -35,11 +36,13 @@ Measure = Annotated[
         help="gpu-hours, run-hours, jobs, idle-gpu-hours or failed-gpu-hours; stats also gpu-use, cpu-use or mem-use.",
     ),
 ]
-From = Annotated[str, typer.Option("--from", metavar="DATE", help="Tries that ended from then on.")]
-To = Annotated[str, typer.Option("--to", metavar="DATE", help="Tries that ended before then.")]
+From = Annotated[
+    str, typer.Option("--from", metavar="DATE", help="Only attempts that ended on or after this date.")
+]
+To = Annotated[str, typer.Option("--to", metavar="DATE", help="Only attempts that ended before this date.")]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="A=VALUE", help="Only this application, user …; may be repeated."),
+    typer.Option("--only", metavar="A=VALUE", help="Only this application, user, …; repeatable."),
 ]
 
 
@@ -88,17 +91,18 @@ def stats(
         int, typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, but 50 by job.")
     ] = 0,
     cdf: Annotated[
-        bool, typer.Option("--cdf", help="With --json: the distributions of the six variables, too.")
+        bool, typer.Option("--cdf", help="With --json: also the distributions of the six variables.")
     ] = False,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
-    """Say who used what and who wasted it, how jobs waited and why, and what was lost."""
+    """Show usage, waste, waits and their causes, and lost work."""
     from berth.statistics.accounting import USES, largest_first
 
     if by.strip() == "job":
         _groups("", measure, summed=False)
-        _stats_by_job(history, measure, begin, end, only, top or JOBS_LISTED, as_json)
+        _stats_by_job(history, measure, begin, end, only, top or JOBS_LISTED, as_json, form)
         return
     names = _groups(by, measure, summed=False)
     with tables_of(history, begin, end, only) as tables:
@@ -106,7 +110,7 @@ def stats(
         totals, waits, several = tables.totals(), tables.waits_by_cause(), tables.multi_node_shares()
         whole = 0.0 if measure in USES else sum(row.measure(measure) for row in rows) or 1.0
         rows = rows[: top or None]
-        if as_json:
+        if as_json or form is not Form.TABLE:
             answer: dict[str, Any] = {
                 "by": names,
                 "measure": measure,
@@ -141,7 +145,7 @@ def stats(
                     }
                     for name, found in tables.cdfs(applications).items()
                 }
-            print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
+            printed(form, as_json, answer["rows"], answer)
             return
     from berth.cli.usage_table import show_usage
 
@@ -161,32 +165,34 @@ def _uses(row: Usage) -> dict[str, float | None]:
 
 
 def _stats_by_job(
-    history: Path, measure: str, begin: str, end: str, only: list[str] | None, top: int, as_json: bool
+    history: Path,
+    measure: str,
+    begin: str,
+    end: str,
+    only: list[str] | None,
+    top: int,
+    as_json: bool,
+    form: Form,
 ) -> None:
     """List the jobs that are first by a measure."""
     with tables_of(history, begin, end, only) as tables:
         rows = tables.jobs(measure, top)
-    if as_json:
-        listed = [
-            {
-                "job": row.use.keys[0],
-                "cluster": row.cluster,
-                "user": row.user,
-                "application": row.application,
-                "state": row.state,
-                "attempts": row.attempts,
-                "gpu_hours": row.use.gpu_hours,
-                "run_hours": row.use.run_hours,
-                "wasted_gpu_hours": row.use.wasted_gpu_hours,
-                **_uses(row.use),
-            }
-            for row in rows
-        ]
-        print(
-            json.dumps(
-                {"by": ["job"], "measure": measure, "rows": listed}, ensure_ascii=False, allow_nan=False
-            )
-        )
+    listed = [
+        {
+            "job": row.use.keys[0],
+            "cluster": row.cluster,
+            "user": row.user,
+            "application": row.application,
+            "state": row.state,
+            "attempts": row.attempts,
+            "gpu_hours": row.use.gpu_hours,
+            "run_hours": row.use.run_hours,
+            "wasted_gpu_hours": row.use.wasted_gpu_hours,
+            **_uses(row.use),
+        }
+        for row in rows
+    ]
+    if printed(form, as_json, listed, {"by": ["job"], "measure": measure, "rows": listed}):
         return
     from berth.cli.usage_table import show_jobs
 
@@ -201,10 +207,10 @@ def report(
     end: To = "",
     only: Only = None,
     user: Annotated[
-        str, typer.Option("--user", metavar="NAME", help="Of this user alone, as --only user=NAME.")
+        str, typer.Option("--user", metavar="NAME", help="Only this user, as with --only user=NAME.")
     ] = "",
     gpus: Annotated[
-        list[str] | None, typer.Option("--gpus", metavar="SERVER=N", help="How many GPUs a server type has.")
+        list[str] | None, typer.Option("--gpus", metavar="SERVER=N", help="Number of GPUs of a server type.")
     ] = None,
     slurm: Annotated[
         Path | None,
@@ -216,20 +222,21 @@ def report(
     ] = None,
     history: HistoryFolder = Path("history"),
 ) -> None:
-    """Write the whole history, or a period of it, as one page that needs no network."""
+    """Write the history, or a period of it, as one self-contained page."""
     import shlex
     from datetime import UTC, datetime
 
     from berth import __version__
     from berth.cli.waiting import EVALUATION_NAME
     from berth.report.accounting import collect, write_accounting
-    from berth.report.digest import five_figures
+    from berth.report.digest import answers_and_figures
     from berth.waiting import Evaluation
 
     names = _groups(by, measure)
     only = [*(only or []), *([f"user={user}"] if user else [])]
     with tables_of(history, begin, end, only) as tables:
         compared, now, before = _compared(tables, begin, end)
+        answers, figures = answers_and_figures(now, before)
         page = collect(
             tables,
             title=f"GPU accounting of {user}" if user else "GPU accounting",
@@ -241,7 +248,8 @@ def report(
             by=names,
             measure=measure,
             capacity=_capacity(gpus),
-            figures=five_figures(now, before),
+            answers=answers,
+            figures=figures,
             compared=compared,
             predictions=Evaluation.load(history / EVALUATION_NAME),
             more=() if slurm is None else (_beside_slurm(slurm, history, _capacity(gpus)),),
@@ -324,7 +332,7 @@ def plot(
     kind: Annotated[
         str, typer.Argument(metavar="pcc|ecdf|usage|servers|calendar|waits", help="Which picture.")
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Ends on .png, .svg or .html.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .png, .svg or .html.")],
     application: Annotated[str, typer.Option(help="Of pcc: whose lines; by default the largest.")] = "",
     variable: Annotated[
         str, typer.Option(help="Of ecdf: nNODE, nGPU, WAIT_h, RUN_h, uGPUcore or uGPUmem.")
@@ -407,19 +415,15 @@ def _figure(
 
 def applications(
     history: HistoryFolder = Path("history"),
-    limit: Annotated[int, typer.Option(min=1, help="How many of the unknown are listed.")] = 30,
+    limit: Annotated[int, typer.Option(min=1, help="Number of names to list.")] = 30,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
-    """List the job names that no rule knows, by GPU-hours: the first is the next rule to write."""
+    """List the job names that match no rule, by GPU-hours: write a rule for the first one next."""
     with tables_of(history, "", "", None) as tables:
         rows = tables.unknown(limit)
-    if as_json:
-        print(
-            json.dumps(
-                [{"name": n, "comment": c, "gpu_hours": h, "jobs": j} for n, c, h, j in rows],
-                ensure_ascii=False,
-            )
-        )
+    listed = [{"name": n, "comment": c, "gpu_hours": h, "jobs": j} for n, c, h, j in rows]
+    if printed(form, as_json, listed):
         return
     for name, comment, hours, jobs in rows:
         print(f"{hours:12,.2f} GPU-hours {jobs:8,} jobs  {name}" + (f"  ({comment})" if comment else ""))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.output import AsJson, console
 from berth.cli.run_options import Columns, Reader
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ TraceArgument = Annotated[
     str, typer.Argument(metavar="TRACE", help="A trace file, or synthetic:NAME?setting=value&…")
 ]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave bad rows out and list them, not stop at the first.")
+    bool,
+    typer.Option("--skip-bad", help="Skip bad rows and list them; by default the first one is an error."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 _LISTED_PROBLEMS = 20
 _LISTED_VALUES = 12
@@ -44,7 +45,7 @@ def describe(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is in a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
+    """Summarise a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
     from berth.traces import read_trace
     from berth.traces.description import describe_jobs
 
@@ -61,16 +62,16 @@ def describe(
 @app.command()
 def convert(
     trace: TraceArgument,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Ends on .csv, .csv.gz or .parquet.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .csv, .csv.gz or .parquet.")],
     columns: Columns = "",
     reader: Reader = "",
     skip_bad: SkipBad = False,
     compress: Annotated[
-        float, typer.Option(metavar="F", min=0.001, help="Divide the times of arrival by this.")
+        float, typer.Option(metavar="F", min=0.001, help="Divide submission times by this factor.")
     ] = 1.0,
     nodes: Annotated[
         Path | None,
-        typer.Option(metavar="NODES", help="Write the cluster that the trace brings here, as CSV."),
+        typer.Option(metavar="NODES", help="Write the trace's cluster to this file, as CSV."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +105,7 @@ def fetch(
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only files with this in their name.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Download a public trace from its publisher; goes on where it was cut off and checks what came."""
+    """Download a public trace from its publisher; resumes, and verifies the download."""
     from berth.errors import FetchError
     from berth.traces.catalogue import public_trace
     from berth.traces.fetch import fetch_file
@@ -210,7 +211,6 @@ def _list_problems(bad: list[TraceError]) -> None:
 
 
 def _print_description(source: Trace, description: Description) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{source.path} ({source.format})", show_header=False, title_justify="left")
@@ -218,7 +218,7 @@ def _print_description(source: Trace, description: Description) -> None:
     table.add_column(overflow="fold")
     for what, value in _lines(description):
         table.add_row(what, value)
-    Console().print(table)
+    console().print(table)
 
 
 def _lines(description: Description) -> Iterator[tuple[str, str]]:

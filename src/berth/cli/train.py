@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.importing import AsJson
+from berth.cli.output import AsJson
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
@@ -39,16 +39,17 @@ def train(
         ),
     ] = 0,
     slots: Annotated[
-        int, typer.Option("--slots", "-M", min=1, max=10, help="Waiting jobs that are seen at once.")
+        int, typer.Option("--slots", "-M", min=1, max=10, help="Number of waiting jobs seen at once.")
     ] = 5,
-    iterations: Annotated[int, typer.Option(min=1, help="Stop after so many.")] = 200,
+    iterations: Annotated[int, typer.Option(min=1, help="Number of iterations.")] = 200,
     budget_s: Annotated[
-        float | None, typer.Option(min=0.1, help="Stop after so many seconds; then no two runs are the same.")
+        float | None,
+        typer.Option(min=0.1, help="Stop after this many seconds; runs then differ from each other."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Where random numbers start.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of random numbers.")] = 0,
     from_history: Annotated[
         Path | None,
-        typer.Option(metavar="HISTORY", help="Learn the jobs that this history has, by its profiles."),
+        typer.Option(metavar="HISTORY", help="Train on the jobs and profiles of this history."),
     ] = None,
     profiles: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Profiles; by default those of the history.")
@@ -67,9 +68,9 @@ def train(
         ),
     ] = None,
     checkpoints: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep the training here, to go on from.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for checkpoints to resume from.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder of checkpoints.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the folder of checkpoints.")] = False,
     curve: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the training curve: .html, .png or .svg.")
     ] = None,
@@ -77,7 +78,7 @@ def train(
 ) -> None:
     """Learn which waiting jobs to start together on a GPU (extra `learn`).
 
-    Writes the best network that was measured as a model which decides without JAX: `--policies learned?model=FILE`.
+    Writes the best network measured as a model that decides without JAX: `--policies learned?model=FILE`.
     """
     from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from berth.cli.output import console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
     from berth.statistics.tables import JobUse, Totals
 
 __all__ = ["show_jobs", "show_usage", "usage_table"]
-
-FILE_WIDTH = 400
-"""Columns where the output is no terminal."""
 
 
 def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
@@ -65,13 +63,12 @@ def _use_cell(row: Usage, name: str) -> str:
 def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
     """Print a line for each job, those first that are first by the measure."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    screen = console()
     if not rows:
-        console.print(f"the {measure} of these jobs was not measured", highlight=False)
+        screen.print(f"the {measure} of these jobs was not measured", highlight=False)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("job", "cluster", "user", "application", "state"):
@@ -88,7 +85,7 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
             hours_text(row.use.wasted_gpu_hours),
             *(_use_cell(row.use, name) for name in uses),
         )
-    console.print(table)
+    screen.print(table)
 
 
 def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple[str, ...]:
@@ -122,20 +119,19 @@ def show_usage(
     waits: Mapping[str, float],
 ) -> None:
     """Print the table, and what all of its jobs were and waited for."""
-    from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
-    console.print(usage_table(names, measure, rows, whole))
-    console.print(
+    screen = console()
+    screen.print(usage_table(names, measure, rows, whole))
+    screen.print(
         f"{counted(totals.jobs, 'job')} in {counted(totals.tries, 'attempt')} of {counted(totals.users, 'user')},"
         f" {hours_text(totals.gpu_hours)} GPU-hours",
         highlight=False,
     )
     if totals.wait_s[0] is not None:
-        console.print(
+        screen.print(
             f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
             f"ran: median {totals.run_s[0]:,.0f} s",
             highlight=False,
         )
     for cause, hours in sorted(waits.items(), key=lambda item: -item[1]):
-        console.print(f"  {hours_text(hours)} h waited for {cause}", highlight=False, markup=False)
+        screen.print(f"  {hours_text(hours)} h waited for {cause}", highlight=False, markup=False)

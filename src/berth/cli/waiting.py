@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from berth.cli.importing import AsJson, HistoryFolder
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson, Form, Format, printed
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from berth.history.importing.pending import Queued
-    from berth.waiting import Answer, Questions, WaitModel
+    from berth.waiting import Answer, Questions
 
 app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
 
@@ -59,7 +56,7 @@ def evaluate(
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Train on the first four fifths by time and say how good the answers to the last fifth are."""
+    """Train on the first four fifths by time, and judge the answers on the last fifth."""
     from berth.waiting import evaluate as judge
 
     found = judge(questions_of(file, history))
@@ -77,7 +74,7 @@ def evaluate(
 
 @app.command()
 def train(history: HistoryFolder = Path("history")) -> None:
-    """Learn from the history, and keep the model in it with what judging it on the last fifth says."""
+    """Train on the history, and keep the model there, judged on the last fifth."""
     from berth.waiting import doubts_of
     from berth.waiting import train as learn
 
@@ -92,7 +89,7 @@ def train(history: HistoryFolder = Path("history")) -> None:
 
 @app.command()
 def request(
-    user: Annotated[str, typer.Option(help="Whose job it is.")] = "",
+    user: Annotated[str, typer.Option(help="User of the job.")] = "",
     account: Annotated[str, typer.Option(help="Its account.")] = "",
     partition: Annotated[str, typer.Option(help="Its partition.")] = "",
     qos: Annotated[str, typer.Option(help="Its quality of service.")] = "",
@@ -116,7 +113,7 @@ def request(
     pseudonymise: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer for a job submitted now behind the real queue, with a median, an 80 % interval and what drives the wait.
+    """Predict the wait of a job submitted now, with a median, an 80 % interval and its causes.
 
     A partition or QOS that the history does not know is refused; a new user, account or application, and more GPUs
     than any job had, are warned of.
@@ -124,6 +121,7 @@ def request(
     from berth.history.importing.pending import Queued
     from berth.history.store.pseudonyms import pseudonym
     from berth.waiting import WaitModel
+    from berth.waiting.now import values_now
 
     model = WaitModel.load(history / MODEL_NAME)
     key = _key(pseudonymise, history)
@@ -153,7 +151,7 @@ def request(
         queued_ms=now_ms,
         start_ms=None,
     )
-    values, offset = _live(history, model, [*jobs, asked], now_ms)
+    values, offset = values_now(history, model, [*jobs, asked], now_ms)
     answer = model.answer(values[-1], offset)
     warnings = [*warnings, *model.doubts]
     if as_json:
@@ -184,14 +182,16 @@ def queue(
     history: HistoryFolder = Path("history"),
     pseudonymise: Key = None,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
-    """Answer for every job that waits now: how much longer, with an 80 % interval and what drives it."""
+    """Predict how much longer each waiting job waits, with an 80 % interval and its causes."""
     from berth.history.values.durations import duration_text
     from berth.waiting import WaitModel
+    from berth.waiting.now import values_now
 
     model = WaitModel.load(history / MODEL_NAME)
     jobs, now_ms = _queue_now(file, now, _key(pseudonymise, history))
-    values, offset = _live(history, model, jobs, now_ms)
+    values, offset = values_now(history, model, jobs, now_ms)
     answers = [
         (job, model.answer_waiting(values[at], (now_ms - job.queued_ms) / 1000, offset))
         for at, job in enumerate(jobs)
@@ -199,21 +199,16 @@ def queue(
     ]
     for doubt in model.doubts if answers else ():
         print(f"warning: {doubt}", file=sys.stderr)
-    if as_json:
-        print(
-            json.dumps(
-                [
-                    {
-                        "job": job.job_id,
-                        "user": job.user,
-                        "waited_s": (now_ms - job.queued_ms) / 1000,
-                        **_numbers(answer),
-                    }
-                    for job, answer in answers
-                ],
-                ensure_ascii=False,
-            )
-        )
+    rows = [
+        {
+            "job": job.job_id,
+            "user": job.user,
+            "waited_s": (now_ms - job.queued_ms) / 1000,
+            **_numbers(answer),
+        }
+        for job, answer in answers
+    ]
+    if printed(form, as_json, rows):
         return
     for job, answer in answers:
         times = [duration_text(each) for each in (answer.median_s, answer.low_s, answer.high_s)]
@@ -228,9 +223,9 @@ def queue(
 def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, ...], int]:
     """The queue and when it was so, in ms: of a file, of this machine's own queue where one is up, or of squeue; with
     pseudonyms by a key."""
-    from berth.cli.importing import moment_ms
     from berth.errors import HistoryError
     from berth.history.importing.pending import hidden, read_queue, run_squeue
+    from berth.history.values.moments import moment_ms
 
     if file is None:
         try:
@@ -263,23 +258,6 @@ def _queue_here() -> tuple[tuple[Queued, ...], int] | None:
     finally:
         connection.close()
     return tuple(Queued(**job) for job in told), time.time_ns() // 1_000_000
-
-
-def _live(
-    history: Path, model: WaitModel, jobs: Sequence[Queued], now_ms: int
-) -> tuple[NDArray[np.float64], float]:
-    """The questions of these jobs (N, F) in their order, and by how much an interval is moved outwards now."""
-    import numpy as np
-
-    from berth.history.store.folder import open_history
-    from berth.waiting.questions import live_features
-
-    with open_history(history, must_exist=True).database() as database:
-        features, asked_s, wait_s, places = live_features(database, jobs, now_ms, model.categories or None)
-    values = model.values_of(features)
-    at = np.flatnonzero(places >= 0)
-    order = at[np.argsort(places[at])]
-    return values[order], model.offset_at(now_ms / 1000, values, asked_s, wait_s)
 
 
 def _numbers(answer: Answer) -> dict[str, object]:

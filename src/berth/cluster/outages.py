@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from pathlib import Path
 
-from berth.errors import SettingError, TraceError
+from berth.errors import SettingError, SimulationError, TraceError
 from berth.model import Node, Outage
 
-__all__ = ["FailureRate", "Recovery", "milliseconds_of", "read_outages"]
+__all__ = ["FailureRate", "Recovery", "check_outage", "milliseconds_of", "read_outages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,26 @@ class FailureRate:
 
     def _up_ms(self, draw: random.Random) -> int:
         return 1 + int(draw.expovariate(1 / self.mtbf_ms))
+
+
+def check_outage(outage: Outage, nodes: int) -> None:
+    """Refuse an outage of a node that a cluster of this size does not have, or at impossible times. Raises
+    SimulationError."""
+    if not 0 <= outage.node < nodes:
+        raise SimulationError(f"an outage names node {outage.node}; the cluster has nodes 0…{nodes - 1}")
+    if outage.down_ms < 0:
+        raise SimulationError(
+            f"an outage of node {outage.node} begins at {outage.down_ms} ms; expected 0 or more"
+        )
+    if outage.up_ms is not None and outage.up_ms <= outage.down_ms:
+        raise SimulationError(
+            f"an outage of node {outage.node} ends at {outage.up_ms} ms, before {outage.down_ms}"
+        )
+    if not 0 <= outage.drain_ms <= outage.down_ms:
+        raise SimulationError(
+            f"an outage of node {outage.node} at {outage.down_ms} ms is announced {outage.drain_ms} ms before;"
+            " expected 0 or more, and not before time 0"
+        )
 
 
 def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:

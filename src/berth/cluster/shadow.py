@@ -8,7 +8,9 @@ import numpy as np
 
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import kernels
-from berth.cluster.cluster import Cluster, Running, parts_of, spreadable_gpus
+from berth.cluster.cluster import Cluster
+from berth.cluster.room import spreadable_gpus
+from berth.cluster.running import Running, parts_of
 from berth.model import NO_GPU, GpuSlot, Job, Share
 
 __all__ = ["Shadow"]
@@ -83,6 +85,14 @@ class Shadow:
 
     def slots(self, job: Job) -> tuple[GpuSlot, ...] | None:
         """Slots for the job: on the first nodes that fit, or on as few as will hold it; None where none do."""
+        return self._slots(job, self.cluster.rank)
+
+    def slots_in_tightest(self, job: Job) -> tuple[GpuSlot, ...] | None:
+        """Like `slots`, on the nodes that fit with the fewest GPUs free, the first by rank on ties."""
+        free_milli = np.maximum(self.milli, 0).sum(axis=1)
+        return self._slots(job, np.argsort(np.lexsort((self.cluster.rank, free_milli))))
+
+    def _slots(self, job: Job, rank: IntArray) -> tuple[GpuSlot, ...] | None:
         cluster = self.cluster
         number = cluster.request(job)  # first: a new type may grow the table
         row = cluster.requests[number]
@@ -92,7 +102,7 @@ class Shadow:
         nodes = np.flatnonzero(found)
         wanted = max(1, job.nodes)
         if len(nodes) >= wanted:
-            chosen = nodes[np.argsort(cluster.rank[nodes], kind="stable")][:wanted].tolist()
+            chosen = nodes[np.argsort(rank[nodes], kind="stable")][:wanted].tolist()
             return tuple(slot for node in chosen for slot in self._on(node, row))
         if job.nodes or job.gpus < 2:
             return None
@@ -100,7 +110,7 @@ class Shadow:
         if kernels.fitting_devices(row, self.milli, self.gpu_mem_mib, self._traits, usable) < job.gpus:
             return None
         usable = spreadable_gpus(job, usable, self.cpu_milli, self.mem_mib)
-        return _spread(job, usable, cluster.rank, self.milli, self.gpu_mem_mib)
+        return _spread(job, usable, rank, self.milli, self.gpu_mem_mib)
 
     def nodes_beside(self, head: Job, job: Job) -> BoolArray:
         """(N,): the nodes on which a job of one part fits in the cluster now, and leaves room here for `head`, whose

@@ -15,13 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from berth.errors import SettingError
 from berth.files import whole_file
 from berth.history.store.folder import History
-from berth.model import Job, Node, Record, Share
-from berth.statistics import Run
+from berth.model import FOREVER_MS, Job, Node, Record, Share
+from berth.statistics import Cdf, Distribution, Run, cdf, distribution
 from berth.traces import read_nodes, write_nodes
 
 __all__ = ["CLUSTER", "Lived", "distances", "keep_machine", "lived"]
@@ -38,12 +36,25 @@ class Lived:
     jobs: tuple[Job, ...]
     nodes: tuple[Node, ...]
     makespan_s: float
-    wait_mean_s: float
-    """From when a job could have started to the start of its last attempt, as `waiting_time_s` of a replay."""
+    waiting_time_s: Distribution
+    """From when a job could have started to the start of its last attempt, as in a replay."""
+    completion_time_s: Distribution
+    """From when a job could have started to the end of its last attempt, however it ended."""
+    waiting: Cdf
+    completion: Cdf
+    gpu_allocation_pct: float
+    """Capacity that attempts held, of all that the machine has."""
     policy: str
     """The policy that decided when the last job was submitted; empty if it is not known."""
     left_out: int
     """Jobs that never ran."""
+    known: bool
+    """Whether the history itself tells what the machine is."""
+
+    @property
+    def wait_mean_s(self) -> float:
+        """The mean of `waiting_time_s`."""
+        return self.waiting_time_s.mean
 
 
 def keep_machine(history: Path, nodes: Sequence[Node], policies: Sequence[tuple[int, str]]) -> None:
@@ -54,15 +65,22 @@ def keep_machine(history: Path, nodes: Sequence[Node], policies: Sequence[tuple[
         aside.write_text(json.dumps([list(each) for each in policies]), encoding="utf-8")
 
 
-def lived(history: History, *, since_ms: int = 0, nodes: Sequence[Node] = ()) -> Lived:
-    """The jobs that were submitted since then; SettingError if none ran, or nobody knows the machine."""
+def lived(
+    history: History, *, since_ms: int = 0, until_ms: int | None = None, nodes: Sequence[Node] = ()
+) -> Lived:
+    """The jobs that were submitted from then, and before `until_ms`.
+
+    `nodes` are what they ran on, where the history does not tell it. Raises SettingError if none ran, or nobody knows
+    the machine.
+    """
     kept = history.folder / CLUSTER
     if not nodes and not kept.exists():
         raise SettingError(
             f"{kept} is not there, which the local queue writes; say with --cluster what the jobs ran on"
         )
     tries: dict[tuple[str, str], list[Record]] = {}
-    for record in history.records("submit_ms >= ?", [since_ms]):
+    until_ms = FOREVER_MS if until_ms is None else until_ms
+    for record in history.records("submit_ms >= ? AND submit_ms < ?", [since_ms, until_ms]):
         tries.setdefault((record.cluster, record.job_id), []).append(record)
     ran = [
         sorted(each, key=lambda record: record.attempt)
@@ -81,15 +99,35 @@ def lived(history: History, *, since_ms: int = 0, nodes: Sequence[Node] = ()) ->
         for last, at_ms in zip(lasts, ready, strict=True)
     ]
     jobs.sort(key=lambda job: (job.submit_ms, _place(job.id)))
-    waits = [(last.start_ms or 0) - at_ms for last, at_ms in zip(lasts, ready, strict=True)]
+    machine = tuple(read_nodes(kept)) if kept.exists() else tuple(nodes)
+    makespan_ms = max(last.end_ms for last in lasts) - origin_ms
+    waits_s = [((last.start_ms or 0) - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
+    completions_s = [(last.end_ms - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
     return Lived(
         tuple(jobs),
-        tuple(nodes) or tuple(read_nodes(kept)),
-        (max(last.end_ms for last in lasts) - origin_ms) / 1000,
-        float(np.mean(waits)) / 1000,
+        machine,
+        makespan_ms / 1000,
+        distribution(waits_s),
+        distribution(completions_s),
+        cdf(waits_s),
+        cdf(completions_s),
+        _allocation_pct(ran, machine, makespan_ms),
         _policy(history.folder / POLICIES, max(last.submit_ms for last in lasts)),
         len(tries) - len(ran),
+        kept.exists(),
     )
+
+
+def _allocation_pct(ran: Iterable[Sequence[Record]], nodes: Iterable[Node], makespan_ms: int) -> float:
+    """What all attempts held of the GPUs, per cent; NaN where there are none, or no time has passed."""
+    held = sum(
+        record.gpus * record.share.milli * (record.end_ms - record.start_ms)
+        for each in ran
+        for record in each
+        if record.start_ms is not None
+    )
+    there = 1000 * sum(node.gpus for node in nodes) * makespan_ms
+    return 100 * held / there if there else float("nan")
 
 
 def distances(real: Lived, runs: Iterable[Run]) -> list[tuple[str, float, float]]:

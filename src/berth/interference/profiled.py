@@ -45,6 +45,7 @@ class ProfiledInterference:
         self.speeds = speeds
         self.named = named
         self._series = lru_cache(maxsize=4096)(self._scaled)
+        self._has_parts = isinstance(speeds, PartsMemory)
         self._answers = lru_cache(maxsize=65_536)(partial(_answer, speeds))
 
     def with_profiles(self, profiles: Mapping[str, Profile]) -> ProfiledInterference:
@@ -71,7 +72,9 @@ class ProfiledInterference:
             done_us = tenant.done_ms * 1000 + tenant.rest_us
             left_us.append(0 if last else (row + 1) * found.interval_ms * 1000 - done_us)
         capacity_mem_mib = 0 if gpu is None else gpu.mem_mib
-        speeds_milli, full = self._answers(tuple(now), tuple(before), capacity_mem_mib)
+        # What was used before matters where memory runs out alone; else alike tenants have one answer.
+        in_doubt = self._has_parts or sum(row[MEM] for row in now) > capacity_mem_mib > 0
+        speeds_milli, full = self._answers(tuple(now), tuple(before) if in_doubt else None, capacity_mem_mib)
         applications = [tenant.job.application for tenant in tenants]
         if self.named and gpu and not any(each in self.profiles for each in applications):
             speeds_milli = self.named.speeds_milli(applications, gpu.name) or speeds_milli
@@ -118,14 +121,17 @@ class ProfiledInterference:
 
 
 def _answer(
-    speeds: Speeds, now: Rows, before: tuple[int, ...], capacity_mem_mib: int
+    speeds: Speeds, now: Rows, before: tuple[int, ...] | None, capacity_mem_mib: int
 ) -> tuple[tuple[int, ...], int | None]:
+    """The speeds of the tenants, and which runs out of memory; `before` is None where it cannot run out."""
     usage: NDArray[np.int32] = np.array(now, dtype=np.int32)  # (K, 4)
     present = np.ones(len(now), dtype=np.bool_)
-    usage_before = usage.copy()
-    usage_before[:, MEM] = before
-    full_of = speeds.crossed if isinstance(speeds, PartsMemory) else crossed
-    full = int(full_of(usage, usage_before, present, capacity_mem_mib))
+    full = -1
+    if before is not None:
+        usage_before = usage.copy()
+        usage_before[:, MEM] = before
+        full_of = speeds.crossed if isinstance(speeds, PartsMemory) else crossed
+        full = int(full_of(usage, usage_before, present, capacity_mem_mib))
     found = speeds(usage, present, capacity_mem_mib)
     return tuple(int(speed) for speed in found), None if full < 0 else full
 

@@ -213,18 +213,27 @@ class _Seen:
 
     def __init__(self) -> None:
         self.values: deque[int] = deque(maxlen=REMEMBERED)
+        self._of_all: Spread | None = None
 
     def add(self, value: int) -> None:
         self.values.append(value)
+        self._of_all = None
 
     def spread(self, above: int = 0) -> Spread | None:
         """Of the values above this the mean and the outer tenths, further out where few were seen; None for none."""
+        if above:
+            return self._spread(above)
+        if self._of_all is None:  # asked for each job that starts
+            self._of_all = self._spread(0)
+        return self._of_all
+
+    def _spread(self, above: int) -> Spread | None:
         values, weights = self._weighted(above)
         if not len(values):
             return None
         reach = 1 + 1 / _as_many_as(weights)
         low, high = _quantiles(values, weights, (0.1, 0.9))
-        expected = max(1, round(float(np.average(values, weights=weights))))
+        expected = max(1, round(float((values * weights).sum() / weights.sum())))
         return Spread(
             expected,
             min(expected, max(above, round(low / reach))),
@@ -243,8 +252,12 @@ class _Seen:
 
     def _weighted(self, above: int) -> tuple[np.ndarray, np.ndarray]:
         values = np.array(self.values, dtype=np.float64)
-        weights = FADES ** np.arange(len(values) - 1, -1, -1)
-        return values[values > above], weights[values > above]
+        weights = FADED[REMEMBERED - len(values) :]
+        return (values, weights) if above <= 0 else (values[values > above], weights[values > above])
+
+
+FADED = FADES ** np.arange(REMEMBERED - 1, -1, -1)
+"""Weights of values, the last with 1."""
 
 
 def _as_many_as(weights: np.ndarray) -> float:
@@ -254,10 +267,10 @@ def _as_many_as(weights: np.ndarray) -> float:
 
 def _quantiles(values: np.ndarray, weights: np.ndarray, parts: Sequence[float]) -> list[float]:
     """The smallest value that this part of the weight does not exceed, for each part."""
-    order = np.argsort(values, kind="stable")
-    summed = np.cumsum(weights[order])
-    at = np.searchsorted(summed, np.array(parts) * summed[-1])
-    return [float(values[order[min(place, len(order) - 1)]]) for place in at]
+    order = values.argsort(kind="stable")
+    summed = weights[order].cumsum()
+    ordered, total, last = values[order], summed[-1], len(values) - 1
+    return [float(ordered[min(summed.searchsorted(part * total), last)]) for part in parts]
 
 
 def _request(gpus: int, milli: int) -> tuple[int, int]:

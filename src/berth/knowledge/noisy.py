@@ -195,13 +195,10 @@ class NoisySpeeds:
         return self.speeds, self.sigma, self.seed
 
 
+@lru_cache(maxsize=65_536)
 def _normal(seed: int, *what: str) -> float:
     """A number from the standard normal distribution, always the same for the same words."""
-    return _normal_of(f"{seed}/{'/'.join(what)}")
-
-
-@lru_cache(maxsize=65_536)
-def _normal_of(words: str) -> float:
+    words = f"{seed}/{'/'.join(what)}"
     digest = blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return _NORMAL.inv_cdf((int.from_bytes(digest, "big") + 0.5) / 2**64)
 

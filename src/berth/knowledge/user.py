@@ -62,9 +62,13 @@ class User:
         """Jobs with what those that have ended asked for, in proportion, at most about `MOST_REQUESTS`."""
         if self._usual is None:
             total = sum(self._requests.values())
-            scale = min(1.0, MOST_REQUESTS / max(1, total))
-            self._usual = tuple(
-                job for job, count in self._requests.items() for _ in range(max(1, round(count * scale)))
+            scale = MOST_REQUESTS / max(1, total)
+            self._usual = (
+                tuple(self._requests.elements())
+                if scale >= 1
+                else tuple(
+                    job for job, count in self._requests.items() for _ in range(max(1, round(count * scale)))
+                )
             )
         return self._usual
 

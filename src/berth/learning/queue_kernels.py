@@ -112,6 +112,10 @@ def _run(
 ) -> tuple[int, int]:
     """Go on for `limit_ms`, or to the end (0). `jobs` (S, 3) are application, work left and all work, in µs.
 
+    It is written twice for speed: here it goes from segment to segment, and stops at a time; `forecast` of
+    `policies/colocation/forecast_kernels.py` goes from row to row, and asks for speeds of many GPUs at once.
+    `tests/learning/test_rollouts.py` holds both equal.
+
     Gives the time that went by and FINE, FULL or UNKNOWN; then `unknown` has the keys of the sets that the table lacks,
     and the rest was guessed.
     """

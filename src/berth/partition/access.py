@@ -1,7 +1,7 @@
 """Who may join a named partition: whoever may write its counters.
 
 Without an owner and a group these are its maker, and the containers that it is mounted into, under whatever user
-they run: the counters' file is open to all, in a folder that nobody else may enter.
+they run: the counters' file is open to all, in a folder that no other user may enter.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def grant(folder: Path, uuid: str, access: Access) -> None:
     except OSError as error:
         raise PartitionError(
             f"{use} cannot be given to user {access.uid}, group {access.gid} ({error.strerror}); "
-            "root may give it to anybody, others to a group that they are in"
+            "root may give it to any user, others to a group that they are in"
         ) from error
 
 

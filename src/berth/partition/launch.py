@@ -37,7 +37,7 @@ class Summary:
     limit_bytes: int
     refused: int
     gpu_ns: int | None
-    """GPU time; None where no compute limit was set, since nobody measured it."""
+    """GPU time; None where no compute limit was set, since it was not measured."""
     messages: tuple[str, ...]
     """What the library had to say, such as why there was no GPU."""
     partition: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import threading
 from functools import cache
 from pathlib import Path
@@ -28,10 +29,12 @@ _DESCRIPTION_BYTES = 1 << 20
 
 
 class _Answers(threading.local):
-    """A buffer for each thread: to clear one of this size takes longer than to describe a region."""
+    """A buffer for each thread: to clear one of this size takes longer than to describe a region. Of its pages those
+    alone are in memory that were written to."""
 
     def __init__(self) -> None:
-        self.buffer = ctypes.create_string_buffer(_DESCRIPTION_BYTES)
+        pages = mmap.mmap(-1, _DESCRIPTION_BYTES)
+        self.buffer = (ctypes.c_char * _DESCRIPTION_BYTES).from_buffer(pages)
 
 
 _answers = _Answers()

@@ -25,6 +25,7 @@ from berth.partition.regions import (
     Unreadable,
     check_there,
     find,
+    new_preload_list,
     partitions,
     preload_list,
     read,
@@ -58,6 +59,16 @@ def create(
     )  # by the hundred, reading all is slow
     check_host(limit.swap_mib, overcommit)
     return _make(name, gpu.uuid, limit, access, root)
+
+
+def create_promised(name: str, gpu: Gpu, limit: Limit, root: Path) -> None:
+    """Make a partition whose maker keeps account itself of what it promises of each GPU, and what is there: by the
+    hundred, to look at others and to read back what was made would take most of the time."""
+    if not _NAME.fullmatch(name):
+        _check_new(name, gpu, root)  # it says why
+    _check_room(gpu, limit, [], overcommit=True)
+    check_host(limit.swap_mib, overcommit=True)
+    _make_files(name, gpu.uuid, limit, MAKERS, root)
 
 
 def create_mig(
@@ -132,29 +143,47 @@ def _make(
     name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
 ) -> Partition:
     """The region of a partition, and the note of what keeps it besides."""
-    uuid = _plain(gpu_uuid)
+    _make_files(name, gpu_uuid, limit, access, root, kept)
+    return read(root / name, _plain(gpu_uuid), name)
+
+
+def _make_files(
+    name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
+) -> None:
+    uuid, folder = _plain(gpu_uuid), root / name
     try:
-        for folder, mode in ((root, 0o755), (root / name, 0o700)):
-            folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _check_owner(root)
+        if _is_new(folder):
+            new_preload_list(folder)  # now: a container may be started by a user that may not write here
+        else:
             _check_owner(folder)
-        preload_list(root / name)  # now: who starts a container may not be who may write here
-        access = _same_access(root / name, access)
+            preload_list(folder)
+            access = _same_access(folder, access)
         if kept is not None:
-            keep(root / name, uuid, kept)
+            keep(folder, uuid, kept)
     except OSError as error:
-        _clear(root / name, uuid)
+        _clear(folder, uuid)
         raise PartitionError(
-            f"{root / name} cannot be made ({error.strerror}); name another root with BERTH_ROOT"
+            f"{folder} cannot be made ({error.strerror}); name another root with BERTH_ROOT"
         ) from error
     try:
-        make_region(root / name, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        make_region(folder, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
         if limit.swap_mib:
-            oversubscribe_region(root / name, uuid, limit.swap_mib << 20)
-        grant(root / name, uuid, access)
+            oversubscribe_region(folder, uuid, limit.swap_mib << 20)
+        grant(folder, uuid, access)
     except PartitionError:
-        _clear(root / name, uuid)
+        _clear(folder, uuid)
         raise
-    return read(root / name, uuid, name)
+
+
+def _is_new(folder: Path) -> bool:
+    """Make a folder; False where it is there."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _clear(folder: Path, uuid: str) -> None:

@@ -1,7 +1,7 @@
 """What the partitions of this machine's GPUs hold, which several processes or containers join.
 
 A partition is a folder of regions under the machine's root, one region a GPU; the root and its limits belong
-to who makes them (`lifecycle`), and a container gets the folder with the limits read-only.
+to the user that makes them (`lifecycle`), and a container gets the folder with the limits read-only.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
 PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
 INSIDE = "/run/berth"
 """Where a container finds the library and its region, also in processes that lost their environment."""
+_PRELOADED = f"{INSIDE}/libberth.so\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Limit:
     core_pct: int = 0
     """Per cent of the GPU's time; 0: not limited."""
     burst: bool = False
-    """Whether it may use time that nobody else wants."""
+    """Whether it may use time that no other partition wants."""
     swap_mib: int = 0
     """How much of the host's memory it may have beyond `mem_mib`, which the GPU reaches more slowly; 0: none."""
     priority: str = "normal"
@@ -86,7 +87,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One call that was refused: who, when, how much was asked and how much was left."""
+    """One call that was refused: its process and user, its time, how much was asked and how much was left."""
 
     time_ns: int
     pid: int
@@ -243,8 +244,19 @@ def regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
 def preload_list(folder: Path) -> Path:
     """/etc/ld.so.preload for the container: it holds where LD_PRELOAD is lost, as over ssh and `env -i`."""
     path = folder / "ld.so.preload"
-    text = f"{INSIDE}/libberth.so\n"
-    if not path.exists() or path.read_text() != text:  # the file stays the one that containers have mounted
-        path.write_text(text)
+    if (
+        not path.exists() or path.read_text() != _PRELOADED
+    ):  # the file stays the one that containers have mounted
+        path.write_text(_PRELOADED)
         path.chmod(0o644)
     return path
+
+
+def new_preload_list(folder: Path) -> None:
+    """The same in a folder that has just been made."""
+    opened = os.open(f"{folder}/ld.so.preload", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        os.write(opened, _PRELOADED.encode())
+        os.fchmod(opened, 0o644)  # whatever the umask takes away
+    finally:
+        os.close(opened)

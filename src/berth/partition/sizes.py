@@ -26,7 +26,7 @@ def mem_mib(text: str) -> int:
         )
     if value < 1:
         raise SettingError(
-            f"'{text}' is not a size of GPU memory; "
+            f"'{text}' is not a size of memory; "
             "write a number above zero and M, G or T, such as 512M, 4G or 1.5G"
         )
     return int(value)

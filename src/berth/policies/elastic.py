@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from berth.cluster import Cluster, Queue, Running
+from berth.cluster.shadow import Shadow
 from berth.errors import SettingError
-from berth.model import Evict, Job, Placement, WakeAt, placement_of, sized
+from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Placement, WakeAt, placement_of, sized
 from berth.policies.options import settings_from
 from berth.policies.placements.by_score import BestFit
 from berth.policies.protocol import Setting
@@ -37,8 +38,9 @@ class Elastic:
     What a GPU is worth to a job is by how much faster it gets, as a multiple of its speed on its least number; the goal
     of Qiao et al., "Pollux", OSDI 2021, and of Jayaram Subramanya et al., "Sia", SOSP 2023, which solve it by search
     and by an integer program, here one step after another. Running jobs change at rounds alone, by an eviction and a
-    new start, so that they are to keep their work (`keeps_work`); others keep the GPUs that they have. Strict as
-    `fifo`: a job that does not get its least holds up those behind it.
+    new start, so that they are to keep their work (`keeps_work`); others keep the GPUs that they have. A job is stopped
+    only if there is room for its new size at once, and if the time that it saves outweighs what a restart takes. Strict
+    as `fifo`: a job that does not get its least holds up those behind it.
     """
 
     draws = False
@@ -46,6 +48,7 @@ class Elastic:
 
     def __init__(self, setting: Setting | None = None, settings: ElasticSettings | None = None) -> None:
         self.settings = settings or ElasticSettings()
+        self._restart_ms = (setting or Setting()).restart_ms
         self._place = BestFit(setting)
 
     @classmethod
@@ -61,37 +64,80 @@ class Elastic:
         if now_ms // round_ms > last_round:
             cluster.memo[self] = now_ms // round_ms
             wanted = self._targets(queue, cluster)
-            changed = [run.job for run in cluster.running.values() if self._changes(run, wanted)]
-            for job in changed:
-                yield Evict(job)
-            for job in sorted(changed, key=lambda job: job.submit_ms):
-                yield from self._started(job, wanted[job.id], cluster)
-        waiting = list(queue)
-        for job in sorted(waiting, key=lambda job: job.submit_ms) if wanted else waiting:
-            placed = list(self._started(job, wanted.get(job.id, job.gpus), cluster))
-            yield from placed
-            if not placed and job.patience_ms != 0:
+            changes, starts = self._plan(queue, cluster, wanted, now_ms)
+            for run, _ in changes:
+                yield Evict(run.job)
+            for _, placement in changes:
+                yield placement
+            yield from starts if changes else ()
+        for job in _in_turn(queue, wanted):
+            started = _largest(job, wanted.get(job.id, job.gpus), lambda on: self._place(on, cluster))
+            if started is not None:
+                yield started
+            elif job.patience_ms != 0:
                 break
         if any(_resizable(run) for run in cluster.running.values()):
             yield WakeAt((now_ms // round_ms + 1) * round_ms)
 
-    def _started(self, job: Job, most: int, cluster: Cluster) -> Iterator[Placement]:
-        """The job on as many GPUs as it may have, or on fewer where those do not fit."""
-        for gpus in sorted({size for size, _ in job.elastic} or {job.gpus}, reverse=True):
-            if gpus <= most or gpus == _least(job):
-                on = sized(job, gpus)
-                slots = self._place(on, cluster)
-                if slots is not None:
-                    yield placement_of(on, slots)
-                    return
+    def _plan(
+        self, queue: Queue, cluster: Cluster, wanted: dict[str, int], now_ms: int
+    ) -> tuple[list[tuple[Running, Placement]], list[Placement]]:
+        """The runs that change, each with where it goes on, and where waiting jobs start then.
 
-    def _changes(self, run: Running, wanted: dict[str, int]) -> bool:
-        """Whether a running job is to have fewer GPUs, or enough more to be worth a restart."""
-        target = wanted.get(run.job.id)
-        if target is None or target == run.job.gpus:
+        All is tried out first, so that nothing is stopped for GPUs that it would not get: jobs that shrink, those that
+        wait, then those that grow. One that finds no room for a size worth its restart stays as it is, and one whose
+        GPUs nobody takes does not shrink.
+        """
+        changing = [
+            run for run in cluster.running.values() if self._is_worth(run, wanted.get(run.job.id), now_ms)
+        ]
+        changing.sort(key=lambda run: run.job.submit_ms)
+        while changing:
+            shadow = Shadow(cluster)
+            for run in changing:
+                shadow.end(run)
+            new: dict[str, Placement] = {}
+            starts: list[Placement] = []
+            for run in changing:
+                if wanted[run.job.id] < run.job.gpus:
+                    on = sized(run.job, wanted[run.job.id])
+                    smaller = placement_of(on, run.slots[: on.gpus])
+                    if shadow.has_room(on, smaller.slots):
+                        new[run.job.id] = smaller
+                        shadow.start(on, smaller.slots, smaller.share)
+            for job in _in_turn(queue, wanted):
+                started = _largest(job, wanted.get(job.id, job.gpus), shadow.slots_in_tightest)
+                if started is not None:
+                    starts.append(started)
+                    shadow.start(started.job, started.slots, started.share)
+                elif job.patience_ms != 0:
+                    break
+            for run in changing:
+                most = wanted[run.job.id]
+                for size, _ in reversed(run.job.elastic):
+                    if run.job.gpus < size <= most and self._is_worth(run, size, now_ms):
+                        on = sized(run.job, size)
+                        slots = shadow.slots_in_tightest(on)
+                        if slots is not None:
+                            new[run.job.id] = placement_of(on, slots)
+                            shadow.start(on, slots, on.share)
+                            break
+            if len(new) == len(changing):
+                return _needed(changing, new, shadow), starts
+            changing = [run for run in changing if run.job.id in new]
+        return [], []
+
+    def _is_worth(self, run: Running, gpus: int | None, now_ms: int) -> bool:
+        """Whether a running job is to have fewer GPUs, or enough more to be worth a restart; one that would end while
+        it restarts is left alone."""
+        if gpus is None or gpus == run.job.gpus:
             return False
+        left_ms = FOREVER_MS if run.end_ms() >= FOREVER_MS else run.left_us_at(now_ms) / 1000
+        if gpus < run.job.gpus:
+            return left_ms > self._restart_ms
         speeds = dict(run.job.elastic)
-        return target < run.job.gpus or speeds[target] >= self.settings.gain * speeds[run.job.gpus]
+        before, after = speeds[run.job.gpus], speeds[gpus]
+        return after >= self.settings.gain * before and left_ms * (1 - before / after) > self._restart_ms
 
     def _targets(self, queue: Queue, cluster: Cluster) -> dict[str, int]:
         """How many GPUs each elastic job is to have that waits or may be resized, by its id."""
@@ -124,6 +170,39 @@ class Elastic:
             free -= size - sizes[job_id]
             sizes[job_id] = size
         return sizes
+
+
+def _in_turn(queue: Queue, wanted: dict[str, int]) -> list[Job]:
+    """The waiting jobs as queued; in a round by when they were submitted, as those that were stopped wait anew."""
+    return sorted(queue, key=lambda job: job.submit_ms) if wanted else list(queue)
+
+
+def _largest(job: Job, most: int, slots_for: Callable[[Job], tuple[GpuSlot, ...] | None]) -> Placement | None:
+    """The job on as many GPUs as it may have, or on fewer if those do not fit."""
+    for gpus in sorted({size for size, _ in job.elastic} or {job.gpus}, reverse=True):
+        if gpus <= most or gpus == _least(job):
+            on = sized(job, gpus)
+            slots = slots_for(on)
+            if slots is not None:
+                return placement_of(on, slots)
+    return None
+
+
+def _needed(
+    changing: list[Running], new: dict[str, Placement], shadow: Shadow
+) -> list[tuple[Running, Placement]]:
+    """Without the runs that shrink for nobody: with all others in their places, they could stay in theirs."""
+    kept: list[tuple[Running, Placement]] = []
+    for run in changing:
+        placement = new[run.job.id]
+        if placement.job.gpus < run.job.gpus:
+            shadow.stop(placement.job, placement.slots, placement.share)
+            if shadow.has_room(run.job, run.slots):
+                shadow.undo_end(run)
+                continue
+            shadow.start(placement.job, placement.slots, placement.share)
+        kept.append((run, placement))
+    return kept
 
 
 def _least(job: Job) -> int:

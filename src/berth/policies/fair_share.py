@@ -58,12 +58,12 @@ class FairShare:
         while True:
             self._settle()
             first: tuple[float, int, float, str] | None = None
-            for held_milli, turns in self._groups.items():
-                turn = turns[0]
+            for held_milli, turn in self._firsts.items():
                 if passed and turn.user in passed:
-                    turn = next((turn for turn in turns if turn.user not in passed), None)
-                    if turn is None:
+                    others = (other for other in self._groups[held_milli] if other.user not in passed)
+                    if (other := next(others, None)) is None:
                         continue
+                    turn = other
                 share = turn[0] + held_milli * lasting
                 if first is None or (share, held_milli, turn[1]) < first:
                     first = share, held_milli, turn[1], turn[2]
@@ -94,6 +94,7 @@ class FairShare:
         self._queue, self._usage, self._origin_ms = queue, usage, now_ms
         self._touched: set[str] = usage.watched()  # users that started, ended or submitted something
         self._groups: dict[int, SortedList] = {}  # GPU milli held -> turns
+        self._firsts: dict[int, _Turn] = {}  # the first turn of each group
         self._turns: dict[str, tuple[int, _Turn]] = {}  # by user
 
     def _lane(self, job: Job) -> str:
@@ -110,15 +111,21 @@ class FairShare:
         while self._touched:
             user = self._touched.pop()
             if (before := self._turns.pop(user, None)) is not None:
-                group = self._groups[before[0]]
-                group.remove(before[1])
+                held_milli, turn = before
+                group = self._groups[held_milli]
+                group.remove(turn)
                 if not group:
-                    del self._groups[before[0]]
+                    del self._groups[held_milli], self._firsts[held_milli]
+                elif self._firsts[held_milli] is turn:
+                    self._firsts[held_milli] = group[0]
             if waiting := lanes.get(user):
                 account = self._account(user)
                 turn = _Turn(self._base(account), waiting[0][1], user)
-                self._turns[user] = account.held_milli, turn
-                self._groups.setdefault(account.held_milli, SortedList()).add(turn)
+                held_milli = account.held_milli
+                self._turns[user] = held_milli, turn
+                self._groups.setdefault(held_milli, SortedList()).add(turn)
+                if held_milli not in self._firsts or turn < self._firsts[held_milli]:
+                    self._firsts[held_milli] = turn
 
     def _account(self, user: str) -> Account:
         return _NOBODY if self._usage is None else self._usage.users.get(user, _NOBODY)

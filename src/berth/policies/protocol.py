@@ -158,3 +158,5 @@ class Setting:
     """What is believed of jobs; by default what jobs themselves tell the simulator, and nothing of jobs to come."""
     speeds: CardSpeeds = ALL_ALIKE
     """How fast applications are on each GPU model."""
+    restart_ms: int = 0
+    """How long a job that is stopped and started again runs before it works on."""

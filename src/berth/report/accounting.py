@@ -28,6 +28,10 @@ IDLE_LISTED = 20
 """At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""
 LATEST_LISTED = 20
 """At most this many attempts are listed, those that ended last."""
+USAGE_LISTED = 200
+"""At most this many rows of usage are in the page."""
+USAGE_SHOWN = 20
+"""At most this many are shown at first; a box shows the others, and paper has all."""
 APPLICATIONS = 6
 """At most this many applications, those with most GPU-hours, have distributions."""
 WITH_LINES = 4
@@ -65,6 +69,8 @@ class Accounting:
     idle_jobs: Sequence[JobUse] = ()
     latest: Sequence[ListedJob] = ()
     """The attempts that ended last."""
+    answers: Sequence[str] = ()
+    """What was found, in sentences: the first thing on the page."""
     figures: Sequence[Figure] = ()
     """The five that matter, beside those of the period before."""
     compared: str = ""
@@ -87,6 +93,7 @@ def collect(
     by: Sequence[str] = ("application",),
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
+    answers: Sequence[str] = (),
     figures: Sequence[Figure] = (),
     compared: str = "",
     predictions: Evaluation | None = None,
@@ -120,6 +127,7 @@ def collect(
         idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],
         idle_jobs=[row for row in tables.jobs("idle-gpu-hours", IDLE_LISTED) if row.use.idle_gpu_hours],
         latest=tables.latest(LATEST_LISTED),
+        answers=answers,
         figures=figures,
         compared=compared,
         filters=filters_of(tables),
@@ -314,24 +322,43 @@ def _spread(values: tuple[float | None, ...], unit: str = "s") -> str:
     return f"median {median}, 90 % within {p90}, longest {longest}"
 
 
+@dataclass(frozen=True, slots=True)
+class _UsageRow:
+    """A row of the table of usage, as texts."""
+
+    keys: Sequence[str]
+    gpu_hours: str
+    run_hours: str
+    jobs: str
+    users: str
+    share: str
+    part: str
+    """The share as a part of the largest one: how long its bar is."""
+    failed: str
+    several: str
+
+
 def _tables(page: Accounting) -> dict[str, object]:
     whole = sum(row.measure(page.measure) for row in page.usage) or 1.0
+    largest = max((row.measure(page.measure) for row in page.usage), default=0.0) or 1.0
     rows = [
-        (
+        _UsageRow(
             row.keys,
             f"{row.gpu_hours:,.2f}",
             f"{row.run_hours:,.2f}",
             f"{row.jobs:,}",
             f"{row.users:,}",
             f"{row.measure(page.measure) / whole * 100:.2f} %",
+            f"{row.measure(page.measure) / largest:.3f}",
             f"{row.wasted_gpu_hours:,.2f}",
             _percent(page.multi_node.get(row.keys[0])) if page.by == ("application",) else "",
         )
-        for row in page.usage[:200]
+        for row in page.usage[:USAGE_LISTED]
     ]
     return {
         "rows": rows,
-        "more": max(len(page.usage) - 200, 0),
+        "shown": USAGE_SHOWN,
+        "more": max(len(page.usage) - USAGE_LISTED, 0),
         "idle_users": [(row.keys[0], *_idle(row)) for row in page.idle_users],
         "idle_jobs": [
             (row.use.keys[0], row.user, row.application, row.state, *_idle(row.use)) for row in page.idle_jobs

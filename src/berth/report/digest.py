@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 from berth.files import whole_file
@@ -12,7 +13,7 @@ from berth.report.page import write_page
 from berth.statistics.accounting import Usage, duration_text, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
 
-__all__ = ["Digest", "Figure", "collect_digest", "digest_text", "five_figures", "write_digest"]
+__all__ = ["Digest", "Figure", "answers_and_figures", "collect_digest", "digest_text", "write_digest"]
 
 LISTED: Final = 10
 """So many users, jobs and causes are named."""
@@ -36,6 +37,8 @@ class Digest:
     title: str
     period: str
     jobs: int
+    answers: tuple[str, ...]
+    """What was found, in sentences: the first thing that is read."""
     figures: tuple[Figure, ...]
     idle_users: tuple[Usage, ...]
     """Empty for one user's digest, and where nobody measured."""
@@ -52,11 +55,13 @@ def collect_digest(now: Tables, before: Tables, *, title: str, period: str, one_
     idle_jobs = now.jobs("idle-gpu-hours", LISTED)
     failed = now.jobs("failed-gpu-hours", LISTED)
     waits = sorted(now.waits_by_cause().items(), key=lambda item: (-item[1], item[0]))
+    used = now.whole()
     return Digest(
         title=title,
         period=period,
         jobs=totals.jobs,
-        figures=tuple(_figures(totals, now.whole(), earlier, before.whole())),
+        answers=tuple(_answers(totals, used, earlier, users[0] if len(users) > 1 else None)),
+        figures=tuple(_figures(totals, used, earlier, before.whole())),
         idle_users=tuple(row for row in users[:LISTED] if row.idle_gpu_hours),
         idle_jobs=tuple(row for row in idle_jobs if row.use.idle_gpu_hours),
         failed_jobs=tuple(row for row in failed if row.use.wasted_gpu_hours),
@@ -64,9 +69,46 @@ def collect_digest(now: Tables, before: Tables, *, title: str, period: str, one_
     )
 
 
-def five_figures(now: Tables, before: Tables) -> tuple[Figure, ...]:
-    """Jobs, GPU-hours held, idle and failed, and the median wait, of a period and of the one before it."""
-    return tuple(_figures(now.totals(), now.whole(), before.totals(), before.whole()))[:5]
+def answers_and_figures(now: Tables, before: Tables) -> tuple[tuple[str, ...], tuple[Figure, ...]]:
+    """What a period says beside the one before it: in sentences, and as the five figures that matter.
+
+    Those are jobs, GPU-hours held, idle and failed, and the median wait.
+    """
+    totals, used, earlier = now.totals(), now.whole(), before.totals()
+    return (
+        tuple(_answers(totals, used, earlier, None)),
+        tuple(_figures(totals, used, earlier, before.whole()))[:5],
+    )
+
+
+def _answers(now: Totals, used: Usage, before: Totals, idlest: Usage | None) -> Iterator[str]:
+    """What was held and what of it was lost, and how long jobs waited."""
+    if not now.jobs:
+        return
+    change = ""
+    if before.gpu_hours:
+        by = (now.gpu_hours / before.gpu_hours - 1) * 100
+        than = f"{abs(by):,.0f} % {'more' if by > 0 else 'less'} than" if abs(by) >= 0.5 else "as many as"
+        change = f", {than} in the period before"
+    yield f"{now.jobs:,} {'job' if now.jobs == 1 else 'jobs'} held {_hours(now.gpu_hours)} GPU-hours{change}."
+    idle, measured = used.known("idle-gpu-hours"), now.measured_gpu_hours
+    failed = now.wasted_gpu_hours / now.gpu_hours * 100 if now.gpu_hours else 0.0
+    lost = f"{failed:.0f} % of the GPU-hours went to attempts that did not complete"
+    if idle is None or not measured:
+        yield f"{lost}; how much stood idle was not measured."
+    else:
+        most = ""
+        if idlest is not None and idlest.idle_gpu_hours:
+            most = f", most of them with {idlest.keys[0]} ({_hours(idlest.idle_gpu_hours)} h)"
+        yield f"{lost}; of {_hours(measured)} that were measured, {idle / measured * 100:.0f} % stood idle{most}."
+    median, p90 = now.wait_s[:2]
+    if median is not None and p90 is not None:
+        half = "did not wait" if median < 1 else f"waited at most {duration_text(median)}"
+        yield f"Half of the attempts {half}, nine of ten waited at most {duration_text(p90)}."
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}"
 
 
 def _figures(now: Totals, used: Usage, before: Totals, used_before: Usage) -> Iterator[Figure]:
@@ -112,6 +154,9 @@ def _lines(digest: Digest) -> Iterator[str]:
     if not digest.jobs:
         yield "No job ended in this period."
         return
+    for sentence in digest.answers:
+        yield from wrap(_printable(sentence), 100)
+    yield ""
     rows = [(each.name, each.now, each.before, each.change) for each in digest.figures]
     yield from _table(("", "this period", "before", "change"), rows)
     if digest.idle_users:
@@ -151,9 +196,13 @@ def _part(value: float | None) -> str:
     return "–" if value is None else f"{value * 100:.0f} %"
 
 
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines of a table: texts to the left, numbers to the right; control characters of names are taken out."""
-    clean = [["".join(c if c.isprintable() else " " for c in cell) for cell in row] for row in rows]
+    clean = [[_printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(head, *clean, strict=True)]
     texts = [at == 0 or name in ("user", "application", "state") for at, name in enumerate(head)]
     for row in (list(head), *clean):

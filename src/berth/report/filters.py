@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,12 +39,13 @@ class Filters:
 
 def filters_of(tables: Tables) -> Filters | None:
     """The data, dates as fine as there is room for; None if there is no attempt, or no room even for years."""
-    for cells in tables.cells(SAMPLED):
-        if not len(cells.day):
-            return None
-        text = _text(cells)
-        if text is not None:
-            return Filters(cells.unit, len(cells.day), len(cells.sample_day), text)
+    with closing(tables.cells(SAMPLED)) as units:
+        for cells in units:
+            if not len(cells.day):
+                return None
+            text = _text(cells)
+            if text is not None:
+                return Filters(cells.unit, len(cells.day), len(cells.sample_day), text)
     return None
 
 

@@ -4,7 +4,7 @@
 keeps what a report is made from.
 """
 
-from berth.statistics.answers import answers
+from berth.statistics.answers import answers, best_sentence
 from berth.statistics.columns import EventColumns, Tries, event_columns
 from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.fairness import finish_time_fairness, jain_index, service
@@ -74,6 +74,7 @@ __all__ = [
     "Unit",
     "answers",
     "attempts_of",
+    "best_sentence",
     "bounded_slowdown",
     "busy_gpu_ms",
     "cdf",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.metrics import Metric, headlines_of, readable_unit
 from berth.statistics.run import Run
+from berth.statistics.spread import confidence_interval_95, paired_difference_95
 
-__all__ = ["answers", "in_sentence"]
+__all__ = ["answers", "best_sentence", "in_sentence"]
 
 NEARLY_EMPTY_PCT = 5.0
 """Below this GPU allocation policies hardly differ, because almost every job starts at once."""
@@ -37,6 +38,44 @@ def answers(runs: Sequence[Run]) -> tuple[str, ...]:
         said.append(_answer(runs, headlines.get("GPU use") or headlines["GPU allocation"]))
         said.append(_unfinished(runs))
     return tuple(sentence for sentence in said if sentence)
+
+
+def best_sentence(
+    values: Mapping[str, Sequence[float]], does_best: str, unit: str, *, least: bool, pairs: str = "seeds"
+) -> str:
+    """Which policy is best in one figure, the worst one by comparison, and those that cannot be told from the best.
+
+    `values` has each policy's figures over the same seeds, or whatever else `pairs` names; `does_best` is what the best
+    policy does, such as `fills the most GPUs`. Empty for a single policy.
+    """
+    known = {name: list(each) for name, each in values.items() if all(math.isfinite(one) for one in each)}
+    if len(known) < 2 or not all(known.values()):
+        return ""
+    ordered = sorted(known, key=lambda name: sum(known[name]) * (1 if least else -1))
+    best, worst = ordered[0], ordered[-1]
+    means = {name: confidence_interval_95(each) for name, each in known.items()}
+
+    def figure(name: str) -> str:
+        interval = means[name]
+        decimals = 0 if abs(interval.mean) >= 100 else 1 if abs(interval.mean) >= 10 else 2
+        half = interval.high - interval.mean
+        shown = f" ± {half:,.{decimals}f}" if interval.count > 2 and math.isfinite(half) else ""
+        return f"{interval.mean:,.{decimals}f}{shown}"
+
+    if means[best].mean == means[worst].mean:
+        return f"All policies have the same: {figure(best)} {unit}."
+    alike = [name for name in ordered[1:] if _cannot_be_told(known[best], known[name])]
+    if worst in alike:
+        both = f"{best} {figure(best)}, {worst} {figure(worst)} {unit}"
+        return f"The {pairs} do not show which policy {does_best}: {both}."
+    sentence = f"{best} {does_best}: {figure(best)} {unit}, against {figure(worst)} with {worst}"
+    return sentence + (f"; the {pairs} do not tell {_listed(alike)} from it." if alike else ".")
+
+
+def _cannot_be_told(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether the paired difference may be zero; of a single pair only equality tells."""
+    found = paired_difference_95(one, other)
+    return found.mean == 0 if found.count < 2 else found.low <= 0 <= found.high
 
 
 def _nearly_empty(runs: Sequence[Run]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,12 +54,28 @@ def cells_of(
     facets: Mapping[str, str],
     sums: Sequence[str],
     sampled: int,
-) -> Iterator[Cells]:
+) -> Generator[Cells, None, None]:
     """Yield the cells of a source of SQL by day, then by week, month and year.
 
     The source is `FROM … WHERE …` with its values; `facets` and `sums` are expressions of it. The sample has at most
     `sampled` attempts that started, the same ones each time.
     """
+    try:
+        yield from _units(database, source, values, facets, sums, sampled)
+    finally:
+        for table in ("cell_days", "cell_groups", "cell_sums", "cell_sample"):
+            database.execute(f"DROP TABLE IF EXISTS {table}")
+
+
+def _units(
+    database: duckdb.DuckDBPyConnection,
+    source: str,
+    values: Sequence[Any],
+    facets: Mapping[str, str],
+    sums: Sequence[str],
+    sampled: int,
+) -> Generator[Cells, None, None]:
+    """The cells of each unit, by way of temporary tables."""
     # A join finds no NULL, and an attempt of an unknown account would be lost.
     told = ", ".join(f"coalesce({facets[name]}, '') AS \"{name}\"" for name in FACETS)
     names = ", ".join(f'"{name}"' for name in FACETS)

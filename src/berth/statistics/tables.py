@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,11 +13,21 @@ from numpy.typing import NDArray
 from berth.statistics.accounting import (
     UNKNOWN,
     USES,
-    WASTED,
     Usage,
     cause_after,
     cause_before,
     check_dimensions,
+)
+from berth.statistics.attempts import (
+    HELD_SQL,
+    VARIABLE_SQL,
+    WASTED_SQL,
+    Attempt,
+    Picked,
+    Waited,
+    attempts_of,
+    attempts_query,
+    waited_by,
 )
 from berth.statistics.cells import Cells, cells_of
 from berth.statistics.cost import Held
@@ -26,7 +36,6 @@ from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 __all__ = ["EVERYTHING", "JobUse", "ListedJob", "Period", "Tables", "Totals"]
 
 HOUR = 3_600_000.0
-_WASTED: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
 
 _DIMENSIONS: Final = {
     "application": "application",
@@ -54,17 +63,12 @@ _NAMED: Final = {
 
 _RAN: Final = "greatest(coalesce(end_ms - start_ms - coalesce(suspended_ms, 0), 0), 0)"
 """Run time in ms without what a job was suspended for, as sacct counts it, and sreport for CPUs."""
-_HELD: Final = "coalesce(end_ms - start_ms, 0) * gpus * share_milli"
-"""In ms and per mille of a GPU: whole numbers add up faster, and to the same whatever their order.
-
-A suspended job keeps its GPUs, and sreport counts them.
-"""
 _SUMS: Final = (
-    f"sum({_HELD}) AS held",
+    f"sum({HELD_SQL}) AS held",
     f"sum({_RAN}) AS ran",
-    f"sum(CASE WHEN {_WASTED} THEN {_HELD} END) AS wasted",
-    f"sum(CASE WHEN gpu_use_mean IS NOT NULL THEN {_HELD} END) AS measured",
-    f"sum({_HELD} * (1 - gpu_use_mean)) AS idle",
+    f"sum(CASE WHEN {WASTED_SQL} THEN {HELD_SQL} END) AS wasted",
+    f"sum(CASE WHEN gpu_use_mean IS NOT NULL THEN {HELD_SQL} END) AS measured",
+    f"sum({HELD_SQL} * (1 - gpu_use_mean)) AS idle",
     f"sum(CASE WHEN cpu_milli > 0 AND {_RAN} > 0 THEN cpu_used_ms END) AS cpu_used",
     f"sum(CASE WHEN cpu_used_ms IS NOT NULL THEN {_RAN} * cpu_milli END) AS cpu_held",
     f"sum(CASE WHEN mem_mib > 0 THEN mem_peak_mib::HUGEINT * {_RAN} END) AS mem_used",
@@ -80,16 +84,6 @@ _MEASURED: Final = (
     f"coalesce(sum(cpu_held), 0) / {HOUR * 1000}",
     *(f"coalesce(sum({name}), 0) / {HOUR * 1024}" for name in ("mem_used", "mem_held")),
 )
-
-_VARIABLES: Final = {
-    "nNODE": "CASE WHEN start_ms IS NULL THEN NULL WHEN node_count > 0 THEN node_count::DOUBLE "
-    "ELSE nullif(len(nodes), 0)::DOUBLE END",
-    "nGPU": "CASE WHEN start_ms IS NOT NULL THEN gpus * share_milli / 1000.0 END",
-    "WAIT_h": f"(start_ms - queued_ms) / {HOUR}",
-    "RUN_h": f"(end_ms - start_ms) / {HOUR}",
-    "uGPUcore": "gpu_use_mean",
-    "uGPUmem": "gpu_mem_mean",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +231,7 @@ class Tables:
         groups = ", ".join([*(f"k{at}" for at in range(len(by))), "model"])
         rows = self._all(
             f"SELECT {', '.join([*named, 'model', 'held', 'cpus', 'energy'])} FROM (SELECT "
-            f"{', '.join([*keys, 'gpu_model AS model'])}, sum({_HELD}) AS held, sum({_RAN} * cpu_milli) AS cpus, "
+            f"{', '.join([*keys, 'gpu_model AS model'])}, sum({HELD_SQL}) AS held, sum({_RAN} * cpu_milli) AS cpus, "
             f"sum(energy_j) AS energy {self._from} AND start_ms IS NOT NULL GROUP BY {groups}) ORDER BY ALL"
         )
         return [
@@ -280,6 +274,29 @@ class Tables:
             )
             found.append(JobUse(cluster, user, application or UNKNOWN, state, tries, use))
         return found
+
+    def span(self) -> tuple[int | None, int | None]:
+        """The first submission and the last end, in ms since 1970; None of an empty period."""
+        row = self._all(f"SELECT min(queued_ms), max(end_ms) {self._from}")[0]
+        return row[0], row[1]
+
+    def waits(self, by: Sequence[str]) -> list[Waited]:
+        """How long the attempts of each group waited, the longest median first, then by name."""
+        check_dimensions(by)
+        keys = [f"{_GROUPED[name]} AS k{at}" for at, name in enumerate(by)]
+        named = [
+            _NAMED.get(name, f"CASE WHEN {{}} = '' THEN '{UNKNOWN}' ELSE {{}} END").replace("{}", f"k{at}")
+            for at, name in enumerate(by)
+        ]
+        return waited_by(self._database, keys, named, self._from, self._values)
+
+    def attempts(self, picked: Picked, most: int, skip: int = 0) -> tuple[int, list[Attempt]]:
+        """How many attempts were picked, and some of them in the order that was asked for."""
+        return attempts_of(self._database, self._from, self._values, picked, most, skip)
+
+    def attempts_query(self, picked: Picked) -> tuple[str, list[Any]]:
+        """A query of all attempts that were picked, with its values: for a file of them."""
+        return attempts_query(self._from, picked), list(self._values)
 
     def latest(self, most: int) -> list[ListedJob]:
         """The attempts that ended last, the last of them first."""
@@ -325,7 +342,7 @@ class Tables:
         """The empirical distributions of the six variables of some applications."""
         wanted = ["" if name == UNKNOWN else name for name in applications]
         found: dict[str, dict[str, Cdf]] = {name: {} for name in applications}
-        for variable, value in _VARIABLES.items():
+        for variable, value in VARIABLE_SQL.items():
             columns = self._database.execute(
                 f"SELECT list_position(?, application) AS app, {value} AS value, count(*) AS number "
                 f"{self._from} AND list_contains(?, application) AND {value} IS NOT NULL "
@@ -393,7 +410,8 @@ class Tables:
     def heat(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Days (D,), as numbers since 1970, and the GPU-hours that ended on each."""
         rows = self._all(
-            f"SELECT end_ms // {24 * 3_600_000} AS d, sum({_HELD}) / {HOUR * 1000} {self._from} GROUP BY d ORDER BY d"
+            f"SELECT end_ms // {24 * 3_600_000} AS d, sum({HELD_SQL}) / {HOUR * 1000} {self._from} "
+            "GROUP BY d ORDER BY d"
         )
         return np.array([d for d, _ in rows], np.int64), np.array([h or 0 for _, h in rows], np.float64)
 
@@ -404,7 +422,7 @@ class Tables:
         variables is cut into cells and one try stands for all of its cell: what is rare lies in a cell of its own
         and is never lost.
         """
-        values = [f"({value})::DOUBLE AS v{at}" for at, value in enumerate(_VARIABLES.values())]
+        values = [f"({value})::DOUBLE AS v{at}" for at, value in enumerate(VARIABLE_SQL.values())]
         name = "" if application == UNKNOWN else application
         # Cells are counted again and again, and so what they are made of is read once.
         self._database.execute(
@@ -437,7 +455,7 @@ class Tables:
         ).fetchnumpy()
         return _six(columns), np.asarray(columns["n"], np.int64)
 
-    def cells(self, sampled: int) -> Iterator[Cells]:
+    def cells(self, sampled: int) -> Generator[Cells, None, None]:
         """Yield sums by user, account, server, application and day, then by week, month and year.
 
         Each comes with the waits of at most `sampled` attempts.
@@ -448,7 +466,7 @@ class Tables:
     def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
         """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""
         rows = self._all(
-            f"SELECT name, comment, sum({_HELD}) / {HOUR * 1000} AS h, count(*) {self._from} AND application = '' "
+            f"SELECT name, comment, sum({HELD_SQL}) / {HOUR * 1000} AS h, count(*) {self._from} AND application = '' "
             "GROUP BY name, comment ORDER BY h DESC, count(*) DESC, name, comment LIMIT ?",
             limit,
         )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from berth.history.jobs.story import cpu_use
+
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "sacct", "munged", "mariadbd", "unshare")
 CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 
@@ -54,10 +56,13 @@ mariadb -uroot -S "$PWD/database.socket" slurm_acct_db -e \
     update sandbox_usage_hour_table set time_start = time_start - 7200;
     update sandbox_event_table set time_start = time_start - 7200"
 sreport -n -P -t Seconds -T gres/gpu,cpu cluster AccountUtilizationByUser start=$from end=$to >sreport.txt
-$B stats --by application --history h --json >stats.json
-$B stats --by account,user --history h --json >by_user.json
-$B report report.html --history h >/dev/null
+# What only reads runs at the same time.
+$B stats --by application --history h --json >stats.json &
+$B stats --by account,user --history h --json >by_user.json &
+$B stats --by job --history h --json >by_job.json &
+$B report report.html --history h >/dev/null &
 sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o JobID,Cluster,JobName,State,Submit,Start,End >labels.txt
+wait
 $B import sacct labels.txt --history h --json >labels.json
 sacct --json -a -D -S 2020-01-01 >jobs.json
 $B import sacct jobs.json --history h --json >from_json.json
@@ -195,14 +200,30 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     assert (late["imported"], late["updated"]) == (1, 0)
     shown = {row[0]: row[7] for row in rows}
     assert {r.job_id: r.label or r.job_id for r in records.values() if r.name != "never"} == shown
-    # What seff says: CPU time and memory of the steps of a job.
+    # Each job, of all its attempts: what it held, as sacct's rows add up, with the GPUs of a suspended one.
+    by_job = {row["job"]: row for row in json.loads((folder / "by_job.json").read_text())["rows"]}
+    held: dict[str, int] = {}
+    for row in rows:
+        held[row[7]] = held.get(row[7], 0) + int(row[2]) * _gpus(row[3])
+    held[halted.job_id] += kept
+    assert {name: round(row["gpu_hours"] * 3600) for name, row in by_job.items()} == {
+        **held,
+        never[0].job_id: 0,
+    }
+    # What seff says: CPU time and memory of the steps of a job, and their parts of what was held.
     steps = [line.split("\x1f") for line in (folder / "steps.txt").read_text().splitlines()]
+    cpu_s = {row[0]: int(row[2]) * _held(row[3], "cpu") for row in rows}  # 0 for a job of less than a second
+    efficient = 0
     for record in records.values():
         own = [row for row in steps if row[0].startswith(f"{record.job_id}.")]
         if record.attempt == 1 and sum(r.job_id == record.job_id for r in records.values()) == 1:
             assert abs((record.cpu_used_ms or 0) - sum(_ms(row[1]) for row in own)) <= len(own)
             assert (record.mem_peak_mib or 0) == -(-max((_kib(row[2]) for row in own), default=0) // 1024)
-    assert sum(record.cpu_used_ms or 0 for record in records.values()) > 0
+            if record.cpu_used_ms and (held_s := cpu_s[record.job_id]):
+                seff = sum(_ms(row[1]) for row in own) / 1000 / held_s
+                assert cpu_use(record) == pytest.approx(seff, abs=0.002)
+                efficient += 1
+    assert efficient >= 1
     page = (folder / "report.html").read_text()
     assert "<script>alert(1)</script>" not in page
     assert "Access denied" in (folder / "denied.txt").read_text()
@@ -229,4 +250,8 @@ def _kib(usage: str) -> int:
 
 
 def _gpus(tres: str) -> int:
-    return next((int(part.split("=")[1]) for part in tres.split(",") if part.startswith("gres/gpu=")), 0)
+    return _held(tres, "gres/gpu")
+
+
+def _held(tres: str, what: str) -> int:
+    return next((int(part.split("=")[1]) for part in tres.split(",") if part.startswith(f"{what}=")), 0)

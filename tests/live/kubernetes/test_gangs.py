@@ -119,3 +119,47 @@ def test_a_failed_bind_waits_longer_each_time_and_keeps_no_place() -> None:
     assert sorted(bound_by(board, now=1010)) == ["a"]
     board.bind_failed("uid-a", 2000, again=True, why="a webhook says no")
     assert board.next_wake_ms(2000) == 4000
+
+
+def advised(board: Board, *, now: int) -> list[tuple[str, str]]:
+    return [(type(step).__name__, step.name) for step in board.decide(now) if isinstance(step, Bind | Stop)]
+
+
+def test_in_advise_mode_a_pod_gives_way_to_the_one_that_takes_its_gpu_and_to_no_other() -> None:
+    first = board_of([node("n1", 2)], [pod("a"), pod("b", gpu_milli=100)])
+    there = [on(bind) for bind in bound_by(first).values()]
+    there[1] = on(
+        bound_by(board_of([node("n1", 2)], [pod("a"), pod("b", gpu_milli=100)]))["b"], gpu_milli=100
+    )
+    board = board_of([node("n1", 2)], there, policy="preempt+fifo+best-fit", advise=True)
+    urgent = pod("urgent")
+    urgent.spec.priority = 10
+    beside = pod("beside", gpu_milli=100, version=2)
+    beside.spec.priority = 20
+    board.pod_changed(urgent, 2)
+    board.pod_changed(beside, 2)  # it goes beside b, and needs nobody's place
+    said = advised(board, now=3)
+    assert ("Bind", "beside") in said
+    assert ("Bind", "urgent") in said
+    stopped = [name for kind, name in said if kind == "Stop"]
+    board.pod_gone(beside, 4)
+    assert advised(board, now=5) == []
+    assert not any(board.entries[f"uid-{name}"].state is State.BOUND for name in stopped)
+    board.pod_gone(urgent, 6)
+    list(board.decide(7))
+    assert all(board.entries[f"uid-{name}"].state is State.BOUND for name in ("a", "b"))
+    assert len(board.cluster.running) == 2
+
+
+def test_in_advise_mode_a_pod_that_would_give_way_to_one_that_is_not_placed_runs_on() -> None:
+    (bind,) = bound_by(board_of([node("n1", 1)], [pod("low")])).values()
+    board = board_of([node("n1", 1)], [on(bind)], policy="preempt+fifo+best-fit", advise=True)
+    high = pod("high")
+    high.spec.priority = 10
+    board.pod_changed(high, 2)
+    steps = board.decide(3)
+    assert isinstance(next(steps), Stop)
+    steps.close()  # type: ignore[attr-defined]
+    board.pod_gone(high, 4)
+    list(board.decide(5))
+    assert board.entries["uid-low"].state is State.BOUND

@@ -93,3 +93,28 @@ def test_a_page_that_is_garbled_does_not_end_the_informer(monkeypatch: pytest.Mo
     server = Server([], [broken(), None])
     waits, told = run(server, monkeypatch)
     assert (waits, told) == ([0], ["1"])
+
+
+def test_what_may_be_missing_is_gone_on_without_where_it_is_forbidden_which_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forbidden = ApiError("list", 403, "Forbidden", "cannot list resource podgroups")
+    server = Server([], [forbidden, forbidden])
+    monkeypatch.setattr(module, "FORBIDDEN_S", 0.01)
+    told: list[str] = []
+
+    async def listen() -> None:
+        informer = Informer(
+            server, "/x", Node, changed=lambda node: told.append(node.metadata.name), gone=print,  # type: ignore[arg-type]
+            without="pods of PodGroups wait",
+        )  # fmt: skip
+        task = asyncio.create_task(informer.run())
+        await asyncio.wait_for(informer.synced.wait(), 10)
+        assert told == []
+        while not told:  # the rule has been given
+            await asyncio.sleep(0.01)
+        assert informer.fault is None
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(listen(), 10))
+    assert [each.getMessage() for each in caplog.records] == [f"{forbidden}; pods of PodGroups wait"]

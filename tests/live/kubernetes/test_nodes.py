@@ -6,12 +6,15 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.eligibility import MOST_OF_ONE
 from berth.live.kubernetes.entries import State
 from berth.live.kubernetes.reasons import Reasons
 from berth.live.kubernetes.steps import Bind
+from berth.live.kubernetes.viewing import snapshot
 from tests.live.kubernetes.test_board import board_of, pod
 
 
@@ -41,6 +44,93 @@ def slice_of(node: str, *indices: int) -> api.ResourceSlice:
     spec = {"driver": names.DRIVER, "nodeName": node, "pool": {"name": node}, "devices": devices}
     body = {"metadata": {"name": f"{node}-slice"}, "spec": spec}
     return msgspec.json.decode(msgspec.json.encode(body), type=api.ResourceSlice)
+
+
+def instances_of(node: str, *, apart: bool) -> list[api.ResourceSlice]:
+    """GPU 1 of 80 GiB, cut into instances of MIG that share its counters, beside GPU 0; the counters `apart` from the
+    devices as Kubernetes 1.35 has them, or in one slice as 1.34 does."""
+
+    def takes(memory: str, slices: int) -> list[dict[str, Any]]:
+        counters = {"memory": {"value": memory}, "slices": {"value": str(slices)}}
+        return [{"counterSet": "gpu-1-counters", "counters": counters}]
+
+    instances = [
+        {
+            "name": f"gpu-1-mig-{at}",
+            "attributes": {"model": {"string": "A100-80"}, "profile": {"string": "1g.10gb"}},
+            "consumesCounters": takes("10Gi", 1),
+        }
+        for at in range(7)
+    ] + [
+        {
+            "name": "gpu-1-mig-big",
+            "attributes": {"model": {"string": "A100-80"}},
+            "consumesCounters": takes("40Gi", 3),
+        }
+    ]
+    whole = {
+        "name": "gpu-0", "attributes": {"index": {"int": 0}, "model": {"string": "A100-80"}},
+        "capacity": {"memory": {"value": "80Gi"}},
+    }  # fmt: skip
+    sets = [{"name": "gpu-1-counters", "counters": {"memory": {"value": "80Gi"}, "slices": {"value": "7"}}}]
+    pool = {"name": node, "generation": 4, "resourceSliceCount": 2 if apart else 1}
+    specs: list[dict[str, Any]] = (
+        [{"devices": [whole, *instances]}, {"sharedCounters": sets}]
+        if apart
+        else [{"devices": [whole, *instances], "sharedCounters": sets}]
+    )
+    return [
+        msgspec.convert(
+            {"metadata": {"name": f"{node}-{at}"},
+             "spec": {"driver": names.DRIVER, "nodeName": node, "pool": pool, **spec}}, api.ResourceSlice
+        )
+        for at, spec in enumerate(specs)
+    ]  # fmt: skip
+
+
+def claim_of(name: str, *devices: str, node: str = "n1") -> api.Claim:
+    results = [{"driver": names.DRIVER, "pool": node, "device": each} for each in devices]
+    status = {"allocation": {"devices": {"results": results}}}
+    return msgspec.convert({"metadata": {"name": name, "uid": name}, "status": status}, api.Claim)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_instances_that_share_counters_are_one_gpu_and_claims_take_their_parts_of_it(apart: bool) -> None:
+    board = board_of([node(gpus=3, gpu_indices="0-2")], [])
+    for each in instances_of("n1", apart=apart):
+        board.nodes.slice_changed(each)
+    board.claim_changed(claim_of("small", "gpu-1-mig-0", "gpu-1-mig-3"))
+    board.claim_changed(claim_of("large", "gpu-1-mig-big"))
+    board.nodes.sync(0)
+    seen = [each for each in snapshot(board, 0, 10).gpus if each.for_claims]
+    assert [(each.index, each.milli, each.mem_mib, each.card_mib) for each in seen] == [
+        (0, 0, 0, 81_920), (1, 143 + 143 + 429, 60 << 10, 81_920),
+    ]  # fmt: skip
+    board.pod_changed(pod("a", 1), 1)
+    board.pod_changed(pod("b", 1, version=2), 1)
+    (bind,) = board.decide(2)
+    assert indices(bind) == [2]  # GPUs 0 and 1 are for claims
+    assert isinstance(bind, Bind)
+    board.pod_changed(pod("a", 1, on="n1", placement=bind.placement, placed_uid="uid-a"), 2)
+    # The node gives GPU 1 to pods again; who was allocated an instance of it has all of it until it has ended.
+    for each in instances_of("n1", apart=apart):
+        board.nodes.slice_gone(each)
+    board.nodes.slice_changed(slice_of("n1", 0))
+    assert list(board.decide(3)) == []
+    board.claim_gone(claim_of("small"))
+    board.claim_gone(claim_of("large"))
+    assert [indices(step) for step in board.decide(4)] == [[1]]
+
+
+def test_counters_of_a_set_that_is_not_there_are_a_mistake_of_the_node() -> None:
+    board = board_of([node(gpus=1)], [])
+    first, second = instances_of("n1", apart=True)
+    board.nodes.slice_changed(first)
+    board.nodes.sync(0)
+    assert "consume counters of 'gpu-1-counters'" in board.views["n1"].problem
+    board.nodes.slice_changed(second)
+    board.nodes.sync(1)
+    assert board.views["n1"].problem == ""
 
 
 def indices(step: object) -> list[int]:
@@ -223,22 +313,32 @@ def test_amounts_of_many_sizes_need_no_place_among_the_constraints() -> None:
     assert all(each.state is State.PLACED or each.tight for each in board.entries.values())
 
 
-def test_sets_of_nodes_beyond_those_that_can_be_told_apart_wait_and_are_told_so() -> None:
-    def selects(name: str, namespace: str, at: int) -> api.Pod:
-        found = pod(name, 0)
-        found.metadata.namespace = namespace
-        found.spec.node_selector = {"rack": f"r{at:02}"}
-        return found
+def selects(name: str, namespace: str, at: int) -> api.Pod:
+    found = pod(name, 0)
+    found.metadata.namespace = namespace
+    found.spec.node_selector = {"rack": f"r{at:03}"}
+    return found
 
-    nodes = [node(f"n{at:02}", 0) for at in range(40)]
+
+def test_pods_of_a_hundred_sets_of_nodes_are_placed_in_one_decision() -> None:
+    nodes = [node(f"n{at:03}", 0) for at in range(100)]
     for at, each in enumerate(nodes):
-        each.metadata.labels["rack"] = f"r{at:02}"
-    many = [selects(f"m{at:02}", "many", at) for at in range(40)]
-    board = board_of(nodes, [*many, selects("few", "few", 3), selects("other", "few", 30)])
+        each.metadata.labels["rack"] = f"r{at:03}"
+    board = board_of(nodes, [selects(f"m{at:03}", "many", at) for at in range(100)])
+    bound = {step.name: step.node for step in board.decide(1) if isinstance(step, Bind)}
+    assert bound == {f"m{at:03}": f"n{at:03}" for at in range(100)}
+
+
+def test_sets_of_nodes_beyond_those_that_are_compared_wait_and_are_told_so() -> None:
+    nodes = [node(f"n{at:03}", 0) for at in range(140)]
+    for at, each in enumerate(nodes):
+        each.metadata.labels["rack"] = f"r{at:03}"
+    many = [selects(f"m{at:03}", "many", at) for at in range(140)]
+    board = board_of(nodes, [*many, selects("few", "few", 3), selects("other", "few", 130)])
     refused = [entry for entry in board.entries.values() if entry.state is State.REFUSED]
-    assert len(refused) == 20
-    assert "of 20 in this namespace" in refused[0].message
+    assert len(refused) == 140 - MOST_OF_ONE
+    assert f"{MOST_OF_ONE} in this namespace" in refused[0].message
     bound = {
         step.name: step.node for now in range(1, 6) for step in board.decide(now) if isinstance(step, Bind)
     }
-    assert bound == {f"m{at:02}": f"n{at:02}" for at in range(40)} | {"few": "n03", "other": "n30"}
+    assert bound == {f"m{at:03}": f"n{at:03}" for at in range(140)} | {"few": "n003", "other": "n130"}

@@ -53,6 +53,16 @@ def test_more_pods_than_the_least_start_as_there_is_room_for_each() -> None:
     assert bound(board, 3) == ["m4"]
 
 
+def test_a_group_that_comes_to_ask_for_fewer_starts_with_the_places_that_it_holds() -> None:
+    board = board_of([node("n1", 2)], [member(f"m{at}", version=at) for at in range(4)])
+    board.pod_group_changed(names.PLUGINS_GROUP, group(minMember=3))
+    assert bound(board) == []
+    board.pod_gone(member("m3"), 2)
+    board.pod_gone(member("m2"), 2)
+    board.pod_group_changed(names.PLUGINS_GROUP, group(minMember=2))
+    assert bound(board, 3) == ["m0", "m1"]
+
+
 def test_a_group_that_has_no_room_for_its_least_holds_it_for_as_long_as_it_says() -> None:
     board = board_of([node("n1", 2)], [pod("first")])
     assert bound(board) == ["first"]

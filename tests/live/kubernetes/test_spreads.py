@@ -102,6 +102,19 @@ def test_a_full_domain_holds_up_the_others_and_says_so() -> None:
     assert list(decided(board).values()) == ["b1"]
 
 
+def test_a_pod_that_waits_with_its_port_is_told_of_its_spread() -> None:
+    theirs = spread("theirs", app="other", on="a1")
+    pods = [spread(f"w{at}", written(), version=at) for at in range(2)]
+    for each in (theirs, *pods):
+        each.spec.containers[0].ports = [api.Port(host_port=8080)]
+    nodes = [zoned("a1", "a", 2), zoned("a2", "a"), zoned("b1", "b", gpus=0)]
+    board = board_of(nodes, [theirs, *pods])  # both were to go to a1, whose port is in use
+    assert decided(board) == {"w0": "a2"}
+    assert board.entries["uid-w1"].tight
+    message = Reasons(board).of(board.entries["uid-w1"]).message
+    assert message == f"0/3 nodes: 2 topology spread over {ZONE}, 1 no GPU"
+
+
 def test_pods_of_others_and_of_before_a_restart_are_counted_and_those_that_go_are_not() -> None:
     nodes = [zoned("a1", "a"), zoned("b1", "b")]
     theirs = [spread(f"t{at}", on="a1") for at in range(2)]

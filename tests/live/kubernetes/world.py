@@ -17,8 +17,11 @@ from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.scheduling import Options, Scheduling
+from berth.live.kubernetes.warming import warm_up
 
 NAMESPACE = "default"
+_WARM: set[str] = set()
+"""Policies of which all is compiled in this process."""
 NOW = {"gracePeriodSeconds": 0}
 
 
@@ -268,10 +271,12 @@ class World:
         access = from_kubeconfig(
             self.kubeconfig.with_name(f"{token}.kubeconfig") if token else self.kubeconfig
         )
+        settings = Settings(**options)
+        if settings.policy not in _WARM:  # else what a test waits for may wait for a compiler
+            await asyncio.to_thread(warm_up, settings)
+            _WARM.add(settings.policy)
         async with Api(access, agent=agent) as api:
-            scheduling = Scheduling(
-                api, Options(Settings(**options), advise=advise, identity=identity, elect=elect)
-            )
+            scheduling = Scheduling(api, Options(settings, advise=advise, identity=identity, elect=elect))
             task = asyncio.create_task(scheduling.run())
             self._running.append(task)
             try:

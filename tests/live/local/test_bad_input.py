@@ -10,19 +10,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from berth.errors import LiveError, StoreError
-from berth.live.local.broker import Broker
-from berth.live.local.cards import Card, Look, Stranger, fake_gpus
+from berth.live.local import client
+from berth.live.local.cards import fake_gpus
 from berth.live.local.commits import Commits
-from berth.live.local.log import Log
-from berth.live.local.places import Places, find_socket
-from berth.live.local.request import duration_ms, moment_ms, request_of, tasks_of
+from berth.live.local.places import SYSTEM_STATE, Places, find_socket, queue_folder, state_folder
+from berth.live.local.request import duration_ms, moment_ms, request_of
 from berth.live.local.store import Store, of_meta
 from tests.live.local.world import BERTH, World, berth
 
@@ -46,13 +43,24 @@ from tests.live.local.world import BERTH, World, berth
         ([], "no command to run"),
     ],
 )
-def test_a_submission_that_cannot_be_says_why_and_ends_with_2(
-    shared: World, words: list[str], said: str
+def test_a_submission_that_cannot_be_says_why(
+    shared: World, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = berth(shared, "submit", *words)
+    with pytest.raises(LiveError, match=re.escape(said)):
+        _in_this_process(shared, monkeypatch, "submit", *words)
+
+
+def _in_this_process(world: World, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The client without a process of its own, which costs as much as forty requests."""
+    monkeypatch.setenv("BERTH_STATE", world.environment["BERTH_STATE"])
+    monkeypatch.chdir(world.folder)
+    return client.main(list(words))
+
+
+def test_a_command_that_is_refused_ends_with_2(shared: World) -> None:
+    done = berth(shared, "submit", "nosuch")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("berth: ")
-    assert said in done.stderr
+    assert done.stderr.startswith("berth: there is no command 'nosuch'")
 
 
 def test_of_many_lines_the_wrong_one_is_named_and_none_is_queued(shared: World) -> None:
@@ -101,7 +109,7 @@ def test_a_queue_whose_history_is_still_to_come_says_so(tmp_path: Path) -> None:
 def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_path: Path) -> None:
     done = berth(shared, "job", "777")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "there is no job '777'" in done.stderr
+    assert "no job '777'" in done.stderr  # of the queue, or of its history, if that is there by now
     environment = {**shared.environment, "BERTH_STATE": str(tmp_path)}
     words = [BERTH, "job", "1"]
     down = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -120,10 +128,12 @@ def test_top_without_a_terminal_says_what_to_use(shared: World) -> None:
     assert isinstance(told["jobs"], list)
 
 
-def test_a_job_that_there_is_not_is_said(shared: World) -> None:
-    for words in (["cancel", "777"], ["hold", "777"], ["why", "777"], ["logs", "777"], ["wait", "777"]):
-        done = berth(shared, *words)
-        assert (done.returncode, "there is no job '777'" in done.stderr) == (2, True), words
+@pytest.mark.parametrize("command", ["cancel", "hold", "why", "logs", "wait"])
+def test_a_job_that_there_is_not_is_said(
+    shared: World, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LiveError, match="there is no job '777'"):
+        _in_this_process(shared, monkeypatch, command, "777")
 
 
 def test_no_queue_is_said_with_what_to_do(tmp_path: Path) -> None:
@@ -210,92 +220,6 @@ def test_jobs_that_were_started_after_the_last_good_copy_are_not_started_again(w
     assert (world.folder / "ran").read_text() == "once\n"
 
 
-def test_on_a_full_disk_submissions_are_refused_and_what_has_happened_is_written_later(
-    tmp_path: Path,
-) -> None:
-    store = Store(str(tmp_path / "queue.db"))
-    used = store._writer.execute("PRAGMA page_count").fetchone()[0]
-    store._writer.execute(f"PRAGMA max_page_count = {used}")  # SQLite's own "database or disk is full"
-    happened = [of_meta("must", "x" * 50_000)]
-    failures: list[StoreError] = []
-
-    async def run() -> None:
-        def collect() -> tuple[list[Any], Any]:
-            rows, happened[:] = list(happened), []
-            return rows, lambda: done.append("followed")
-
-        done: list[str] = []
-        commits = Commits(store, collect, failures.append)
-        task = asyncio.create_task(commits.run())
-        with pytest.raises(StoreError, match="free some room on its disk"):
-            await commits.ask([of_meta("asked", "y" * 50_000)])
-        assert (done, store.meta("must"), store.meta("asked")) == ([], None, None)
-        assert "disk is full" in commits.broken
-        store._writer.execute("PRAGMA max_page_count = 100000")
-        await commits.flushed()
-        assert (store.meta("must"), store.meta("asked"), commits.broken) == ("x" * 50_000, None, "")
-        assert "followed" in done
-        task.cancel()
-        await commits.close()
-
-    asyncio.run(run())
-    assert failures
-    store.close()
-
-
-def test_a_clock_that_jumps_moves_no_time_of_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    places = Places(str(tmp_path / "state"))
-    places.make()
-    store = Store(places.store)
-
-    class NoCards:
-        fake, cards = False, ()
-
-    before = _broker(places, store, NoCards()).now_ms()
-    monkeypatch.setattr(time, "time_ns", lambda: 0)  # back to 1970
-    after = _broker(places, store, NoCards()).now_ms()
-    assert 0 <= after - before < 60_000
-    store.close()
-
-
-def _broker(places: Places, store: Store, cards: Any) -> Broker:
-    async def make() -> Broker:
-        return Broker(places, store, cards, Log(None))
-
-    return asyncio.run(make())
-
-
-def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path: Path) -> None:
-    places = Places(str(tmp_path / "state"))
-    places.make()
-    store = Store(places.store)
-
-    class TwoCards:
-        fake = True
-        cards = (Card(0, "GPU-a", "A100", 80_000), Card(1, "GPU-b", "A100", 80_000))
-
-    async def run() -> None:
-        broker = Broker(places, store, TwoCards(), Log(None))  # type: ignore[arg-type]
-        request = request_of({"mem": "1G"}, argv=["true"], cwd="/", now_ms=0)
-        made = broker.book.draft(request, tasks_of({}), key=1, uid=0, user="root", now_ms=0)
-        broker.book.add(made, 0)
-        (entry,) = made
-        assert broker.book.placed(entry.id, entry.version, (1,), (100, 1024), 0)
-        broker.book.confirmed(entry, 0, 0)
-        broker.link.state = "ready"
-        broker.deciding.outstanding = 1  # nobody is asked
-        broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
-        broker.book.notes.clear()
-        broker.watch.heed((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))
-        assert entry.stop == "node-fail"
-        assert broker.book.notes == [{"note": "strangers", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
-
-    asyncio.run(run())
-    store.close()
-
-
 def test_a_policy_that_crashes_three_times_gives_way_and_the_queue_says_so(world: World) -> None:
     bad = world.submit("true", name="crash")
     good = world.submit("true")
@@ -356,14 +280,13 @@ def test_a_moment_is_later_than_now() -> None:
 def test_an_interruption_of_wait_ends_the_client_alone(shared: World) -> None:
     gate = shared.folder / "interrupted"
     job = shared.submit(f"while [ ! -e {gate} ]; do sleep 0.02; done", gpus=0)
-    client = subprocess.Popen([BERTH, "wait", job], env=shared.environment, stderr=subprocess.PIPE)
-    shared.until(
-        lambda: Path(f"/proc/{client.pid}/wchan").exists() and shared.state_of(job) == "running", "it waits"
-    )
-    time.sleep(0.5)
-    client.send_signal(signal.SIGINT)
-    _, errors = client.communicate(timeout=30)
-    assert (client.returncode, errors.decode()) == (130, "berth: interrupted\n")
+    with subprocess.Popen(
+        [BERTH, "wait", "--all"], env=shared.environment, stderr=subprocess.PIPE
+    ) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline().startswith(b"berth: waiting for job")
+        waiting.send_signal(signal.SIGINT)
+        assert (waiting.stderr.read(), waiting.wait()) == (b"berth: interrupted\n", 130)
     gate.touch()
     assert shared.wait(job) == {job: ("completed", 0)}
 
@@ -475,3 +398,26 @@ def test_a_file_where_metrics_are_to_be_served_stays(
         exporter.main()
     assert "this is no socket" in capsys.readouterr().err
     assert kept.read_text() == "1,2\n"
+
+
+def test_the_history_is_that_of_the_queue_that_a_user_talks_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BERTH_STATE", raising=False)
+    monkeypatch.delenv("BERTH_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("berth.live.local.places.SYSTEM_SOCKET", str(tmp_path / "machine"))
+    assert queue_folder() == state_folder() == str(tmp_path / "berth")
+    (tmp_path / "machine").touch()
+    assert queue_folder() == SYSTEM_STATE
+    (tmp_path / "berth").mkdir()
+    (tmp_path / "berth" / "socket").touch()
+    assert queue_folder() == state_folder()
+
+
+def test_a_grace_is_in_seconds_or_says_its_unit() -> None:
+    for text, ms in (("2", 2000), ("2s", 2000), ("1.5m", 90_000), ("0", 0)):
+        assert request_of({"grace": text}, argv=["true"], cwd="/", now_ms=0).grace_ms == ms
+    with pytest.raises(LiveError, match="--grace 'x'"):
+        request_of({"grace": "x"}, argv=["true"], cwd="/", now_ms=0)

@@ -70,6 +70,14 @@ def test_jobs_are_placed_by_memory_and_the_last_word_is_decided() -> None:
     assert said[-1]["say"] == "decided"
 
 
+def test_cards_of_a_kind_need_not_stand_side_by_side() -> None:
+    large = {**CARD, "indices": [0, 2], "cpu_milli": None, "mem_mib": None}
+    small = {**large, "name": "here-1", "gpus": 1, "model": "Tesla T4", "card_mib": 15_000, "indices": [1]}
+    brain = Brain({"nodes": [large, small], "policy": "fifo+best-fit", "knowledge": "user", "decide_s": 600})
+    said = decide(brain, *(job(each, mem_mib=50_000) for each in "12"), job("3", mem_mib=12_000, pins=(1,)))
+    assert placed(said) == {"3": [1], "1": [0], "2": [2]}
+
+
 def test_a_higher_priority_goes_first() -> None:
     said = decide(begin(), job("1", 1000), job("2", 1000), job("3", 1000, priority=5))
     assert list(placed(said)) == ["3", "1"]

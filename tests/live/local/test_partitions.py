@@ -29,7 +29,7 @@ def test_a_job_waits_for_a_partition_that_the_queue_did_not_make_and_why_names_i
     status = world.status()
     assert status is not None
     assert [gpu["partitions"] for gpu in status["gpus"]] == [
-        [{"name": "team-a", "mem_mib": 16 << 10, "core_pct": 0}],
+        [{"name": "team-a", "mem_mib": 16 << 10, "core_pct": 0, "processes": 0}],
         [],
     ]
     assert (world.state_of(job), world.job(job)["attempts"]) == ("waiting", [])

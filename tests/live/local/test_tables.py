@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from berth.live.local.tables import job_lines
+from berth.live.local.tables import job_lines, why_lines
 
 ATTEMPT: dict[str, Any] = {
     "attempt": 1, "state": "failed", "exit_code": None, "reason": "it could not be started 5 times: no folder",
@@ -23,3 +23,20 @@ def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
     assert head == "  attempt 1: failed, it could not be started 5 times: no folder"
     assert left.startswith("    left     ")
     assert left.endswith(", never started")
+
+
+def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
+    gpu = {"index": 0, "tenants": [], "strangers": [], "partitions": [
+        {"name": "left", "mem_mib": 16 << 10, "core_pct": 0, "processes": 0},
+        {"name": "busy", "mem_mib": 8 << 10, "core_pct": 0, "processes": 2},
+    ]}  # fmt: skip
+    brain = {
+        "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "machine": [],
+        "candidates": [{"gpu": 0, "lacking": ["64G is free, 80G wanted"], "left_milli": 0, "left_mib": 0}],
+    }  # fmt: skip
+    job = {**JOB, "state": "waiting", "reason": "waits for room", "since_ms": 0, "now_ms": 5000, "note": "",
+           "never": "", "gpus": [gpu], "brain": brain}  # fmt: skip
+    assert why_lines(job)[-1] == (
+        "  GPU 0: 64G is free, 80G wanted; held by partition left of no job 16G (nothing uses it; berth partition"
+        " remove left), partition busy of no job 8G"
+    )

@@ -32,11 +32,11 @@ install_berth() {
 restart() {
     local pid node
     for node in $(scontrol show hostnames "$(sinfo -h -o %N)"); do
-        pid=$(cat "slurmd.$node.pid") && kill "$pid" && timeout 10 tail --pid="$pid" -f /dev/null
+        pid=$(cat "slurmd.$node.pid") && kill "$pid" && ended "$pid"
     done
-    pid=$(cat slurmctld.pid) && kill "$pid" && timeout 10 tail --pid="$pid" -f /dev/null
+    pid=$(cat slurmctld.pid) && kill "$pid" && ended "$pid"
     slurmctld
-    for _ in $(seq 50); do scontrol ping >/dev/null 2>&1 && break; sleep .1; done
+    for _ in $(seq 100); do scontrol ping >/dev/null 2>&1 && break; sleep .05; done
     for node in $(scontrol show hostnames "$(sinfo -h -o %N)"); do slurmd -N "$node"; done
     for _ in $(seq 100); do [ "$(sinfo -h -N -t idle -o %n | wc -l)" = "$(sinfo -h -N -o %n | wc -l)" ] && break; sleep .1; done
 }

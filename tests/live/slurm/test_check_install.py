@@ -84,6 +84,8 @@ def test_a_good_site_has_no_fault() -> None:
         ({"state_fault": "/x cannot be written"}, True, "--state DIR"),
         ({"rest": "it is gone", "token": token(100)}, False,
          "slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:SOCKET"),
+        ({"configuration": {"SLURM_VERSION": "24.05.4"}}, False,
+         "try `place` on a test partition first, and see docs/compatibility.md"),
         ({"rest": "", "token": token(100), "now_s": 200.0}, False, "export $(scontrol token lifespan=31536000)"),
         ({"rest": ""}, False, "export $(scontrol token lifespan=31536000)"),
     ],
@@ -93,6 +95,21 @@ def test_each_fault_is_found_with_the_line_to_change(
 ) -> None:
     found = faults(site(**changes), Cards({"v100": 1000}))
     assert [(fault.stops, fault.line) for fault in found] == [(stops, line)]
+
+
+@pytest.mark.parametrize(
+    ("slurm", "words"),
+    [
+        ("23.02.7", "-s openapi/v0.0.39 -a"),
+        ("23.11.6", "-s openapi/slurmctld -d v0.0.40 -a"),
+        ("25.05.1", "-s openapi/slurmctld -d v0.0.43 -a"),
+        ("25.11.0", "-s openapi/slurmctld -d v0.0.44 -a"),
+    ],
+)
+def test_how_slurmrestd_is_started_goes_by_the_version_of_slurm(slurm: str, words: str) -> None:
+    there = site(configuration={"SLURM_VERSION": slurm}, rest="it is gone", token=token(100))
+    lines = [fault.line for fault in faults(there, Cards({"v100": 1000}))]
+    assert f"slurmrestd {words} rest_auth/jwt unix:SOCKET" in lines
 
 
 def test_a_partition_that_is_not_there_is_told_with_those_that_are() -> None:
@@ -279,6 +296,14 @@ def test_what_cannot_be_installed_by_lines_is_refused(there: dict[str, str], why
 def test_berths_own_service_places_the_jobs_of_a_qos_too() -> None:
     how = replace(HOW, qos={"fast"}, options="--partitions gpu --qos fast", slurm_bin="/opt/slurm/bin")
     new = plan(how, {"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
-    assert "run --mode place --partitions gpu --qos fast --state /state" in new["berth/berth-slurm.service"]
+    assert 'run --mode place --partitions gpu --qos fast --state "/state"' in new["berth/berth-slurm.service"]
     for name in ("prolog.sh", "epilog.sh", "watchdog.sh"):
         assert "/opt/slurm/bin:" in new[f"berth/{name}"]
+
+
+def test_the_watchdog_is_called_with_folders_of_any_name() -> None:
+    how = replace(HOW, state=Path("/var/lib/the state of 100%"))
+    new = plan(how, {"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    assert '"/var/lib/the state of 100%%"' in new["berth/berth-slurm-watchdog.service"]
+    assert '"/var/lib/the state of 100%%"' in new["berth/berth-slurm.service"]
+    assert '"/var/lib/the state of 100\\%"' in new["berth/berth-slurm.cron"]

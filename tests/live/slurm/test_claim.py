@@ -69,6 +69,60 @@ def test_other_nodes_are_nobodys_business() -> None:
     assert everywhere.take() == Claimant("a:/x", 1060)
 
 
+@dataclass
+class TwoPartitions:
+    """A Slurm whose second node is of a partition of its own, which takes some QoS alone."""
+
+    slurm: FakeSlurm
+    other: str
+
+    def __call__(self, words: Sequence[str], told: str) -> str:
+        text = self.slurm(words, told)
+        if words[-1] == "partition":
+            first = text.replace("Nodes=node1,node2", "AllowQos=ALL DenyQos=none Nodes=node1")
+            return f"{first}PartitionName=other {self.other} Nodes=node2 State=UP\n"
+        if words[-1] == "node":
+            one, two = text.split("\n")
+            return f"{one}\n{two.replace('Partitions=gpu', 'Partitions=other')}"
+        return text
+
+
+@pytest.mark.parametrize(
+    ("other", "node2"),
+    [
+        ("AllowQos=long,fast", True),
+        ("AllowQos=long", False),
+        ("AllowQos=ALL DenyQos=fast", False),
+        ("AllowQos=ALL DenyQos=long", True),
+    ],
+)
+def test_a_qos_claims_the_nodes_of_the_partitions_that_take_it(other: str, node2: bool) -> None:
+    slurm = FakeSlurm()
+    where = TwoPartitions(slurm, other)
+    claim = Claim(
+        Controller(where),
+        "a:/x",
+        frozenset(),
+        60.0,
+        qos=frozenset({"fast"}),
+        clock=Clock(),
+        sleep=lambda s: None,
+    )
+    assert claim.take() is None
+    assert sorted(slurm.comments) == ["node1", *(["node2"] if node2 else [])]
+
+
+def test_a_qos_that_no_partition_takes_is_refused() -> None:
+    where = TwoPartitions(FakeSlurm(), "AllowQos=long")
+
+    def run(words: Sequence[str], told: str) -> str:
+        return where(words, told).replace("DenyQos=none", "DenyQos=fast")
+
+    claim = Claim(Controller(run), "a:/x", frozenset(), 60.0, qos=frozenset({"fast"}), sleep=lambda s: None)
+    with pytest.raises(LiveError, match="no partition takes jobs of the QoS fast"):
+        claim.take()
+
+
 def test_a_berth_renews_its_claim_and_places_nothing_once_another_has_it(tmp_path: Path) -> None:
     slurm, clock = FakeSlurm(), Clock()
     claim = claim_of(slurm, owner_of(tmp_path), clock)

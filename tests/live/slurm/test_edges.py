@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
+from berth.errors import LiveError
 from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
@@ -28,7 +29,7 @@ from berth.live.slurm.compare import attempts_of, compare
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
-from berth.live.slurm.rest import RestChannel
+from berth.live.slurm.rest import RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
 from berth.model import Node
 from berth.report.beside import beside_slurm
@@ -41,6 +42,13 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: ClassVar[list[tuple[str, dict[str, object]]]] = []
     answers: ClassVar[dict[str, tuple[int, object]]] = {}
+    speaks: ClassVar[str] = "v0.0.38"
+
+    def do_GET(self) -> None:
+        known = self.path == f"/slurm/{Handler.speaks}/ping"
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -62,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def rest(tmp_path: Path) -> Iterator[Path]:
-    Handler.asked, Handler.answers = [], {}
+    Handler.asked, Handler.answers, Handler.speaks = [], {}, "v0.0.38"
     with ThreadingUnixStreamServer(str(tmp_path / "rest"), Handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
@@ -94,6 +102,66 @@ def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Pa
     assert slurm.told == [
         "hold 3", "update JobId=4_5 ReqNodeList=node1", "update JobId=1 AdminComment=berth:1;x", "release 4_5",
     ]  # fmt: skip
+
+
+NOT_SET = {"set": False, "infinite": False, "number": 0}
+ANSWERS = {
+    # As the documents of these versions have them: what follows `errors` and `warnings` differs.
+    "v0.0.39": {
+        "meta": {"plugin": {"type": "openapi/v0.0.39"}, "Slurm": {"release": "23.02.7"}},
+        "errors": [{"error_number": 2014, "error": "Requested node configuration is not available", "description": "",
+                    "source": "slurm_update_job2()"}],
+        "warnings": [],
+    },
+    "v0.0.40": {
+        "meta": {"plugin": {"data_parser": "data_parser/v0.0.40"}, "slurm": {"release": "23.11.6"}},
+        "results": [{"job_id": 2, "step_id": "2", "error": "Requested node configuration is not available",
+                     "error_code": 2014, "why": ""}],
+        "errors": [], "warnings": [{"description": "an old field", "source": "#/tres_per_node"}],
+    },
+    "v0.0.43": {
+        "meta": {"plugin": {"data_parser": "data_parser/v0.0.43"}, "slurm": {"release": "25.05.1"}},
+        "results": [{"job_id": "2", "error": "Requested node configuration is not available",
+                     "error_code": {"set": True, "infinite": False, "number": 2014}}],
+        "errors": None, "warnings": [],
+    },
+}  # fmt: skip
+GOOD = {
+    "results": [{"job_id": 1, "error": "No error", "error_code": 0}, {"job_id": 1, "error_code": NOT_SET}],
+    "errors": [], "warnings": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ANSWERS)
+def test_rest_speaks_the_version_that_its_slurm_does(rest: Path, version: str) -> None:
+    Handler.speaks = version
+    slurm = FakeSlurm()
+    for job in ("1", "2"):
+        slurm.held(job, "gres/gpu:1")
+    Handler.answers |= {"1": (200, GOOD), "2": (200, ANSWERS[version])}
+    changes = [
+        Change("1", node_list="node1,node2", gres="gres/gpu:v100_0:1", hold=False),
+        Change("2", node_list="node2", gres="gres/gpu:v100_0:1", hold=False),
+    ]
+    channel = RestChannel(rest, Controller(slurm))
+    assert channel.apply(changes) == {"2": "Requested node configuration is not available"}
+    wanted = [
+        ("1", {"hold": False, "required_nodes": ["node1", "node2"], "tres_per_node": "gres/gpu:v100_0:1"}),
+        ("2", {"hold": False, "required_nodes": ["node2"], "tres_per_node": "gres/gpu:v100_0:1"}),
+    ]
+    assert sorted(Handler.asked, key=lambda each: each[0]) == wanted
+    # It is updated, and speaks another version: scontrol does what was asked meanwhile, and then it is asked again.
+    Handler.speaks = "v0.0.44"
+    Handler.answers["1"] = (404, {})
+    assert channel.apply(changes[:1]) == {}
+    assert slurm.told[-1] == "release 1"
+    assert spoken(rest) == "v0.0.44"
+
+
+def test_a_slurmrestd_of_another_age_is_told_with_what_berth_speaks(rest: Path) -> None:
+    Handler.speaks = "v0.0.37"
+    with pytest.raises(LiveError, match=r"speaks none of v0\.0\.38, v0\.0\.39, .*v0\.0\.44"):
+        spoken(rest)
 
 
 def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_path: Path) -> None:
@@ -204,6 +272,14 @@ def test_the_watchdog_leaves_jobs_to_a_berth_of_another_machine_that_lives(tmp_p
     assert watchdog(tmp_path, 400, rows, nodes=node.format("other:/x", 99_999_999_999)) == []
     assert len(watchdog(tmp_path, 400, rows, nodes=node.format("other:/x", 1000))) == 3
     assert len(watchdog(tmp_path, 400, rows, nodes=node.format(owner_of(tmp_path), 99_999_999_999))) == 3
+
+
+def test_the_watchdog_knows_its_own_folder_by_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "a b%c\u00e9"
+    folder.mkdir()
+    comment = f"[berth places: {owner_of(folder)} until 99999999999]"
+    rows = held("7", "berth:1;node=gres:gpu:1;job=;task=;socket=")
+    assert len(watchdog(folder, 400, rows, nodes=f"NodeName=node1 Comment={comment} Extra=x")) == 3
 
 
 def test_two_watchdogs_at_once_are_one(tmp_path: Path) -> None:

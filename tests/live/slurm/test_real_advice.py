@@ -22,7 +22,7 @@ J() { sbatch -A ai --parsable -o /dev/null -t 10 "$@"; }
 "$BERTH" slurm run --state "$PWD/advice" --interval 0.1 --policy fifo+first-fit --history "$PWD/h" 2>>berth.err &
 adviser=$!
 for _ in $(seq 900); do [ -e advice/status.json ] && break; sleep .1; done
-ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 5')); done
+ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 3')); done
 for id in "${ids[@]}"; do until_is $id COMPLETED; done
 for _ in $(seq 300); do [ "$(grep -sc '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
 kill $adviser; wait $adviser 2>/dev/null || true
@@ -36,7 +36,7 @@ for _ in $(seq 100); do
 done
 export $(scontrol token lifespan=600) SLURM_JWT_USER=$me
 place --card v100=1G --rest "$PWD/rest" --patience 2
-one=$(J --gres=gpu:1 --wrap 'sleep 6'); until_is $one RUNNING
+one=$(J --gres=gpu:1 --wrap 'sleep 4'); until_is $one RUNNING
 two=$(J --gres=gpu:1 --wrap 'sleep 1')
 for _ in $(seq 300); do grep -q '"taken-back".*AssocGrpGRES' state/decisions.jsonl && break; sleep .1; done
 state $two >limited.txt
@@ -53,8 +53,9 @@ for _ in $(seq 100); do # slurmdbd hears of an end a little later
 done
 "$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >import.json
 for name in advice state; do
-    "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --history h --json >$name.json
+    "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --history h --json >$name.json & compares+=($!)
 done
+for each in "${compares[@]}"; do wait "$each"; done
 """
 
 

@@ -57,8 +57,9 @@ for _ in $(seq 100); do # slurmdbd hears of an end a little later
 done
 "$BERTH" import slurmdbd "$BERTH_SLURMDBD" --shards-per-gpu 4 --decisions state/decisions.jsonl --history history \
     --json >import.json
-"$BERTH" slurm compare --state "$PWD/state" --gpus 4 --history history --json >compare.json
+"$BERTH" slurm compare --state "$PWD/state" --gpus 4 --history history --json >compare.json & compare=$!
 "$BERTH" report report.html --history history --slurm "$PWD/state" >report.out
+wait $compare
 """
 
 

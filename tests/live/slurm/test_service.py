@@ -331,6 +331,55 @@ def test_a_stranger_that_began_and_ended_between_two_looks_is_told_once_and_by_t
     assert starts == [1_990_000, 2_000_000]
 
 
+def test_a_slurm_that_writes_requests_otherwise_is_told_them_so(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", "gres/gpu:1")
+    service(slurm, tmp_path).step()
+    assert slurm.told == [
+        "update JobId=1 ReqNodeList=node1 TresPerNode=gres/gpu:v100_0:1"
+        " AdminComment=berth:1;node=gres/gpu:1;job=;task=;socket=;share=1000:0:0",
+        "release 1",
+    ]
+
+
+def test_a_request_in_another_form_is_the_same_one(tmp_path: Path) -> None:
+    slurm = FakeSlurm(changes={"1": "gres/gpu:v100_0:1"})  # what a later Slurm shows of gres:gpu:v100_0:1
+    slurm.held("1")
+    service(slurm, tmp_path).step()
+    assert slurm.told[-1] == "release 1"
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_an_end_is_told_once_and_lost_by_no_exception_that_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()
+    slurm.end("1", "FAILED")
+    keep(tmp_path / "results", Result("1", "node1", 1000, 3, 2000))
+    if first:  # a berth that begins again
+        ours = service(slurm, tmp_path)
+    take, fails = ours.world.take, [True]
+
+    def take_once_more(*words: object) -> None:
+        if fails.pop() if fails else False:
+            raise LiveError("this once")
+        take(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ours.world, "take", take_once_more)
+    with pytest.raises(LiveError, match="this once"):
+        ours.step()
+    ours.step()
+    ours.step()
+    assert [event for event, *_ in events(tmp_path)].count("ended") == 1
+    (ended,) = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "ended"]
+    assert (ended.peak_mib, ended.refused) == (1000, 3)
+    assert slurm.told.count("requeuehold 1") == 1
+
+
 def test_what_began_and_ended_while_berth_was_away_is_told_by_the_next_one_and_nothing_twice(
     tmp_path: Path,
 ) -> None:

@@ -1,7 +1,7 @@
 /* Asks the fake driver of driver.c for memory by every path until it is refused, and compares what
    the partition is told with what the driver has: `program memory LIMIT_MIB`. `program hold MIB`
-   holds so much until its input ends; `program launch KERNEL_US SECONDS` prints the per cent of the
-   GPU's time that it used. */
+   holds so much until its input ends; `program launch KERNEL_US SECONDS` prints how many ms of
+   the GPU's time it used, by the driver's count, and how many ms passed. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -196,6 +196,6 @@ int main(int words, char **word)
             OK(cuCtxSynchronize());
     }
     OK(cuCtxSynchronize());
-    printf("%.1f\n", (double)apart_used_ns() / (now_s() - from) / 1e7);
+    printf("%.3f %.3f\n", (double)apart_used_ns() / 1e6, (now_s() - from) * 1e3);
     return 0;
 }

@@ -163,6 +163,22 @@ def test_of_idle_gpus_no_more_are_asked_than_jobs_wait_on_each_kind_of_node() ->
     assert len(rooms.open(cluster, 0, 0, closed=())) == GPUS
 
 
+@pytest.mark.parametrize("tenants", [0, 3, GPUS - 2])
+@pytest.mark.parametrize("most", [1, 5, GPUS - 1, GPUS, 2 * GPUS])
+def test_the_first_of_the_gpus_are_the_first_of_all_and_the_one_that_is_kept(tenants: int, most: int) -> None:
+    cluster = Cluster([Node(f"n{at}", 8, THESIS_GPU) for at in range(GPUS // 8)])
+    for at in range(tenants):
+        tenant(cluster, f"t{at}", GpuSlot(at // 8, at % 8))
+    for always in (None, GpuSlot(0, 0), GpuSlot(GPUS // 8 - 1, 7)):
+        rooms = Rooms(cluster, [0] * len(cluster.nodes))
+        rooms.begin()
+        every = rooms.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always)
+        rooms.begin()
+        some = rooms.open_first(most, cluster, 0, 0, closed=(), waiting=GPUS, always=always)
+        assert some.rooms == [*every[:most], *(room for room in every[most:] if room[0] == always)]
+        assert (some.idle, some.there) == (sum(not held for _, held in every), len(every))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_starts_is_the_same_as_when_every_idle_gpu_is_asked(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import pytest
 
 from berth.cluster import Cluster
 from berth.model import GpuModel, Job, Node, Share
+from berth.policies.genetic import nodes as genetic_nodes
 from berth.policies.genetic import search as genetic_search
 from berth.policies.genetic.batch import batch_of
 from berth.policies.genetic.search import Found, packing_of, search
@@ -81,14 +82,24 @@ def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
     assert free.history.tolist() == ample.history.tolist()
 
 
-@pytest.mark.parametrize("piece_ms", [1, 7, 40])
-def test_a_search_ends_within_its_budget(piece_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("piece_ms", "nodes_a_type"), [(1, 64), (7, 64), (40, 64), (7, 0), (20, 0)])
+def test_a_search_ends_within_its_budget(
+    piece_ms: int, nodes_a_type: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it looks at some nodes alone, and what is left over is tried on all of them in the end."""
+    if not nodes_a_type:
+        monkeypatch.setattr(genetic_nodes, "NODES_A_JOB", 0)
+        monkeypatch.setattr(genetic_nodes, "MORE_NODES", 1)
     clock = Clock()
+    on_nodes = []
     original = {name: getattr(genetic_search, name) for name in ("build", "improve")}
 
     def slowed(name: str) -> object:
         def work(*arguments: object) -> object:
-            clock.pass_s(piece_ms / 1000)
+            packing = arguments[0]
+            on_nodes.append(len(packing.cpu))  # type: ignore[attr-defined]
+            more = on_nodes[-1] / on_nodes[0] if name == "build" else 1
+            clock.pass_s(piece_ms * more / 1000)
             return original[name](*arguments)
 
         return work
@@ -96,6 +107,7 @@ def test_a_search_ends_within_its_budget(piece_ms: int, monkeypatch: pytest.Monk
     for name in original:
         monkeypatch.setattr(genetic_search, name, slowed(name))
     found = searched(GeneticSettings(threads=1, generations=10_000, patience=10_000), TimeBudget(200, clock))
-    assert 100.0 < clock.now_s <= 100.2
+    assert 100.0 < clock.now_s <= 100.2 + 1e-9
+    assert (on_nodes[-1] > on_nodes[0]) == (not nodes_a_type)
     assert np.diff(found.history[:, 0]).min(initial=0) >= -1e-9
-    assert len(found.history) > 1 or piece_ms == 40
+    assert len(found.history) > 1 or piece_ms >= 20

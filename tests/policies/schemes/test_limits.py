@@ -115,7 +115,7 @@ def events(jobs: list[Job], policy: object) -> list[Event]:
     return list(simulate(jobs, Cluster(NODES), policy))  # type: ignore[arg-type]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(jobs=workloads(), given_limits=limits)
 def test_limits_do_what_their_plain_words_say(jobs: list[Job], given_limits: list[Limit]) -> None:
     if any(limit.submitted is not None for limit in given_limits):

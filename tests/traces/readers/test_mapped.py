@@ -57,6 +57,28 @@ def test_a_job_runs_from_its_start_to_its_end(tmp_path: Path) -> None:
     assert (job.submit_ms, job.work_ms, len(bad)) == (0, 5500, 1)
 
 
+def test_an_end_before_the_start_is_told_as_the_file_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "ran.csv"
+    path.write_text("id,submit,start,end\na,2026-11-22 08:00:00,2026-11-22 09:30:00,2026-11-22 08:30:00\n")
+    trace = berth.read_trace(path, columns="id=id,submit=submit,start=start,end=end")
+    with pytest.raises(TraceError) as told:
+        list(trace.jobs())
+    assert str(told.value) == (
+        f"{path}, line 2, column 'end': '2026-11-22 08:30:00'; expected an end that is not before the start"
+    )
+
+
+@pytest.mark.parametrize(("mark", "said"), [("\t", "tabs (a TSV file)"), (";", "semicolons"), ("|", "'|'")])
+def test_a_table_that_commas_do_not_split_is_told_what_does(tmp_path: Path, mark: str, said: str) -> None:
+    path = tmp_path / "jobs.tsv"
+    path.write_text(mark.join(("id", "submit", "run")) + "\n" + mark.join("a12") + "\n")
+    with pytest.raises(TraceError) as told:
+        list(berth.read_trace(path, columns="id=id,submit=submit,run=run").jobs())
+    assert str(told.value).endswith(
+        f"Its columns are split by {said}, and a trace's by commas: save it as CSV"
+    )
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

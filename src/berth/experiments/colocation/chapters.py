@@ -15,8 +15,19 @@ from berth.experiments.colocation.thesis import CONTRADICTIONS
 from berth.experiments.colocation.untrained import Beside, untrained_beside
 from berth.plots import policy_styles
 from berth.report.report import Chapter
+from berth.statistics import best_sentence
 
-__all__ = ["colocation_chapters"]
+__all__ = ["colocation_answers", "colocation_chapters"]
+
+
+def colocation_answers(result: Colocation) -> tuple[str, ...]:
+    """For each workload, under which policy its jobs are done soonest."""
+    found = []
+    for workload in result.workloads:
+        times = {name: [one.total_s for one in result.of(workload, name)] for name in result.policies}
+        sentence = best_sentence(times, "is done soonest", "s from first submission to last end", least=True)
+        found.append(f"{workload}: {sentence}" if sentence else "")
+    return tuple(sentence for sentence in found if sentence)
 
 
 def colocation_chapters(

@@ -19,9 +19,41 @@ from berth.experiments.genetic.plots import (
 from berth.experiments.genetic.utilisation import SIZES, Outcome, margins
 from berth.plots import Style, policy_styles
 from berth.report.report import Chapter
-from berth.statistics import Interval, confidence_interval_95
+from berth.statistics import Interval, best_sentence, confidence_interval_95
 
-__all__ = ["batches_chapter", "convergence_chapter", "optimality_chapter", "utilisation_chapters"]
+__all__ = [
+    "batches_chapter",
+    "convergence_chapter",
+    "optimality_answers",
+    "optimality_chapter",
+    "utilisation_answers",
+    "utilisation_chapters",
+]
+
+
+def utilisation_answers(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """For each case, which policy holds most of the GPUs."""
+    found = []
+    cases = dict.fromkeys(one.case for one in outcomes)
+    for case in cases:
+        held: dict[str, list[float]] = {}
+        for one in sorted((one for one in outcomes if one.case == case), key=lambda one: one.seed):
+            held.setdefault(one.policy, []).append(one.utilisation_pct)
+        sentence = best_sentence(held, "holds most of the GPUs", "% of them", least=False)
+        found.append(f"{case}: {sentence}" if len(cases) > 1 and sentence else sentence)
+    return tuple(sentence for sentence in found if sentence)
+
+
+def optimality_answers(found: Sequence[Optimality]) -> tuple[str, ...]:
+    """Which policy leaves least of the optimum."""
+    gaps_of: dict[str, list[float]] = {}
+    for one in found:
+        for gap in one.gaps:
+            gaps_of.setdefault(gap.policy, []).append(gap.gap_pct)
+    sentence = best_sentence(
+        gaps_of, "is nearest to the optimum", "% below it on average", least=True, pairs="batches"
+    )
+    return (sentence,) if sentence else ()
 
 
 def utilisation_chapters(outcomes: Sequence[Outcome]) -> list[Chapter]:

@@ -11,9 +11,9 @@ from berth.experiments.inflate.inflation import UP_TO_PCT, Inflation
 from berth.experiments.inflate.plots import inflation_allocation, inflation_fragmentation
 from berth.plots import policy_styles
 from berth.report import Chapter, Report
-from berth.statistics import InflationCurve
+from berth.statistics import InflationCurve, best_sentence
 
-__all__ = ["inflation_chapter", "inflation_report"]
+__all__ = ["inflation_answers", "inflation_chapter", "inflation_report"]
 
 
 def inflation_report(results: Sequence[Inflation], command: str, created: str) -> Report:
@@ -28,7 +28,19 @@ def inflation_report(results: Sequence[Inflation], command: str, created: str) -
         created=created,
         version=__version__,
         chapters=[inflation_chapter([result.curve for result in results])],
+        answers=inflation_answers([result.curve for result in results]),
     )
+
+
+def inflation_answers(curves: Sequence[InflationCurve]) -> tuple[str, ...]:
+    """Which policy holds most of the GPUs once as much was asked for as there is."""
+    held: dict[str, list[float]] = {}
+    for curve in sorted(curves, key=lambda curve: curve.seed):
+        held.setdefault(curve.policy, []).append(float(curve.allocation_pct[100]))
+    sentence = best_sentence(
+        held, "packs best", "% of the GPUs held when jobs for 100 % have arrived", least=False
+    )
+    return (sentence,) if sentence else ()
 
 
 def inflation_chapter(curves: Sequence[InflationCurve]) -> Chapter:

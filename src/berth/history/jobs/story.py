@@ -6,14 +6,24 @@ Where the attempts come from is a `JobSource`: the history here, and whatever ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from berth.history.values.causes import cause_after, cause_before
 from berth.model import Record, RecordState
 
-__all__ = ["Enough", "JobSource", "JobStory", "UsePoint", "Wait", "enough", "stories", "waits_of"]
+__all__ = [
+    "Enough",
+    "JobSource",
+    "JobStory",
+    "UsePoint",
+    "Wait",
+    "enough",
+    "stories",
+    "story_json",
+    "waits_of",
+]
 
 MARGIN: Final = 1.2
 """What is suggested is this much more than what was used."""
@@ -198,3 +208,34 @@ def enough(story: JobStory) -> tuple[Enough, ...]:
 def _round_mib(value: float) -> float:
     step = 1024 if value > 4096 else 128
     return ceil(value / step) * step
+
+
+def story_json(story: JobStory) -> dict[str, Any]:
+    """A story as JSON has it."""
+    first = story.attempts[0]
+    return {
+        "job": story.name,
+        "id": first.job_id,
+        "cluster": first.cluster,
+        "attempts": [
+            {
+                **asdict(record),
+                "state": record.state.value,
+                "share": {"milli": record.share.milli, "mem_mib": record.share.mem_mib},
+                "waits": [asdict(wait) for wait in waits_of(record)],
+                "cpu_use": cpu_use(record),
+                "mem_use": mem_use(record),
+            }
+            for record in story.attempts
+        ],
+        "series": [asdict(point) for point in story.series],
+        "refused": story.refused,
+        "cost": {
+            "gpu_hours": story.gpu_hours,
+            "failed_gpu_hours": story.failed_gpu_hours,
+            "idle_gpu_hours": story.idle_gpu_hours,
+            "cpu_hours": story.cpu_hours,
+            "energy_kwh": story.energy_kwh,
+        },
+        "enough": [asdict(each) for each in enough(story)],
+    }

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 
-import duckdb
+from berth.history.store.duck import duckdb
 
 __all__ = ["at", "connect", "count", "first_line", "literal", "quoted_name", "read_parquet"]
 
@@ -15,13 +15,13 @@ MEMORY_MIB = 512
 
 
 @contextmanager
-def connect(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database in memory that spills into a folder and keeps to a bounded part of the memory."""
+def connect(folder: Path | None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory that keeps to a bounded part of the memory; it spills into the folder if there is one."""
     with duckdb.connect() as database:
         database.execute(f"SET memory_limit = '{MEMORY_MIB}MiB'")
         database.execute("SET preserve_insertion_order = false")
         database.execute("SET enable_progress_bar = false")  # it would stand among the answer
-        database.execute("SET temp_directory = ?", [str(folder)])
+        database.execute("SET temp_directory = ?", ["" if folder is None else str(folder)])
         database.execute("SET TimeZone = 'UTC'")
         yield database
 

@@ -7,17 +7,14 @@ beside it first, so that memory stays bounded by the chunk.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-
 from berth.errors import HistoryError
 from berth.history.store.database import first_line, literal, read_parquet
+from berth.history.store.duck import duckdb
 
 if TYPE_CHECKING:  # what only reads, such as `berth job`, needs no NumPy
     from numpy.typing import NDArray
@@ -60,6 +57,8 @@ class ParquetWriter:
             self._database.close()
             self._aside.unlink(missing_ok=True)
             if self._folder is not None:
+                import shutil
+
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _finish(self) -> None:
@@ -80,6 +79,8 @@ class ParquetWriter:
 
     def _spill(self, columns: Mapping[str, NDArray[Any]]) -> None:
         if self._folder is None:
+            from tempfile import mkdtemp  # here, as shutil above, because one job is told without it
+
             self._folder = Path(mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
         chunk = self._folder / f"{len(self._spilled):06d}.parquet"
         self._copy(columns, chunk)

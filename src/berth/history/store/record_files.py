@@ -12,15 +12,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
-
 from berth.errors import HistoryError
-from berth.history.store.database import at, first_line
+from berth.history.store.database import at, first_line, quoted_name
+from berth.history.store.duck import duckdb
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.history.store.records import records
 from berth.model import Event, Node, Record, RecordState, Share
 
-__all__ = ["ADDED", "SCHEMA", "read_records", "record_of", "record_table", "recorded", "write_records"]
+__all__ = [
+    "ADDED",
+    "SCHEMA",
+    "plain_table",
+    "read_records",
+    "record_of",
+    "record_table",
+    "recorded",
+    "write_records",
+]
 
 SCHEMA: Final = {
     "job_id": "VARCHAR",
@@ -148,6 +156,28 @@ def record_table(paths: Iterable[Path]) -> str:
     none = ", ".join(f"NULL::{SCHEMA[name]} AS {name}" for name in _NEWEST)
     told = ", ".join(f"coalesce({name}, {ADDED[name]}) AS {name}" for name in _NEWEST)
     return f"(SELECT * REPLACE ({told}) FROM (FROM {files} UNION ALL BY NAME SELECT {none} WHERE false))"
+
+
+def plain_table(database: duckdb.DuckDBPyConnection, paths: Sequence[Path]) -> str:
+    """As `record_table`, by what the files have now: nothing then stands between a question and the files' statistics.
+
+    It takes a look at each file, so it is for a database that stays open.
+    """
+    rows = database.execute(
+        f"SELECT file_name, list(name) FROM parquet_schema([{', '.join(map(at, paths))}]) GROUP BY ALL"
+    ).fetchall()
+    there = [set(names) for _, names in rows]
+    columns = []
+    for name, kind in SCHEMA.items():
+        having = sum(name in names for names in there)
+        told, instead = quoted_name(name), ADDED.get(name, "NULL")
+        if not having:
+            told = f"{instead}::{kind}"
+        elif having < len(there) and instead != "NULL":
+            told = f"coalesce({told}, {instead})"
+        columns.append(f"{told} AS {quoted_name(name)}")
+    files = f"read_parquet([{', '.join(map(at, paths))}], union_by_name = true)"
+    return f"(SELECT {', '.join(columns)} FROM {files})"
 
 
 def _row(record: Record) -> tuple[object, ...]:

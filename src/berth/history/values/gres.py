@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Gres", "base_type", "gres_list", "indices"]
+__all__ = ["Gres", "base_type", "gres_list", "indices", "same_gres"]
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _KIND = re.compile(r"\w[\w.-]*")
@@ -32,6 +32,11 @@ class Gres(NamedTuple):
 def gres_list(text: str, *, odd: bool = False) -> tuple[Gres, ...]:
     """Read a list of resources. ValueError for an item that is none; with `odd` it is passed over."""
     return () if text in _EMPTY else tuple(_items(text, odd))
+
+
+def same_gres(one: str, other: str) -> bool:
+    """Whether two lists mean the same, in whatever order and form: Slurm wrote `gres:gpu:1`, and `gres/gpu:1` later."""
+    return one == other or sorted(gres_list(one, odd=True)) == sorted(gres_list(other, odd=True)) != []
 
 
 def _items(text: str, odd: bool) -> Iterator[Gres]:

@@ -18,7 +18,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import ask_of, created_ms
 from berth.live.kubernetes.constraints import why_not
-from berth.live.kubernetes.eligibility import MOST_LABELS, MOST_OF_ONE, Eligibility
+from berth.live.kubernetes.eligibility import MOST_CONSTRAINTS, MOST_OF_ONE, Eligibility
 from berth.live.kubernetes.endings import note_end
 from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, version_of
 from berth.live.kubernetes.foreign import Foreign
@@ -219,6 +219,7 @@ class Board:
     def waits_again(self, entry: Entry, now_ms: int) -> bool:
         """A pod that was placed waits as it did, on the nodes of today; False where it is refused by now."""
         entry.state, entry.node, entry.others, entry.placement = State.WAITING, "", (), ""
+        self.rounds.without_place(entry.uid)
         there, queued = self.join(entry), self.scheduler.waits(entry.uid)
         if queued and there:
             self.scheduler.replace(self.job(entry))
@@ -234,8 +235,8 @@ class Board:
         entry.state = State.REFUSED
         self._crowded[entry.uid] = None
         entry.message = (
-            f"pods of {MOST_LABELS} different sets of nodes wait already, or of {MOST_OF_ONE} in this namespace, by"
-            " their selectors, affinities, tolerations and resources; this pod is looked at again when there are fewer"
+            f"pods of {MOST_CONSTRAINTS} different selectors, affinities, tolerations and resources wait already, or of"
+            f" {MOST_OF_ONE} in this namespace; this pod is looked at again when there are fewer"
         )
         return False
 
@@ -266,6 +267,7 @@ class Board:
             if (entry := self.entries.get(uid)) is not None and entry.state is State.WAITING:
                 self.queue(entry, now_ms)
         self.nodes.sync(now_ms)
+        self.rounds.run_on(now_ms)
         self.rounds.switch_cards()
         while self.tells:
             yield self.tells.popleft()
@@ -304,7 +306,7 @@ class Board:
 
     def admit_crowded(self, now_ms: int) -> None:
         """Look again at pods that were refused while too many different constraints waited."""
-        for uid in list(self._crowded)[: MOST_LABELS // 2] if self.eligibility.has_room else ():
+        for uid in list(self._crowded)[: MOST_OF_ONE // 2] if self.eligibility.has_room else ():
             del self._crowded[uid]
             entry = self.entries.get(uid)
             if entry is None or entry.ask is None:
@@ -458,10 +460,9 @@ class Board:
     def _forget(self, entry: Entry, now_ms: int) -> None:
         self.release(entry, now_ms)
         self._drop(entry)
-        for uid in self.rounds.instead.pop(entry.uid, ()):
-            self._runs_on(uid, now_ms)
+        self.rounds.without_place(entry.uid)
 
-    def _runs_on(self, uid: str, now_ms: int) -> None:
+    def runs_on(self, uid: str, now_ms: int) -> None:
         """The pod to which this one would have given way is gone, or elsewhere: it has its place."""
         entry = self.entries.get(uid)
         if entry is not None and entry.state is State.DONE and entry.pod is not None:

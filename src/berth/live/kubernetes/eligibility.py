@@ -12,17 +12,14 @@ from dataclasses import dataclass, field
 from berth.live.kubernetes.constraints import PLAIN, Constraint, NodeTraits, domain_of, why_not
 from berth.live.kubernetes.spreading import Spreads
 
-__all__ = ["MOST_LABELS", "Eligibility"]
+__all__ = ["MOST_CONSTRAINTS", "MOST_OF_ONE", "Eligibility"]
 
-MOST_LABELS = 60
-"""Different sets of nodes that pods wait for at once. Constraints that leave the same nodes share a label; those that
-leave all nodes, or none, need none."""
-MOST_OF_ONE = 20
-"""Of those, pods of one namespace."""
 NOWHERE = "constraint-nowhere"
 """The label of constraints that no node satisfies; no node carries it."""
 MOST_CONSTRAINTS = 512
 """Constraints that wait at once: every change of a node is compared with each."""
+MOST_OF_ONE = 128
+"""Of those, pods of one namespace, so that it leaves some to others."""
 
 
 @dataclass(slots=True)
@@ -67,10 +64,10 @@ class Eligibility:
         if group is None:
             if self._is_full(namespace):
                 self._drop_unused()
-            misfits = set() if self._is_full(namespace) else {n.name for n in nodes if why_not(constraint, n)}
-            if self._is_full(namespace) or not self._has_label_for(misfits, namespace):
+            if self._is_full(namespace):
                 self.has_room = False
                 return False
+            misfits = {each.name for each in nodes if why_not(constraint, each)}
             self._serial += 1
             group = self._groups[constraint] = _Group(misfits, owner=namespace, number=self._serial)
             self.is_stale = True
@@ -138,12 +135,12 @@ class Eligibility:
             elif len(misfits) != len(self.down):
                 nodes = frozenset(misfits)
                 if nodes not in labels:
-                    labels[nodes] = f"constraint-{group.number}" if len(labels) < MOST_LABELS else NOWHERE
+                    labels[nodes] = f"constraint-{group.number}"
                 label = labels[nodes]
             if label != group.label:
                 group.label = label
                 changed.append(constraint)
-        self._labels = {label: nodes for nodes, label in labels.items() if label != NOWHERE}
+        self._labels = {label: nodes for nodes, label in labels.items()}
         return changed
 
     def counts(self, resources: Set[str]) -> bool:
@@ -161,21 +158,10 @@ class Eligibility:
 
     def _is_full(self, namespace: str) -> bool:
         """Whether no further constraint of this namespace is compared with the nodes."""
-        there = len(self._groups)
-        return there >= MOST_CONSTRAINTS or (
-            there >= MOST_OF_ONE
-            and sum(group.owner == namespace for group in self._groups.values()) >= MOST_CONSTRAINTS // 4
+        return (
+            len(self._groups) >= MOST_CONSTRAINTS
+            or sum(group.owner == namespace for group in self._groups.values()) >= MOST_OF_ONE
         )
-
-    def _has_label_for(self, misfits: set[str], namespace: str) -> bool:
-        if not misfits or len(misfits) >= len(self._nodes):
-            return True
-        used: dict[frozenset[str], set[str]] = {}
-        for group in self._groups.values():
-            if group.users > 0 and 0 < len(misfits_of := group.excluded) < len(self._nodes):
-                used.setdefault(frozenset(misfits_of), set()).add(group.owner)
-        mine = sum(namespace in owners for owners in used.values())
-        return frozenset(misfits) in used or (len(used) < MOST_LABELS and mine < MOST_OF_ONE)
 
     def _drop_unused(self) -> None:
         self._groups = {

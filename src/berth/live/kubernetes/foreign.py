@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from berth.live.kubernetes.constraints import constraint_of
 from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.gpu_words import pod_resources
 from berth.live.kubernetes.placements import Placed, slots_of
+from berth.live.kubernetes.slices import SliceGpu
 from berth.model import GpuSlot, Share
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ __all__ = ["Foreign"]
 
 log = logging.getLogger(__name__)
 
+_DEVICE = re.compile(r"gpu-(\d{1,4})(-.+)?")
+"""A GPU, or an instance of MIG on it."""
 WHOLE = Share(1000, 1 << 24)
 """All of a GPU; the memory is cut to what the card has."""
 
@@ -126,13 +130,13 @@ class Foreign:
             self._claims_on[node].discard(uid)
             self._board.nodes.dirty(node)
 
-    def claimed(self, node: str, device: str) -> Share:
-        """What claims were allocated of a device."""
+    def claimed(self, node: str, gpu: SliceGpu) -> Share:
+        """What claims were allocated of a GPU: parts of its device, or devices that are parts of it."""
         total = Share(0, 0)
         for uid in self._claims_on.get(node, ()):
             for each in self._allocated[uid]:
-                if (each.pool, each.device) == (node, device):
-                    more = _consumed(each)
+                if each.pool == node and (each.device == gpu.device or each.device in gpu.parts):
+                    more = gpu.parts.get(each.device) or _consumed(each)
                     total = Share(total.milli + more.milli, total.mem_mib + more.mem_mib)
         return total
 
@@ -160,13 +164,16 @@ class Foreign:
 
     def _note_claims(self, node: str) -> None:
         # A GPU for pods has claims on it where it was for claims until now.
-        places = {f"gpu-{gpu.index}": at for at, gpu in enumerate(self._board.views[node].gpus)}
+        places = {gpu.index: at for at, gpu in enumerate(self._board.views[node].gpus)}
         for uid in self._claims_on.get(node, ()):
             results = self._allocated[uid]
             gpus: dict[int, Share] = {}
             for each in results:
-                if each.pool == node and each.device in places:
-                    at, more = places[each.device], _consumed(each)
+                named = _DEVICE.fullmatch(each.device)
+                at = places.get(int(named[1])) if named and each.pool == node else None
+                if named is not None and at is not None:
+                    # How large an instance is, its slice said, which is gone.
+                    more = WHOLE if named[2] else _consumed(each)
                     held = gpus.get(at, Share(0, 0))
                     gpus[at] = Share(held.milli + more.milli, held.mem_mib + more.mem_mib)
             self._on.setdefault(node, {})[uid] = gpus

@@ -42,6 +42,8 @@ class GangOffers:
 
         Those that began before the first pod of the queue, or of which some run already, go `first`.
         """
+        for _, state in self._board.gangs.line():
+            yield from self._board.rounds.bind_whole(state)  # its PodGroup asks for fewer than it did
         line = self._board.gangs.line()
         holder = next((key for key, state in line if state.since_ms is not None), None)
         head = self._board.scheduler.queue.first()

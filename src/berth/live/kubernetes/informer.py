@@ -17,6 +17,9 @@ __all__ = ["Informer"]
 
 log = logging.getLogger(__name__)
 
+FORBIDDEN_S = 60.0
+"""Seconds until what was forbidden is attempted again."""
+
 
 class HasMeta(Protocol):
     """An object of Kubernetes."""
@@ -48,8 +51,11 @@ class Informer(Generic[T]):
         changed: Callable[[T], None],
         gone: Callable[[T], None],
         params: Mapping[str, str] | None = None,
+        without: str = "",
     ) -> None:
-        """`path` is that of the list, such as `/api/v1/pods`; `params` may have a `fieldSelector`."""
+        """`path` is that of the list, such as `/api/v1/pods`; `params` may have a `fieldSelector`. With a text
+        `without` it counts as listed where the server forbids to list it: that text is logged once, and listing goes
+        on later."""
         self.api = api
         self.path = path
         self.synced = asyncio.Event()
@@ -61,6 +67,7 @@ class Informer(Generic[T]):
         self._kind = kind
         self._changed, self._gone = changed, gone
         self._params = dict(params or {})
+        self._without = without
         self._there: dict[tuple[str, str], T] = {}
         self._version = ""
         self._seen = 0  # lines of watches
@@ -89,6 +96,13 @@ class Informer(Generic[T]):
             except ApiError as error:
                 if self._seen != before:  # it was well until it broke
                     attempt = 0
+                if error.status == 403 and self._without:
+                    if self.fault is None or self.fault.status != 403:
+                        log.warning("%s; %s", error, self._without)
+                    self.fault = error
+                    self.synced.set()
+                    await asyncio.sleep(FORBIDDEN_S)
+                    continue
                 if error.status == 410:
                     log.info("%s: version %s is too old; listing anew", self.path, self._version)
                     self._version = ""

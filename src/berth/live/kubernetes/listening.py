@@ -18,6 +18,9 @@ __all__ = ["listeners", "until_listed"]
 On = Callable[[Callable[..., None]], Callable[[Any], None]]
 """Makes a listener of what is to be done when its turn has come."""
 PATIENCE_S = 30
+WITHOUT_POD_GROUPS = (
+    "pods of PodGroups wait, and all others are placed; give this scheduler the rule: berth k8s install"
+)
 
 
 async def listeners(api: Api, board: Board, on: On) -> list[Informer[Any]]:
@@ -39,7 +42,16 @@ async def listeners(api: Api, board: Board, on: On) -> list[Informer[Any]]:
         if (served := await _pod_groups(api, group)) is not None:
             changed = partial(board.pod_group_changed, group)
             gone = partial(board.pod_group_gone, group)
-            found.append(Informer(api, served, objects.PodGroup, changed=on(changed), gone=on(gone)))
+            found.append(
+                Informer(
+                    api,
+                    served,
+                    objects.PodGroup,
+                    changed=on(changed),
+                    gone=on(gone),
+                    without=WITHOUT_POD_GROUPS,
+                )
+            )
     return found
 
 

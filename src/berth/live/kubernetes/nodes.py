@@ -14,9 +14,10 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import NodeTraits
 from berth.live.kubernetes.gpu_labels import MOST_GPUS, indices_of
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
+from berth.live.kubernetes.slices import SliceGpu, gpus_in
 from berth.model import GpuModel, Node
 
-__all__ = ["Gpu", "View", "gpus_of_labels", "gpus_of_slices", "named_by_size", "plain_name"]
+__all__ = ["Gpu", "View", "gpus_of_labels", "named_by_size", "plain_name"]
 
 APART = "-with-"
 MOST_PODS = 1 << 20
@@ -32,8 +33,6 @@ class Gpu(NamedTuple):
     """By which the node knows it."""
     uuid: str | None = None
     healthy: bool = True
-    device: str = ""
-    """Its name in a ResourceSlice."""
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class View:
     name: str
     gpus: list[Gpu] = field(default_factory=list)
     """Those that pods can have."""
-    claim_gpus: list[tuple[Gpu, GpuModel]] = field(default_factory=list)
+    claim_gpus: list[tuple[SliceGpu, GpuModel]] = field(default_factory=list)
     """Those that claims alone can have: the ones of its ResourceSlices."""
     model: GpuModel | None = None
     cpu_milli: int = 0
@@ -81,7 +80,8 @@ class View:
             self.mem_mib = mem_mib(there.get("memory", 0), down=True)
             self.pods_most = whole(there["pods"]) if "pods" in there else MOST_PODS
             others = {key: whole(value) for key, value in there.items() if key not in _COUNTED}
-            self.claim_gpus = gpus_of_slices(each for each in slices if each.spec.driver == names.DRIVER)
+            found = gpus_in(each for each in slices if each.spec.driver == names.DRIVER)
+            self.claim_gpus = [(gpu, _model(gpu.model, gpu.mem_mib)) for gpu in found]
             self.gpus, self.model = gpus_of_labels(node.metadata.labels)
             if not any(others[key] for key in others if key in asked_by):
                 self.gpus = []
@@ -134,30 +134,6 @@ def _indices(labels: Mapping[str, str], key: str) -> tuple[int, ...] | None:
         return indices_of(labels[key]) if key in labels else None
     except AskError as error:
         raise AskError(f"label {key}: {error}") from error
-
-
-def gpus_of_slices(slices: Iterable[api.ResourceSlice]) -> list[tuple[Gpu, GpuModel]]:
-    """The GPUs of a node's slices, those of the newest generation, by index. Raises AskError."""
-    slices = list(slices)
-    newest = max((each.spec.pool.generation for each in slices), default=0)
-    found: list[tuple[Gpu, GpuModel]] = []
-    for each in slices:
-        if each.spec.pool.generation == newest:
-            found += [_device(device, at) for at, device in enumerate(each.spec.devices)]
-    if len({gpu.index for gpu, _ in found}) < len(found):
-        raise AskError("two devices of its ResourceSlices have the same index")
-    return sorted(found, key=lambda each: each[0].index)[:MOST_GPUS]
-
-
-def _device(device: api.Device, at: int) -> tuple[Gpu, GpuModel]:
-    said = {key.rpartition("/")[2]: value for key, value in device.attributes.items()}
-    held = {key.rpartition("/")[2]: value for key, value in device.capacity.items()}
-    index = said["index"].int_ if "index" in said else None
-    uuid = said["uuid"].string if "uuid" in said else None
-    model = (said["model"].string if "model" in said else None) or "GPU"
-    mib = mem_mib(held["memory"].value, down=True) if "memory" in held else 0
-    healthy = not any(taint.effect in ("NoSchedule", "NoExecute") for taint in device.taints)
-    return Gpu(at if index is None else index, uuid, healthy, device.name), _model(model, mib)
 
 
 def _label(labels: Mapping[str, str], key: str, most: int) -> int:

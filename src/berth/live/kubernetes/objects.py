@@ -247,11 +247,19 @@ class DeviceTaint(Struct):
     effect: str = ""
 
 
+class ConsumedCounters(Struct):
+    """What a device takes of a counter set while it is allocated."""
+
+    counter_set: str = ""
+    counters: dict[str, Capacity] = {}
+
+
 class Device(Struct):
     name: str = ""
     attributes: dict[str, AttributeValue] = {}
     capacity: dict[str, Capacity] = {}
     taints: list[DeviceTaint] = []
+    consumes_counters: list[ConsumedCounters] = []
 
 
 class Pool(Struct):
@@ -260,11 +268,20 @@ class Pool(Struct):
     resource_slice_count: int = 1
 
 
+class CounterSet(Struct):
+    """What the devices that share a piece of hardware have together."""
+
+    name: str = ""
+    counters: dict[str, Capacity] = {}
+
+
 class SliceSpec(Struct):
     driver: str = ""
     node_name: str = ""
     pool: Pool = msgspec.field(default_factory=Pool)
     devices: list[Device] = []
+    shared_counters: list[CounterSet] = []
+    """From 1.35 on in a slice of the pool that has no devices."""
 
 
 class ResourceSlice(Struct):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from berth.live.kubernetes.asks import Ask
 from berth.live.kubernetes.board import Board
-from berth.live.kubernetes.constraints import bare, why_not
+from berth.live.kubernetes.constraints import Constraint, bare, why_not
 from berth.live.kubernetes.entries import Entry, State
 from berth.live.kubernetes.nodes import View
 from berth.model import Job
@@ -51,21 +51,21 @@ class Reasons:
                 )
         job = self._board.job(entry)
         # Pods of one kind differ in their names alone.
-        key = (ask.constraint, job.gpus, job.share, job.cpu_milli, job.mem_mib, job.models)
+        key = (ask.constraint, entry.constraint, job.gpus, job.share, job.cpu_milli, job.mem_mib, job.models)
         reason = self._known.get(key)
         if reason is None:
-            reason = self._known[key] = self._reason(ask, job)
+            reason = self._known[key] = self._reason(ask, job, entry.constraint)
         if ask.gang is not None and state is not None and state.message:
             return Reason(f"{ask.gang.title}: {state.message}; {reason.message}", f"gang, {reason.kind}")
         return reason
 
-    def _reason(self, ask: Ask, job: Job) -> Reason:
+    def _reason(self, ask: Ask, job: Job, waits_with: Constraint) -> Reason:
         counts: dict[str, int] = {}
         shortest: dict[str, tuple[int, str]] = {}
         room = 0
         for name, view in self._board.views.items():
             row = self._board.cluster.row_of(name)
-            kind, short, unit = lacking(self._board, ask, job, view, row)
+            kind, short, unit = lacking(self._board, ask, job, view, row, waits_with)
             if not kind:
                 room += 1
                 continue
@@ -101,13 +101,15 @@ class Lacking(NamedTuple):
         return f"{self.kind} short by {self.short}{self.unit}" if self.unit else self.kind
 
 
-def lacking(board: Board, ask: Ask, job: Job, view: View, row: int | None) -> Lacking:
-    """What a node lacks for a pod."""
+def lacking(
+    board: Board, ask: Ask, job: Job, view: View, row: int | None, waits_with: Constraint | None = None
+) -> Lacking:
+    """What a node lacks for a pod, which waits with this constraint; None: with that of its ask without amounts."""
     if row is None:
         return Lacking("not known yet")
     if why := why_not(bare(ask.constraint), view.traits):
         return Lacking(why)
-    if board.eligibility.is_uneven(bare(ask.constraint), view.name):
+    if board.eligibility.is_uneven(waits_with or bare(ask.constraint), view.name):
         keys = dict.fromkeys(rule.key for rule in ask.constraint.spread)
         return Lacking(f"topology spread over {', '.join(keys)}")
     if view.pods >= view.pods_most:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from berth.cluster import Running
 from berth.live.kubernetes.constraints import lacks
 from berth.live.kubernetes.entries import Entry, State
+from berth.live.kubernetes.gangs import GangState
 from berth.live.kubernetes.steps import Bind, Step, Stop
-from berth.model import Job, Placement
+from berth.model import NO_GPU, GpuSlot, Job, Placement
 from berth.scheduler import Evicted, NeverFits, Refused
 
 if TYPE_CHECKING:
@@ -31,6 +34,22 @@ class _Found(NamedTuple):
     job: Job
 
 
+@dataclass(slots=True)
+class _Yield:
+    """A pod that would give way."""
+
+    slots: tuple[GpuSlot, ...]
+    """What it has."""
+    takers: set[str] = field(default_factory=set)
+    """The pods that would have some of that."""
+
+    def is_in_the_way_of(self, placement: Placement) -> bool:
+        """Whether it has some of what a placement takes; of CPU and memory, whether both are on one node."""
+        if any(slot.index == NO_GPU for slot in (*self.slots, *placement.slots)):
+            return bool({slot.node for slot in self.slots} & {slot.node for slot in placement.slots})
+        return not set(self.slots).isdisjoint(placement.slots)
+
+
 class Rounds:
     """Asks the policy, and keeps what its decisions leave to be done later."""
 
@@ -40,14 +59,25 @@ class Rounds:
         """Whether a placement was turned down, so that there is to be another decision at once."""
         self.owed: deque[Bind] = deque()
         """Of a gang that is whole, and not handed out yet."""
-        self.instead: dict[str, frozenset[str]] = {}
-        """Where only advice is given: pod -> the pods that would give way to it."""
         self._leaving: dict[str, set[str]] = {}  # node -> pods that were stopped and are there still
+        self._yields: dict[str, _Yield] = {}  # where only advice is given: the pods that would give way
 
     def left(self, uid: str) -> None:
         """A pod is gone from its node."""
+        self._yields.pop(uid, None)
         for pods in self._leaving.values():
             pods.discard(uid)
+
+    def without_place(self, uid: str) -> None:
+        """A pod has no place any more: those that would have given way to it alone run on, from the next decision."""
+        for each in self._yields.values():
+            each.takers.discard(uid)
+
+    def run_on(self, now_ms: int) -> None:
+        """Give those their places back to whom nobody comes."""
+        for uid in [uid for uid, each in self._yields.items() if not each.takers]:
+            del self._yields[uid]
+            self._board.runs_on(uid, now_ms)
 
     def ask(self, now_ms: int) -> Iterator[Step]:
         """Ask the policy once."""
@@ -63,7 +93,7 @@ class Rounds:
                     else:
                         yield from self._bind_or_hold(found, now_ms)
                 elif isinstance(outcome, Evicted):
-                    yield from self._evicted(outcome.run.job.id, now_ms)
+                    yield from self._evicted(outcome.run, now_ms)
                 elif isinstance(outcome, NeverFits):
                     board.park(outcome.job.id, now_ms)
                 elif isinstance(outcome, Refused):
@@ -74,6 +104,7 @@ class Rounds:
                 again = board.entries[uid].state is State.WAITING
                 board.scheduler.failed_to_start(uid, now_ms, again=again)
                 self.again = self.again or again
+            self.run_on(now_ms)
 
     def _placed(self, placement: Placement) -> _Found | None:
         """How a placement is bound; None where its node has no room for another pod or for what else it needs."""
@@ -99,9 +130,9 @@ class Rounds:
         board.eligibility.leave(entry.constraint)
         board.nodes.assign(entry)
         after = frozenset(self._leaving.get(name, ()))
-        if board.settings.advise and after:
-            self.instead[job.id] = after
-            del self._leaving[name]
+        for each in self._yields.values():
+            if each.is_in_the_way_of(placement):
+                each.takers.add(job.id)
         text = entry.placement = board.text_of(placement, name)
         return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
 
@@ -117,6 +148,10 @@ class Rounds:
         assert state is not None
         state.waiting.pop(entry.uid, None)
         state.placed[entry.uid] = found.bind
+        yield from self.bind_whole(state)
+
+    def bind_whole(self, state: GangState) -> Iterator[Step]:
+        """Bind the pods of a gang that have a place, if there are enough of them."""
         if state.is_whole:
             binds = [bind for bind in state.placed.values() if isinstance(bind, Bind)]
             state.since_ms, state.message = None, ""
@@ -130,19 +165,21 @@ class Rounds:
         while self.owed:
             yield self.owed.popleft()
 
-    def _evicted(self, uid: str, now_ms: int) -> Iterator[Step]:
+    def _evicted(self, run: Running, now_ms: int) -> Iterator[Step]:
         """A pod gives way. One that is bound is stopped, and its owner makes another; one that is not waits again. A
         gang gives way whole."""
         board = self._board
-        entry = board.entries[uid]
-        members = [uid]
-        if (state := board.gang(entry)) is not None:
-            members += [each for each in [*state.placed, *state.bound] if each != uid]
+        members = {run.job.id: run.slots}
+        if (state := board.gang(board.entries[run.job.id])) is not None:
+            running = board.cluster.running
+            members |= {
+                each: running[each].slots for each in [*state.placed, *state.bound] if each in running
+            }
             self.owed = deque(bind for bind in self.owed if bind.uid not in members)
-        for member in members:
-            yield from self._gives_way(board.entries[member], now_ms)
+        for member, slots in members.items():
+            yield from self._gives_way(board.entries[member], slots, now_ms)
 
-    def _gives_way(self, entry: Entry, now_ms: int) -> Iterator[Step]:
+    def _gives_way(self, entry: Entry, slots: tuple[GpuSlot, ...], now_ms: int) -> Iterator[Step]:
         board = self._board
         uid = entry.uid
         state = board.gang(entry)
@@ -157,8 +194,11 @@ class Rounds:
                 board.scheduler.failed_to_start(uid, now_ms)
             board.waits_again(entry, now_ms)
             return
+        if board.settings.advise:
+            self._yields[uid] = _Yield(slots)
+        else:
+            self._leaving.setdefault(entry.node, set()).add(uid)
         board.scheduler.withdraw(uid, now_ms)
-        self._leaving.setdefault(entry.node, set()).add(uid)
         if state is not None:
             state.bound.discard(uid)
         entry.state = State.DONE

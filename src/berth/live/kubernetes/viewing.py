@@ -31,6 +31,8 @@ class GpuUse:
     foreign_milli: int
     for_claims: bool = False
     """Whether it is given through claims alone; what is given away is theirs."""
+    shares: tuple[tuple[int, int], ...] = ()
+    """Milli and MiB that each holder takes."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Waits:
     name: str
     since_s: float
     why: str
+    gpus: int = 0
+    milli: int = 1000
+    mem_mib: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,25 +95,32 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
         for at, gpu in enumerate(view.gpus):
             slot = GpuSlot(row, at)
             free, others = cluster.free_on(slot), cluster.strangers_on(slot)
-            holders = tuple(_named(board.entries[run.job.id]) for run in cluster.jobs_on(slot))
+            runs = tuple(cluster.jobs_on(slot))
+            holders = tuple(_named(board.entries[run.job.id]) for run in runs)
+            shares = tuple((run.share.milli, run.share.mem_mib or card_mib) for run in runs)
             used_mib = card_mib - free.mem_mib if card_mib else 0
             gpus.append(
                 GpuUse(
                     name, gpu.index, view.model.name if view.model else "", 1000 - free.milli, used_mib, card_mib,
-                    holders, others.milli,
+                    holders, others.milli, shares=shares,
                 )
             )  # fmt: skip
-        for gpu, model in view.claim_gpus:
-            share = board.foreign.claimed(name, gpu.device)
+        for part, model in view.claim_gpus:
+            share = board.foreign.claimed(name, part)
             gpus.append(
                 GpuUse(
-                    name, gpu.index, model.name, min(1000, share.milli), min(model.mem_mib, share.mem_mib),
+                    name, part.index, model.name, min(1000, share.milli), min(model.mem_mib, share.mem_mib),
                     model.mem_mib, (), min(1000, share.milli), True,
                 )
             )  # fmt: skip
     reasons = Reasons(board)
     waits = tuple(
-        Waits(_named(entry), max(0.0, (now_ms - entry.submit_ms) / 1000), reasons.of(entry).message)
+        Waits(
+            _named(entry),
+            max(0.0, (now_ms - entry.submit_ms) / 1000),
+            reasons.of(entry).message,
+            *((entry.ask.gpus, entry.ask.milli, entry.ask.mem_mib) if entry.ask else (0, 1000, 0)),
+        )
         for entry in waiting(board.entries.values())[:most_waits]
     )
     return Snapshot(len(board.views), tuple(gpus), waits, len(cluster.running))

@@ -11,16 +11,17 @@ import fcntl
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import LiveError
 from berth.live.local.broker import Broker
-from berth.live.local.cards import Cards, fake_gpus
+from berth.live.local.cards import Card, Cards, fake_gpus
 from berth.live.local.keeping import RECORD_S
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.places import Places, state_folder
-from berth.live.local.runs import Run
+from berth.live.local.runs import Run, boot_id
 from berth.live.local.store import Store, of_meta
 
 __all__ = ["main"]
@@ -37,10 +38,12 @@ def hold_lock(places: Places) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError as error:
-            if not os.path.exists(places.socket) and time.monotonic() < until:
-                time.sleep(0.02)  # one without a socket begins or goes down
+            pid = os.pread(lock, 32, 0).decode().strip() or "unknown"
+            # One without a socket begins or goes down. One that was killed while it started a process leaves the
+            # lock to that process, until it has become its program.
+            if time.monotonic() < until and not (os.path.exists(places.socket) and _lives(pid)):
+                time.sleep(0.02)
                 continue
-            pid = os.read(lock, 32).decode().strip() or "unknown"
             os.close(lock)
             raise LiveError(
                 f"another broker (process {pid}) has the store {places.store}; end it with `berth down`, or name"
@@ -51,6 +54,11 @@ def hold_lock(places: Places) -> int:
     return lock
 
 
+def _lives(pid: str) -> bool:
+    """Whether there is a process of this number."""
+    return pid.isdecimal() and os.path.exists(f"/proc/{pid}")
+
+
 async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
     """Open everything, and serve."""
     store = Store(places.store, tell=lambda text: log("store-mended", what=text))
@@ -59,7 +67,13 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
     if fake:
         os.environ.update(fake_gpus(fake))
         os.environ["BERTH_FAKE_CARD"] = places.fake_card
-    cards = Cards(fake=bool(fake), none=bool(settings.get("no_gpus")) and not fake)
+    cards = Cards(
+        fake=bool(fake),
+        none=bool(settings.get("no_gpus")) and not fake,
+        before=_cards_before(store, settings),
+    )
+    told = [[card.uuid, card.model, card.mem_mib] for card in cards.cards]
+    store.write([of_meta("cards", {"boot": boot_id(), "of": _of_gpus(settings), "cards": told})])
     broker = Broker(
         places,
         store,
@@ -94,8 +108,7 @@ def _settings(options: argparse.Namespace, store: Store, places: Places) -> dict
         settings.pop("no_gpus", None)
     elif options.no_gpus:
         settings.pop("fake_gpus", None)
-    of_gpus = [[values.get(name) for name in ("fake_gpus", "no_gpus")] for values in (before, settings)]
-    if before and of_gpus[0] != of_gpus[1]:
+    if before and _of_gpus(before) != _of_gpus(settings):
         running = [
             entry.id
             for entry in store.live()
@@ -110,6 +123,19 @@ def _settings(options: argparse.Namespace, store: Store, places: Places) -> dict
             os.unlink(places.fake_card)  # it has the cards of before
     store.write([of_meta("settings", settings)])
     return settings
+
+
+def _of_gpus(settings: Mapping[str, Any]) -> list[Any]:
+    """Which GPUs it is a queue of."""
+    return [settings.get(name) for name in ("fake_gpus", "no_gpus")]
+
+
+def _cards_before(store: Store, settings: Mapping[str, Any]) -> list[Card]:
+    """The cards that this queue had since the machine started, so that one that has fallen off the bus is known."""
+    kept = store.meta("cards")
+    if not kept or kept["boot"] != boot_id() or kept["of"] != _of_gpus(settings) or settings.get("no_gpus"):
+        return []
+    return [Card(index, *told) for index, told in enumerate(kept["cards"])]
 
 
 def main() -> None:

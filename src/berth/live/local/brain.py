@@ -90,7 +90,7 @@ class Brain:
     def __init__(self, begin: Mapping[str, Any]) -> None:
         """`begin` names the nodes, the policy and the knowledge. Raises BerthError where there is no such thing."""
         from berth.cluster import Cluster
-        from berth.knowledge import make_knowledge
+        from berth.knowledge import LearnsMemory, make_knowledge
         from berth.live.card_models import card_model
         from berth.model import Node
         from berth.policies import Setting, make_policy
@@ -106,9 +106,13 @@ class Brain:
             )
             for node in begin["nodes"]
         )
-        self._slots = [(row, at) for row, node in enumerate(self._nodes) for at in range(node.gpus)]
+        slots = [(row, at) for row, node in enumerate(self._nodes) for at in range(node.gpus)]
+        listed = [index for node in begin["nodes"] for index in node.get("indices", ())]
+        self._slots = [slot for _, slot in sorted(zip(listed, slots, strict=True))] if listed else slots
         self._place = {slot: at for at, slot in enumerate(self._slots)}
         self._knowledge = make_knowledge(begin["knowledge"])
+        # Asked once: whether an object has all methods of a protocol takes a tenth of a decision.
+        self._learns_memory = self._knowledge if isinstance(self._knowledge, LearnsMemory) else None
         self._policy_name = str(begin["policy"])
         self._policy = make_policy(self._policy_name, Setting(knowledge=self._knowledge))
         self._scheduler = Scheduler(Cluster(self._nodes), self._policy, self._knowledge)
@@ -220,7 +224,6 @@ class Brain:
             self._forget(job_id)
 
     def _ended(self, note: Mapping[str, Any]) -> None:
-        from berth.knowledge import LearnsMemory
         from berth.model import RecordState
 
         job_id, how = str(note["id"]), str(note["how"])
@@ -230,8 +233,8 @@ class Brain:
         state = RecordState.FAILED if how == "exit-unknown" else RecordState(how)
         run = self._scheduler.cluster.running.get(job_id)
         self._scheduler.ended(job_id, state, self._now(note), held_mib=int(note.get("held_mib") or 0))
-        if run is not None and note.get("peak_mib") and isinstance(self._knowledge, LearnsMemory):
-            self._knowledge.measured(run.job, int(note["peak_mib"]))
+        if run is not None and note.get("peak_mib") and self._learns_memory is not None:
+            self._learns_memory.measured(run.job, int(note["peak_mib"]))
         if self._scheduler.waits(job_id):  # the broker says whether it waits, and what it asks for then
             self._scheduler.withdraw(job_id, self._now(note))
 
@@ -244,12 +247,11 @@ class Brain:
         """A profile was recorded from life."""
         from pathlib import Path
 
-        from berth.knowledge import LearnsMemory
         from berth.profiles import SHARED, read_profile
 
         profile = read_profile(Path(note["path"]))
-        if isinstance(self._knowledge, LearnsMemory) and profile.kind != SHARED:
-            self._knowledge.recorded(profile)
+        if self._learns_memory is not None and profile.kind != SHARED:
+            self._learns_memory.recorded(profile)
 
     def _strangers(self, note: Mapping[str, Any]) -> None:
         from berth.model import GpuSlot

@@ -114,6 +114,8 @@ class Broker:
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
         self.export_trouble = ""
         """Why no metrics are served."""
+        self.drained: frozenset[int] = frozenset(store.meta("drained", []))
+        """The GPUs on which nothing new starts, because an operator said so; kept over restarts."""
 
     # The clock
 
@@ -409,6 +411,13 @@ class Broker:
         await self.commits.ask([of_meta(*each) for each in kept])
         await self.note_policy()
 
+    async def drain(self, drained: frozenset[int]) -> None:
+        """Start nothing new on these GPUs; what runs there goes on."""
+        await self.commits.ask([of_meta("drained", sorted(drained))])
+        self.drained = drained
+        self.watch.tell()
+        self.act()
+
     async def note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""
         policies = list(self.store.meta("policies", []))
@@ -444,9 +453,9 @@ class Broker:
         try:
             self.numbers.reserve(self.book.next_number)
         except OSError as error:
-            raise StoreError(
-                f"{self.places.numbers} cannot be written ({error.strerror}); free some room on its disk"
-            ) from error
+            why = f"{self.places.numbers} cannot be written ({error.strerror}); free some room on its disk"
+            self.commits.doubt(full := StoreError(why))
+            raise full from error
 
     @property
     def just_finished(self) -> dict[str, Entry]:

@@ -33,6 +33,7 @@ class Card:
     """One GPU."""
 
     index: int
+    """Its place among the GPUs of the queue: NVML's number, unless GPUs were lost before the queue first started."""
     uuid: str
     model: str
     mem_mib: int
@@ -136,8 +137,10 @@ class _Use(ctypes.Structure):
 class Cards:
     """NVML, asked now and then; the fake one where `fake` is given."""
 
-    def __init__(self, *, fake: bool = False, none: bool = False) -> None:
-        """LiveError where NVML does not answer; with `none` there is no GPU and nobody is asked."""
+    def __init__(self, *, fake: bool = False, none: bool = False, before: Iterable[Card] = ()) -> None:
+        """LiveError where NVML does not answer; with `none` there is no GPU and nobody is asked. `before` are the cards
+        that the queue had when the machine was the same: each keeps its index, and one that is not there any more is
+        lost."""
         self.fake = fake
         self.cards: tuple[Card, ...] = ()
         self._since_us: dict[int, int] = {}
@@ -151,12 +154,17 @@ class Cards:
             raise LiveError(
                 f"the GPUs cannot be told: {error}. Without GPUs: berth up --no-gpus; to try it: --fake-gpus 4xA100-80G"
             ) from error
-        self._handles = {}
+        self._handles: dict[int, ctypes.c_void_p] = {}
+        cards = list(before)
+        places = {card.uuid: card.index for card in cards}
         for gpu in found:
             handle = ctypes.c_void_p()
             self._nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
-            self._handles[gpu.index] = handle
-        self.cards = tuple(Card(gpu.index, gpu.uuid, self._name(gpu.index), gpu.mem_mib) for gpu in found)
+            at = places.get(gpu.uuid, len(cards))
+            self._handles[at] = handle
+            if at == len(cards):
+                cards.append(Card(at, gpu.uuid, self._name(handle), gpu.mem_mib))
+        self.cards = tuple(cards)
 
     def minor(self, index: int) -> int:
         """The number of a GPU's /dev/nvidiaN; its index where NVML does not tell."""
@@ -167,28 +175,29 @@ class Cards:
 
     def nodes(self, limits: Limits) -> list[dict[str, Any]]:
         """This machine as nodes, one for each kind of card."""
-        groups: dict[tuple[str, int], int] = {}
+        groups: dict[tuple[str, int], list[int]] = {}
         for card in self.cards:
-            groups[card.model, card.mem_mib] = groups.get((card.model, card.mem_mib), 0) + 1
+            groups.setdefault((card.model, card.mem_mib), []).append(card.index)
         host = socket.gethostname().partition(".")[0] or "here"
         one = len(groups) <= 1
         nodes = [
             {
-                "name": host if at == 0 else f"{host}-{at}", "gpus": count, "model": model, "card_mib": mib,
+                "name": host if at == 0 else f"{host}-{at}", "gpus": len(those), "model": model, "card_mib": mib,
                 "cpu_milli": limits.cpu_milli if one else None, "mem_mib": limits.mem_mib if one else None,
+                "indices": those,
             }
-            for at, ((model, mib), count) in enumerate(groups.items())
+            for at, ((model, mib), those) in enumerate(groups.items())
         ] or [{
             "name": host, "gpus": 0, "model": "", "card_mib": 0, "cpu_milli": limits.cpu_milli,
             "mem_mib": limits.mem_mib,
         }]  # fmt: skip
         return nodes
 
-    def _name(self, index: int) -> str:
+    def _name(self, handle: ctypes.c_void_p) -> str:
         if self.fake:
             return os.environ.get("BERTH_FAKE_MODEL", "fake")
         text = ctypes.create_string_buffer(96)
-        self._nvml.nvmlDeviceGetName(self._handles[index], text, 96)
+        self._nvml.nvmlDeviceGetName(handle, text, 96)
         return text.value.decode(errors="replace")
 
     def look(self, run_of: Callable[[int], str]) -> tuple[Look, ...]:
@@ -197,8 +206,8 @@ class Cards:
         return tuple(self._look(card, run_of, promised.get(_plain(card.uuid), ())) for card in self.cards)
 
     def _look(self, card: Card, run_of: Callable[[int], str], promised: Iterable[Promised]) -> Look:
-        handle, memory = self._handles[card.index], _Memory()
-        if self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) in _LOST:
+        handle, memory = self._handles.get(card.index), _Memory()
+        if handle is None or self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) in _LOST:
             return Look(card.index, 0, None, (), lost=True, partitions=tuple(promised))
         use = _Use()
         asked = getattr(self._nvml, "nvmlDeviceGetUtilizationRates", None)

@@ -293,6 +293,26 @@ def _policy(values: Parsed, operands: list[str]) -> int:
     return 0
 
 
+def _drain(on: bool, values: Parsed, operands: list[str]) -> int:
+    if not on and not operands:
+        raise LiveError("berth undrain: name GPUs by their numbers, as `berth status` shows them")
+    for word in operands:
+        if not word.isdigit():
+            raise LiveError(f"GPU '{word}'; expected its number, as `berth status` shows it")
+    answer = _ask({"do": "drain", "gpus": [int(word) for word in operands], "on": on})
+    if values.get("json"):
+        _print_json({key: answer[key] for key in ("drained", "busy")})
+        return 0
+    drained, busy = answer["drained"], answer["busy"]
+    assert isinstance(drained, list)
+    assert isinstance(busy, list)
+    if not drained:
+        print("no GPU is drained")
+    for index in drained:
+        print(f"GPU {index}: drained{', its jobs go on until they end' if index in busy else ''}")
+    return 0
+
+
 # Up and down
 
 
@@ -352,6 +372,8 @@ _DO: dict[str, Callable[[Parsed, list[str]], int]] = {
     "wait": _wait,
     "why": _why,
     "policy": _policy,
+    "drain": partial(_drain, True),
+    "undrain": partial(_drain, False),
     "up": _up,
     "down": _down,
     "status": _status,

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from berth.errors import StoreError
-from berth.live.local.store import Statement, Store
+from berth.live.local.store import Statement, Store, of_meta
 
 __all__ = ["Commits"]
 
 GATHER_S = 0.002
 RETRY_S = 1.0
+ROOM = [of_meta("room", "x" * 16_384), of_meta("room", "")]
+"""Written where nothing else is, to find out whether the store can be written again."""
 
 
 class Commits:
@@ -49,6 +51,11 @@ class Commits:
 
     def wake(self) -> None:
         """There is something to write."""
+        self._due.set()
+
+    def doubt(self, error: StoreError) -> None:
+        """Something beside the store cannot be written: tell it until the store can be."""
+        self.broken = str(error)
         self._due.set()
 
     async def ask(self, statements: Sequence[Statement]) -> None:
@@ -95,12 +102,12 @@ class Commits:
         self._then.append(then)
         must = self._unwritten
         error: StoreError | None = None
-        if must or asked:
+        if must or asked or self.broken:
             every = [*must, *(statement for statements, _ in asked for statement in statements)]
-            error = await loop.run_in_executor(self._thread, self._attempt, every)
+            error = await loop.run_in_executor(self._thread, self._attempt, every or ROOM)
             refused = [error] * len(asked)
-            if error is not None and asked:
-                error = await loop.run_in_executor(self._thread, self._attempt, must) if must else None
+            if error is not None and asked:  # for want of room, or because of what was asked for?
+                error = await loop.run_in_executor(self._thread, self._attempt, must or ROOM)
                 if error is None and len(asked) > 1:  # one that cannot be written refuses no other
                     refused = [
                         await loop.run_in_executor(self._thread, self._attempt, statements)

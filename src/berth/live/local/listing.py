@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from berth.errors import LiveError
 from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
 from berth.live.local.protocol import VERSION, Caller, Message
-from berth.live.local.tables import gpus_text, mib, queue_lines, span
+from berth.live.local.tables import HEAD, gpus_text, mib, queue_lines, queue_sizes, span
 from berth.live.local.telling import for_brain
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Listing"]
 
 MOST_ENDED = 1000
+ROWS = 500
+"""Of a listing are made at a time."""
 MOST_REASONS = 50
 """Waiting jobs of a listing that the brain is asked about."""
 
@@ -62,25 +64,30 @@ class Listing:
         looks = {look.index: look for look in broker.watch.looks}
         found = []
         for card in broker.cards.cards:
+            look = looks.get(card.index)
+            uses = look.runs if look else {}
             tenants = [
                 {
                     "id": job.id, "user": job.user, "name": _name(job), "milli": job.share[0],
                     "mem_mib": job.share[1] or card.mem_mib, "state": job.state, "since_ms": job.start_ms,
+                    **dict(zip(("use_pct", "used_mib"), uses.get(f"{job.id}-{job.start}", (None, None)), strict=True)),
                 }
                 for job in broker.book.active.values()
                 if card.index in job.slots
             ]  # fmt: skip
-            look = looks.get(card.index)
             found.append({
                 "index": card.index, "uuid": card.uuid, "model": card.model, "mem_mib": card.mem_mib,
                 "used_mib": look.used_mib if look else None, "use_pct": look.use_pct if look else None,
-                "lost": bool(look and look.lost), "tenants": tenants,
+                "lost": bool(look and look.lost), "drained": card.index in broker.drained, "tenants": tenants,
                 "strangers": [
                     {"pid": each.pid, "mem_mib": each.mem_mib, "command": each.command}
                     for each in (look.strangers if look else ())
                 ],
                 "partitions": [
-                    {"name": each.name, "mem_mib": each.mem_mib, "core_pct": each.core_pct}
+                    {
+                        "name": each.name, "mem_mib": each.mem_mib, "core_pct": each.core_pct,
+                        "processes": len(each.pids),
+                    }
                     for each in (look.partitions if look else ())
                 ],
             })  # fmt: skip
@@ -111,11 +118,26 @@ class Listing:
         rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
         return {"columns": _COLUMNS, "rows": rows, "note": self.note()}
 
-    def _table(self, listed: Iterable[Entry], reasons: Mapping[str, str]) -> str:
-        """The jobs as text: made here, because 10,000 rows cost a client more to read than to be told as they look."""
+    def _table(self, listed: Sequence[Entry], reasons: Mapping[str, str]) -> str:
+        """The jobs as text: made here, because 10,000 rows cost a client more to read than to be told as they look. A
+        part at a time, because the memory that small texts have taken is not given back."""
         now_ms = self._broker.now_ms()
         kinds: dict[int, tuple[str, str, str]] = {}
-        cells = []
+        parts = [listed[at : at + ROWS] for at in range(0, len(listed), ROWS)]
+        sizes: list[int] = queue_sizes([])
+        for part in parts:
+            sizes = queue_sizes(self._cells(part, reasons, kinds, now_ms), sizes)
+        return queue_lines([HEAD], sizes) + "".join(
+            [queue_lines(self._cells(part, reasons, kinds, now_ms), sizes) for part in parts]
+        )
+
+    def _cells(
+        self,
+        listed: Iterable[Entry],
+        reasons: Mapping[str, str],
+        kinds: dict[int, tuple[str, str, str]],
+        now_ms: int,
+    ) -> Iterator[tuple[str, ...]]:
         for entry in listed:
             request, state = entry.request, entry.state
             kind = kinds.get(id(request))
@@ -138,8 +160,7 @@ class Listing:
             if entry.attempt > 1 and not entry.end_ms:
                 where = f"{where} (attempt {entry.attempt})"
             took = span((entry.end_ms or now_ms) - began_ms)
-            cells.append((entry.id, entry.user, name, state, gpus, memory, took, where))
-        return queue_lines(cells)
+            yield entry.id, entry.user, name, state, gpus, memory, took, where
 
     def note(self) -> str:
         """What keeps everything from starting; empty where nothing does."""
@@ -203,7 +224,8 @@ class Listing:
                 "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
                 "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
                 "queued_ms": entry.queued_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
-                "attempt": entry.attempt, "exit_code": entry.exit_code, "slots": list(entry.slots),
+                "attempt": entry.attempt, "start": entry.start, "exit_code": entry.exit_code,
+                "slots": list(entry.slots),
                 "share": list(entry.share), "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "output": output, "error": request.error, "attempts": broker.store.attempts(entry.id),
             })  # fmt: skip

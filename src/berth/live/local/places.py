@@ -7,7 +7,7 @@ import stat
 
 from berth.errors import LiveError
 
-__all__ = ["Places", "check_metrics", "find_socket", "state_folder"]
+__all__ = ["Places", "check_metrics", "find_socket", "queue_folder", "state_folder"]
 
 LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path, without the zero that ends it (unix(7))."""
@@ -34,6 +34,11 @@ def find_socket() -> str:
     if "BERTH_STATE" in os.environ or os.path.exists(own) or not os.path.exists(SYSTEM_SOCKET):
         return own
     return SYSTEM_SOCKET
+
+
+def queue_folder() -> str:
+    """The state folder of the queue that a client talks to: its own, or that of the machine."""
+    return SYSTEM_STATE if find_socket() == SYSTEM_SOCKET else state_folder()
 
 
 def check_metrics(where: str) -> None:

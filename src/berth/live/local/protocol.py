@@ -56,9 +56,10 @@ def decoded(line: bytes) -> Message:
 class Connection:
     """A client's side of one connection."""
 
-    def __init__(self, path: str) -> None:
-        """LiveError where no broker listens there."""
+    def __init__(self, path: str, timeout_s: float | None = None) -> None:
+        """LiveError where no broker listens there; with `timeout_s`, also where one does not answer in time."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
         try:
             self._socket.connect(path)
         except OSError as error:

@@ -139,7 +139,6 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
             gpus = len(pins)
         if gpus > len(pins):
             raise LiveError(f"--gpus {gpus} and only {len(pins)} GPUs named by --gpu; name as many")
-    grace = _float(values, "grace", 10.0)
     name = str(values.get("name", ""))
     if len(name) > LONGEST_NAME or "\n" in name:
         raise LiveError(f"--name has {len(name)} characters; at most {LONGEST_NAME} in one line")
@@ -157,7 +156,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         pins=pins,
         time_limit_ms=duration_ms(str(values["time"]), "--time") if "time" in values else None,
         estimate_ms=duration_ms(str(values["estimate"]), "--estimate") if "estimate" in values else None,
-        grace_ms=round(grace * 1000),
+        grace_ms=_grace_ms(str(values.get("grace", "10"))),
         retries=_number(values, "retries", 0, 1000, 3),
         rerun=bool(values.get("rerun")),
         after=_after(values),
@@ -328,6 +327,13 @@ def _float(values: Mapping[str, Any], key: str, otherwise: float) -> float:
     if not 0 <= number <= 1e6:
         raise LiveError(f"--{key} '{text}'; expected a number from 0")
     return number
+
+
+def _grace_ms(text: str) -> int:
+    """Milliseconds of `10`, which are seconds, or of `10s`, `1m`."""
+    if _PLAIN.fullmatch(text):
+        return duration_ms(text, "--grace")
+    return round(_float({"grace": text}, "grace", 10.0) * 1000)
 
 
 def duration_ms(text: str, flag: str = "--time") -> int:

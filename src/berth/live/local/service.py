@@ -343,6 +343,21 @@ class Service:
             "brain": broker.link.state, "trouble": broker.link.trouble,
         }  # fmt: skip
 
+    async def do_drain(self, message: Message, caller: Caller) -> Message:
+        """Start nothing new on GPUs, or with `on` false, start there again; without `gpus`, say which are drained."""
+        broker = self._broker
+        if message.get("gpus"):
+            self._operator(caller)
+            there = {card.index for card in broker.cards.cards}
+            named = {int(each) for each in message["gpus"]}
+            if unknown := named - there:
+                raise LiveError(
+                    f"there is no GPU {min(unknown)}; there are {', '.join(map(str, sorted(there))) or 'none'}"
+                )
+            await broker.drain(broker.drained | named if message.get("on", True) else broker.drained - named)
+        busy = {index for entry in broker.book.active.values() for index in entry.slots}
+        return {"drained": sorted(broker.drained), "busy": sorted(broker.drained & busy)}
+
     async def do_down(self, message: Message, caller: Caller) -> Message:
         """Stop the queue."""
         self._operator(caller)

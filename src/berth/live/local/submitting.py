@@ -14,7 +14,7 @@ from berth.live.local.words import COMMANDS, SUBMIT, Command, Parsed, parse
 
 __all__ = ["submit"]
 
-BATCH = 500
+BATCH = 100
 """Jobs of `submit -` in one message, and so in one commit."""
 
 Message = dict[str, object]

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "moment",
     "printable",
     "queue_lines",
+    "queue_sizes",
     "span",
     "status_lines",
     "why_lines",
@@ -76,13 +77,16 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def queue_lines(jobs: Iterable[tuple[str, ...]]) -> str:
-    """The queue as a table: `berth queue`. Each job has a cell for each column."""
-    cells = [HEAD, *jobs]
-    columns = list(zip(*cells, strict=True))[:7]
-    sizes = [max(map(len, column)) for column in columns]
+def queue_sizes(jobs: Iterable[tuple[str, ...]], sizes: Sequence[int] = ()) -> list[int]:
+    """How wide each column but the last must be for these jobs, where `sizes` are those for others."""
+    columns = list(zip(HEAD, *jobs, strict=True))[:7]
+    return [max(least, *map(len, column)) for least, column in zip(sizes or [0] * 7, columns, strict=True)]
+
+
+def queue_lines(jobs: Iterable[tuple[str, ...]], sizes: Sequence[int]) -> str:
+    """Lines of the queue as a table, `berth queue`. Each job has a cell for each column."""
     form = "  ".join([*(f"%-{size}s" for size in sizes[:4]), *(f"%{size}s" for size in sizes[4:]), "%s"])
-    return "\n".join([printable((form % row).rstrip()) for row in cells]) + "\n"
+    return "".join([f"{printable((form % row).rstrip())}\n" for row in jobs])
 
 
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
@@ -102,7 +106,7 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
     lines += [f"trouble: {text}" for text in answer["trouble"]]
     for gpu in answer["gpus"]:
         used = "unknown" if gpu["used_mib"] is None else mib(gpu["used_mib"])
-        lost = ", LOST" if gpu["lost"] else ""
+        lost = ", LOST" if gpu["lost"] else ", drained" if gpu["drained"] else ""
         lines.append(f"GPU {gpu['index']}: {gpu['model']}, {used} of {mib(gpu['mem_mib'])} in use{lost}")
         for tenant in gpu["tenants"]:
             ran = f" for {span(now_ms - tenant['since_ms'])}" if tenant["since_ms"] else ""
@@ -226,10 +230,17 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
         gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
         held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
         held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
-        held += [f"partition {each['name']} of no job {mib(each['mem_mib'])}" for each in gpu["partitions"]]
-        by = f"; held by {', '.join(held)}" if held else ""
+        held += [_partition(each) for each in gpu["partitions"]]
+        by = "; drained" if gpu.get("drained") else ""
+        by += f"; held by {', '.join(held)}" if held else ""
         score = f"left over {candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
         lines.append(
             f"  GPU {candidate['gpu']}: {'; '.join(candidate['lacking']) or 'has room, ' + score}{by}"
         )
     return lines
+
+
+def _partition(each: dict[str, Any]) -> str:
+    """A partition of no job, and how to be rid of one that nothing uses."""
+    told = f"partition {each['name']} of no job {mib(each['mem_mib'])}"
+    return told if each["processes"] else f"{told} (nothing uses it; berth partition remove {each['name']})"

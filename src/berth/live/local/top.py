@@ -53,11 +53,15 @@ class Tile(Static):
         text.append(f"{gpu['model']} {mib(total)}", "grey70")
         if gpu["lost"]:
             text.append("  LOST", "bold red")
+        elif gpu["drained"]:
+            text.append("  drained", "bold yellow")
         colours = ("cyan", "blue", "green", "bright_cyan", "bright_blue")
         strangers = sum(each["mem_mib"] for each in (*gpu["strangers"], *gpu["partitions"]))
         given = [(each["mem_mib"] / total, colours[at % 5]) for at, each in enumerate(gpu["tenants"])]
         text.append("\ngiven  ").append_text(bar([*given, (strangers / total, "red")], 30))
         text.append(f" {mib(sum(each['mem_mib'] for each in gpu['tenants']))}")
+        if strangers:
+            text.append(f", {mib(strangers)} of no job")
         used = gpu["used_mib"]
         if used is not None:
             text.append("\nin use ").append_text(bar([(used / total, "yellow")], 30))

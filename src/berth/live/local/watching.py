@@ -96,12 +96,15 @@ class Watch:
         if not broker.link.ready:
             return
         changed = []
-        for look in self.looks:
-            milli, mem_mib = look.taken
-            mem_mib = min(mem_mib, broker.cards.cards[look.index].mem_mib)
-            if self._told.get(look.index, (0, 0)) != (milli, mem_mib):
-                self._told[look.index] = (milli, mem_mib)
-                changed.append((look.index, milli, mem_mib))
+        taken = {look.index: look.taken for look in self.looks}
+        for card in broker.cards.cards:
+            milli, mem_mib = (
+                (1000, card.mem_mib) if card.index in broker.drained else taken.get(card.index, (0, 0))
+            )
+            mem_mib = min(mem_mib, card.mem_mib)
+            if self._told.get(card.index, (0, 0)) != (milli, mem_mib):
+                self._told[card.index] = (milli, mem_mib)
+                changed.append((card.index, milli, mem_mib))
         if changed:
             broker.book.notes.append({"note": "strangers", "slots": changed})
             broker.deciding.offer_again()

@@ -55,32 +55,32 @@ JSON = Flag("--json", "", "Print JSON on standard output, and nothing else.")
 ALL_USERS = Flag("--all-users", "", "Of all users; by default your own.")
 
 SUBMIT = (
-    Flag("--gpus", "N", "GPUs: a number, or a part of one such as 0.5; 0 for a job of the CPU alone."),
+    Flag("--gpus", "N", "Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job."),
     Flag("--mem", "SIZE", "GPU memory on each GPU, such as 8G; enforced."),
-    Flag("--core-pct", "PCT", "Per cent of the GPU's compute time, at most; enforced."),
-    Flag("--exclusive", "", "Have its GPUs for itself."),
-    Flag("--gpu", "LIST", "Run on these GPUs only, by index, such as 0,1."),
-    Flag("--cpus", "N", "CPU cores that it counts for."),
-    Flag("--host-mem", "SIZE", "Memory of the machine that it counts for, such as 16G."),
+    Flag("--core-pct", "PCT", "At most this percentage of the GPU's compute time; enforced."),
+    Flag("--exclusive", "", "Share its GPUs with no other job."),
+    Flag("--gpu", "LIST", "Run only on these GPUs, by index, such as 0,1."),
+    Flag("--cpus", "N", "CPU cores to reserve."),
+    Flag("--host-mem", "SIZE", "Host memory to reserve, such as 16G."),
     Flag("--time", "LIMIT", "Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s."),
-    Flag("--grace", "S", "Seconds between SIGTERM and SIGKILL; 10 by default."),
+    Flag("--grace", "S", "Time between SIGTERM and SIGKILL, in seconds or as 1m; 10 by default."),
     Flag("--array", "LIST", "One job for each number, such as 1-10, 0-8:2 or 1,5,7; %N runs at most N at a time."),
     Flag(
         "--param", "NAME=V1,V2", "One job for each value, {NAME} in the command; several make the product.",
         repeats=True,
     ),
     Flag("--after", "KIND:ID", "Wait for a job: ok:ID, fail:ID or any:ID; several with commas."),
-    Flag("--begin", "TIME", "Not before then: 2026-11-22T18:00, 18:00, now+2h."),
-    Flag("--name", "NAME", "What to call it."),
-    Flag("--comment", "TEXT", "A note, kept in the history."),
-    Flag("--priority", "N", "Higher goes first."),
-    Flag("--profile", "NAME", "The application whose profile it has; by default its name and command."),
-    Flag("--retries", "N", "Run it again at most N times after it ran out of GPU memory; 3 by default."),
-    Flag("--rerun", "", "Run it again if its exit cannot be known or the machine restarted."),
-    Flag("--output", "FILE", "Where its output goes; %j is its id, %a its array index."),
-    Flag("--error", "FILE", "Where its errors go; by default with its output."),
-    Flag("--chdir", "DIR", "Run it in this folder; by default the current one."),
-    Flag("--estimate", "TIME", "How long it is expected to run, for policies that heed it."),
+    Flag("--begin", "TIME", "Do not start before this time: 2026-11-22T18:00, 18:00, now+2h."),
+    Flag("--name", "NAME", "Name of the job."),
+    Flag("--comment", "TEXT", "Note, kept in the history."),
+    Flag("--priority", "N", "Priority; higher goes first."),
+    Flag("--profile", "NAME", "Application profile to use; by default found by its name and command."),
+    Flag("--retries", "N", "Run again at most N times after running out of GPU memory; 3 by default."),
+    Flag("--rerun", "", "Run again if its exit cannot be known or the machine restarted."),
+    Flag("--output", "FILE", "File for standard output; %j is the job's id, %a its array index."),
+    Flag("--error", "FILE", "File for standard error; by default the same as standard output."),
+    Flag("--chdir", "DIR", "Folder to run in; by default the current one."),
+    Flag("--estimate", "TIME", "Expected run time, for policies that use it."),
 )  # fmt: skip
 
 EDITABLE = (
@@ -105,7 +105,7 @@ EDITABLE = (
 
 _EDIT = (
     *(flag for flag in SUBMIT if flag.key in EDITABLE),
-    Flag("--array", "%N", "Run at most N tasks of the array at a time."),
+    Flag("--array", "%N", "Run at most N array tasks at a time."),
 )
 
 COMMANDS = {
@@ -113,61 +113,64 @@ COMMANDS = {
     for command in (
         Command(
             "submit",
-            "Queue a job on this machine: a command, a script with #BERTH lines, or - for one job a line of standard"
+            "Queue a job on this machine: a command, a script with #BERTH lines, or - for one job per line of standard"
             " input.",
             "COMMAND",
             (*SUBMIT, JSON),
             ordered=True,
         ),
-        Command("queue", "List the jobs that wait and run.", "[ID]", (
-            Flag("--user", "NAME", "Of this user only."),
-            Flag("--state", "LIST", "In these states only, such as waiting,running."),
-            Flag("--ended", "", "Also those that ended last."),
+        Command("queue", "List waiting and running jobs.", "[ID]", (
+            Flag("--user", "NAME", "Only this user's jobs."),
+            Flag("--state", "LIST", "Only jobs in these states, such as waiting,running."),
+            Flag("--ended", "", "Also list jobs that ended recently."),
             Flag("--limit", "N", "At most N jobs."),
             JSON,
         )),
-        Command("logs", "Print what a job has written.", "ID", (
-            Flag("--follow", "", "Go on until it ends.", short="-f"),
-            Flag("--error", "", "What it wrote to its error file."),
-            Flag("--lines", "N", "The last N lines only.", short="-n"),
-            Flag("--attempt", "N", "Of this attempt; by default the last."),
+        Command("logs", "Print a job's output.", "ID", (
+            Flag("--follow", "", "Follow the output until the job ends.", short="-f"),
+            Flag("--error", "", "Print standard error instead."),
+            Flag("--lines", "N", "Print only the last N lines.", short="-n"),
+            Flag("--attempt", "N", "Attempt number; by default the last."),
             JSON,
         )),
         Command("wait", "Wait until jobs have ended; the exit status is the first that is not 0.", "[ID]", (
-            Flag("--all", "", "All of your jobs."),
+            Flag("--all", "", "Select all of your jobs."),
             Flag("--timeout", "S", "Give up after S seconds, with status 124."),
             JSON,
         )),
-        Command("cancel", "End jobs: one that runs gets SIGTERM, and SIGKILL after its grace.", "[ID]", (
-            Flag("--all", "", "All of your jobs."), JSON,
+        Command("cancel", "Cancel jobs: a running one gets SIGTERM, then SIGKILL after its grace period.", "[ID]", (
+            Flag("--all", "", "Select all of your jobs."), JSON,
         )),
         Command("hold", "Keep waiting jobs from starting.", "ID", (JSON,)),
         Command("release", "Let held jobs start again.", "ID", (JSON,)),
         Command(
             "edit",
-            "Change a waiting job; of a running one the time limit, grace, retries, name or comment.",
+            "Change a waiting job, or the time limit, grace period, retries, name or comment of a running one.",
             "ID",
             (*_EDIT, JSON),
         ),
-        Command("requeue", "Stop a running job, or take one that has ended, and queue it again.", "ID", (JSON,)),
-        Command("why", "Say why a job waits: policy, candidates, what stands in its way, since when.", "ID", (JSON,)),
-        Command("policy", "Say or change the policy that decides; no job stops.", "[NAME]", (
-            Flag("--knowledge", "KIND", "What is believed of jobs: history, user, or your own."), JSON,
+        Command("requeue", "Queue a running or ended job again; a running one is stopped first.", "ID", (JSON,)),
+        Command("why", "Explain why a job waits: policy, candidates, obstacles, since when.", "ID", (JSON,)),
+        Command("policy", "Show or change the policy; no job stops.", "[NAME]", (
+            Flag("--knowledge", "KIND", "Source of beliefs about jobs: history, user, or your own."), JSON,
         )),
+        Command("drain", "Start no job on these GPUs; what runs there goes on. Without a GPU, say which are drained.",
+                "[GPU]", (JSON,)),
+        Command("undrain", "Start jobs on these GPUs again.", "GPU", (JSON,)),
         Command("up", "Start the queue of this machine.", "", (
-            Flag("--policy", "NAME", "The policy that decides; kept for the next start."),
-            Flag("--knowledge", "KIND", "What is believed of jobs: history, user, or your own."),
+            Flag("--policy", "NAME", "Policy to decide by; kept for the next start."),
+            Flag("--knowledge", "KIND", "Source of beliefs about jobs: history, user, or your own."),
             Flag("--fake-gpus", "NxMODEL-SIZE", "Run on fake GPUs, such as 4xA100-80G."),
-            Flag("--no-gpus", "", "Run jobs of the CPU alone."),
+            Flag("--no-gpus", "", "Run CPU-only jobs."),
             Flag("--cpus", "N", "CPU cores for jobs; by default all."),
             Flag("--metrics", "PORT|PATH", "Serve Prometheus metrics on a port of 127.0.0.1, or on a Unix socket."),
-            Flag("--foreground", "", "Stay, and log to standard error."),
+            Flag("--foreground", "", "Stay in the foreground, and log to standard error."),
             JSON,
         )),
-        Command("down", "Stop the queue; jobs that run go on, and are found again by the next `berth up`.", "", (
+        Command("down", "Stop the queue; running jobs continue, and the next `berth up` finds them.", "", (
             Flag("--cancel", "", "End all running jobs first."), JSON,
         )),
-        Command("status", "Say whether the queue is up, which policy decides, and what the GPUs hold.", "", (JSON,)),
+        Command("status", "Show whether the queue is up, its policy, and what the GPUs hold.", "", (JSON,)),
     )
 }  # fmt: skip
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import LEFT_OUT
 from berth.live.slurm.requests import Cards
+from berth.live.slurm.rest import started_by
 
 __all__ = ["OLDEST", "Fault", "Site", "faults"]
 
 OLDEST = (22, 5)
 """The first Slurm with shards."""
+TESTED = (22, 5)
+"""The last Slurm that berth was run on."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 MOST_SKEW_S = 5.0
 LEAST_JOB_AGE_S = 60
@@ -73,10 +76,14 @@ def faults(site: Site, cards: Cards) -> list[Fault]:
 
 def _of_slurm(site: Site) -> Iterator[Fault]:
     get = site.configuration.get
-    version = _VERSION.match(get("SLURM_VERSION", ""))
-    if version is None or (int(version[1]), int(version[2])) < OLDEST:
-        told = get("SLURM_VERSION", "of no version")
+    version, told = _version(site), get("SLURM_VERSION", "of no version")
+    if version is None or version < OLDEST:
         yield Fault(f"Slurm is {told}; shards came with 22.05", "update Slurm to 22.05 or later")
+    elif version > TESTED:
+        yield Fault(
+            f"Slurm is {told}; berth was run on 22.05, and knows later ones from their documents",
+            "try `place` on a test partition first, and see docs/compatibility.md", stops=False,
+        )  # fmt: skip
     types = get("GresTypes", "").split(",")
     missing = [name for name in ("gpu", "shard") if name not in types]
     if missing:
@@ -123,6 +130,11 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
                 f"slurm.conf: {name}=0, or accept that held jobs ignore it",
                 stops=False,
             )
+
+
+def _version(site: Site) -> tuple[int, int] | None:
+    found = _VERSION.match(site.configuration.get("SLURM_VERSION", ""))
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _of_lua(site: Site) -> Iterator[Fault]:
@@ -220,7 +232,7 @@ def _of_talking(site: Site) -> Iterator[Fault]:
             "run an NTP client, such as chrony, on both", stops=False,
         )  # fmt: skip
     if site.rest:
-        yield Fault(site.rest, "slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:SOCKET", stops=False)
+        yield Fault(site.rest, started_by(_version(site)), stops=False)
     if site.rest is not None:
         left_s = _expires_s(site.token) - site.now_s
         if not site.token or left_s < 0:

@@ -87,21 +87,27 @@ class Claim:
     """One berth's right to place on the nodes of some partitions."""
 
     def __init__(
-        self, controller: Controller, owner: str, partitions: Set[str], lasts_s: float, *,
+        self, controller: Controller, owner: str, partitions: Set[str], lasts_s: float, *, qos: Set[str] = frozenset(),
         clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        """`partitions` is empty for all nodes; a claim that is not renewed ends after `lasts_s`."""
-        self._controller, self._owner, self._partitions, self._lasts_s = (
-            controller,
-            owner,
-            partitions,
-            lasts_s,
-        )
+        """On the nodes of these partitions and of those that take jobs of these QoS; of neither: on all nodes. A claim
+        that is not renewed ends after `lasts_s`."""
+        self._controller, self._owner, self._lasts_s = controller, owner, lasts_s
+        self._named, self._qos = partitions, qos
+        self._partitions = partitions
         self._clock, self._sleep = clock, sleep
         self._until_s = 0.0
 
     def take(self) -> Claimant | None:
         """Take the right to place; returns the berth that already has it, or None. LiveError if Slurm refuses it."""
+        if self._qos:
+            takes = {each.name for each in self._controller.partitions() if each.takes(self._qos)}
+            self._partitions = self._named | takes
+            if not self._partitions:
+                raise LiveError(
+                    f"no partition takes jobs of the QoS {', '.join(sorted(self._qos))}; see AllowQos and DenyQos in"
+                    " scontrol show partition, or name others with --qos"
+                )
         nodes = self._controller.nodes()
         if (other := self.other(nodes)) is not None:
             return other

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from berth.errors import LiveError
+from berth.history.values.gres import same_gres
 from berth.live.slurm.jobs import SlurmJob, Told, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
 
@@ -238,7 +239,7 @@ class Controller:
         return {
             job.id: f"its GPUs were changed before its release: {job.tres_per_node or 'none'}"
             for job in there
-            if job.id in wanted and job.waits and job.tres_per_node != wanted[job.id]
+            if job.id in wanted and job.waits and not same_gres(job.tres_per_node, wanted[job.id])
         }
 
     def _tell(self, asked: Sequence[tuple[str, str]]) -> dict[str, str]:

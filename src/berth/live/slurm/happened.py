@@ -64,6 +64,8 @@ class Happened:
         self._logged: Logged | None = None
         self.told = Told()
         """The jobs whose ends were taken in."""
+        self._ends = Ends()
+        """What `ended` has told since `started` was called last: after an exception in between it is told again."""
         self._runs: dict[str, SlurmJob] | None = None
         self._waited: set[str] = set()
 
@@ -76,7 +78,8 @@ class Happened:
         log: list[Decision],
     ) -> Ends:
         """How jobs have ended since the last look, and what was learned of them; of the first look, those whose Epilogs
-        have left something. `ended` are those of which Slurm tells, and those of `placed` are taken out of it."""
+        have left something. `ended` are those of which Slurm tells, and those of `placed` are taken out of it. What was
+        told before and not followed by `started` is told again, and logged once."""
         runs = self._runs or {}
         gone = [job_id for job_id in runs if job_id not in found.running]
         unseen = self._waited | placed.keys()  # what has begun and ended since the last look
@@ -92,13 +95,14 @@ class Happened:
                 for job in told.values()
                 if job.node_list and job.id not in runs and job.id not in unseen
             ]
+        gone = [job_id for job_id in gone if job_id not in self._ends.states]
         # Slurm may have forgotten them since: they ended longer ago than MinJobAge.
         lost = [job_id for job_id in gone if job_id not in told and job_id not in found.jobs]
         if lost:
             told |= {job.id: job for job in self._controller.jobs(lost)}
         by_raw = {job.raw_id for job in (*told.values(), *(runs[i] for i in gone if i in runs))}
         results = taken(self._results, by_raw) if by_raw else {}
-        ends = Ends()
+        ends = self._ends
         for job_id in gone:
             job = told.get(job_id) or found.jobs.get(job_id)
             ran = runs.get(job_id) or job
@@ -137,7 +141,7 @@ class Happened:
     ) -> list[Decision]:
         """The jobs that Slurm has started since the last look, which are taken out of `placed`; call it after `ended`.
         `waited` are the jobs that berth decides on from now on."""
-        before = self._runs
+        before, self._ends = self._runs, Ends()
         self._runs = {job.id: job for job in found.jobs.values() if job.runs}
         self._waited = set(waited)
         log = []

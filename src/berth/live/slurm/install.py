@@ -123,8 +123,9 @@ def _filled(name: str, how: Plan, before: str = "") -> str:
         "@MODE@": "place", "@OPTIONS@": how.options, "@SLURM_BIN@": how.slurm_bin,
     }  # fmt: skip
     text = shipped(name)
+    percent = {".service": "%%", ".cron": r"\%"}.get(Path(name).suffix, "%")
     for mark, value in values.items():
-        text = text.replace(mark, value)
+        text = text.replace(mark, value.replace("%", percent))
     return text
 
 

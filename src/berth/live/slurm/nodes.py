@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from berth.errors import LiveError
@@ -86,6 +86,15 @@ class SlurmPartition:
     nodes: tuple[str, ...]
     default: bool = False
     priority_factor: int = 1
+    allowed_qos: tuple[str, ...] | None = None
+    """None: all but those that are denied."""
+    denied_qos: tuple[str, ...] = ()
+
+    def takes(self, qos: Set[str]) -> bool:
+        """Whether it takes jobs of one of these QoS."""
+        if self.allowed_qos is not None:
+            return not qos.isdisjoint(self.allowed_qos)
+        return not qos <= set(self.denied_qos)
 
 
 def pairs_of(line: str) -> dict[str, str]:
@@ -140,6 +149,8 @@ def partitions_of(text: str) -> Iterator[SlurmPartition]:
         yield SlurmPartition(
             pairs["PartitionName"], pairs.get("State") == "UP", expand(pairs.get("Nodes", "")),
             pairs.get("Default") == "YES", int(pairs.get("PriorityJobFactor", "1")),
+            None if pairs.get("AllowQos", "ALL") in ("ALL", *_NONE) else _names(pairs["AllowQos"]),
+            _names(pairs.get("DenyQos", "")),
         )  # fmt: skip
 
 

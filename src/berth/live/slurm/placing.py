@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from berth.history.values.gres import same_gres
 from berth.live.slurm.controller import Change
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.requests import Note
@@ -42,11 +43,14 @@ def order_of(placement: Placement, note: Note, nodes: Mapping[int, SlurmNode], b
         items = [f"shard:{kind}:{count}" for kind in kinds.pop()] if typed else [f"shard:{count * each}"]
     else:
         items = [f"gpu:{kind}:1" for kind in kinds.pop()] if typed else [f"gpu:{each}"]
-    gres = ",".join(f"gres:{item}" for item in items)
+    # As the site's Slurm writes what was asked for: `gres/` in later versions.
+    asked = f"{note.per_node},{note.per_job},{note.per_task}"
+    mark = "gres/" if "gres/" in asked else "gres:"
+    gres = ",".join(f"{mark}{item}" for item in items)
     return Change(
         placement.job.id, node_list=",".join(by_node), gres=gres,
         admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)), hold=False,
-        instead=bool(before) and before != gres,
+        instead=bool(before) and not same_gres(before, gres),
     )  # fmt: skip
 
 

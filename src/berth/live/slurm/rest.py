@@ -1,7 +1,9 @@
 """Changes through slurmrestd, on a Unix socket with a token: one request changes a job and releases it.
 
-It answers 200 also where it refuses, with `errors` inside. Its v0.0.38 knows no AdminComment: what needs one goes
-through `scontrol` first.
+It answers 200 also where it refuses, with `errors` inside. Each Slurm speaks some versions of its interface, of which
+the newest that both know is used. v0.0.38 knows no AdminComment: what needs one goes through `scontrol` first, in all
+versions alike. From v0.0.39 on nodes are a list, a GPU request is called otherwise, an answer may have a result for
+each job, and a number may be `7` or `{"set": true, "infinite": false, "number": 7}`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +21,20 @@ from typing import Any
 from berth.errors import LiveError
 from berth.live.slurm.controller import Change, Controller
 
-__all__ = ["RestChannel"]
+__all__ = ["VERSIONS", "RestChannel", "spoken", "started_by"]
 
-VERSION = "v0.0.38"
+OLDEST = "v0.0.38"
+VERSIONS = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", OLDEST)
+"""Of the interface, the newest first."""
+_STARTED_BY = (
+    ((25, 11), "-s openapi/slurmctld -d v0.0.44"),
+    ((25, 5), "-s openapi/slurmctld -d v0.0.43"),
+    ((24, 11), "-s openapi/slurmctld -d v0.0.42"),
+    ((24, 5), "-s openapi/slurmctld -d v0.0.41"),
+    ((23, 11), "-s openapi/slurmctld -d v0.0.40"),
+    ((23, 2), "-s openapi/v0.0.39"),
+)
+"""How slurmrestd of a Slurm is told what to serve: its version of the interface came with that Slurm."""
 TIMEOUT_S = 30.0
 CONNECTIONS = 4
 """slurmrestd works on one request of a connection at a time, and waits for slurmctld meanwhile."""
@@ -46,6 +59,7 @@ class RestChannel:
     def __init__(self, path: Path, controller: Controller) -> None:
         self._path = path
         self._controller = controller
+        self._version = ""
 
     def apply(self, changes: Iterable[Change]) -> dict[str, str]:
         """Make these changes; what went wrong, by the job's id."""
@@ -66,6 +80,10 @@ class RestChannel:
         todo = [change for change in by_rest if change.job_id not in failed]
         if not todo:
             return failed
+        try:
+            self._version = self._version or spoken(self._path)
+        except LiveError:
+            return failed | self._controller.apply([replace(each, admin_comment=None) for each in todo])
         parts = [todo[at::CONNECTIONS] for at in range(min(CONNECTIONS, len(todo)))]
         with ThreadPoolExecutor(len(parts)) as pool:
             results = list(pool.map(self._post_all, parts))
@@ -94,15 +112,13 @@ class RestChannel:
 
     def _post(self, connection: _OnSocket, change: Change) -> str:
         """Change one job and release it; what slurmrestd objects to. LiveError where it does not answer."""
-        body: dict[str, Any] = {"hold": False}
-        if change.node_list:
-            body["node_list"] = change.node_list
-        if change.gres:
-            body["gres"] = change.gres
-        status, answer = self._ask(connection, "POST", f"/slurm/{VERSION}/job/{change.job_id}", body)
+        path = f"/slurm/{self._version}/job/{change.job_id}"
+        status, answer = self._ask(connection, "POST", path, body_of(change, self._version))
         if status in (401, 403):
             raise LiveError("slurmrestd does not take the token; make a new one: SLURM_JWT=$(scontrol token)")
-        errors = [str(each.get("description") or each.get("error")) for each in answer.get("errors", [])]
+        if status == 404:
+            self._version = ""  # it may have been updated
+        errors = errors_in(answer)
         if status >= 400 and not errors:
             raise LiveError(f"slurmrestd answers {status}")
         return "; ".join(errors)
@@ -127,16 +143,66 @@ class RestChannel:
             return response.status, {}
 
 
-def ping(path: Path) -> int:
-    """The status that slurmrestd answers with; LiveError where it does not."""
+def body_of(change: Change, version: str) -> dict[str, Any]:
+    """What slurmrestd is told to place a job and release it."""
+    body: dict[str, Any] = {"hold": False}
+    if change.node_list:
+        body |= (
+            {"node_list": change.node_list}  # a string, and no list
+            if version == OLDEST
+            else {"required_nodes": change.node_list.split(",")}
+        )
+    if change.gres:
+        body["gres" if version == OLDEST else "tres_per_node"] = change.gres
+    return body
+
+
+def errors_in(answer: Mapping[str, Any]) -> list[str]:
+    """What slurmrestd objects to, in whatever version. Warnings are none."""
+    errors = [
+        str(each.get("description") or each.get("error") or f"error {number_of(each.get('error_number'))}")
+        for each in answer.get("errors") or ()
+    ]
+    if errors:
+        return errors
+    return [
+        str(each.get("error") or f"error {number_of(each['error_code'])}")
+        for each in answer.get("results") or ()
+        if number_of(each.get("error_code"))
+    ]
+
+
+def number_of(value: Any) -> int | None:
+    """A number, plain or with the mark of being set; None for none and for no end."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") and not value.get("infinite") else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def spoken(path: Path) -> str:
+    """The newest version of the interface that slurmrestd and berth speak; LiveError where it does not answer, or
+    speaks none of them."""
     connection = _OnSocket(path)
     try:
-        connection.request("GET", f"/slurm/{VERSION}/ping", headers=_headers())
-        return connection.getresponse().status
+        for version in VERSIONS:
+            connection.request("GET", f"/slurm/{version}/ping", headers=_headers())
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status != 404:  # 401, say: it knows the version, and not the token
+                return version
+            if answer.will_close:
+                connection.close()
     except (OSError, http.client.HTTPException) as error:
         raise LiveError(f"slurmrestd does not answer on {path} ({error})") from error
     finally:
         connection.close()
+    raise LiveError(f"slurmrestd on {path} speaks none of {', '.join(reversed(VERSIONS))}")
+
+
+def started_by(slurm: tuple[int, int] | None) -> str:
+    """The words that start slurmrestd of a version of Slurm so that it speaks what berth does."""
+    serve = next((words for since, words in _STARTED_BY if slurm is not None and slurm >= since), None)
+    return f"slurmrestd {serve or f'-s openapi/{OLDEST}'} -a rest_auth/jwt unix:SOCKET"
 
 
 def _headers() -> dict[str, str]:

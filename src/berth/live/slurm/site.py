@@ -13,7 +13,7 @@ from pathlib import Path
 from berth.errors import LiveError
 from berth.live.slurm.check import Site
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.rest import VERSION, ping
+from berth.live.slurm.rest import spoken
 
 __all__ = ["FILES", "read_files", "read_site"]
 
@@ -85,9 +85,7 @@ def _state_fault(state: Path) -> str:
 def _rest_fault(path: Path) -> str:
     """Why slurmrestd cannot be used; empty if it answers in the version that berth speaks."""
     try:
-        status = ping(path)
+        spoken(path)
     except LiveError as error:
         return str(error)
-    if status == 404:
-        return f"slurmrestd on {path} does not speak {VERSION}"
     return ""

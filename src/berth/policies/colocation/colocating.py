@@ -162,7 +162,8 @@ class Colocating:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
         head = QueuePrefix(queue, self._sharing, self._candidate)
         while len(queue):
-            rooms = self._kept.rooms.open(
+            some, idle, there = self._kept.rooms.open_first(
+                MOST_AT_ONCE,
                 cluster,
                 now_ms,
                 queue.changes,
@@ -170,11 +171,9 @@ class Colocating:
                 waiting=len(queue),
                 always=self._overtaking.kept,
             )
-            idle = sum(not tenants for _, tenants in rooms)
-            some = _first(rooms, self._overtaking.kept)
             offered = self._offers(some, head, cluster, now_ms, closed)
             if not offered:
-                if len(some) == len(rooms):
+                if len(some) == there:
                     break
                 closed.update(slot for slot, _ in some)
                 continue
@@ -506,10 +505,3 @@ def _look_again_ms(forecasts: Forecasts) -> IntArray:
     tenant = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
     outlived = (tenant & (forecasts.left_us <= 1)).any(axis=1)
     return np.where(outlived, np.maximum(again_ms, LEAD_STEP_MS), again_ms)
-
-
-def _first(rooms: Sequence[Room], always: GpuSlot | None) -> Sequence[Room]:
-    """The first of the rooms, and that of `always`."""
-    if len(rooms) <= MOST_AT_ONCE:
-        return rooms
-    return [*rooms[:MOST_AT_ONCE], *(room for room in rooms[MOST_AT_ONCE:] if room[0] == always)]

@@ -126,7 +126,10 @@ def forecast(
     entered: IntArray,  # (2,), in and out: how many entries the table of speeds and that of fresh jobs have
     scratch: IntArray,  # (8, MOST): to work in
 ) -> int:
-    """Follow every combination of unknown status to its end; how many sets were missing, −1: the table is full."""
+    """Follow every combination of unknown status to its end; how many sets were missing, −1: the table is full.
+
+    `_run` of `learning/queue_kernels.py` is its twin for one GPU; `tests/learning/test_rollouts.py` holds both equal.
+    """
     misses = 0
     place, left, row, sorted_class, order = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     pace, kinds, whose = scratch[5], scratch[6], scratch[7]

@@ -40,6 +40,16 @@ class _Declined(NamedTuple):
     """The queue's count of changes."""
 
 
+class Opened(NamedTuple):
+    """The GPUs to ask now."""
+
+    rooms: list[Room]
+    idle: int
+    """How many are idle, with those that are asked later."""
+    there: int
+    """How many there are, with those that are asked later."""
+
+
 class Rooms:
     """Which GPUs to ask.
 
@@ -77,6 +87,22 @@ class Rooms:
     ) -> list[Room]:
         """The GPUs to ask, those with the fewest tenants first. `always` is one of them if it has room; of those that
         are idle, all if it is not said how many jobs wait."""
+        return self.open_first(
+            None, cluster, now_ms, queue_changes, closed=closed, waiting=waiting, always=always
+        ).rooms
+
+    def open_first(
+        self,
+        most: int | None,
+        cluster: Cluster,
+        now_ms: int,
+        queue_changes: int,
+        *,
+        closed: Container[GpuSlot],
+        waiting: int | None,
+        always: GpuSlot | None,
+    ) -> Opened:
+        """The first `most` of them, and `always`; None: all."""
         self._refresh(cluster)
         rank = cluster.rank
         idle: list[tuple[int, GpuSlot]] = []
@@ -92,8 +118,18 @@ class Rooms:
             asked = [room for room in self._rooms.items() if room[0] not in closed]
         else:
             asked = self._some(now_ms, queue_changes, closed, always)
+        opened, there = len(idle), len(idle) + len(asked)
+        kept: list[Room] = []
+        if most is not None and opened >= most:  # of tens of thousands the rest is not even put in order
+            kept = [(slot, ()) for _, slot in idle[most:] if slot == always]
+            kept += [room for room in asked if room[0] == always]
+            del idle[most:]
+            asked = []
         asked.sort(key=lambda room: (len(room[1]), rank[room[0].node], room[0]))
-        return [(slot, ()) for _, slot in idle] + asked
+        if most is not None and there > most > opened:
+            kept = [room for room in asked[most - opened :] if room[0] == always]
+            del asked[most - opened :]
+        return Opened([(slot, ()) for _, slot in idle] + asked + kept, opened, there)
 
     def _is_idle(self, slot: GpuSlot, rank: int) -> bool:
         return (rank, slot) in self._idle.get(self._alike[slot.node], ())

@@ -123,7 +123,9 @@ def search(
     hints = [numbers_among(kept, hint) for hint in hints]
     pool = ThreadPoolExecutor(settings.threads) if settings.threads > 1 and length >= SMALL else None
     try:
-        solutions, values = _first(packing, empty, count, seed, hints, pool, budget)
+        # In the end all is placed once more, and on all nodes where some were left out.
+        last = 1 + (len(all_empty.version) / len(kept) if len(kept) < len(all_empty.version) else 0)
+        solutions, values = _first(packing, empty, count, seed, hints, pool, budget, last)
         history = [(values.max(), values.mean())]
         interrupted = False
         stale = 0
@@ -178,8 +180,10 @@ def _first(
     hints: Sequence[IntArray],
     pool: ThreadPoolExecutor | None,
     budget: TimeBudget,
+    last: float,
 ) -> tuple[list[Solution], FloatArray]:
-    """The first solutions: those of the heuristics, of the hints, and of random orders."""
+    """The first solutions: those of the heuristics, of the hints, and of random orders. What is placed when the search
+    has ended takes the time of `last` of them."""
     length = len(packing.type_of)
     random = np.random.default_rng(list(seed))
     queued = np.arange(length)
@@ -194,7 +198,7 @@ def _first(
     # The first is made whatever the budget: without it there is nothing to return.
     solutions = [_copy(empty, (*seed, number)) for number in range(1)]
     values = [budget.timed(build, packing, solutions[0], *plans[0])]
-    budget.reserve()  # for what is placed in the end
+    budget.reserve(last)
 
     def make(number: int) -> tuple[Solution, float] | None:
         if not budget.has_time():

@@ -42,6 +42,6 @@ class TimeBudget:
         self._expected_s = max(self.clock() - begin_s, self._expected_s / 2)
         return result
 
-    def reserve(self) -> None:
-        """Note that what comes after the search takes as long as the last piece of work."""
-        self.reserved_s = self._expected_s
+    def reserve(self, pieces: float = 1.0) -> None:
+        """Note that what comes after the search takes as long as so many pieces of work like the last."""
+        self.reserved_s = pieces * self._expected_s

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from berth.cluster import Cluster, Queue
-from berth.model import Job, Placement, placement_of
+from berth.model import GpuSlot, Job, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
 from berth.policies.sort_keys import as_queued, key_of
 
 __all__ = ["Ordered"]
+
+NOWHERE: frozenset[int] = frozenset()
 
 
 class Ordered:
@@ -19,8 +21,8 @@ class Ordered:
 
     The order is strict: no job overtakes the first one, so that large jobs do not starve. A job whose patience
     is nothing does not hold up the others: if it does not fit at once it is leaving. Where nodes carry labels, a
-    job holds up only those that could take a node which it could take, as each partition has a queue of its own. Jobs
-    of users for whom nodes are reserved now are not held up by others.
+    job holds up only those that could take a node which it could take, as each partition has a queue of its own. On
+    nodes that are reserved now, the users' jobs are held up by one another alone.
     """
 
     def __init__(self, order: Order, place: Place) -> None:
@@ -34,7 +36,7 @@ class Ordered:
         """Yield placements in the order's order."""
         tried = cluster.memo.get(self)
         if tried is None:
-            tried = cluster.memo[self] = _Tried(Partitions(cluster))
+            tried = cluster.memo[self] = _Tried(Partitions(cluster), _reserved(cluster))
         # What did not fit still does not where nothing has opened: not worth another look.
         if tried.openings != cluster.openings:
             tried.openings = cluster.openings
@@ -42,25 +44,62 @@ class Ordered:
             tried.first = None
         elif tried.first is not None and queue.first() is tried.first:
             return iter(())
-        return self._placements(queue, cluster, now_ms, tried)
+        if cluster.has_labels or cluster.reserving:
+            return self._placements(queue, cluster, now_ms, tried)
+        return self._in_turn(queue, cluster, now_ms, tried)
 
-    def _placements(self, queue: Queue, cluster: Cluster, now_ms: int, tried: _Tried) -> Iterator[Placement]:
-        stuck, place, is_held_up = tried.stuck, self.place, tried.partitions.is_held_up
-        blocked: set[Labels] = set()
+    def _in_turn(self, queue: Queue, cluster: Cluster, now_ms: int, tried: _Tried) -> Iterator[Placement]:
+        """Where the first job that does not fit holds up all others: half of the work of the general case."""
+        stuck, place = tried.stuck, self.place
         for job in self.order(queue, cluster, now_ms):
-            if blocked and is_held_up(job.labels, blocked) and job.user not in cluster.reserving:
-                continue
-            slots = None if stuck.get(job.id) is job else place(job, cluster)
+            slots = place(job, cluster) if not stuck or stuck.get(job.id) is not job else None
             if slots is not None:
                 yield placement_of(job, slots)
             elif job.patience_ms != 0:
                 stuck[job.id] = job
-                if not (cluster.has_labels or cluster.reserving):
-                    tried.first = job if self._as_queued else None
-                    return
+                tried.first = job if self._as_queued else None
+                return
+
+    def _placements(self, queue: Queue, cluster: Cluster, now_ms: int, tried: _Tried) -> Iterator[Placement]:
+        stuck, place, is_held_up = tried.stuck, self.place, tried.partitions.is_held_up
+        blocked: set[Labels] = set()
+        awaited: set[int] = set()  # reserved nodes for which a job of their users waits
+        for job in self.order(queue, cluster, now_ms):
+            kept = tried.reserved.get(job.user, NOWHERE)
+            held_up = blocked and is_held_up(job.labels, blocked)
+            if held_up and (not kept or not awaited.isdisjoint(kept)):
+                continue
+            slots = None if stuck.get(job.id) is job else place(job, cluster)
+            if held_up and slots is not None and not kept.issuperset(node for node, _ in slots):
+                slots = _slots_within(kept, job, cluster)
+            if slots is not None:
+                yield placement_of(job, slots)
+            elif job.patience_ms != 0:
+                awaited |= kept
+                if held_up:
+                    continue
+                stuck[job.id] = job
                 blocked.add(job.labels)
                 if not cluster.reserving and all(is_held_up(one, blocked) for one in labels_waiting(queue)):
                     return
+
+
+def _reserved(cluster: Cluster) -> dict[str, frozenset[int]]:
+    """The rows of the nodes that are reserved for each user now."""
+    rows: dict[str, set[int]] = {}
+    if cluster.reserving:
+        for row, node in enumerate(cluster.nodes):
+            for user in node.reserved_for:
+                rows.setdefault(user, set()).add(row)
+    return {user: frozenset(of_user) for user, of_user in rows.items()}
+
+
+def _slots_within(rows: frozenset[int], job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+    """Slots on these nodes alone, the first by rank that fit; None where there are none. A job that may spread is tried
+    on single nodes."""
+    fitting = sorted(rows.intersection(cluster.fitting_nodes(job).tolist()), key=cluster.rank.__getitem__)
+    slots = cluster.slots_for(job, fitting)
+    return slots if slots is not None and rows.issuperset(node for node, _ in slots) else None
 
 
 @dataclass(slots=True)
@@ -68,6 +107,8 @@ class _Tried:
     """What did not fit on a cluster when it had opened so often."""
 
     partitions: Partitions
+    reserved: dict[str, frozenset[int]]
+    """Rows by user; as all that is kept of a cluster, made anew when a node changes."""
     openings: int = -1
     stuck: dict[str, Job] = field(default_factory=dict)
     """Those that did not fit, by id; one that was replaced is another job."""

@@ -29,7 +29,11 @@ function csvOf(figure) {
       continue;
     }
     if (lines.length === 0) lines.push(["series", "x", "y"]);
-    x.forEach((across, at) => lines.push([trace.name, across, y[at]]));
+    // The bars of a horizontal chart lie at numbers, which its axis has names for.
+    const { tickvals, ticktext } = figure.layout.yaxis ?? {};
+    const named = trace.orientation === "h" && tickvals !== undefined;
+    const down = named ? y.map((at) => ticktext[values(tickvals).indexOf(at)] ?? at) : y;
+    x.forEach((across, at) => lines.push([trace.name, across, down[at]]));
   }
   return lines.map((line) => line.map(cell).join(",")).join("\n") + "\n";
 }
@@ -52,9 +56,14 @@ function csvButton(place, figure) {
 let tellFirst;
 // Resolves once there is a picture to look at: what takes time and is not seen at first waits for it.
 const firstDrawn = new Promise((resolve) => (tellFirst = resolve));
-// Resolves once all pictures are drawn. After each the browser has time to show it.
+// After each picture the browser has time to show it and to scroll; where it tells when it is idle, until then.
+const rest = () =>
+  new Promise((resolve) =>
+    typeof requestIdleCallback === "undefined" ? setTimeout(resolve) : requestIdleCallback(resolve, { timeout: 200 }),
+  );
+// Resolves once all pictures are drawn, or the page has said why there are none.
 const drawn = (async () => {
-  if (typeof library !== "undefined") await library;
+  if (typeof library !== "undefined" && !(await library.then(() => true, () => false))) return;
   for (const place of document.querySelectorAll("[data-plot]")) {
     const figure = JSON.parse(document.getElementById(place.dataset.plot).textContent);
     for (const trace of figure.data) {
@@ -74,7 +83,7 @@ const drawn = (async () => {
     });
     const caption = place.parentElement.querySelector("figcaption");
     if (caption !== null) caption.append(csvButton(place, figure));
-    await new Promise((resolve) => setTimeout(resolve));
+    await rest();
     tellFirst();
   }
   tellFirst();

@@ -8,9 +8,23 @@ async function unpacked(base64) {
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
-// Resolves once Plotly is there; drawing waits for this.
+// Resolves once Plotly is there; drawing waits for this. Where it cannot be had, the page says so, and draws nothing.
 const library = (async () => {
+  if (typeof DecompressionStream === "undefined") {
+    throw new Error(
+      "this browser cannot unpack them: it has no DecompressionStream, which is in Chrome and Edge since 80, " +
+        "Firefox since 113 and Safari since 16.4",
+    );
+  }
   const script = document.createElement("script");
   script.textContent = await (await unpacked(document.getElementById("plotly").textContent)).text();
   document.head.append(script);
 })();
+library.catch((error) => {
+  const told = document.createElement("p");
+  told.id = "problem";
+  told.setAttribute("role", "alert");
+  told.textContent = `The pictures and the filter are missing: ${error.message}. The tables are complete.`;
+  document.querySelector("main").prepend(told);
+  for (const place of document.querySelectorAll("figure, #filter")) place.hidden = true;
+});

@@ -77,9 +77,10 @@ class FieldReader:
         try:
             self.row(list(fields))
         except Contradiction as problem:
-            raise self._table.error(
-                line, problem.expected, column=problem.column, value=problem.value
-            ) from None
+            at = self._table.columns.get(problem.column)
+            # As the file has it: a moment that was worked out to seconds is not what its reader would look for.
+            value = problem.value if at is None else fields[at]
+            raise self._table.error(line, problem.expected, column=problem.column, value=value) from None
 
     def job(self, row: _Row, origin_ms: int) -> Job:
         return replace(row[1], submit_ms=row[0] - origin_ms) if origin_ms else row[1]

@@ -6,7 +6,7 @@ from the earliest submission. A job runs for `run`, or from `start` to `end`. GP
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -94,8 +94,18 @@ class MappedFormat(Format):
             if column not in table.header:
                 raise table.error(
                     table.header_line or 1,
-                    f"a column '{column}' for {field}, as --map says; there are {table.header_text}",
+                    f"a column '{column}' for {field}, as --map says; there are {table.header_text}"
+                    f"{_split_otherwise(table.header)}",
                 )
+
+
+def _split_otherwise(header: Sequence[str]) -> str:
+    """A hint where the whole header was read as one column because commas do not split it."""
+    marks = {"\t": "tabs (a TSV file)", ";": "semicolons", "|": "'|'"}
+    for mark, said in marks.items() if len(header) == 1 else ():
+        if mark in header[0]:
+            return f". Its columns are split by {said}, and a trace's by commas: save it as CSV"
+    return ""
 
 
 def mapped_format(spec: str) -> MappedFormat:

@@ -18,7 +18,7 @@ import msgspec
 from berth.errors import KubernetesError, PartitionError
 from berth.files import whole_file
 from berth.live.local.cards import Card
-from berth.partition import Limit, Partition, create, remove
+from berth.partition import Limit, Partition, create_promised, remove
 from berth.partition.regions import regions_in, regions_of
 
 __all__ = ["CLOSED_MIB", "Allotment", "Allotments", "Holder", "Part"]
@@ -208,7 +208,8 @@ class Allotments:
         found = regions_of(name, self.root)
         parts = [each for each in found if isinstance(each, Partition)]
         damaged = len(parts) < len(found)  # nobody can start anything in what is damaged
-        self._remove_region(name, force=force or damaged)
+        idle = not any(part.processes for part in parts)
+        self._remove_region(name, force=force or damaged or idle, known=bool(found))
         if self._device_nodes is not None and (self._device_nodes / name).exists():
             shutil.rmtree(self._device_nodes / name)
         gone = self.given.pop(name, None)
@@ -287,18 +288,20 @@ class Allotments:
 
     def _make(self, asked: Allotment) -> None:
         """The regions that are not there yet, of the GPUs that are there."""
-        there = set(regions_in(self.root / asked.name))
+        folder = self.root / asked.name
+        there = set(regions_in(folder)) if folder.exists() else set()
         wanted = {index: Limit(CLOSED_MIB) for index in asked.closed}
         wanted |= {part.index: part.limit for part in asked.parts}
         for index, limit in wanted.items():
             card = self.cards.get(index)
             if card is not None and card.uuid.removeprefix("GPU-").lower() not in there:
-                create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
+                create_promised(asked.name, card.gpu, limit, self.root)
 
-    def _remove_region(self, name: str, *, force: bool) -> None:
+    def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
+        """Take a folder of regions away; `known`: it has been seen that some are there."""
         if not (self.root / name).exists():
             return
-        if regions_of(name, self.root):
+        if known or regions_of(name, self.root):
             remove(name, force=force, root=self.root)
         else:
             shutil.rmtree(self.root / name)

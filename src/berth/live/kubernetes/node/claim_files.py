@@ -43,9 +43,11 @@ class ClaimFiles:
             ],
         }
         text, path = msgspec.json.encode(told), self._path(uid)
-        if path.exists() and path.read_bytes() == text:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if path.read_bytes() == text:
+                return
+        except FileNotFoundError:
+            self._folder.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as aside:
             aside.write_bytes(text)
 

@@ -5,11 +5,20 @@
 # SECONDS is how long berth may be silent (300); STATE is the folder of `berth slurm run --state` (/var/lib/berth/slurm).
 set -u
 limit=${1:-300} state=${2:-/var/lib/berth/slurm}
-export PATH=$PATH:@SLURM_BIN@:/usr/sbin:/usr/bin:/sbin:/bin SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0
+export PATH="$PATH:@SLURM_BIN@:/usr/sbin:/usr/bin:/sbin:/bin" SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0
 mkdir -p "$state" && exec 9>"$state/watchdog.lock" && flock -n 9 || exit 0 # the timer's or cron's is at it
 began=$(date +%s)
 
-mine="$(uname -n):$(realpath "$state")"
+quoted() { # TEXT: as berth writes a path into a comment, where a space would end it
+    local LC_ALL=C at
+    for ((at = 0; at < ${#1}; at++)); do
+        case ${1:at:1} in
+        [A-Za-z0-9_.~/-]) printf %s "${1:at:1}" ;;
+        *) printf '%%%02X' $(($(printf %d "'${1:at:1}") & 255)) ;;
+        esac
+    done
+}
+mine="$(uname -n):$(quoted "$(realpath "$state")")"
 # The berth of another machine or folder places, and has a watchdog of its own.
 while read -r owner until; do
     [ "$owner" = "$mine" ] || [ "$until" -le "$began" ] || exit 0

@@ -1,10 +1,4 @@
-"""The simulator: clock, arrivals, outages and the truth; jobs, a cluster and a policy in, events out.
-
-There is one `simulate`; every experiment, command and replay goes through it. At one instant, in this order:
-jobs end, nodes are lost, nodes come back, jobs arrive, the policy decides, impatient jobs leave. What is left
-in a tie is settled by the order in which things were scheduled, so that the same input gives the same events.
-What is decided is `berth.scheduler`'s business, as it is where real jobs run.
-"""
+"""One simulation under way: the heap of what is to happen, and what each thing does to queue, cluster and events."""
 
 from __future__ import annotations
 
@@ -13,14 +7,16 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
-from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
+from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Running
-from berth.cluster.outages import Recovery
-from berth.cluster.reservations import check_reservations
+from berth.cluster.outages import Recovery, check_outage
+from berth.engine.arrivals import Arrivals
+from berth.engine.dependencies import Dependencies
+from berth.engine.work_left import WorkLeft
 from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.interference import Interference, KnowsMemory, no_interference
 from berth.interference.sharing import Sharing, tenant_of
-from berth.knowledge import Knowledge, make_knowledge
+from berth.knowledge import Knowledge
 from berth.model import (
     FOREVER_MS,
     Event,
@@ -36,10 +32,10 @@ from berth.model import (
     WakeAt,
     work_of,
 )
-from berth.policies import Policy, Resizing, Setting, make_policy
+from berth.policies import Policy, Resizing
 from berth.scheduler import Evicted, Refused, Scheduler
 
-__all__ = ["simulate"]
+__all__ = ["Run"]
 
 END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
@@ -47,66 +43,20 @@ END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
 NO_REASON = Reason.NONE
 COMPLETED, TIMEOUT, OUT_OF_MEMORY = RecordState.COMPLETED, RecordState.TIMEOUT, RecordState.OUT_OF_MEMORY
-AS_THE_JOB_SAYS = Recovery()
 _Entry = tuple[int, int, int, Any]
 """Of the heap: when, what happens, a serial number, and to whom."""
 new = tuple.__new__
 """Makes an Event in half of the time that it takes itself, which is a function of Python: `new(Event, (…))`."""
-NO_ARRIVAL_MS = 2**80
-"""Later than anything."""
 IN_VAIN = 1_000_000
 """Instants without an event after which the run is given up."""
 
 
-def simulate(
-    jobs: Iterable[Job],
-    cluster: Cluster,
-    policy: Policy | str,
-    *,
-    knowledge: Knowledge | str | None = None,
-    interference: Interference = no_interference,
-    outages: Iterable[Outage] = (),
-    recovery: Recovery = AS_THE_JOB_SAYS,
-    reservations: Iterable[Reservation] = (),
-    speeds: CardSpeeds = ALL_ALIKE,
-    seed: int = 0,
-) -> Iterator[Event]:
-    """Replay jobs on a cluster under a policy; yield what happens, in order of time.
-
-    `jobs` come in order of submission and are read as time reaches them; `cluster` is left as it is, the run
-    begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`.
-    `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the truth, and the
-    future where `jobs` are a sequence. A policy that was made already has its own, which is to be the same. A job
-    that could not start on the empty cluster is rejected at once, one whose patience ends when it ends, and one that
-    is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
-    `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
-    while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
-    restart costs. `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications
-    are on each GPU model; jobs that span models go by the slowest.
-
-    Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
-    node, SettingError for reservations that the cluster cannot have, PolicyError for a decision that cannot be applied.
-    """
-    if knowledge is None or isinstance(knowledge, str):
-        workload = jobs if isinstance(jobs, Sequence) else ()
-        knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)
-    if isinstance(policy, str):
-        policy = make_policy(policy, Setting(seed, knowledge=knowledge, speeds=speeds))
-    speeds.check(cluster.nodes)
-    reserved = tuple(reservations)
-    check_reservations(reserved, cluster.nodes)
-    empty = cluster.emptied({user for reservation in reserved for user in reservation.users})
-    run = _Run(empty, policy, knowledge, interference, outages, recovery, speeds)
-    for reservation in reserved:
-        run.schedule_reservation(reservation)
-    return run.events(iter(jobs))
-
-
-class _Run:
+class Run:
     """One simulation under way."""
 
     def __init__(
         self,
+        jobs: Iterator[Job],
         cluster: Cluster,
         policy: Policy,
         knowledge: Knowledge,
@@ -130,25 +80,17 @@ class _Run:
             else Sharing(cluster, interference, self._true_runs_on if self.copies else None)
         )
         self.memory = interference if isinstance(interference, KnowsMemory) else None
-        self.recovery = recovery
+        self.work = WorkLeft(cluster, recovery, speeds)
         self.heap: list[_Entry] = []
         self.serial = 0
         self.ends: dict[str, _Entry] = {}  # running job -> the entry at which it ends
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
         self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
-        self.left_ms: dict[str, int] = {}  # job that is queued again -> the work that was left then
-        self.lost_in_vain: dict[str, int] = {}  # job -> attempts lost with nodes since it last kept any work
-        self.down: list[int] = [0] * len(
-            cluster.nodes
-        )  # how many drains and outages of each node are under way
-        self.known: set[str] = set()
-        self.never: set[str] = set()  # jobs that ended for good and did not finish
-        self.held: dict[str, tuple[Job, set[str]]] = {}  # job that has come -> jobs that it waits for
-        self.held_by: dict[str, list[str]] = {}  # and the other way round
+        # How many drains and outages of each node are under way.
+        self.down: list[int] = [0] * len(cluster.nodes)
+        self.arrivals = Arrivals(jobs)
+        self.dependencies = Dependencies(self.arrivals.known)
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
-        self.arrival: Job | None = None  # the next job to come, which is not on the heap
-        self.arrival_ms = NO_ARRIVAL_MS
-        self.more_jobs = True
         self.happened: list[Event] = []  # at this instant
         self.idle_outages = 0  # since a job last started or ended
         self.outages: Iterator[Outage] = iter(())
@@ -159,13 +101,13 @@ class _Run:
             self.outages = iter(outages)
             self._next_outage()
 
-    def events(self, jobs: Iterator[Job]) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Yield the events of the whole run."""
-        heap, happened = self.heap, self.happened
+        heap, happened, arrivals = self.heap, self.happened, self.arrivals
         last_ms = in_vain = 0
-        self._next_arrival(jobs, 0)
-        while heap or self.arrival is not None:
-            now_ms = self.arrival_ms
+        arrivals.draw(0)
+        while heap or arrivals.job is not None:
+            now_ms = arrivals.time_ms
             if heap:
                 next_ms, kind, _, _ = heap[0]
                 if next_ms < now_ms:
@@ -173,7 +115,7 @@ class _Run:
                 if kind == RETIME and self._only_services():
                     break
             try:
-                self._instant(jobs, now_ms)
+                self._instant(now_ms)
             finally:  # an error comes after what happened before it
                 if happened:
                     yield from happened
@@ -191,18 +133,20 @@ class _Run:
                 in_vain = 0
         if self.scheduler.fault is not None:
             raise self.scheduler.fault
-        for job in [*self.queue, *(job for job, _ in self.held.values())]:
+        for job in [*self.queue, *self.dependencies.held()]:
             yield Event(
                 last_ms, REJECT, job, self.scheduler.attempt(job.id), (), job.share, Reason.LEFT_WAITING
             )
 
     def _will_go_on(self) -> bool:
         """Whether a job is still to come or to end, or nodes to come back, however many instants pass until then."""
-        return self.more_jobs or bool(self.ends) or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)
+        return (
+            self.arrivals.more or bool(self.ends) or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)
+        )
 
     def _only_services(self) -> bool:
         """Whether no job is to come, to end or to leave, so that services would be looked at again for ever."""
-        if self.more_jobs or any(work_of(run.job) < FOREVER_MS for run in self.truth.values()):
+        if self.arrivals.more or any(work_of(run.job) < FOREVER_MS for run in self.truth.values()):
             return False
         return all(entry[1] == RETIME or self._is_dead(entry) for entry in self.heap)
 
@@ -215,9 +159,9 @@ class _Run:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and not (self.sharing and self.sharing.is_current(what, serial))
 
-    def _instant(self, jobs: Iterator[Job], now_ms: int) -> None:
+    def _instant(self, now_ms: int) -> None:
         """Everything that happens at one instant, in its order; its events are in `happened` then."""
-        heap, happened = self.heap, self.happened
+        heap, happened, arrivals = self.heap, self.happened, self.arrivals
         decide = False
         while heap:
             entry = heap[0]
@@ -252,21 +196,11 @@ class _Run:
             else:
                 self._reserve(what, what.users if kind == KEEP else (), now_ms)
                 decide = True
-        while self.arrival_ms == now_ms and (job := self.arrival) is not None:
+        while arrivals.time_ms == now_ms and (job := arrivals.job) is not None:
             happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
-            if not job.after or self._has_all_before(job, now_ms):
-                try:
-                    fits = self.scheduler.submit(job)
-                except SchedulerError as error:
-                    raise SimulationError(str(error)) from error
-                if fits and (self.memory is None or self._has_memory_for(job, self.memory)):
-                    if job.patience_ms is not None:
-                        self._watch_patience(job, job.patience_ms, now_ms)
-                    decide = True
-                else:
-                    self.scheduler.withdraw(job.id, now_ms)
-                    self._reject(job, 1, Reason.NEVER_FITS, now_ms)
-            self._next_arrival(jobs, now_ms)
+            if (not job.after or self._has_all_before(job, now_ms)) and self._queued(job, now_ms):
+                decide = True
+            arrivals.draw(now_ms)
         if decide and (len(self.queue) or (self.resizes and self.cluster.running)):
             self._decide(now_ms)
         if self.sharing is not None and self.sharing.changed:
@@ -283,6 +217,20 @@ class _Run:
             self.now_or_never.clear()
 
     # What happens
+
+    def _queued(self, job: Job, now_ms: int) -> bool:
+        """Queue a job for the first time, or reject one that never fits. Returns whether it waits."""
+        try:
+            fits = self.scheduler.submit(job)
+        except SchedulerError as error:
+            raise SimulationError(str(error)) from error
+        if not fits or not (self.memory is None or self._has_memory_for(job, self.memory)):
+            self.scheduler.withdraw(job.id, now_ms)
+            self._reject(job, 1, Reason.NEVER_FITS, now_ms)
+            return False
+        if job.patience_ms is not None:
+            self._watch_patience(job, job.patience_ms, now_ms)
+        return True
 
     def _has_memory_for(self, job: Job, memory: KnowsMemory) -> bool:
         """Whether some GPU that the job may run on has the memory that it uses alone, to its end."""
@@ -325,11 +273,8 @@ class _Run:
         if self.copies:
             work_us = work_of(job) * 1000
             run = self.copied[job_id] = run.with_work(work_us)
-        if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
-            restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
-            run.left_us = (left_ms + restart_ms) * 1000
-        if (job.elastic or self.speeds) and (milli := self.speeds.on(job, slots, self.cluster.nodes)) != 1000:
-            run.work_us, run.left_us = card_us(run.work_us, milli), card_us(run.left_us, milli)
+        if self.work.left_ms or job.elastic or self.speeds:
+            self.work.begin(run)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
@@ -342,13 +287,14 @@ class _Run:
         in_time = run.left_us_at(now_ms) <= 0
         self.scheduler.ended(run.job.id, COMPLETED if in_time else TIMEOUT, now_ms)
         self._left_its_gpus(run, now_ms)
-        if self.left_ms:
-            self.left_ms.pop(run.job.id, None)
+        if self.work.left_ms:
+            self.work.forget(run.job.id)
         if in_time:
             finish = (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
             self.happened.append(new(Event, finish))
-            if self.held_by:
-                self._release(run.job.id, now_ms)
+            if self.dependencies.waited_for:
+                for job in self.dependencies.finished(run.job.id):
+                    self._queued(job, now_ms)
         else:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
             self._never_finishes(run.job.id, now_ms)
@@ -361,23 +307,14 @@ class _Run:
             run = self._left_its_gpus(lost, now_ms)
             if drained:
                 self._evicted(run, now_ms)
-            elif self._is_given_up(run):
+            elif self.work.is_given_up(run):
                 self.scheduler.withdraw(run.job.id, now_ms)
-                self.left_ms.pop(run.job.id, None)
+                self.work.forget(run.job.id)
                 self._failed(run, Reason.LOST_TOO_OFTEN, now_ms)
                 self._never_finishes(run.job.id, now_ms)
             else:
                 self._failed(run, Reason.NODE_LOST, now_ms)
                 self._queued_again(run, now_ms)
-
-    def _is_given_up(self, run: Running) -> bool:
-        """Whether too many attempts of a job in a row were lost with their nodes and kept nothing."""
-        job = run.job
-        if self._left_ms_of(run) < self.left_ms.get(job.id, work_of(job)):
-            self.lost_in_vain.pop(job.id, None)
-            return False
-        lost = self.lost_in_vain[job.id] = self.lost_in_vain.get(job.id, 0) + 1
-        return lost >= self.recovery.most_lost
 
     def _bring_back(self, node: int) -> None:
         self.down[node] -= 1
@@ -416,24 +353,11 @@ class _Run:
     def _queued_again(self, run: Running, now_ms: int) -> None:
         """A job that was taken off its GPUs waits again: note what is left of its work."""
         job = run.job
-        self.left_ms[job.id] = self._left_ms_of(run)
+        self.work.stop(run)
         if job.patience_ms is not None:
             self._watch_patience(job, job.patience_ms, now_ms)
         submit = Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
         self.happened.append(submit)
-
-    def _left_ms_of(self, run: Running) -> int:
-        """The work that is left of a job that was taken off its GPUs, with what it keeps."""
-        job = run.job
-        work_ms = work_of(job)
-        if not job.keeps_work or work_ms >= FOREVER_MS:
-            return work_ms
-        before_ms = self.left_ms.get(job.id, work_ms)
-        left_ms = run.left_ms
-        if job.elastic or self.speeds:  # the run counts in time on its cards
-            left_ms = -(-left_ms * self.speeds.on(job, run.slots, self.cluster.nodes) // 1000)
-        done_ms = work_ms - min(left_ms, before_ms)  # one that was still loading has done nothing
-        return work_ms - self.recovery.kept_ms(done_ms)
 
     def _retime(self, sharing: Sharing, now_ms: int) -> None:
         """Look at the GPUs whose tenants have changed, and move the ends of what runs there accordingly."""
@@ -448,7 +372,7 @@ class _Run:
             if self.scheduler.waits(run.job.id):
                 self._queued_again(run, now_ms)
             else:
-                self.left_ms.pop(run.job.id, None)
+                self.work.forget(run.job.id)
                 self._never_finishes(run.job.id, now_ms)
             self._push(now_ms, WAKE, None)
 
@@ -461,31 +385,6 @@ class _Run:
         self.serial += 1
         heappush(self.heap, (time_ms, kind, self.serial, what))
         return self.serial
-
-    def _next_arrival(self, jobs: Iterator[Job], now_ms: int) -> None:
-        job = self.arrival = next(jobs, None)
-        if job is None:
-            self.arrival_ms = NO_ARRIVAL_MS
-            self.more_jobs = False
-            return
-        submit_ms = self.arrival_ms = job.submit_ms
-        if not isinstance(submit_ms, int) or submit_ms < now_ms:
-            if not isinstance(submit_ms, int) or submit_ms < 0:
-                raise SimulationError(
-                    f"job '{job.id}' was submitted at {submit_ms} ms; expected a whole number, 0 or more"
-                )
-            raise SimulationError(
-                f"job '{job.id}' was submitted at {submit_ms} ms, before the one that stands before it"
-                f" ({now_ms} ms); give the jobs in order of submission"
-            )
-        known = self.known
-        if job.id in known:
-            raise SimulationError(f"two jobs have the id '{job.id}'; give each its own")
-        if not isinstance(job.work_ms, int) or job.work_ms < 0:
-            raise SimulationError(
-                f"job '{job.id}' has {job.work_ms} ms of work; a simulation needs a whole number, 0 or more"
-            )
-        known.add(job.id)
 
     def _schedule_end(self, run: Running, now_ms: int) -> None:
         """Note when it ends by its work or its time limit, if its speed stays as it is."""
@@ -506,31 +405,18 @@ class _Run:
     def _next_outage(self) -> None:
         """Draw the next outage, while jobs are to come, run, or wait with a chance to start."""
         self.idle_outages += 1
-        if not (self.more_jobs or self.cluster.running or len(self.queue)):
+        if not (self.arrivals.more or self.cluster.running or len(self.queue)):
             return
-        if self.idle_outages > 100 * len(self.cluster.nodes) and not (self.more_jobs or self.cluster.running):
+        if self.idle_outages > 100 * len(self.cluster.nodes) and not (
+            self.arrivals.more or self.cluster.running
+        ):
             return  # nothing serves those that wait
         outage = next(self.outages, None)
         if outage is not None:
             self._schedule_outage(outage)
 
     def _schedule_outage(self, outage: Outage) -> None:
-        nodes = len(self.cluster.nodes)
-        if not 0 <= outage.node < nodes:
-            raise SimulationError(f"an outage names node {outage.node}; the cluster has nodes 0…{nodes - 1}")
-        if outage.down_ms < 0:
-            raise SimulationError(
-                f"an outage of node {outage.node} begins at {outage.down_ms} ms; expected 0 or more"
-            )
-        if outage.up_ms is not None and outage.up_ms <= outage.down_ms:
-            raise SimulationError(
-                f"an outage of node {outage.node} ends at {outage.up_ms} ms, before {outage.down_ms}"
-            )
-        if not 0 <= outage.drain_ms <= outage.down_ms:
-            raise SimulationError(
-                f"an outage of node {outage.node} at {outage.down_ms} ms is announced {outage.drain_ms} ms before;"
-                " expected 0 or more, and not before time 0"
-            )
+        check_outage(outage, len(self.cluster.nodes))
         if outage.drain_ms:
             self._push(outage.down_ms - outage.drain_ms, DRAIN, outage.node)
         self._push(outage.down_ms, LOST, outage)
@@ -555,7 +441,7 @@ class _Run:
         """A waiting job's patience has ended."""
         attempt = self.scheduler.attempt(job.id)
         self.scheduler.withdraw(job.id, now_ms)
-        self.left_ms.pop(job.id, None)
+        self.work.forget(job.id)
         self._reject(job, attempt, Reason.PATIENCE, now_ms)
 
     def _reject(self, job: Job, attempt: int, reason: Reason, now_ms: int) -> None:
@@ -566,49 +452,18 @@ class _Run:
 
     def _has_all_before(self, job: Job, now_ms: int) -> bool:
         """Whether all jobs that a job comes after have finished; holds it if they may, and rejects it if not."""
-        missing: set[str] = set()
-        for name in job.after:
-            if name == job.id or name not in self.known:
-                raise SimulationError(
-                    f"job '{job.id}' comes after job '{name}', which was not submitted before it; a job can wait for"
-                    " earlier ones alone, so that none waits for itself in a circle"
-                )
-            if name in self.never:
-                self._reject(job, 1, Reason.DEPENDENCY, now_ms)
-                return False
-            if name in self.held or self.scheduler.waits(name) or name in self.cluster.running:
-                missing.add(name)
-        if missing:
-            self.held[job.id] = job, missing
-            for name in missing:
-                self.held_by.setdefault(name, []).append(job.id)
-        return not missing
+        if not self.dependencies.can_start(job):
+            self._reject(job, 1, Reason.DEPENDENCY, now_ms)
+            return False
+        return not self.dependencies.hold(job, self._is_unfinished)
 
-    def _release(self, finished: str, now_ms: int) -> None:
-        """Queue the jobs that waited for this one alone."""
-        for name in self.held_by.pop(finished, ()):
-            job, missing = self.held.get(name, (None, set()))
-            missing.discard(finished)
-            if job is None or missing:
-                continue
-            del self.held[name]
-            try:
-                fits = self.scheduler.submit(job)
-            except SchedulerError as error:
-                raise SimulationError(str(error)) from error
-            if not fits or not (self.memory is None or self._has_memory_for(job, self.memory)):
-                self.scheduler.withdraw(name, now_ms)
-                self._reject(job, 1, Reason.NEVER_FITS, now_ms)
-            elif job.patience_ms is not None:
-                self._watch_patience(job, job.patience_ms, now_ms)
+    def _is_unfinished(self, job_id: str) -> bool:
+        return self.scheduler.waits(job_id) or job_id in self.cluster.running
 
     def _never_finishes(self, job_id: str, now_ms: int) -> None:
         """A job has ended for good without finishing: those that come after it are rejected."""
-        self.never.add(job_id)
-        for name in self.held_by.pop(job_id, ()):
-            job, _ = self.held.pop(name, (None, set()))
-            if job is not None:
-                self._reject(job, 1, Reason.DEPENDENCY, now_ms)
+        for job in self.dependencies.never_finishes(job_id):
+            self._reject(job, 1, Reason.DEPENDENCY, now_ms)
 
     def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
         """A run was released: its end is no more, and those that shared its GPUs are looked at again.

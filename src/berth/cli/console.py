@@ -1,0 +1,179 @@
+"""`berth console`: the live cluster, its history and "what if", in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Show the live cluster, its history and 'what if' in a browser.", invoke_without_command=True
+)
+State = Annotated[
+    Path | None,
+    typer.Option("--state", metavar="DIR", help="Folder of tokens, audit log and kept what-ifs."),
+]
+
+
+@app.callback()
+def console(
+    context: typer.Context,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT, or unix:PATH for a Unix socket.")
+    ] = "127.0.0.1:8787",
+    state: State = None,
+    history: Annotated[
+        Path | None, typer.Option("--history", metavar="DIR", help="History folder to show.")
+    ] = None,
+    slurm_state: Annotated[
+        Path | None, typer.Option("--slurm-state", metavar="DIR", help="State folder of `berth slurm run`.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option("--kubeconfig", metavar="FILE", help="Show the Kubernetes cluster of this file."),
+    ] = None,
+    actions: Annotated[
+        bool, typer.Option("--actions", help="Allow changes: hold, release and cancel jobs, drain GPUs.")
+    ] = False,
+    proxies: Annotated[
+        str,
+        typer.Option(
+            "--proxies", metavar="ADDRESSES", help="Comma-separated addresses of trusted reverse proxies."
+        ),
+    ] = "",
+    proxy_header: Annotated[
+        str, typer.Option("--proxy-header", metavar="NAME", help="Header in which the proxy names the user.")
+    ] = "X-Forwarded-User",
+    operators: Annotated[
+        str, typer.Option("--operators", metavar="USERS", help="Comma-separated users who are operators.")
+    ] = "",
+    certificate: Annotated[
+        Path | None, typer.Option("--cert", metavar="FILE", help="TLS certificate; needs --key.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="Private key of the certificate.")
+    ] = None,
+    what_if_processes: Annotated[
+        int, typer.Option("--what-if-processes", metavar="N", min=1, help="Number of replays at a time.")
+    ] = 1,
+    what_if_mem: Annotated[
+        str, typer.Option("--what-if-mem", metavar="SIZE", help="Most memory of one replay, such as 4G.")
+    ] = "4G",
+) -> None:
+    """Show the live cluster, its history and 'what if' in a browser."""
+    if context.invoked_subcommand is not None:
+        return
+    from berth.console.identity import Doorkeeper
+    from berth.console.roles import Role
+    from berth.console.server import serve
+    from berth.console.settings import Settings, parse_listen
+    from berth.errors import SettingError
+    from berth.live.local.places import Places, find_socket, queue_folder
+    from berth.partition import mem_mib
+
+    if (certificate is None) != (key is None):
+        raise SettingError("--cert and --key belong together; one of them is missing")
+    for name, path in (("--cert", certificate), ("--key", key), ("--kubeconfig", kubeconfig)):
+        if path is not None and not path.is_file():
+            raise SettingError(f"{name} {path}: no such file")
+    local = Path(find_socket())
+    folder = Path(history or os.environ.get("BERTH_HISTORY") or Places(queue_folder()).history)
+    settings = Settings(
+        state=_state(state),
+        listen=parse_listen(listen),
+        history=folder,
+        local_socket=local,
+        slurm_state=slurm_state,
+        kubeconfig=kubeconfig,
+        actions=actions,
+        proxies=_names(proxies),
+        proxy_header=proxy_header,
+        operators=_names(operators),
+        certificate=certificate,
+        key=key,
+        what_if_processes=what_if_processes,
+        what_if_mem_mib=mem_mib(what_if_mem),
+    )
+    tokens = Doorkeeper(settings).tokens
+    token = "" if settings.listen.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
+
+    def say(address: str) -> None:
+        print(f"{address}/login?token={token}" if token else address, flush=True)
+        print("the console runs until Ctrl-C", file=sys.stderr)
+
+    serve(settings, say)
+
+
+@app.command()
+def token(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name of the person or program.")],
+    role: Annotated[str, typer.Option("--role", help="viewer, user or operator.")] = "user",
+    days: Annotated[float, typer.Option("--days", help="Days until the token expires.")] = 30.0,
+    state: State = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke all tokens of the user.")] = False,
+) -> None:
+    """Create a token for a person or program, or revoke all of theirs."""
+    from berth.console.roles import Role
+    from berth.console.tokens import Tokens
+    from berth.errors import SettingError
+
+    tokens = Tokens(_state(state) / "tokens.json")
+    if revoke:
+        print(f"revoked {tokens.remove(user)} tokens of {user}")
+        return
+    if role not in list(Role):
+        raise SettingError(f"--role {role}; expected {', '.join(Role)}")
+    if not days > 0:
+        raise SettingError(f"--days {days:g}; expected more than 0")
+    print(tokens.add(user, Role(role), days))
+
+
+@app.command()
+def audit(
+    last: Annotated[int, typer.Option("--last", min=1, help="The last N lines.")] = 100,
+    state: State = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print who changed what through the console."""
+    import json
+    from dataclasses import asdict
+
+    from berth.console.audit import Audit
+    from berth.console.words import moment
+    from berth.live.local.tables import printable
+
+    lines = Audit(_state(state) / "audit.jsonl").last(last)
+    if as_json:
+        print(json.dumps([asdict(line) for line in lines]))
+        return
+    for line in lines:
+        why = f": {line.why}" if line.why else ""
+        print(
+            printable(
+                f"{moment(line.at_ms)}  {line.user} ({line.role}, {line.via})  {line.command}  {line.result}{why}"
+            )
+        )
+    if not lines:
+        print("nothing was changed through the console")
+
+
+def _state(state: Path | None) -> Path:
+    from berth.live.local.places import state_folder
+
+    return state or Path(state_folder()) / "console"
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (each.strip() for each in text.split(","))))

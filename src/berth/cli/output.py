@@ -1,0 +1,128 @@
+"""What a command prints: for people a table, for programs the same rows as CSV, Parquet or JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth.errors import SettingError
+from berth.files import plain_cell
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["FILE_WIDTH", "AsJson", "Form", "Format", "console", "printed"]
+
+FILE_WIDTH = 400
+"""Columns of a table that goes to a file or a pipe, where COLUMNS does not say otherwise."""
+
+
+class Form(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    PARQUET = "parquet"
+    JSON = "json"
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
+Format = Annotated[
+    Form,
+    typer.Option(
+        "--format", help="Print a table, or its rows as CSV, Parquet or JSON; --json is short for the last."
+    ),
+]
+
+
+def printed(
+    form: Form, as_json: bool, rows: Sequence[Mapping[str, object]], answer: object | None = None
+) -> bool:
+    """Print rows as they are asked for; False if that is a table, which the command draws.
+
+    JSON is the whole `answer`, by default the rows. SettingError if two forms are asked for, or Parquet on a terminal.
+    """
+    if as_json and form not in (Form.TABLE, Form.JSON):
+        raise SettingError(f"--json is short for --format json and does not go with --format {form.value}")
+    if form is Form.CSV:
+        _print_csv(rows)
+    elif form is Form.PARQUET:
+        _print_parquet(rows)
+    elif as_json or form is Form.JSON:
+        print(json.dumps(rows if answer is None else answer, ensure_ascii=False, allow_nan=False))
+    else:
+        return False
+    return True
+
+
+def console(*, soft_wrap: bool = False) -> Console:
+    """Standard output as Rich draws on it: as wide as COLUMNS says, and without any style under NO_COLOR."""
+    from rich.console import Console
+
+    told = os.environ.get("COLUMNS", "")
+    width = int(told) if told.isdecimal() and int(told) > 0 else None
+    if width is None and not sys.stdout.isatty():
+        width = FILE_WIDTH
+    return Console(
+        width=width,
+        soft_wrap=soft_wrap and not sys.stdout.isatty(),
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
+
+
+def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _flat(value: object) -> object:
+    """A value that a cell can hold: lists and the like as JSON."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _print_csv(rows: Sequence[Mapping[str, object]]) -> None:
+    names = _columns(rows)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        values = (_flat(row.get(name)) for name in names)
+        writer.writerow([plain_cell(value) if isinstance(value, str) else value for value in values])
+
+
+def _print_parquet(rows: Sequence[Mapping[str, object]]) -> None:
+    if sys.stdout.isatty():
+        raise SettingError("a Parquet file is not for a terminal; write it to a file: … > FILE.parquet")
+    names = _columns(rows)
+    if not names:
+        raise SettingError("there is no row, and so no column to make a Parquet file of")
+    from berth.history.store.parquet import ParquetWriter, rows_to_columns
+
+    cells = [[_flat(row.get(name)) for name in names] for row in rows]
+    schema = {name: _kind([row[at] for row in cells]) for at, name in enumerate(names)}
+    with tempfile.TemporaryDirectory(prefix="berth-") as folder:
+        path = Path(folder) / "rows.parquet"
+        with ParquetWriter(path, schema) as writer:
+            writer.write(rows_to_columns(cells, names))
+        sys.stdout.flush()
+        sys.stdout.buffer.write(path.read_bytes())
+        sys.stdout.buffer.flush()
+
+
+def _kind(values: Sequence[Any]) -> str:
+    """The type of a column's values, which may be None."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return "BOOLEAN"
+    if kinds == {int}:
+        return "BIGINT"
+    return "DOUBLE" if kinds and kinds <= {int, float} else "VARCHAR"

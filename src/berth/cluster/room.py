@@ -1,0 +1,245 @@
+"""Where jobs fit on a cluster: what they ask for, by type, and the nodes and GPUs with room for it.
+
+Jobs that ask for the same have the same request type, a number, and are looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from berth.arrays import IntArray
+from berth.cluster import kernels
+from berth.cluster.amounts import Request
+from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
+from berth.cluster.refusals import check_job
+from berth.cluster.rows import NodeRows
+from berth.model import NO_GPU, GpuSlot, Job, Node
+
+__all__ = ["Room", "spreadable_gpus"]
+
+MORE_THAN_ANY_NODE = 2**50
+"""Larger requests count as this; products of it with numbers of GPUs stay within 64 bits."""
+
+
+class Room(NodeRows):
+    """Nodes, and which of them have room for a job."""
+
+    __slots__ = (
+        "_fits_empty", "_last", "_last_number", "_owners", "_request_ids", "request_types", "requests",
+    )  # fmt: skip
+
+    def __init__(self, nodes: Sequence[Node], rank: Sequence[int] | None, owners: Iterable[str]) -> None:
+        super().__init__(nodes, rank)
+        self._owners = frozenset(owners).union(*(node.reserved_for for node in self.nodes))
+        self._request_ids: dict[tuple[Any, ...], int] = {}
+        self.requests: IntArray = self._request_table()
+        """(≥ number of request types, ≥ 10): what a job of each type takes on one node, as `Request` says; for kernels.
+        A new type may put another array in its place: ask for the type's number first."""
+        self.request_types = 0
+        """How many request types are known: those of all jobs that were ever asked about, until `keep_requests`."""
+        self._last: Job | None = None  # the one that was asked about last, and its number
+        self._last_number = -1
+        self._fits_empty: dict[int, bool] = {}
+
+    # What jobs ask for
+
+    def request(self, job: Job) -> int:
+        """The number of the job's request type: jobs that ask for the same have the same number."""
+        if job is self._last:
+            return self._last_number
+        owner = job.user if self._owners and job.user in self._owners else ""
+        key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, owner)
+        known = self._request_ids.get(key)
+        number = self._new_request(job, key) if known is None else known
+        self._last, self._last_number = job, number
+        return number
+
+    def row(self, job: Job) -> Request:
+        """What the job takes on one node."""
+        number = self.request(job)  # first: a new type may grow the table
+        return Request(*self.requests[number, : len(Request._fields)].tolist())
+
+    def request_rows(self, numbers: Sequence[int]) -> IntArray:
+        """(T, 5): copies of the rows of these request types; the columns are those of `Request`."""
+        return self.requests[np.array(numbers, dtype=np.int64), : len(Request._fields)]
+
+    def allows(self, job: Job, node: int) -> bool:
+        """Whether the node has a GPU model and the labels that the job asks for and is not reserved for others, however
+        little is free there."""
+        number = self.request(job)  # first: a new type may grow the table
+        return node not in self._gone and kernels.is_allowed(self.requests[number], self._arrays.traits, node)
+
+    # Where there is room
+
+    def fitting_nodes(self, job: Job) -> IntArray:
+        """Numbers of the nodes that the job would fit on whole (one of its parts, for a gang), ascending."""
+        number = self.request(job)  # first: a new type may grow the table
+        found = np.empty(len(self.nodes), dtype=np.bool_)
+        kernels.fitting_nodes(self.requests[number], *self.free, self._arrays.traits, found)
+        return np.flatnonzero(found)
+
+    def fitting_nodes_when_empty(self, job: Job) -> IntArray:
+        """Numbers of the nodes that it would fit on so if nothing else ran and every node were up, ascending."""
+        number = self.request(job)  # first: a new type may grow the table
+        found = np.empty(len(self.nodes), dtype=np.bool_)
+        kernels.fitting_nodes(self.requests[number], *self._capacity, self._traits_when_up(), found)
+        return np.flatnonzero(found)
+
+    def fitting_gpus(self, node: int, job: Job) -> list[int]:
+        """Numbers of the GPUs of a node that one GPU of the job fits on, ascending."""
+        milli, mem_mib = job.share
+        if not mem_mib:
+            return [index for index, left in enumerate(self.free.milli[node].tolist()) if left >= milli]
+        free = zip(self.free.milli[node].tolist(), self.free.gpu_mem_mib[node].tolist(), strict=True)
+        return [index for index, (left, mem_left) in enumerate(free) if left >= milli and mem_left >= mem_mib]
+
+    def slots_on(self, node: int, job: Job, *, tightest: bool = False) -> tuple[GpuSlot, ...]:
+        """The slots that the job (one of its parts, for a gang) would take on a node that it fits on.
+
+        The lowest-numbered GPUs with enough left; with `tightest`, those with the least left.
+        """
+        number = self.request(job)  # first: a new type may grow the table
+        row = self.requests[number]
+        gpus = int(row[kernels.GPUS])
+        if gpus == 0:
+            return (GpuSlot(node, NO_GPU),)
+        chosen = np.empty(self.free.milli.shape[1], dtype=np.int64)
+        kernels.choose_devices(node, row, self.free.milli, self.free.gpu_mem_mib, tightest, chosen)
+        return tuple(GpuSlot(node, index) for index in chosen[:gpus].tolist())
+
+    def slots_for(self, job: Job, nodes: Iterable[int]) -> tuple[GpuSlot, ...] | None:
+        """The slots of a whole job, on the first of these nodes, best first; None where too few are named.
+
+        The nodes are some of `fitting_nodes`: a gang takes its parts on the first of them, and a job that may
+        spread and fits on no single node is spread whichever nodes are named.
+        """
+        wanted = max(1, job.nodes)
+        chosen = [int(node) for node in islice(nodes, wanted)]
+        if len(chosen) == wanted:
+            return tuple(slot for node in chosen for slot in self.slots_on(node, job))
+        return self.spread(job) if job.nodes == 0 else None
+
+    def spread(self, job: Job) -> tuple[GpuSlot, ...] | None:
+        """Slots for a job that may spread, on as few nodes as will hold it, or None.
+
+        The nodes with the most room come first; the last one is the tightest that holds what remains.
+        """
+        if job.gpus < 2 or job.gpus * job.share.milli > self.free_total_milli:
+            return None
+        number = self.request(job)  # first: a new type may grow the table
+        request = self.requests[number]
+        fitting, chosen, takes = np.empty((3, len(self.nodes)), dtype=np.int64)
+        free = (self.free.milli, self.free.gpu_mem_mib)
+        if kernels.fitting_devices(request, *free, self._arrays.traits, fitting) < job.gpus:
+            return None
+        usable = spreadable_gpus(job, fitting, self.free.cpu_milli, self.free.mem_mib)
+        nodes = kernels.spread_over_nodes(usable, job.gpus, self.rank, chosen, takes)
+        slots: list[GpuSlot] = []
+        for node, take in zip(chosen[:nodes].tolist(), takes[:nodes].tolist(), strict=True):
+            slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
+        return tuple(slots) or None
+
+    def fits_when_empty(self, job: Job) -> bool:
+        """Whether the job could start if nothing else ran and every node were up."""
+        number = self.request(job)
+        known = self._fits_empty.get(number)
+        if known is None:
+            known = self._fits_empty[number] = self._find_when_empty(job, number)
+        return known
+
+    # How
+
+    def _new_request(self, job: Job, key: tuple[Any, ...]) -> int:
+        check_job(job)
+        number = len(self._request_ids)
+        if number == len(self.requests):
+            self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
+        nodes = max(1, job.nodes)
+        all_cpu, all_mem = min(job.cpu_milli, MORE_THAN_ANY_NODE), min(job.mem_mib, MORE_THAN_ANY_NODE)
+        cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
+        gpus = job.gpus // nodes
+        on_one = gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib
+        words = self._words_of_kinds(job.models, job.labels, job.gpus, key[7])
+        self.requests[number] = *on_one, job.nodes, job.gpus, all_cpu, all_mem, *words
+        self._request_ids[key] = number
+        self.request_types = number + 1
+        return number
+
+    def _forget_requests(self) -> None:
+        """Forget all request types; no number from before holds any more."""
+        self._request_ids.clear()
+        self.request_types = 0
+        self.requests = self._request_table()
+        self._last, self._last_number = None, -1
+        self._fits_empty.clear()
+
+    def _find_when_empty(self, job: Job, number: int) -> bool:
+        row = self.requests[number]
+        if self._owners:  # what is reserved will not be for ever
+            row = row.copy()
+            row[kernels.ALLOWED :] = self._words_of_kinds(job.models, job.labels, job.gpus, None)
+        cpu_milli, mem_mib, milli, gpu_mem_mib = self._capacity
+        gpus = (milli, gpu_mem_mib, self._traits_when_up())
+        if kernels.fits_on_some(row, cpu_milli, mem_mib, *gpus, max(1, job.nodes)):
+            return True
+        if job.nodes:
+            return False
+        devices = np.empty(len(self.nodes), dtype=np.int64)
+        kernels.fitting_devices(row, *gpus, devices)
+        usable = spreadable_gpus(job, devices, cpu_milli, mem_mib)
+        return int(usable.sum()) >= job.gpus > 0
+
+    def _request_table(self, rows: int = 64) -> IntArray:
+        """Room for this many request types."""
+        return np.zeros((rows, kernels.ALLOWED + self._kinds.words), dtype=np.int64)
+
+    def _words_of_kinds(
+        self, models: Sequence[str], labels: Sequence[str], gpus: int, owner: str | None
+    ) -> list[int]:
+        """The kinds of nodes that a job may run on; one without GPUs whatever models it names. None for the owner: as
+        if nothing were reserved."""
+        kinds = self._kinds
+        allowed = kinds.with_labels(labels) & kinds.with_models(models if gpus else ())
+        if owner is not None:
+            allowed &= kinds.open_to(owner)
+        return numbers_as_words(allowed, kinds.words)
+
+    def _know_kinds(self, come: Sequence[Node], now: Sequence[Node]) -> None:
+        """Number the kinds of nodes that come, in the request table and on nodes that are there.
+
+        Kinds keep their numbers until more than half of many are of no node any more.
+        """
+        before = len(self._kinds)
+        for node in come:
+            self._kinds.number(node)
+        if len(self._kinds) == before:
+            return
+        if renumbered := len(self._kinds) > max(WORD, 2 * len(now)):
+            self._kinds = NodeKinds(now)
+        if self.requests.shape[1] != kernels.ALLOWED + self._kinds.words:
+            grown = self._request_table(len(self.requests))
+            grown[:, : kernels.ALLOWED] = self.requests[:, : kernels.ALLOWED]
+            self.requests = grown
+        for key, number in self._request_ids.items():
+            self.requests[number, kernels.ALLOWED :] = self._words_of_kinds(key[5], key[6], key[0], key[7])
+        for node in now if renumbered else ():
+            row = self._rows.get(node.name)
+            if row is not None and row not in self._gone:
+                self._arrays.traits[row] = self._traits(node, bool(self._up[row]))
+
+
+def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: IntArray) -> IntArray:
+    """(N,): how many GPUs of a job that may spread each node can take, its part of CPU and memory included.
+
+    `fitting` (N,) has the number of GPUs on each node that one GPU of the job fits on.
+    """
+    usable = fitting
+    if job.cpu_milli:
+        usable = np.minimum(usable, cpu_milli * job.gpus // job.cpu_milli)
+    if job.mem_mib:
+        usable = np.minimum(usable, mem_mib * job.gpus // job.mem_mib)
+    return usable

@@ -1,0 +1,200 @@
+"""What the API answers, as types that its OpenAPI document tells."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field
+
+__all__ = [
+    "ActionAnswer",
+    "ActionRequest",
+    "GpusAnswer",
+    "JobAnswer",
+    "QueueAnswer",
+    "QueuedJob",
+    "SourceAnswer",
+]
+
+
+def _encodable(text: str) -> str:
+    """The text itself; raises ValueError if it has half of a surrogate pair, which no file or socket takes."""
+    text.encode()
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+
+
+class TenantAnswer(BaseModel):
+    """One job on a GPU."""
+
+    job: str
+    user: str
+    milli: int = Field(description="Compute promised to it, in thousandths of the GPU")
+    mem_mib: int = Field(description="GPU memory promised to it")
+    used_mib: int | None
+    use_pct: float | None
+    since_ms: int | None
+
+
+class StrangerAnswer(BaseModel):
+    """What is on a GPU without being a job."""
+
+    what: str
+    mem_mib: int
+
+
+class GpuAnswer(BaseModel):
+    """One GPU."""
+
+    source: str
+    node: str
+    index: int
+    model: str
+    mem_mib: int
+    used_mib: int | None = Field(description="GPU memory in use; null if it is not measured")
+    use_pct: float | None
+    health: str = Field(description="What is wrong with it; empty if nothing is")
+    drained: bool
+    rack: str
+    partition: str
+    tenants: list[TenantAnswer]
+    strangers: list[StrangerAnswer]
+
+
+class GpusAnswer(BaseModel):
+    """All GPUs at one moment."""
+
+    boot: str
+    version: int
+    now_ms: int
+    gpus: list[GpuAnswer]
+
+
+class QueuedJob(BaseModel):
+    """One job that waits or runs."""
+
+    source: str
+    id: str
+    user: str
+    name: str = Field(description="Empty where the viewer does not own the job")
+    state: str
+    gpus: int
+    milli: int
+    mem_mib: int
+    submit_ms: int
+    start_ms: int | None
+    where: str
+    why: str = Field(description="Why it waits, in words")
+    starts_from_ms: int | None = Field(description="Predicted start: the earlier end of its 80 % interval")
+    starts_to_ms: int | None
+    priority: int
+    partition: str
+
+
+class QueueAnswer(BaseModel):
+    """One page of the jobs that were asked for."""
+
+    total: int
+    page: int
+    size: int
+    now_ms: int
+    jobs: list[QueuedJob]
+
+
+class SourceAnswer(BaseModel):
+    """A queue that the console looks at."""
+
+    name: str
+    here: bool
+    why: str = Field(description="Why it is not there; empty if it is")
+    since_ms: int
+    at_ms: int | None
+    gpus: int
+    waiting: int
+    running: int
+    policy: str
+    notes: list[str]
+
+
+class PointAnswer(BaseModel):
+    """One sample of a job's GPUs."""
+
+    time_ms: int
+    use_pct: float | None = None
+    mem_mib: int | None = None
+
+
+class AttemptAnswer(BaseModel):
+    """One attempt that has ended."""
+
+    attempt: int
+    state: str
+    start_ms: int | None = None
+    end_ms: int | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    where: str = ""
+    peak_mib: float | None = None
+    given_mib: int | None = None
+    refused: int | None = Field(None, description="Calls for GPU memory that were refused")
+
+
+class JobAnswer(BaseModel):
+    """All of one job that the viewer may see; what others may not see is null."""
+
+    source: str
+    id: str
+    user: str
+    state: str
+    own: bool = False
+    controls: bool = False
+    name: str = ""
+    application: str = ""
+    reason: str = ""
+    gpus: int = 0
+    milli: int = 1000
+    mem_mib: int = 0
+    cpu_milli: int | None = None
+    host_mem_mib: int | None = None
+    priority: int = 0
+    time_limit_ms: int | None = None
+    submit_ms: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    attempt: int = 1
+    where: str = ""
+    partition: str = ""
+    beside: list[str] = []
+    command: str | None = None
+    folder: str | None = None
+    comment: str | None = None
+    output: str | None = Field(None, description="The last lines that it wrote")
+    output_path: str | None = None
+    attempts: list[AttemptAnswer] = []
+    series: list[PointAnswer] = []
+    why: list[str] = Field([], description="Why it waits: policy, candidates, what stands in the way")
+    candidates: list[dict[str, Any]] = Field(
+        [], description="GPUs that the policy looked at, with what they lack"
+    )
+    others: list[str] = Field([], description="The other tasks of its array")
+    history: list[dict[str, Any]] = Field([], description="What the history knows of jobs of this id")
+
+
+class ActionRequest(BaseModel, extra="forbid"):
+    """A requested change."""
+
+    source: Text = Field(max_length=64)
+    action: Text = Field(max_length=64)
+    id: Text = Field("", max_length=256, description="The job, the GPU (NODE:INDEX) or the partition")
+    value: Annotated[Text, Field(max_length=256)] | int | None = Field(
+        None, description="The new priority, policy or size"
+    )
+
+
+class ActionAnswer(BaseModel):
+    """What was done."""
+
+    done: str
+    command: str

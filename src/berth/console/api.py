@@ -1,0 +1,89 @@
+"""The live cluster as JSON."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from berth.console.answers import GpusAnswer, JobAnswer, QueueAnswer, QueuedJob, SourceAnswer
+from berth.console.counting import gpu_json
+from berth.console.hub import Hub, source_json
+from berth.console.identity import viewer
+from berth.console.job import find_job
+from berth.console.queue import Asked, chosen
+from berth.console.roles import Viewer
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1")
+Who = Annotated[Viewer, Depends(viewer)]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFilter:
+    """Which GPUs are wanted; empty for all."""
+
+    node: Annotated[str, Query()] = ""
+    model: Annotated[str, Query()] = ""
+    user: Annotated[str, Query()] = ""
+    partition: Annotated[str, Query()] = ""
+
+
+@router.get("/gpus", response_model=GpusAnswer, responses={304: {"description": "Nothing has changed"}})
+async def gpus(request: Request, who: Who, wanted: Annotated[GpuFilter, Depends()]) -> Response | GpusAnswer:
+    """Every GPU with who has which part of it."""
+    hub: Hub = request.app.state.hub
+    if wanted != GpuFilter():
+        await hub.fresh()
+        found = [
+            gpu_json(name, gpu)
+            for name, seen in hub.seen.items()
+            for gpu in (seen.look.gpus if seen.look else ())
+            if wanted.node in ("", gpu.node)
+            and wanted.model in ("", gpu.model)
+            and wanted.partition in ("", gpu.partition)
+            and (not wanted.user or any(each.user == wanted.user for each in gpu.tenants))
+        ]
+        return GpusAnswer.model_validate(
+            {"boot": hub.boot, "version": hub.version, "now_ms": time.time_ns() // 1_000_000, "gpus": found}
+        )
+    packed = await hub.gpus()
+    tag = f'"{packed.version}"'
+    headers = {"ETag": tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache"}
+    if request.headers.get("If-None-Match") == tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(packed.zipped, media_type="application/json", headers=headers)
+    return Response(packed.plain, media_type="application/json", headers=headers)
+
+
+@router.get("/queue")
+async def queue(request: Request, who: Who, asked: Annotated[Asked, Depends()]) -> QueueAnswer:
+    """Jobs that run and wait, in the order of the queue, a page at a time."""
+    page = await chosen(request.app.state, asked, who)
+    return QueueAnswer(
+        total=page.total, page=page.page, size=asked.size, now_ms=page.now_ms,
+        jobs=[QueuedJob(**row) for row in page.rows],
+    )  # fmt: skip
+
+
+@router.get("/jobs/{job_id:path}", responses={404: {"description": "No source and no history knows it"}})
+async def job(
+    request: Request,
+    who: Who,
+    job_id: str,
+    source: Annotated[str, Query(description="Of this source alone, or `history`")] = "",
+) -> JobAnswer:
+    """One job: what runs or waits, and what the history has of it."""
+    return await find_job(request.app.state, job_id, source, who)
+
+
+@router.get("/sources")
+async def sources(request: Request, who: Who) -> list[SourceAnswer]:
+    """The queues that are looked at, and which of them are there."""
+    hub: Hub = request.app.state.hub
+    return [SourceAnswer(**source_json(seen)) for seen in (await hub.fresh()).values()]

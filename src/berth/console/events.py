@@ -1,0 +1,52 @@
+"""News for pages that are open: server-sent events, and the last one for browsers without them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
+
+from berth.console.hub import Hub
+from berth.console.identity import viewer
+from berth.console.roles import Viewer
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+RECOGNISED_S = 5.0
+"""How long a page may be told news before its token is looked at again."""
+
+
+@router.get("/events")
+async def events(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> Response:
+    """Each look that differs from the one before, until the page is closed or its session ends."""
+    hub: Hub = request.app.state.hub
+    if hub.full:
+        raise HTTPException(503, "too many pages are open already; close some, or ask /events/last/look")
+
+    async def told() -> AsyncIterator[bytes]:
+        watching = hub.watch()
+        again_s = time.monotonic() + RECOGNISED_S
+        try:
+            async for event in watching:
+                if event.startswith(b":") or time.monotonic() >= again_s:
+                    request.app.state.doorkeeper.recognise(request)  # a revoked token ends what it began
+                    again_s = time.monotonic() + RECOGNISED_S
+                yield event
+        except HTTPException:
+            return
+        finally:
+            await watching.aclose()
+
+    return StreamingResponse(told(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+@router.get("/events/last/look")
+async def last(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> Response:
+    """The newest event."""
+    hub: Hub = request.app.state.hub
+    await hub.fresh()
+    return Response(hub.last, media_type="application/json")

@@ -1,0 +1,144 @@
+"""Who is asking: by a token, by a trusted proxy's header, or by the kernel on a Unix socket."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import pwd
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from pathlib import Path
+
+from fastapi import HTTPException, Request
+
+from berth.console.roles import Role, Viewer
+from berth.console.settings import Settings
+from berth.console.tokens import Tokens
+from berth.files import whole_file
+
+__all__ = ["COOKIE", "CSRF_HEADER", "Doorkeeper", "operator", "user", "viewer"]
+
+COOKIE = "berth-session"
+CSRF_HEADER = "X-Berth-CSRF"
+SESSION_S = 12 * 3600
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+UID = "uid:"
+"""Begins the client's address on a Unix socket; the number after it is the kernel's word for who connected."""
+
+
+class Doorkeeper:
+    """Recognises people, and refuses changes that another site's page has asked their browser for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.tokens = Tokens(settings.state / "tokens.json")
+        self._key = _key(settings.state / "key")
+
+    def recognise(self, request: Request) -> Viewer:
+        """Who asks, or 401; 403 where a change lacks the page's own mark."""
+        viewer = self._by_socket(request) or self._by_proxy(request) or self._by_token(request)
+        if viewer is None:
+            raise HTTPException(401, "no valid token: open the address that `berth console` printed")
+        if request.method not in SAFE and viewer.csrf:
+            given = request.headers.get(CSRF_HEADER, "")
+            if not hmac.compare_digest(given.encode(), viewer.csrf.encode()):
+                raise HTTPException(
+                    403, "this change does not come from a page of this console; reload the page"
+                )
+        return viewer
+
+    def session_of(self, token: str, now_s: float | None = None) -> str | None:
+        """The cookie for a token's owner, or None where the token is none or has expired."""
+        now_s = time.time() if now_s is None else now_s
+        found = self.tokens.of(token, now_s)
+        if found is None:
+            return None
+        ends_s = min(now_s + SESSION_S, found.ends_s or now_s + SESSION_S)
+        body = urlsafe_b64encode(
+            json.dumps([found.sha256, int(ends_s), secrets.token_hex(8)]).encode()
+        ).decode()
+        return f"{body}.{self._sign(body)}"
+
+    def _by_socket(self, request: Request) -> Viewer | None:
+        host = request.client.host if request.client else ""
+        if self._settings.listen.socket is None or not host.startswith(UID):
+            return None
+        uid = int(host.removeprefix(UID))
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = str(uid)
+        return self._named(name, "socket", Role.OPERATOR if uid == 0 else Role.USER)
+
+    def _by_proxy(self, request: Request) -> Viewer | None:
+        host = request.client.host if request.client else ""
+        if host not in self._settings.proxies:
+            return None  # the header of anybody else means nothing
+        name = request.headers.get(self._settings.proxy_header, "").strip()
+        return self._named(name, "proxy", Role.USER) if name else None
+
+    def _named(self, name: str, via: str, role: Role) -> Viewer:
+        if name in self._settings.operators:
+            role = Role.OPERATOR
+        return Viewer(name, role, via, self._sign(f"csrf:{via}:{name}"))
+
+    def _by_token(self, request: Request) -> Viewer | None:
+        kind, _, text = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "bearer":  # a program's: no other site can make a browser send it
+            token = self.tokens.of(text.strip(), time.time())
+            return None if token is None else Viewer(token.user, Role(token.role), "token", "")
+        cookie = request.cookies.get(COOKIE, "")
+        body, _, signature = cookie.partition(".")
+        if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+            return None
+        digest, ends_s, _ = json.loads(urlsafe_b64decode(body))
+        now_s = time.time()
+        token = self.tokens.by_digest(digest, now_s)
+        if token is None or now_s >= ends_s:
+            return None
+        return Viewer(token.user, Role(token.role), "token", self._sign(f"csrf:{cookie}"))
+
+    def _sign(self, text: str) -> str:
+        return hmac.new(self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def viewer(request: Request) -> Viewer:
+    """Anybody who was let in; for FastAPI's Depends."""
+    doorkeeper: Doorkeeper = request.app.state.doorkeeper
+    return doorkeeper.recognise(request)
+
+
+def user(request: Request) -> Viewer:
+    """Somebody with at least the role `user`."""
+    return _at_least(request, Role.USER)
+
+
+def operator(request: Request) -> Viewer:
+    """Somebody with the role `operator`."""
+    return _at_least(request, Role.OPERATOR)
+
+
+def _at_least(request: Request, role: Role) -> Viewer:
+    found = viewer(request)
+    if not found.role.includes(role):
+        raise HTTPException(
+            403, f"this needs the role {role.value}; {found.user} has the role {found.role.value}"
+        )
+    return found
+
+
+def _key(path: Path) -> bytes:
+    """The key that sessions are signed with; it is made once, so that a restart ends no session."""
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        key = b""
+    if len(key) != 32:
+        key = secrets.token_bytes(32)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with whole_file(path) as aside:
+            aside.touch(mode=0o600)
+            aside.write_bytes(key)
+    return key

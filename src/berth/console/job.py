@@ -1,0 +1,131 @@
+"""`/job/ID`: one job, live where a queue has it, and what the history knows of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse
+
+from berth.console.answers import JobAnswer
+from berth.console.history import own_of
+from berth.console.hub import Hub
+from berth.console.identity import viewer
+from berth.console.pages import page
+from berth.console.roles import Viewer
+from berth.errors import BerthError
+from berth.history.store.kept import KeptHistory
+
+__all__ = ["find_job", "router"]
+
+router = APIRouter(include_in_schema=False)
+HISTORY = "history"
+MOST_STORIES = 20
+_HIDDEN: Final[Mapping[str, object]] = {
+    **dict.fromkeys(("name", "application", "command", "comment", "end_reason"), ""),
+    "nodes": (),
+    **dict.fromkeys(
+        ("exit_code", "work_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "cpu_use", "mem_use")
+    ),
+    **dict.fromkeys(("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")),
+}
+"""What is not shown of other people's attempts, and what stands there instead: as in lists of the history."""
+
+
+async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnswer:
+    """A job by its id: of the first source that has it, with what the history has of the same id. 404 if none has."""
+    hub: Hub = state.hub
+    told: list[str] = []
+    found: dict[str, Any] | None = None
+    for name, seen in (await hub.fresh()).items():
+        if source not in ("", name) or found is not None:
+            continue
+        try:
+            found = await seen.source.job(job_id, who)
+        except (BerthError, OSError) as error:
+            told.append(str(error))
+    stories: list[tuple[dict[str, Any], bool]] = []
+    history: KeptHistory | None = state.history
+    again = found is None or found.get("attempt", 1) > 1
+    if (
+        again and history is not None and source in ("", HISTORY)
+    ):  # the first attempt of what runs is in no history
+        try:
+            stories = await asyncio.to_thread(_stories, history, job_id, who)
+        except (BerthError, OSError) as error:
+            told.append(str(error))
+    if found is None and not stories:
+        raise HTTPException(
+            404, f"no job '{job_id}'; {'; '.join(told) or 'no source and no history is there'}"
+        )
+    return JobAnswer(**(found or _of_story(*stories[-1], job_id)), history=[story for story, _ in stories])
+
+
+def _stories(history: KeptHistory, job_id: str, who: Viewer) -> list[tuple[dict[str, Any], bool]]:
+    """What the history has, without what this viewer may not see, and whether all of it may be seen."""
+    from berth.history.jobs.ended import HistoryJobs
+    from berth.history.jobs.story import stories, story_json
+    from berth.history.store.reader import history_is_there
+
+    history_is_there(history.folder)
+    owner = own_of(who, history)
+    found = []
+    for each in stories(HistoryJobs(history.reader), job_id)[-MOST_STORIES:]:
+        story = story_json(each)
+        own = owner is None or (owner != "" and all(record.user == owner for record in each.attempts))
+        if not own:
+            story |= {"series": [], "refused": None, "enough": []}
+            story["cost"] |= {"idle_gpu_hours": None, "energy_kwh": None}
+            for attempt in story["attempts"]:
+                attempt |= _HIDDEN
+        found.append((story, own))
+    return found
+
+
+def _of_story(story: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]:
+    """The last attempt of a job that has ended, as a source would have told it."""
+    last = story["attempts"][-1]
+    return {
+        "source": HISTORY, "id": story["job"] or job_id, "user": last["user"], "state": last["state"], "own": own,
+        "name": last["name"], "application": last["application"], "gpus": last["gpus"],
+        "milli": last["share"]["milli"], "mem_mib": last["share"]["mem_mib"], "submit_ms": last["queued_ms"],
+        "start_ms": last["start_ms"], "end_ms": last["end_ms"], "attempt": len(story["attempts"]),
+        "partition": last["virtual_cluster"], "command": last["command"] or None,
+        "series": [
+            {
+                "time_ms": point["begin_ms"],
+                "use_pct": None if point["gpu_use"] is None else round(100 * point["gpu_use"], 1),
+            }
+            for point in story["series"]
+        ],
+    }  # fmt: skip
+
+
+@router.get("/job/{job_id:path}")
+async def job(
+    request: Request,
+    who: Annotated[Viewer, Depends(viewer)],
+    job_id: str,
+    source: Annotated[str, Query()] = "",
+) -> HTMLResponse:
+    """One job as a page."""
+    found = await find_job(request.app.state, job_id, source, who)
+    hub: Hub = request.app.state.hub
+    live = hub.seen.get(found.source)
+    actions = {}
+    if request.app.state.settings.actions and found.controls and live is not None:
+        wanted = {"held": ("release", "cancel"), "waiting": ("hold", "priority", "cancel")}.get(
+            found.state, ("cancel",) if found.state in ("starting", "running") else ()
+        )
+        actions = {
+            name: command
+            for name in wanted
+            if (command := live.source.command(name, {"id": found.id, "value": "VALUE"})) is not None
+        }
+    return page(
+        request, "job.html", who, job=found, actions=actions, now_ms=time.time_ns() // 1_000_000,
+        live_job=live is not None,
+    )  # fmt: skip

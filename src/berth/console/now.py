@@ -1,0 +1,43 @@
+"""`/now`: what is on the GPUs at this moment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse
+
+from berth.console.hub import Hub, source_json
+from berth.console.identity import viewer
+from berth.console.pages import page
+from berth.console.roles import Role, Viewer
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+MOST_OPTIONS = 500
+
+
+@router.get("/now")
+async def now(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> HTMLResponse:
+    """The page; its script asks for the GPUs and is told what changes."""
+    hub: Hub = request.app.state.hub
+    seen = await hub.fresh()
+    gpus = [gpu for each in seen.values() if each.look for gpu in each.look.gpus]
+    query = request.query_params
+    return page(
+        request,
+        "now.html",
+        who,
+        counts=hub.counts(),
+        sources=[source_json(each) for each in seen.values()],
+        models=_options(gpu.model for gpu in gpus),
+        users=_options(tenant.user for gpu in gpus for tenant in gpu.tenants),
+        partitions=_options(gpu.partition for gpu in gpus),
+        asked={name: query.get(name, "") for name in ("model", "user", "partition")},
+        operates=request.app.state.settings.actions and who.role is Role.OPERATOR,
+    )
+
+
+def _options(values: Any) -> list[str]:
+    return sorted(set(values) - {""})[:MOST_OPTIONS]

@@ -1,0 +1,110 @@
+"""`/queue`: who runs and waits, why, and when it may start; filtered and paged here, so that it may be long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse
+
+from berth.console.hub import Hub, source_json
+from berth.console.identity import viewer
+from berth.console.look import LiveJob
+from berth.console.pages import page
+from berth.console.roles import Viewer
+
+__all__ = ["Asked", "Chosen", "chosen", "router"]
+
+router = APIRouter(include_in_schema=False)
+STATES = ("", "waiting", "held", "starting", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which jobs are wanted, and which page of them; empty for all."""
+
+    source: Annotated[str, Query()] = ""
+    state: Annotated[str, Query(pattern="^(waiting|held|starting|running)?$")] = ""
+    user: Annotated[str, Query()] = ""
+    partition: Annotated[str, Query()] = ""
+    id: Annotated[str, Query(description="Jobs whose id begins so")] = ""
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1
+    size: Annotated[int, Query(ge=1, le=1000)] = 50
+
+    def address(self, **changes: Any) -> str:
+        """The address of the same with changes."""
+        values = {name: getattr(self, name) for name in self.__slots__} | changes
+        plain = Asked()
+        return "/queue?" + urlencode(
+            {name: value for name, value in values.items() if value != getattr(plain, name)},
+            errors="surrogatepass",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One page of jobs."""
+
+    total: int
+    page: int
+    pages: int
+    now_ms: int
+    rows: list[dict[str, Any]]
+
+
+async def chosen(state: Any, asked: Asked, who: Viewer) -> Chosen:
+    """The page that was asked for, or the last one if there are fewer."""
+    hub: Hub = state.hub
+    looks = {name: seen.look for name, seen in (await hub.fresh()).items() if seen.look is not None}
+
+    def choose() -> tuple[int, int, list[tuple[str, LiveJob]]]:
+        found = [
+            (name, job)
+            for name, look in looks.items()
+            if asked.source in ("", name)
+            for job in look.jobs
+            if (not asked.state or job.state == asked.state)
+            and (not asked.user or job.user == asked.user)
+            and (not asked.partition or job.partition == asked.partition)
+            and (not asked.id or job.id.startswith(asked.id))
+        ]
+        last = max(1, -(-len(found) // asked.size))
+        number = min(asked.page, last)
+        return len(found), number, list(islice(found, (number - 1) * asked.size, number * asked.size))
+
+    total, number, jobs = await asyncio.to_thread(choose)
+    starts = await state.predictions.of(hub, looks)
+    rows = [_row(name, job, who, starts.get((name, job.id))) for name, job in jobs]
+    return Chosen(total, number, max(1, -(-total // asked.size)), time.time_ns() // 1_000_000, rows)
+
+
+def _row(source: str, job: LiveJob, who: Viewer, starts: tuple[int, int] | None) -> dict[str, Any]:
+    begin_ms, end_ms = starts or (job.starts_from_ms, job.starts_to_ms)
+    return {
+        "source": source, "id": job.id, "user": job.user, "name": job.name if who.owns(job.user) else "",
+        "state": job.state, "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "submit_ms": job.submit_ms,
+        "start_ms": job.start_ms, "where": job.where, "why": job.why, "starts_from_ms": begin_ms,
+        "starts_to_ms": end_ms, "priority": job.priority, "partition": job.partition,
+    }  # fmt: skip
+
+
+@router.get("/queue")
+async def queue(
+    request: Request, who: Annotated[Viewer, Depends(viewer)], asked: Annotated[Asked, Depends()]
+) -> HTMLResponse:
+    """The queue as a page."""
+    hub: Hub = request.app.state.hub
+    found = await chosen(request.app.state, asked, who)
+    partitions = sorted(
+        {job.partition for seen in hub.seen.values() if seen.look for job in seen.look.jobs} - {""}
+    )
+    return page(
+        request, "queue.html", who, asked=asked, found=found, counts=hub.counts(), states=STATES,
+        partitions=partitions, sources=[source_json(seen) for seen in hub.seen.values()],
+        predicts=request.app.state.predictions.why, owns=who.controls,
+    )  # fmt: skip

@@ -1,0 +1,258 @@
+"""The console as an application: who may in, what every answer carries, and the routes of its parts."""
+
+from __future__ import annotations
+
+import json
+import socket as sockets
+import struct
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
+from types import FrameType
+from typing import Annotated, Any
+from urllib.parse import parse_qs, quote
+
+import uvicorn
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from berth import __version__
+from berth.console import acting, api, events, job, metrics, now, plotly_script, queue
+from berth.console.audit import Audit
+from berth.console.hub import Hub
+from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
+from berth.console.identity import viewer as of_request
+from berth.console.limits import TooMany
+from berth.console.look import Source
+from berth.console.pages import LANGUAGES, page
+from berth.console.predictions import Predictions
+from berth.console.roles import Role, Viewer
+from berth.console.settings import Settings
+from berth.console.sources import sources_of
+from berth.console.then import api as then_api
+from berth.console.then import me
+from berth.console.then import page as then_page
+from berth.console.what_if.routes import router as what_if
+from berth.errors import AccessError, BerthError, LiveError
+from berth.history.store.kept import KeptHistory
+
+__all__ = ["create_app", "serve"]
+
+Next = Callable[[Request], Awaitable[Response]]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Pages run the package's own scripts and open no other connection. Plotly sets styles, which need 'unsafe-inline'."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+MOST_FORM = 4096
+MOST_BODY = 64 << 10
+"""Bytes that a request may carry; a body is read before it is known who sends it."""
+STRANGER = Viewer("", Role.VIEWER, "", "")
+"""The viewer of the page that asks for a token."""
+
+
+def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> FastAPI:
+    """The application over whatever the settings name, or over these sources; it opens nothing before it is served."""
+    app = FastAPI(
+        title="berth console",
+        version=__version__,
+        docs_url=None,  # FastAPI's pages load scripts of other sites
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+    )
+    app.state.settings = settings
+    app.state.doorkeeper = Doorkeeper(settings)
+    app.state.too_many = TooMany()
+    app.state.hub = Hub(sources_of(settings) if sources is None else sources)
+    app.state.predictions = Predictions(settings.history)
+    app.state.audit = Audit(settings.state / "audit.jsonl")
+    app.mount("/static", StaticFiles(directory=str(files("berth.console").joinpath("static"))), name="static")
+    app.middleware("http")(_guard)
+    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(BerthError, _failed)
+    app.state.history = None if settings.history is None else KeptHistory(settings.history)
+    app.include_router(plotly_script.router)
+    app.include_router(then_api.router)
+    app.include_router(then_page.router)
+    app.include_router(me.api)
+    app.include_router(me.router)
+    app.include_router(what_if)
+    app.get("/login", include_in_schema=False)(_login)
+    app.post("/login", include_in_schema=False)(_login_by_form)
+    app.get("/", include_in_schema=False)(_first_page)
+    app.get("/language/{language}", include_in_schema=False)(_language)
+    for part in (events, now, queue, job, api, acting, metrics):
+        app.include_router(part.router)
+    return app
+
+
+async def _guard(request: Request, call_next: Next) -> Response:
+    """Refuse too many requests of one client, and give every answer its headers."""
+    client = request.client.host if request.client else "?"
+    settings: Settings = request.app.state.settings
+    if client in settings.proxies:  # it speaks for many people
+        client += f" {request.headers.get(settings.proxy_header, '')}"
+    wait_s = request.app.state.too_many.wait_s(client, time.monotonic(), request.url.path == "/login")
+    if wait_s:
+        return JSONResponse(
+            {"detail": f"too many requests; try again in {wait_s:.0f} s"},
+            429,
+            {"Retry-After": f"{wait_s:.0f}"},
+        )
+    answer = _too_large(request) or await call_next(request)
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+    answer.headers.setdefault("Content-Security-Policy", POLICY)
+    return answer
+
+
+def _too_large(request: Request) -> Response | None:
+    """The refusal of a request whose body is too long, or does not say how long it is; None for all others."""
+    if "Transfer-Encoding" in request.headers:
+        return JSONResponse({"detail": "the length of the body is unknown; send Content-Length"}, 411)
+    length = int(request.headers.get("Content-Length", "0"))
+    if length > MOST_BODY:
+        return JSONResponse({"detail": f"the body has {length:,} bytes; expected at most {MOST_BODY:,}"}, 413)
+    return None
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """A refusal as a page for people and as JSON for programs."""
+    assert isinstance(error, StarletteHTTPException)
+    detail = str(error.detail)
+    if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("Accept", ""):
+        return JSONResponse({"detail": detail}, error.status_code, error.headers)
+    try:
+        viewer = request.app.state.doorkeeper.recognise(request)
+    except HTTPException:
+        viewer = STRANGER
+    template = "token.html" if error.status_code == 401 else "problem.html"
+    answer = page(request, template, viewer, status=error.status_code, detail=detail)
+    answer.status_code = error.status_code
+    return answer
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """A request of the wrong form: 422 in words for people, as FastAPI's list for programs.
+
+    What came is left out of the list, because it may be bytes that no JSON can hold.
+    """
+    assert isinstance(error, RequestValidationError)
+    told = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+    if request.url.path.startswith("/api/"):
+        return Response(json.dumps({"detail": told}), 422, media_type="application/json")
+    words = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in told)
+    return await _refused(request, HTTPException(422, words))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Answer what berth's parts refuse: 400 for a wrong request, 403 for a role that does not allow it, 503 if the
+    source does not answer."""
+    status = 403 if isinstance(error, AccessError) else 503 if isinstance(error, LiveError) else 400
+    return await _refused(request, HTTPException(status, str(error)))
+
+
+async def _first_page(request: Request, who: Annotated[Viewer, Depends(of_request)]) -> Response:
+    return RedirectResponse("/now", 303)
+
+
+async def _login_by_form(request: Request) -> Response:
+    """Exchange a token that comes in the body of a form."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_FORM:
+            raise HTTPException(413, "a token is shorter than this")
+    values = parse_qs(body.decode("utf-8", "replace"))
+    return await _login(request, values.get("token", [""])[0], values.get("to", ["/"])[0])
+
+
+async def _login(request: Request, token: str = "", to: str = "/") -> Response:
+    """Exchange a token for a session, so that it stays in no address."""
+    cookie = request.app.state.doorkeeper.session_of(token)
+    if cookie is None:
+        raise HTTPException(401, "this token is unknown, was taken back or has expired")
+    answer = RedirectResponse(_inside(to), 303)
+    secure = request.app.state.settings.certificate is not None
+    answer.set_cookie(COOKIE, cookie, max_age=SESSION_S, httponly=True, samesite="lax", secure=secure)
+    return answer
+
+
+async def _language(request: Request, language: str, to: str = "/") -> Response:
+    """Remember the language of the pages."""
+    if language not in LANGUAGES:
+        raise HTTPException(404, f"no texts in '{language}'; there are {', '.join(LANGUAGES)}")
+    answer = RedirectResponse(_inside(to), 303)
+    answer.set_cookie("berth-language", language, max_age=365 * 86_400, samesite="lax")
+    return answer
+
+
+def _inside(address: str) -> str:
+    """An address of the console itself, whatever was asked for."""
+    return (
+        quote(address, safe="/?&=%")
+        if address.startswith("/") and not address.startswith(("//", "/\\"))
+        else "/"
+    )
+
+
+class _KnownProtocol(H11Protocol):
+    """HTTP that says of a client on a Unix socket which user it is."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family == sockets.AF_UNIX:
+            raw = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("3i"))
+            self.client = (f"{UID}{struct.unpack('3i', raw)[1]}", 0)
+
+
+class _Server(uvicorn.Server):
+    """A server that lets the pages go at once when it is told to end."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.config.app.state.hub.close()  # type: ignore[union-attr]
+        super().handle_exit(sig, frame)
+
+
+def serve(settings: Settings, say: Callable[[str], None]) -> None:
+    """Listen until it is interrupted. Raises LiveError if it cannot listen."""
+    listen = settings.listen
+    where = {"uds": str(listen.socket)} if listen.socket else {"host": listen.host, "port": listen.port}
+    config = uvicorn.Config(
+        create_app(settings),
+        http=_KnownProtocol,
+        ws="none",
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+        **where,
+    )
+    try:
+        bound = config.bind_socket()
+    except (OSError, SystemExit) as error:
+        raise LiveError(
+            f"cannot listen on {listen.socket or f'{listen.host}:{listen.port}'}; is it taken?"
+        ) from error
+    if listen.socket is None:
+        scheme = "https" if settings.certificate else "http"
+        host, port = bound.getsockname()[:2]
+        say(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+    else:
+        say(f"unix:{listen.socket}")
+    _Server(config).run(sockets=[bound])

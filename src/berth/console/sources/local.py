@@ -1,0 +1,275 @@
+"""This machine's queue, over the broker's socket: what `berth status`, `queue`, `job`, `why` and `logs` ask."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import time
+from collections import deque
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from berth.console.look import Gpu, LiveJob, Look, Stranger, Tenant
+from berth.console.roles import Viewer
+from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
+from berth.errors import SettingError
+from berth.live.local.protocol import Connection
+from berth.live.local.samples import read_samples
+from berth.live.local.tables import why_lines
+
+__all__ = ["LocalSource"]
+
+PATIENCE_S = 10.0
+POLICY_PATIENCE_S = 300.0
+"""A policy is tried on the jobs that there are, and may have to be compiled, before it decides."""
+MOST_JOBS = 50_000
+"""Waiting jobs that one look lists; the counts are of all."""
+MOST_POINTS = 2000
+TAIL_LINES = 200
+TAIL_BYTES = 64 << 10
+_OWN = ("hold", "release", "cancel", "priority")
+_OPERATORS = ("policy", "drain", "undrain", "resize")
+_GOING = ("starting", "running")
+
+
+class LocalSource:
+    """The broker of this machine."""
+
+    name = "local"
+    every_s = 1.0
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._node = socket.gethostname().partition(".")[0] or "here"
+
+    async def look(self) -> Look:
+        """GPUs, the jobs that run, and the first of those that wait."""
+        return await asyncio.to_thread(self._look)
+
+    async def job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
+        """One job, or the first task of an array with the ids of the others."""
+        return await asyncio.to_thread(self._job, job_id, viewer)
+
+    async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+        """Do it as the broker's own owner, after the check that this viewer may."""
+        return await asyncio.to_thread(self._act, action, values, viewer)
+
+    def command(self, action: str, values: dict[str, Any]) -> str | None:
+        """The command line that does the same."""
+        return command_of(action, values)
+
+    def pending(self) -> tuple[Any, ...]:
+        """The queue as the model of waits is asked about it; called in a thread."""
+        from berth.history.importing.pending import Queued
+
+        return tuple(Queued(**job) for job in self._ask(do="pending")["jobs"])
+
+    def _ask(self, patience_s: float = PATIENCE_S, **message: Any) -> dict[str, Any]:
+        connection = Connection(self._path, patience_s)
+        try:
+            return connection.ask(message)
+        finally:
+            connection.close()
+
+    def _look(self) -> Look:
+        connection = Connection(self._path, PATIENCE_S)
+        try:
+            status = connection.ask({"do": "status"})
+            going = connection.ask({"do": "queue", "states": list(_GOING)})
+            waits = connection.ask({"do": "queue", "states": ["waiting", "held"], "limit": MOST_JOBS})
+        finally:
+            connection.close()
+        jobs = tuple(self._live(row, going["columns"]) for row in (*going["rows"], *waits["rows"]))
+        counts = status["jobs"]
+        return Look(
+            time.time_ns() // 1_000_000,
+            tuple(self._gpu(each) for each in status["gpus"]),
+            jobs,
+            counts["waiting"] + counts["held"],
+            counts["starting"] + counts["running"],
+            status["policy"],
+            tuple(filter(None, dict.fromkeys((waits["note"], *status["trouble"])))),
+            {"fake": status["fake"], "knowledge": status["knowledge"]},
+        )
+
+    def _gpu(self, told: dict[str, Any]) -> Gpu:
+        tenants = tuple(
+            Tenant(
+                each["id"], each["user"], each["name"], each["milli"], each["mem_mib"], each.get("used_mib"),
+                each.get("use_pct"), each["since_ms"],
+            )
+            for each in told["tenants"]
+        )  # fmt: skip
+        strangers = [
+            Stranger(f"process {each['pid']} ({each['command']})", each["mem_mib"])
+            for each in told["strangers"]
+        ]
+        strangers += [Stranger(f"partition {each['name']}", each["mem_mib"]) for each in told["partitions"]]
+        return Gpu(
+            self._node, told["index"], told["model"], told["mem_mib"], tenants, tuple(strangers), told["used_mib"],
+            told["use_pct"], "it has fallen off the bus" if told["lost"] else "", bool(told.get("drained")),
+        )  # fmt: skip
+
+    def _live(self, row: list[Any], columns: list[str]) -> LiveJob:
+        told = dict(zip(columns, row, strict=True))
+        slots = told["slots"]
+        return LiveJob(
+            told["id"], told["user"], told["name"], told["state"], told["gpus"], told["milli"], told["mem_mib"],
+            told["submit_ms"], told["start_ms"] if told["state"] in _GOING else None,
+            f"{self._node} GPU {', '.join(map(str, slots))}" if slots else "", told["reason"] or "",
+        )  # fmt: skip
+
+    def _job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
+        jobs = self._ask(do="job", id=job_id)["jobs"]
+        job = jobs[0]
+        why = self._ask(do="why", id=job["id"])["jobs"][0] if job["state"] in ("waiting", "held") else None
+        status = self._ask(do="status")
+        beside = [
+            f"{each['id']} ({each['user']}) on GPU {gpu['index']}"
+            for gpu in status["gpus"]
+            for each in gpu["tenants"]
+            if job["state"] in _GOING and gpu["index"] in job["slots"] and each["id"] != job["id"]
+        ]
+        own = viewer.owns(job["user"])
+        return {
+            "source": self.name, "id": job["id"], "user": job["user"], "state": job["state"], "own": own,
+            "controls": viewer.controls(job["user"]),
+            "name": (job["name"] or job["application"]) if own else "",
+            "application": job["application"] if own else "",  # it is made of the name, or of the command
+            "reason": (why or job)["reason"] or "", "gpus": job["gpus"], "milli": job["milli"],
+            "mem_mib": job["mem_mib"],
+            "cpu_milli": job["cpu_milli"], "host_mem_mib": job["host_mem_mib"], "priority": job["priority"],
+            "time_limit_ms": job["time_limit_ms"], "submit_ms": job["submit_ms"], "start_ms": job["start_ms"],
+            "end_ms": job["end_ms"], "attempt": job["attempt"],
+            "where": f"{self._node} GPU {', '.join(map(str, job['slots']))}" if job["slots"] else "",
+            "beside": beside,
+            "command": " ".join(job["command"]) if own else None, "folder": job["folder"] if own else None,
+            "comment": job["comment"] if own else None, "output": _tail(job) if own else None,
+            "output_path": job["output"] if own else None,
+            "attempts": [self._attempt(each, own) for each in job["attempts"]],
+            "series": _series(job, status["state_folder"]) if own else [],
+            "why": why_lines(why) if why else [],
+            "candidates": (why.get("brain") or {}).get("candidates", []) if why else [],
+            "others": [each["id"] for each in jobs[1:]],
+        }  # fmt: skip
+
+    def _attempt(self, told: dict[str, Any], own: bool) -> dict[str, Any]:
+        """An attempt that has ended; of other people's neither how it ended in detail nor what was measured."""
+        if not own:
+            told = {**told, "exit_code": None, "reason": "", "peak_mib": None, "refused": None}
+        return {
+            "attempt": told["attempt"], "state": told["state"], "start_ms": told["start_ms"],
+            "end_ms": told["end_ms"], "exit_code": told["exit_code"], "reason": told["reason"] or "",
+            "where": f"{self._node} GPU {', '.join(map(str, told['slots']))}" if told["slots"] else "",
+            "peak_mib": told["peak_mib"], "given_mib": told["share"][1], "refused": told["refused"],
+        }  # fmt: skip
+
+    def _act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+        if action in _OWN:
+            return self._change(action, word_of(values, "id"), values, viewer)
+        if action not in _OPERATORS:
+            raise SettingError(
+                f"the local queue has no action '{action}'; there are {', '.join((*_OWN, *_OPERATORS))}"
+            )
+        check_operator(viewer, action)
+        if action == "policy":
+            name = word_of(values, "value")
+            if ":" in name:
+                raise SettingError(
+                    f"policy '{name}' would import code into the broker; from here choose one that `berth policies`"
+                    " lists, or run `berth policy` on the machine"
+                )
+            answer = self._ask(POLICY_PATIENCE_S, do="policy", name=name, cwd="/")
+            return f"{answer['policy']} decides"
+        if action == "resize":
+            return self._resize(word_of(values, "id"), number_of(values, "value"))
+        node, _, index = word_of(values, "id").rpartition(":")
+        if node not in ("", self._node):
+            raise SettingError(
+                f"GPU '{values['id']}' is of another node; this queue has those of {self._node}"
+            )
+        if not (index.isascii() and index.isdecimal()):
+            raise SettingError(f"GPU '{values['id']}'; expected its number, such as 0")
+        told = self._ask(do="drain", gpus=[int(index)], on=action == "drain")
+        busy = " when its jobs have ended" if int(index) in told["busy"] else ""
+        return f"GPU {index} is drained{busy}" if action == "drain" else f"jobs start on GPU {index} again"
+
+    def _change(self, action: str, job_id: str, values: dict[str, Any], viewer: Viewer) -> str:
+        jobs = self._ask(do="job", id=job_id)["jobs"]
+        check_job_owners(viewer, ((job["id"], job["user"]) for job in jobs))
+        ids = [job["id"] for job in jobs]  # by these and not by the name, which may be another job's by now
+        if action == "priority":
+            answer = self._ask(do="edit", ids=ids, flags={"priority": str(number_of(values, "value"))})
+        else:
+            answer = self._ask(do=action, ids=ids)
+        told = [f"job {job['id']}: {job['state']}" for job in answer["jobs"][:5]]
+        more = len(answer["jobs"]) - len(told)
+        told += [f"and {more} more"] if more > 0 else []
+        told += [f"not changed: {job['why']}" for job in answer["refused"][:5]]
+        return "; ".join(told)
+
+    def _resize(self, name: str, mem_mib: int) -> str:
+        """Change the limit of memory of a partition that is no job's: a job's is the queue's to give."""
+        from berth.partition.gpus import gpus
+        from berth.partition.lifecycle import resize
+
+        told = self._ask(do="status")
+        if any(name == each["name"] for gpu in told["gpus"] for each in gpu["partitions"]):
+            known = [] if told["fake"] else gpus()
+            changed = resize(name, mem_mib=mem_mib, gpus=known)
+            return f"partition {name}: {changed[0].limit_bytes >> 20} MiB"
+        raise SettingError(
+            f"there is no partition '{name}' beside the jobs; a job's is changed by what it asks for"
+        )
+
+
+def command_of(action: str, values: dict[str, Any]) -> str | None:
+    """The command of the local queue that does an action, or None where there is none."""
+    what = quote(str(values.get("id", "")))
+    value = quote(str(values.get("value", "")))
+    gpu = quote(_index(str(values.get("id", ""))))
+    return {
+        "hold": f"berth hold {what}",
+        "release": f"berth release {what}",
+        "cancel": f"berth cancel {what}",
+        "priority": f"berth edit {what} --priority {value}",
+        "policy": f"berth policy {value}",
+        "drain": f"berth drain {gpu}",
+        "undrain": f"berth undrain {gpu}",
+        "resize": f"berth partition resize {what} --mem {value}M",
+    }.get(action)
+
+
+def _index(gpu: str) -> str:
+    return gpu.rpartition(":")[2]
+
+
+def _series(job: dict[str, Any], state_folder: str) -> list[dict[str, Any]]:
+    """What was sampled of the last attempt, at most `MOST_POINTS`."""
+    looks = read_samples(os.path.join(state_folder, "samples"), f"{job['id']}-{job['start']}")
+    step = max(1, -(-len(looks) // MOST_POINTS))
+    return [
+        {"time_ms": each.time_ms, "use_pct": each.use_pct, "mem_mib": each.mem_mib} for each in looks[::step]
+    ]
+
+
+def _tail(job: dict[str, Any]) -> str | None:
+    """The last lines of its output, or None where there is none that the console may read.
+
+    The path is the user's own choice and the console may be root: a file is shown only if it belongs to the
+    job's user.
+    """
+    try:
+        handle = os.open(job["output"], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != job["uid"]:
+            return None
+        file.seek(max(0, status.st_size - TAIL_BYTES))
+        lines = deque(file.read(TAIL_BYTES).splitlines(), TAIL_LINES)
+    return b"\n".join(lines).decode("utf-8", "replace")

@@ -1,0 +1,80 @@
+"use strict";
+// What every page of the console shares: requests that change something, messages, and news from the server.
+const berth = {
+  csrf: document.querySelector('meta[name="csrf"]').content,
+
+  // Send a change; gives what the server answers, or tells what it refused and throws.
+  async send(address, body, method = "POST") {
+    const answer = await fetch(address, {
+      method,
+      headers: { "Content-Type": "application/json", "X-Berth-CSRF": berth.csrf },
+      body: JSON.stringify(body),
+    });
+    const told = await answer.json().catch(() => ({}));
+    if (!answer.ok) {
+      berth.tell(typeof told.detail === "string" ? told.detail : `${answer.status} ${answer.statusText}`);
+      throw new Error(`${answer.status}`);
+    }
+    return told;
+  },
+
+  // Show a message for some seconds; screen readers say it.
+  tell(text) {
+    const place = document.getElementById("told");
+    place.textContent = text;
+    clearTimeout(berth.timer);
+    berth.timer = setTimeout(() => { place.textContent = ""; }, 8000);
+  },
+
+  // Call `hear` with the data of each event of this name. A browser without EventSource asks every two seconds.
+  listen(name, hear) {
+    if (typeof EventSource === "undefined") {
+      setInterval(async () => {
+        const answer = await fetch(`/events/last/${name}`).catch(() => null);
+        if (answer !== null && answer.ok) hear(await answer.json());
+      }, 2000);
+      return;
+    }
+    const tell = (event) => hear(JSON.parse(event.data));
+    berth.hearers = [...(berth.hearers ?? []), [name, tell]];
+    if (berth.source === undefined) berth.connect();
+    else berth.source.addEventListener(name, tell);
+  },
+
+  // It connects again by itself where the line is cut; where something else answered meanwhile, it has to be made anew.
+  connect() {
+    berth.source = new EventSource("/events");
+    for (const [name, tell] of berth.hearers) berth.source.addEventListener(name, tell);
+    berth.source.addEventListener("error", () => {
+      if (berth.source.readyState !== EventSource.CLOSED) return;
+      setTimeout(async () => {
+        const answer = await fetch("/events/last/look").catch(() => null);
+        if (answer !== null && answer.status === 401) location.reload(); // the session has ended: its page says what to do
+        else berth.connect();
+      }, 3000);
+    });
+  },
+
+  // Ask before a change is made, with the command that does the same; gives whether to go on.
+  confirm(question, command) {
+    return new Promise((resolve) => {
+      const dialog = document.createElement("dialog");
+      const text = document.createElement("p");
+      text.textContent = question;
+      const line = document.createElement("pre");
+      line.textContent = command;
+      const [yes, no] = ["yes", "no"].map((value) => {
+        const button = document.createElement("button");
+        button.value = value;
+        button.textContent = document.body.dataset[value] ?? value;
+        button.addEventListener("click", () => dialog.close(value));
+        return button;
+      });
+      dialog.append(text, ...(command ? [line] : []), yes, " ", no);
+      dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
+      document.body.append(dialog);
+      dialog.showModal();
+      no.focus();
+    });
+  },
+};

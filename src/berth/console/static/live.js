@@ -1,0 +1,85 @@
+"use strict";
+// What the pages of the live cluster share: parts that are drawn again, changes with a question first, local times.
+(() => {
+  const AGAIN_MS = 2000; // a page asks for itself at most this often
+
+  function localise(root) {
+    for (const each of root.querySelectorAll("time[data-ms]")) {
+      const at = new Date(Number(each.dataset.ms));
+      each.dateTime = at.toISOString();
+      each.textContent = at.toLocaleString(document.documentElement.lang, { dateStyle: "short", timeStyle: "medium" });
+    }
+  }
+
+  function bind(root) {
+    for (const button of root.querySelectorAll("button.act")) {
+      button.addEventListener("click", () => berth.change(button.dataset, {}));
+    }
+    for (const form of root.querySelectorAll("form.operate")) {
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        berth.change(form.dataset, Object.fromEntries(new FormData(form)));
+      });
+    }
+  }
+
+  // Ask, then change. `what` has source, action, id, question and command; `values` what a form adds.
+  berth.change = async (what, values) => {
+    const body = { source: what.source, action: what.action, id: values.id ?? what.id ?? "" };
+    if (values.value !== undefined) body.value = values.value;
+    const texts = berth.texts ?? {};
+    const question = what.question ?? texts[`ask_${what.action}`] ?? what.action;
+    const command = (what.command ?? commandOf(body)).replace("VALUE", body.value ?? "");
+    if (!await berth.confirm(question, command)) return;
+    try {
+      const told = await berth.send("/api/v1/actions", body);
+      berth.tell(told.done);
+      again();
+    } catch { /* it was told */ }
+  };
+
+  function commandOf(body) {
+    if (body.action === "resize") return `berth partition resize ${body.id} --mem ${body.value}M`;
+    if (body.action === "policy") return `berth policy ${body.value}`;
+    return `berth ${body.action} ${body.id.split(":").pop()}`;
+  }
+
+  let asked = 0;
+  let waits = null;
+  async function again() {
+    if (waits !== null) return;
+    const left = asked + AGAIN_MS - performance.now();
+    waits = setTimeout(async () => {
+      asked = performance.now();
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+      waits = null;
+      if (answer === null || !answer.ok || document.querySelector("dialog[open]")) return;
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const old of document.querySelectorAll("[data-refresh]")) {
+        const part = fresh.getElementById(old.id);
+        const here = old.contains(document.activeElement) ? document.activeElement : null;
+        if (part === null || (here !== null && here.matches("input, select, textarea"))) continue;
+        localise(part);
+        if (part.innerHTML === old.dataset.as) continue;
+        const address = here?.getAttribute("href");
+        old.dataset.as = part.innerHTML;
+        old.replaceChildren(...document.importNode(part, true).childNodes);
+        bind(old);
+        if (address) old.querySelector(`a[href="${CSS.escape(address)}"]`)?.focus();
+      }
+      document.title = fresh.title;
+    }, Math.max(0, left));
+  }
+  berth.again = again;
+
+  localise(document);
+  bind(document);
+  if (document.querySelector("[data-refresh]")) {
+    let seen = null;
+    berth.listen("look", (told) => {
+      const what = `${told.boot} ${told.jobs} ${told.sources.map((each) => each.here).join()}`;
+      if (seen !== null && seen !== what) again();
+      seen = what;
+    });
+  }
+})();

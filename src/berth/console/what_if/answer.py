@@ -1,0 +1,159 @@
+"""What a replay found, as it is kept and shown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from berth.console.what_if.question import Question
+
+__all__ = ["Answer", "Picture", "Row", "answered"]
+
+REAL, AS_IT_WAS, ASKED = "real", "as-it-was", "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What really happened, or one replay."""
+
+    name: str
+    """Of the policy; empty where it is not known."""
+    kind: str
+    """`real`, `as-it-was` (a replay of what ran) or `asked`."""
+    wait_mean_s: float | None
+    wait_median_s: float | None
+    wait_p99_s: float | None
+    completion_mean_s: float | None
+    makespan_s: float | None
+    gpu_allocation_pct: float | None
+    unserved: int
+    """Jobs that did not finish in the replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All of it but the pictures."""
+
+    jobs: int
+    left_out: int
+    """Jobs of the period that never ran."""
+    gpus: int
+    """Of the cluster that was replayed."""
+    real_gpus: int
+    policy_that_ran: str
+    rows: tuple[Row, ...]
+    """What really happened first."""
+    error_makespan_pct: float | None
+    """How far the replay of what ran is from what really happened; None if the policy is not known."""
+    error_wait_pct: float | None
+    never_fitting: tuple[str, ...]
+    """Some of the jobs that no node of the cluster can hold, in words."""
+
+    @property
+    def base(self) -> Row:
+        """What the others are compared with: the replay of what ran, for it errs as they do."""
+        return next((row for row in self.rows if row.kind == AS_IT_WAS), self.rows[0])
+
+    @property
+    def best(self) -> Row | None:
+        """The asked policy with the shortest mean wait of those that served the most jobs."""
+        rows = [row for row in self.rows if row.kind == ASKED and row.wait_mean_s is not None]
+        return min(rows, key=lambda row: (row.unserved, row.wait_mean_s), default=None)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Answer:
+        """From what `dataclasses.asdict` made of it."""
+        rows = tuple(Row(**row) for row in values["rows"])
+        return cls(**{**values, "rows": rows, "never_fitting": tuple(values["never_fitting"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One figure of Plotly, as JSON."""
+
+    name: str
+    title: str
+    figure: str
+
+
+def answered(question: Question, history: Path, progress: Any = None) -> tuple[Answer, list[Picture]]:
+    """Replay, and say what came of it. Raises BerthError."""
+    from berth.experiments.what_if import what_if
+    from berth.history.store.folder import open_history
+    from berth.traces.nodes import nodes_from_spec
+
+    found = what_if(
+        open_history(history, must_exist=True),
+        question.replayed,
+        since_ms=question.since_ms,
+        until_ms=question.until_ms,
+        nodes=nodes_from_spec(question.cluster) if question.cluster else (),
+        whole_gpus=question.whole_gpus,
+        progress=progress,
+        interference=question.interference,
+    )
+    real = found.real
+    rows = [
+        Row(
+            real.policy,
+            REAL,
+            _number(real.waiting_time_s.mean),
+            _number(real.waiting_time_s.median),
+            _number(real.waiting_time_s.p99),
+            _number(real.completion_time_s.mean),
+            _number(real.makespan_s),
+            _number(real.gpu_allocation_pct),
+            0,
+        )
+    ]
+    for run in found.runs:
+        told = run.summary
+        rows.append(
+            Row(
+                run.policy,
+                AS_IT_WAS if found.as_it_was is not None and run is found.runs[0] else ASKED,
+                _number(told.waiting_time_s.mean),
+                _number(told.waiting_time_s.median),
+                _number(told.waiting_time_s.p99),
+                _number(told.completion_time_s.mean),
+                _number(told.makespan_s),
+                _number(told.gpu_allocation_pct),
+                told.jobs - told.finished,
+            )
+        )
+    error = found.error
+    answer = Answer(
+        jobs=len(real.jobs),
+        left_out=real.left_out,
+        gpus=sum(node.gpus for node in found.result.nodes),
+        real_gpus=sum(node.gpus for node in real.nodes),
+        policy_that_ran=real.policy,
+        rows=tuple(rows),
+        error_makespan_pct=None if error is None else _number(error[1]),
+        error_wait_pct=None if error is None else _number(error[2]),
+        never_fitting=tuple(str(shortage) for shortage in found.result.never_fitting),
+    )
+    return answer, _pictures(found)
+
+
+def _pictures(found: Any) -> list[Picture]:
+    from plotly.io.json import to_json_plotly
+
+    from berth.experiments.compare import plots
+    from berth.plots import policy_styles
+
+    beside = found.distributions
+    styles = policy_styles([run.policy for run in beside])
+    figures = (
+        ("waiting", "Waiting times", plots.waiting_cdf(beside, styles)),
+        ("completion", "Completion times", plots.completion_cdf(beside, styles)),
+        ("queue", "Jobs waiting over time", plots.queue_over_time(found.runs, styles)),
+        ("allocation", "GPU allocation over time", plots.allocation_over_time(found.runs, styles)),
+    )
+    return [Picture(name, title, to_json_plotly(figure.to_dict())) for name, title, figure in figures]
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,148 @@
+"""A question: which jobs are to be replayed, by which policies, on which GPUs, under which rules."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from berth.errors import SettingError
+from berth.history.values.moments import since_ms
+from berth.interference import MODES
+from berth.policies import POLICIES, SCHEMES, WRAPPERS, make_policy, names
+from berth.traces.nodes import nodes_from_spec
+
+__all__ = ["INTERFERENCES", "Question", "asked", "command"]
+
+INTERFERENCES = ("none", *MODES)
+"""How jobs on one GPU slow each other in a replay."""
+MOST_POLICIES = 8
+MOST_GPUS = 200_000
+MOST_LIMIT = 1_000_000
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(\+[a-z0-9]+(-[a-z0-9]+)*){0,3}")
+"""A policy of berth's own without settings: what a browser sends must neither import a module nor open a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is kept of it; everything in it was checked."""
+
+    policies: tuple[str, ...]
+    since_ms: int
+    until_ms: int
+    cluster: str = ""
+    """A spec such as `4x8:A100-80`; empty: the machine as it was."""
+    whole_gpus: bool = False
+    """Each job has whole GPUs, whatever part it asked for."""
+    interference: str = "none"
+    user_gpus: int | None = None
+    """The most GPUs that the jobs of one user may hold, or None."""
+    user_running: int | None = None
+    """The most jobs of one user that may run, or None."""
+
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """The policies with the limits around them, as `berth compare` names them."""
+        limits = [
+            f"{name}={value}"
+            for name, value in (("user_gpus", self.user_gpus), ("user_running", self.user_running))
+            if value is not None
+        ]
+        around = f"limits?{'&'.join(limits)}+" if limits else ""
+        return tuple(f"{around}{policy}" for policy in self.policies)
+
+
+def asked(
+    now_ms: int,
+    *,
+    policies: list[str],
+    since: str,
+    until: str,
+    cluster: str,
+    whole_gpus: bool,
+    interference: str,
+    user_gpus: int | None,
+    user_running: int | None,
+) -> Question:
+    """What somebody asks for, checked; SettingError says what is wrong."""
+    chosen = tuple(dict.fromkeys(policies))
+    if not 1 <= len(chosen) <= MOST_POLICIES:
+        raise SettingError(f"choose 1 to {MOST_POLICIES} policies, not {len(chosen)}")
+    for policy in chosen:
+        _check_policy(policy)
+    begin_ms = _moment(since, "from", now_ms)
+    end_ms = _moment(until, "until", now_ms) if until.strip() else now_ms
+    if begin_ms >= end_ms:
+        raise SettingError(f"the period ends ({_iso(end_ms)}) before it begins ({_iso(begin_ms)})")
+    if cluster := cluster.strip():
+        _check_cluster(cluster)
+    if interference not in INTERFERENCES:
+        raise SettingError(f"no sharing '{interference}'; there are {', '.join(INTERFERENCES)}")
+    if whole_gpus and interference != "none":
+        raise SettingError("jobs with whole GPUs share none: choose either whole GPUs or a way of sharing")
+    for name, limit in (("GPUs of a user", user_gpus), ("running jobs of a user", user_running)):
+        if limit is not None and not 0 < limit <= MOST_LIMIT:
+            raise SettingError(f"the limit of {name} is {limit}; expected 1 to {MOST_LIMIT:,}, or nothing")
+    if (user_gpus or user_running) and any(policy.partition("+")[0] in WRAPPERS for policy in chosen):
+        raise SettingError("limits stand around a policy once: name the policies without limits+")
+    return Question(chosen, begin_ms, end_ms, cluster, whole_gpus, interference, user_gpus, user_running)
+
+
+def command(question: Question, history: Path) -> str:
+    """The command line that does the same."""
+    words = ["berth", "compare", "--from-history", "--history", str(history)]
+    words += ["--since", _iso(question.since_ms), "--until", _iso(question.until_ms)]
+    words += ["--policies", ",".join(question.replayed)]
+    if question.cluster:
+        words += ["--cluster", question.cluster]
+    if question.interference != "none":
+        words += ["--interference", question.interference]
+    if question.whole_gpus:
+        words.append("--whole-gpus")
+    return shlex.join(words)
+
+
+def _check_policy(policy: str) -> None:
+    parts = policy.split("+")
+    known = names()
+    for part in parts:
+        if part not in known:
+            near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
+            hint = f" (did you mean '{near[0]}'?)" if near else ""
+            raise SettingError(
+                f"no policy '{policy}': there is no '{part}'{hint}; choose from the list, or join an order and a"
+                " placement, such as sjf+best-fit"
+            )
+    if not NAME.fullmatch(policy):
+        raise SettingError(f"no policy '{policy}'; expected NAME or ORDER+PLACEMENT, such as sjf+best-fit")
+    if not set(parts) & set(POLICIES):
+        make_policy(policy)  # raises PolicyError for what does not go together
+    elif parts[0] in SCHEMES and len(parts) > 3:
+        raise SettingError(
+            f"no policy '{policy}'; at most a scheme and an order may stand before {parts[-1]}"
+        )
+
+
+def _check_cluster(spec: str) -> None:
+    counts = re.findall(r"(?:^|,)\s*(\d+)x(\d+)", spec)
+    if sum(int(nodes[:9]) * max(1, int(gpus[:9])) for nodes, gpus in counts) > MOST_GPUS:
+        raise SettingError(f"the cluster '{spec}' is too large; a replay is of at most {MOST_GPUS:,} GPUs")
+    nodes_from_spec(spec)  # never `read_nodes`, which opens a file of this name
+
+
+def _moment(text: str, name: str, now_ms: int) -> int:
+    try:
+        moment_ms = since_ms(text.strip(), now_ms)
+        _iso(moment_ms)
+    except (SettingError, OverflowError, ValueError, OSError) as error:
+        raise SettingError(
+            f"{name} '{text}' is no time; expected a date such as 2026-11-21, or 7d or 12h ago"
+        ) from error
+    return moment_ms
+
+
+def _iso(moment_ms: int) -> str:
+    return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S+00:00}"

@@ -1,0 +1,344 @@
+"""What if: its pages and its part of the API."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from berth.console.identity import user, viewer
+from berth.console.pages import page
+from berth.console.roles import Role, Viewer
+from berth.console.what_if.answer import Answer
+from berth.console.what_if.child import starter
+from berth.console.what_if.question import INTERFERENCES, Question, asked, command
+from berth.console.what_if.queue import Queue
+from berth.console.what_if.store import Entry, Place
+from berth.console.what_if.worker import ANSWER, PICTURES
+from berth.errors import BerthError, HistoryError, LiveError
+from berth.experiments.lived import CLUSTER
+from berth.history.store.reader import history_is_there
+from berth.model import Node
+from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, describe
+from berth.statistics import Unit, readable_unit
+from berth.traces import read_nodes
+
+__all__ = ["queue_of", "router"]
+
+FOLDER = "what-if"
+COMMON = ("fifo", "sjf", "easy+fifo", "fair-share", "fgd", "greedy")
+"""What most people ask about first."""
+COLUMNS = (
+    ("Mean wait", "wait_mean_s"),
+    ("Median wait", "wait_median_s"),
+    ("99th percentile of waits", "wait_p99_s"),
+    ("Mean completion", "completion_mean_s"),
+    ("Makespan", "makespan_s"),
+)
+_making = threading.Lock()
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Go on with what an earlier console left, and stop the workers at the end."""
+    if (app.state.settings.state / FOLDER).is_dir() and app.state.settings.history is not None:
+        queue_of(app)
+    yield
+    if (queue := getattr(app.state, "what_if", None)) is not None:
+        queue.end()
+
+
+router = APIRouter(lifespan=_lifespan)
+See = Annotated[Viewer, Depends(viewer)]
+Ask = Annotated[Viewer, Depends(user)]
+
+
+class Asked(BaseModel):
+    """What is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+    policies: list[str] = Field(description="Names as `berth policies` lists them, or joined: sjf+best-fit.")
+    since: str = Field("7d", description="A date or time, in UTC where it names no zone, or 7d or 12h ago.")
+    until: str = Field("", description="Likewise; empty: now.")
+    cluster: str = Field("", description="A spec such as 4x8:A100-80; empty: the machine as it was.")
+    whole_gpus: bool = Field(False, description="Give each job whole GPUs, whatever part it asked for.")
+    interference: str = Field(
+        "none", description=f"How jobs on one GPU slow each other: {', '.join(INTERFERENCES)}."
+    )
+    user_gpus: int | None = Field(None, description="The most GPUs that the jobs of one user may hold.")
+    user_running: int | None = Field(None, description="The most jobs of one user that may run.")
+
+
+class Told(BaseModel):
+    """A question, and its answer when there is one."""
+
+    id: str
+    user: str
+    asked_s: float = Field(description="When, in seconds since 1970.")
+    place: Place
+    detail: str = Field(description="Why it failed.")
+    done: float = Field(description="How far the replay is, from 0 to 1.")
+    before: int = Field(description="How many questions are answered before it.")
+    started_s: float | None
+    ended_s: float | None
+    question: Question
+    command: str = Field(description="The command that does the same.")
+    answer: Answer | None
+
+
+class Shown(BaseModel):
+    """A figure of Plotly."""
+
+    name: str
+    title: str
+    figure: dict[str, Any]
+
+
+class Choice(BaseModel):
+    """A policy, or a part of one."""
+
+    name: str
+    kind: str = Field(description="order, placement, scheme or policy")
+    summary: str
+
+
+def queue_of(app: FastAPI) -> Queue:
+    """The queue of an application, made when it is first needed."""
+    with _making:
+        queue: Queue | None = getattr(app.state, "what_if", None)
+        if queue is None:
+            settings = app.state.settings
+            queue = Queue(
+                settings.state / FOLDER,
+                starter(_history(app)),
+                settings.what_if_processes,
+                settings.what_if_mem_mib,
+            )
+            queue.begin()
+            app.state.what_if = queue
+        return queue
+
+
+@router.get("/api/v1/what-if")
+def questions(request: Request, who: See) -> list[Told]:
+    """Every question, the latest first, without its answer."""
+    queue = queue_of(request.app)
+    return _listed(request, queue)
+
+
+@router.post("/api/v1/what-if", status_code=201)
+def ask(request: Request, who: Ask, body: Asked) -> Told:
+    """Ask a question; it is answered when it is its turn."""
+    history = _history(request.app)
+    history_is_there(history)
+    queue = queue_of(request.app)
+    question = asked(time.time_ns() // 1_000_000, **body.model_dump())
+    return _told(request, queue, queue.ask(who.user, question))
+
+
+@router.get("/api/v1/what-if/policies")
+def choices(who: See) -> list[Choice]:
+    """The policies to choose from, a line each; an order and a placement may be joined by a plus."""
+    groups = {"order": ORDERS, "placement": PLACEMENTS, "scheme": SCHEMES, "policy": POLICIES}
+    return [
+        Choice(name=name, kind=kind, summary=describe(name))
+        for kind, group in groups.items()
+        for name in group
+    ]
+
+
+@router.get("/api/v1/what-if/{question_id}")
+def one(request: Request, who: See, question_id: str) -> Told:
+    """A question with its answer."""
+    queue = queue_of(request.app)
+    return _told(request, queue, _entry(queue, question_id))
+
+
+@router.get("/api/v1/what-if/{question_id}/pictures")
+def pictures(request: Request, who: See, question_id: str) -> list[Shown]:
+    """The pictures of an answer; none before it is there."""
+    queue = queue_of(request.app)
+    path = queue.place_of(_entry(queue, question_id).id) / PICTURES
+    if not path.exists():
+        return []
+    told = json.loads(path.read_text(encoding="utf-8"))
+    return [Shown(**{**each, "figure": json.loads(each["figure"])}) for each in told]
+
+
+@router.post("/api/v1/what-if/{question_id}/stop")
+def stop(request: Request, who: Ask, question_id: str) -> Told:
+    """Stop a question of one's own that waits or is being answered."""
+    queue = queue_of(request.app)
+    entry = _own(queue, question_id, who)
+    queue.stop(entry.id)
+    return _told(request, queue, _entry(queue, question_id))
+
+
+@router.post("/api/v1/what-if/{question_id}/again")
+def again(request: Request, who: Ask, question_id: str) -> Told:
+    """Ask once more what failed or was stopped."""
+    queue = queue_of(request.app)
+    entry = _own(queue, question_id, who)
+    queue.again(entry.id)
+    return _told(request, queue, _entry(queue, question_id))
+
+
+@router.delete("/api/v1/what-if/{question_id}", status_code=204)
+def remove(request: Request, who: Ask, question_id: str) -> Response:
+    """Delete a question of one's own with its answer."""
+    queue = queue_of(request.app)
+    queue.remove(_own(queue, question_id, who).id)
+    return Response(status_code=204)
+
+
+@router.get("/what-if", include_in_schema=False)
+def list_page(request: Request, who: See) -> Response:
+    """The form, and the questions of all."""
+    problem = ""
+    entries: list[Told] = []
+    nodes: tuple[Node, ...] = ()
+    try:
+        history = _history(request.app)
+        history_is_there(history)
+        if (history / CLUSTER).exists():
+            nodes = read_nodes(history / CLUSTER)
+        queue = queue_of(request.app)
+        entries = _listed(request, queue)
+    except BerthError as error:
+        problem = str(error)
+    return page(
+        request,
+        "what_if.html",
+        who,
+        problem=problem,
+        entries=entries,
+        nodes=len(nodes),
+        gpus=sum(node.gpus for node in nodes),
+        may_ask=who.role.includes(Role.USER),
+        common=[(name, " ".join(describe(part) for part in name.split("+"))) for name in COMMON],
+        groups=[
+            (title, [(name, describe(name)) for name in group if name not in COMMON])
+            for title, group in (("Orders", ORDERS), ("Placements", PLACEMENTS), ("Policies", POLICIES))
+        ],
+        interferences=[name for name in INTERFERENCES if name != "none"],
+        moment=_moment,
+    )
+
+
+@router.get("/what-if/{question_id}", include_in_schema=False)
+def one_page(request: Request, who: See, question_id: str) -> Response:
+    """A question with its progress, or its answer."""
+    queue = queue_of(request.app)
+    told = _told(request, queue, _entry(queue, question_id))
+    return page(
+        request,
+        "what_if_one.html",
+        who,
+        told=told,
+        mine=_may(told.user, who),
+        columns=[] if told.answer is None else _columns(told.answer),
+        quantity=_quantity,
+        moment=_moment,
+    )
+
+
+def _columns(answer: Answer) -> list[tuple[str, str, list[str]]]:
+    """Each column's name, unit and cells, in a unit that makes its values easy to read."""
+    found = []
+    for name, field in COLUMNS:
+        values = [getattr(row, field) for row in answer.rows]
+        factor, unit = readable_unit(Unit.SECONDS, [value for value in values if value is not None])
+        cells = ["–" if value is None else f"{value * factor:,.1f}" for value in values]
+        found.append((name, unit, cells))
+    held = [row.gpu_allocation_pct for row in answer.rows]
+    found.append(("GPU allocation", "%", ["–" if value is None else f"{value:.1f}" for value in held]))
+    found.append(("Jobs not finished", "", [f"{row.unserved:,}" for row in answer.rows]))
+    return found
+
+
+def _quantity(seconds: float, *beside: float) -> tuple[str, str]:
+    """A time as its number and unit, in the unit that suits the longest of those that it stands beside."""
+    factor, unit = readable_unit(Unit.SECONDS, [seconds, *beside])
+    return f"{seconds * factor:,.1f}", unit
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+
+
+def _listed(request: Request, queue: Queue) -> list[Told]:
+    """Every question without its answer."""
+    turns = queue.turns()
+    return [_as_told(request, entry, turns.get(entry.id, 0), None) for entry in queue.all()]
+
+
+def _told(request: Request, queue: Queue, entry: Entry) -> Told:
+    """One question, with its answer if there is one."""
+    done = entry.state.place is Place.DONE
+    answer = _answer(queue.place_of(entry.id)) if done else None
+    return _as_told(request, entry, queue.turns().get(entry.id, 0), answer)
+
+
+def _as_told(request: Request, entry: Entry, before: int, answer: Answer | None) -> Told:
+    state = entry.state
+    return Told(
+        id=entry.id,
+        user=entry.user,
+        asked_s=entry.asked_s,
+        place=state.place,
+        detail=state.detail,
+        done=1.0 if state.place is Place.DONE else entry.done,
+        before=before,
+        started_s=state.started_s,
+        ended_s=state.ended_s,
+        question=entry.question,
+        command=command(entry.question, _history(request.app)),
+        answer=answer,
+    )
+
+
+def _answer(folder: Path) -> Answer:
+    path = folder / ANSWER
+    try:
+        return Answer.of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise HistoryError(
+            f"{path} is not an answer: {error}; delete the question and ask it again"
+        ) from error
+
+
+def _entry(queue: Queue, question_id: str) -> Entry:
+    entry = queue.get(question_id)
+    if entry is None:
+        raise HTTPException(404, f"no question '{question_id[:40]}'; it may have been deleted")
+    return entry
+
+
+def _own(queue: Queue, question_id: str, who: Viewer) -> Entry:
+    entry = _entry(queue, question_id)
+    if not _may(entry.user, who):
+        raise HTTPException(
+            403, f"this question is {entry.user}'s; only {entry.user} and operators may change it"
+        )
+    return entry
+
+
+def _may(owner: str, who: Viewer) -> bool:
+    return who.controls(owner)
+
+
+def _history(app: FastAPI) -> Path:
+    history: Path | None = app.state.settings.history
+    if history is None:
+        raise LiveError(
+            "this console reads no history, so there is nothing to replay; start it with --history DIR"
+        )
+    return history

@@ -1,0 +1,95 @@
+"""The process that answers one question: `python -m berth.console.what_if.worker FOLDER HISTORY MIB`.
+
+It says on standard output, a line of JSON each, how far it is (`{"done": 0.4}`) and what went wrong (`{"failed":
+"…"}`). Its standard input is a pipe that nobody writes to: when that is closed the console has gone, and so does it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from berth.errors import BerthError
+from berth.files import whole_file
+
+__all__ = ["ANSWER", "PICTURES", "too_little_memory"]
+
+ANSWER = "answer.json"
+PICTURES = "pictures.json"
+SPARE_MIB = 6144
+"""Address space above the limit of memory: libraries reserve much that they never use."""
+SAID_S = 0.2
+
+
+def too_little_memory(mem_mib: int) -> str:
+    """What a question says that needs more than it may have."""
+    return (
+        f"the replay needs more memory than the {mem_mib:,} MiB that one may have; choose a shorter period or fewer"
+        " policies, or ask the operator for more"
+    )
+
+
+def main(folder: Path, history: Path, mem_mib: int) -> int:
+    """Answer the question in the folder; the exit status, 0 when the answer is there."""
+    threading.Thread(target=_end_with_the_console, daemon=True).start()
+    os.nice(10)
+    with suppress(OSError):  # let the kernel, where it must end something, end this first
+        Path("/proc/self/oom_score_adj").write_text("900", encoding="ascii")
+    most = (mem_mib + SPARE_MIB) << 20
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    try:
+        _answer(folder, history)
+    except MemoryError:
+        return _failed(too_little_memory(mem_mib))
+    except BerthError as error:
+        return _failed(str(error))
+    except OSError as error:
+        return _failed(f"{error.filename or folder} cannot be written or read: {error.strerror or error}")
+    return 0
+
+
+def _answer(folder: Path, history: Path) -> None:
+    from berth.console.what_if.answer import answered
+    from berth.console.what_if.store import read_question
+
+    said_s = 0.0
+
+    def progress(done: float, total: float) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s > SAID_S:
+            said_s = time.monotonic()
+            _say({"done": round(done / max(total, 1), 4)})
+
+    answer, pictures = answered(read_question(folder), history, progress)
+    with whole_file(folder / PICTURES) as aside:
+        aside.write_text(json.dumps([asdict(each) for each in pictures]), encoding="utf-8")
+    with whole_file(folder / ANSWER, durable=True) as aside:
+        aside.write_text(json.dumps(asdict(answer), allow_nan=False), encoding="utf-8")
+
+
+def _failed(why: str) -> int:
+    _say({"failed": why})
+    return 1
+
+
+def _say(told: dict[str, object]) -> None:
+    with suppress(BrokenPipeError):
+        print(json.dumps(told), flush=True)
+
+
+def _end_with_the_console() -> None:
+    with suppress(OSError):
+        while os.read(0, 1024):
+            pass
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,70 @@
+"""The simulator: clock, arrivals, outages and the truth; jobs, a cluster and a policy in, events out.
+
+There is one `simulate`; every experiment, command and replay goes through it. At one instant, in this order:
+jobs end, nodes are lost, nodes come back, jobs arrive, the policy decides, impatient jobs leave. What is left
+in a tie is settled by the order in which things were scheduled, so that the same input gives the same events.
+What is decided is `berth.scheduler`'s business, as it is where real jobs run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from berth.card_speeds import ALL_ALIKE, CardSpeeds
+from berth.cluster import Cluster
+from berth.cluster.outages import Recovery
+from berth.cluster.reservations import check_reservations
+from berth.engine.run import Run
+from berth.interference import Interference, no_interference
+from berth.knowledge import Knowledge, make_knowledge
+from berth.model import Event, Job, Outage, Reservation
+from berth.policies import Policy, Setting, make_policy
+
+__all__ = ["simulate"]
+
+AS_THE_JOB_SAYS = Recovery()
+
+
+def simulate(
+    jobs: Iterable[Job],
+    cluster: Cluster,
+    policy: Policy | str,
+    *,
+    knowledge: Knowledge | str | None = None,
+    interference: Interference = no_interference,
+    outages: Iterable[Outage] = (),
+    recovery: Recovery = AS_THE_JOB_SAYS,
+    reservations: Iterable[Reservation] = (),
+    speeds: CardSpeeds = ALL_ALIKE,
+    seed: int = 0,
+) -> Iterator[Event]:
+    """Replay jobs on a cluster under a policy; yield what happens, in order of time.
+
+    `jobs` come in order of submission and are read as time reaches them; `cluster` is left as it is, the run
+    begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`.
+    `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the truth, and the
+    future where `jobs` are a sequence. A policy that was made already has its own, which is to be the same. A job
+    that could not start on the empty cluster is rejected at once, one whose patience ends when it ends, and one that
+    is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
+    `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
+    while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
+    restart costs. `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications
+    are on each GPU model; jobs that span models go by the slowest.
+
+    Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
+    node, SettingError for reservations that the cluster cannot have, PolicyError for a decision that cannot be applied.
+    """
+    if knowledge is None or isinstance(knowledge, str):
+        workload = jobs if isinstance(jobs, Sequence) else ()
+        knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)
+    if isinstance(policy, str):
+        setting = Setting(seed, knowledge=knowledge, speeds=speeds, restart_ms=recovery.restart_ms)
+        policy = make_policy(policy, setting)
+    speeds.check(cluster.nodes)
+    reserved = tuple(reservations)
+    check_reservations(reserved, cluster.nodes)
+    empty = cluster.emptied({user for reservation in reserved for user in reservation.users})
+    run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds)
+    for reservation in reserved:
+        run.schedule_reservation(reservation)
+    return run.events()

@@ -1,0 +1,119 @@
+"""What if other policies, other GPUs or other rules had served the jobs that ran: replays beside what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from berth.experiments.compare import Comparison, Progress, compare
+from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
+from berth.experiments.lived import Lived, distances, lived
+from berth.history.store.folder import History
+from berth.model import WHOLE_GPU, Node
+from berth.statistics import Cdf, Run
+
+__all__ = ["AS_IT_WAS", "REALLY", "Apart", "WhatIf", "what_if"]
+
+REALLY = "what really happened"
+"""Stands where a run has its policy."""
+AS_IT_WAS = "as it was"
+
+Apart = tuple[str, float, float]
+"""A policy, and how far the makespan and the mean wait of its replay are from the real ones, per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What really happened, and the replays."""
+
+    real: Lived
+    result: Comparison
+    """What was asked for; where nothing but the policy changed, the policy that ran is among its runs."""
+    as_it_was: Run | None
+    """The policy that ran, replayed on the machine as it was; None if it is not known."""
+
+    @property
+    def apart(self) -> list[Apart]:
+        """How far each replay of `result` is from what happened."""
+        return distances(self.real, self.result.runs)
+
+    @property
+    def error(self) -> Apart | None:
+        """How far the replay of what ran is from what happened: what a replay may be wrong by."""
+        return None if self.as_it_was is None else distances(self.real, [self.as_it_was])[0]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All replays, that of what ran first; if others share its policy, it is named `… as it was`."""
+        if self.as_it_was is None:
+            return self.result.runs
+        others = tuple(run for run in self.result.runs if run is not self.as_it_was)
+        first = self.as_it_was
+        if any(run.policy == first.policy for run in others):
+            first = replace(first, policy=f"{first.policy} {AS_IT_WAS}")
+        return (first, *others)
+
+    @property
+    def distributions(self) -> tuple[Run, ...]:
+        """The runs, and before them one of which only `waiting` and `completion` are so: what really happened."""
+        return (_shaped(self.runs[0], self.real.waiting, self.real.completion), *self.runs)
+
+
+def what_if(
+    history: History,
+    policies: Sequence[str],
+    *,
+    since_ms: int = 0,
+    until_ms: int | None = None,
+    nodes: Sequence[Node] = (),
+    whole_gpus: bool = False,
+    processes: int = 1,
+    progress: Progress | None = None,
+    **conditions: Any,
+) -> WhatIf:
+    """Replay the jobs that were submitted from `since_ms` and before `until_ms` through each policy.
+
+    `nodes` are those of the replay, by default the machine as it was; they are also taken for the machine where the
+    history does not know it. With `whole_gpus` each job has whole GPUs, whatever part it asked for. `conditions` are
+    fields of `berth.experiments.compare.conditions.Conditions`. The policy that ran is always replayed as it ran,
+    because without it nobody knows how far a replay is from what happens.
+
+    Raises SettingError if no job ran then, or nobody knows the machine, and what `compare` raises.
+    """
+    real = lived(history, since_ms=since_ms, until_ms=until_ms, nodes=nodes)
+    there = tuple(nodes) or real.nodes
+    under = replace(conditions_of(conditions, there), interference_name="")
+    changed = bool(nodes and real.known) or whole_gpus or under != AS_THE_TRACE_SAYS
+    names = list(dict.fromkeys(policies))
+    baseline = bool(real.policy) and changed
+    if real.policy and not changed and real.policy not in names:
+        names.append(real.policy)
+    jobs = tuple(replace(job, share=WHOLE_GPU) for job in real.jobs) if whole_gpus else real.jobs
+    steps = _Steps(progress, len(names) + baseline)
+    result = compare(
+        jobs, names, cluster=there, processes=processes, progress=steps.part(0, len(names)), **conditions
+    )
+    as_it_was = next((run for run in result.runs if run.policy == real.policy), None)
+    if baseline:
+        then = compare(real.jobs, [real.policy], cluster=real.nodes, progress=steps.part(len(names), 1))
+        as_it_was = then.runs[0]
+    return WhatIf(real, result, as_it_was)
+
+
+def _shaped(run: Run, waiting: Cdf, completion: Cdf) -> Run:
+    return replace(run, policy=REALLY, waiting=waiting, completion=completion)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The progress of several comparisons as that of one."""
+
+    progress: Progress | None
+    total: int
+
+    def part(self, before: int, count: int) -> Progress | None:
+        if self.progress is None:
+            return None
+        progress = self.progress
+        return lambda done, of: progress(before + done * count / max(of, 1), self.total)

@@ -1,0 +1,28 @@
+"""Points in time as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from berth.errors import SettingError
+
+__all__ = ["moment_ms", "since_ms"]
+
+UNITS_MS = {"h": 3_600_000, "d": 86_400_000}
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since 1970 of a date or a time, in UTC where it names no zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingError(f"no time: '{text}'; expected 2026-11-21 or 2026-11-21T08:00") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """The moment of `7d` or `12h` before now, or of a date or time."""
+    if found := re.fullmatch(r"(\d{1,6})([dh])", text):
+        return now_ms - int(found[1]) * UNITS_MS[found[2]]
+    return moment_ms(text)

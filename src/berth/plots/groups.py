@@ -1,0 +1,104 @@
+"""Groups of jobs as bars and as lines over time, with titled axes; each bar and point tells which group it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import plotly.graph_objects as go
+
+from berth.plots.style import COLOURS, DASHES, dress
+
+__all__ = ["Series", "group_bars", "group_lines"]
+
+SHOWN = 12
+"""At most this many groups have bars of their own."""
+_BAR_PX = 30
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line, or one set of bars."""
+
+    name: str
+    values: Sequence[float | None]
+    """One for each group or moment; None where there is nothing to tell."""
+    keys: Sequence[str | None] = ()
+    """What a click on each value hands over; None where there is nothing behind it."""
+
+
+def group_bars(names: Sequence[str], series: Sequence[Series], axis: str, unit: str = "") -> go.Figure:
+    """Groups from above, a bar of each series for each of the first dozen; `axis` names the amount and its unit.
+
+    What a click picks is in `customdata`.
+    """
+    shown = list(names[:SHOWN])
+    figure = go.Figure()
+    for at, each in enumerate(series):
+        figure.add_trace(
+            go.Bar(
+                x=list(each.values[:SHOWN]),
+                y=list(range(len(shown))),
+                orientation="h",
+                name=escape(each.name),
+                marker={"color": COLOURS[at % len(COLOURS)], "pattern": {"shape": ("", "/", "x")[at % 3]}},
+                customdata=list(each.keys[:SHOWN]),
+                hovertext=[escape(name) for name in shown],
+                hovertemplate="%{hovertext}: %{x:,.3~g}" + f"{unit}<extra>{escape(each.name)}</extra>",
+            )
+        )
+    dress(figure, "", 96 + _BAR_PX * max(len(shown), 2) * max(1, len(series) * 2 // 3))
+    figure.update_layout(
+        hovermode="closest",
+        barmode="group",
+        showlegend=len(series) > 1,
+        margin={"l": 8, "r": 20, "t": 30 if len(series) > 1 else 8, "b": 48},
+    )
+    figure.update_yaxes(
+        tickvals=list(range(len(shown))),
+        ticktext=[_short(name) for name in shown],
+        autorange="reversed",
+        showgrid=False,
+    )
+    figure.update_xaxes(rangemode="tozero", title={"text": escape(axis)})
+    return figure
+
+
+def group_lines(
+    moments: Sequence[str], series: Sequence[Series], axis: str, time_axis: str, unit: str = ""
+) -> go.Figure:
+    """Lines over days or months, told apart by colour, dash and mark; what a click picks is in `customdata`."""
+    figure = go.Figure()
+    for at, each in enumerate(series):
+        figure.add_trace(
+            go.Scatter(
+                x=list(moments),
+                y=list(each.values),
+                name=_short(each.name),
+                mode="lines+markers" if len(moments) <= 62 else "lines",
+                line={
+                    "color": COLOURS[at % len(COLOURS)],
+                    "dash": DASHES[at % len(DASHES)],
+                    "width": 2,
+                },
+                marker={"symbol": _SYMBOLS[at % len(_SYMBOLS)], "size": 6},
+                customdata=list(each.keys),
+                hovertemplate="%{y:,.3~g}" + f"{unit}<extra>{_short(each.name)}</extra>",
+            )
+        )
+    dress(figure, "", 360)
+    figure.update_layout(
+        hovermode="closest",  # a click is on one point, not on all of its day
+        margin={"l": 8, "r": 16, "t": 52, "b": 52},
+        showlegend=len(series) > 1,
+    )
+    figure.update_xaxes(type="category", nticks=12, title={"text": escape(time_axis)})
+    figure.update_yaxes(rangemode="tozero", title={"text": escape(axis)})
+    return figure
+
+
+def _short(name: str, most: int = 24) -> str:
+    """A text of somebody's, escaped, because Plotly reads markup; long ones are cut."""
+    return escape(name if len(name) <= most else name[: most - 1] + "…")

@@ -1,0 +1,229 @@
+"""The attempts behind a figure: picked, ordered, a page of them at a time; and how long groups of them waited."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import duckdb
+
+from berth.errors import SettingError
+from berth.history.store.database import literal, quoted_name
+from berth.statistics.accounting import UNKNOWN, WASTED
+
+__all__ = [
+    "HELD_SQL",
+    "HIDDEN",
+    "ORDERS",
+    "VARIABLE_SQL",
+    "WASTED_SQL",
+    "Attempt",
+    "Picked",
+    "Waited",
+    "attempts_of",
+    "attempts_query",
+    "waited_by",
+]
+
+_HOUR: Final = 3_600_000.0
+HELD_SQL: Final = "coalesce(end_ms - start_ms, 0) * gpus * share_milli"
+"""What an attempt held, as SQL over `records`, in ms and per mille of a GPU: whole numbers add up faster, and to the
+same whatever their order.
+
+A suspended job keeps its GPUs, and sreport counts them.
+"""
+WASTED_SQL: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
+"""Whether an attempt failed, as SQL over `records`."""
+
+VARIABLE_SQL: Final[Mapping[str, str]] = {
+    "nNODE": "CASE WHEN start_ms IS NULL THEN NULL WHEN node_count > 0 THEN node_count::DOUBLE "
+    "ELSE nullif(len(nodes), 0)::DOUBLE END",
+    "nGPU": "CASE WHEN start_ms IS NOT NULL THEN gpus * share_milli / 1000.0 END",
+    "WAIT_h": f"(start_ms - queued_ms) / {_HOUR}",
+    "RUN_h": f"(end_ms - start_ms) / {_HOUR}",
+    "uGPUcore": "gpu_use_mean",
+    "uGPUmem": "gpu_mem_mean",
+}
+"""Each of the six variables of the paper's table 1 as SQL over `records`."""
+
+ORDERS: Final[Mapping[str, tuple[str, str]]] = {
+    "gpu-hours": ("true", f"{HELD_SQL} DESC"),
+    "wait": ("start_ms IS NOT NULL", "start_ms - queued_ms DESC"),
+    "failed-gpu-hours": (WASTED_SQL, f"{HELD_SQL} DESC"),
+    "idle-gpu-hours": ("gpu_use_mean IS NOT NULL", f"{HELD_SQL} * (1 - gpu_use_mean) DESC"),
+    "end": ("true", "end_ms DESC"),
+}
+"""What attempts are ordered by: which of them count at all, and in which order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt in a list of many; what its reader may not see, or nobody knows, is None or empty."""
+
+    job: str
+    """The job's name for people, such as 12_3."""
+    job_id: str
+    cluster: str
+    attempt: int
+    user: str
+    account: str
+    application: str
+    server: str
+    """The partition, which names the type of GPU server."""
+    gpu_model: str
+    state: str
+    gpus: float
+    queued_ms: int
+    start_ms: int | None
+    end_ms: int
+    wait_s: float | None
+    run_s: float | None
+    gpu_hours: float
+    name: str
+    command: str
+    nodes: str
+    exit_code: int | None
+    gpu_use: float | None
+    """Mean use of its GPUs, 0 to 1."""
+    gpu_mem: float | None
+
+
+_COLUMNS: Final = {
+    "job": "coalesce(nullif(label, ''), job_id)",
+    "job_id": "job_id",
+    "cluster": "cluster",
+    "attempt": "attempt",
+    "user": '"user"',
+    "account": "account",
+    "application": f"coalesce(nullif(application, ''), '{UNKNOWN}')",
+    "server": "virtual_cluster",
+    "gpu_model": "gpu_model",
+    "state": "state",
+    "gpus": "gpus * share_milli / 1000.0",
+    "queued_ms": "queued_ms",
+    "start_ms": "start_ms",
+    "end_ms": "end_ms",
+    "wait_s": "(start_ms - queued_ms) / 1000.0",
+    "run_s": "(end_ms - start_ms) / 1000.0",
+    "gpu_hours": f"{HELD_SQL} / {_HOUR * 1000}",
+    "name": "name",
+    "command": "command",
+    "nodes": "array_to_string(nodes, ' ')",
+    "exit_code": "exit_code",
+    "gpu_use": "gpu_use_mean",
+    "gpu_mem": "gpu_mem_mean",
+}
+assert tuple(_COLUMNS) == tuple(field.name for field in fields(Attempt))
+
+HIDDEN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("name", "command", "nodes"), "''"),
+    **dict.fromkeys(("exit_code", "gpu_use", "gpu_mem"), "NULL"),
+}
+"""What is not shown of other people's attempts, and what stands there instead."""
+_TOLD_BY: Final = frozenset({"uGPUcore", "uGPUmem"})
+"""Variables that a range would tell of other people's attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Which attempts, in which order, and for whose eyes."""
+
+    order: str = "end"
+    """One of ORDERS."""
+    ranges: tuple[tuple[str, float, float], ...] = ()
+    """Variables of the paper's table 1, and the least and the largest value that is picked."""
+    sees_all: bool = True
+    user: str = ""
+    """Where not everything may be seen: whose attempts may be."""
+
+    @property
+    def own_only(self) -> bool:
+        """Whether other people's attempts are left out, because the ranges or the order would tell what is hidden."""
+        told = self.order == "idle-gpu-hours" or any(name in _TOLD_BY for name, _, _ in self.ranges)
+        return told and not self.sees_all
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How long the attempts of one group waited that started."""
+
+    keys: tuple[str, ...]
+    started: int
+    median_s: float
+    p90_s: float
+    mean_s: float
+    longest_s: float
+
+
+def attempts_of(
+    database: duckdb.DuckDBPyConnection,
+    source: str,
+    values: Sequence[Any],
+    picked: Picked,
+    most: int,
+    skip: int = 0,
+) -> tuple[int, list[Attempt]]:
+    """How many attempts of `FROM records WHERE …` are picked, and `most` of them after the first `skip`."""
+    counted = f"SELECT count(*) {source} AND {_conditions(picked)}"
+    count = int(database.execute(counted, list(values)).fetchall()[0][0])
+    if count <= skip:
+        return count, []
+    page = f"{attempts_query(source, picked)} LIMIT {int(most)} OFFSET {int(skip)}"
+    return count, [Attempt(*row) for row in database.execute(page, list(values)).fetchall()]
+
+
+def attempts_query(source: str, picked: Picked) -> str:
+    """All attempts of `FROM records WHERE …` that are picked, in their order, with the columns of `Attempt`."""
+    told = {**_COLUMNS}
+    if not picked.sees_all:
+        own = f'"user" = {literal(picked.user)} AND "user" <> \'\''
+        told |= {
+            name: f"CASE WHEN {own} THEN {_COLUMNS[name]} ELSE {instead} END"
+            for name, instead in HIDDEN.items()
+        }
+    columns = ", ".join(f"{value} AS {quoted_name(name)}" for name, value in told.items())
+    order = ORDERS[picked.order][1]
+    return (
+        f"SELECT {columns} {source} AND {_conditions(picked)} "
+        f"ORDER BY {order} NULLS LAST, records.end_ms DESC, records.cluster, records.job_id, records.attempt"
+    )
+
+
+def _conditions(picked: Picked) -> str:
+    if picked.order not in ORDERS:
+        raise SettingError(f"no order '{picked.order}'; there are {', '.join(ORDERS)}")
+    conditions = [ORDERS[picked.order][0]]
+    for name, low, high in picked.ranges:
+        if name not in VARIABLE_SQL:
+            raise SettingError(f"no variable '{name}'; there are {', '.join(VARIABLE_SQL)}")
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise SettingError(f"the range of {name} goes from {low} to {high}; expected two finite numbers")
+        conditions.append(f"{VARIABLE_SQL[name]} BETWEEN {float(low)!r} AND {float(high)!r}")
+    if picked.ranges:
+        conditions.append("start_ms IS NOT NULL")
+    if picked.own_only:
+        conditions.append(f'"user" = {literal(picked.user)} AND "user" <> \'\'')
+    return " AND ".join(f"({each})" for each in conditions)
+
+
+def waited_by(
+    database: duckdb.DuckDBPyConnection,
+    keys: Sequence[str],
+    named: Sequence[str],
+    source: str,
+    values: Sequence[Any],
+) -> list[Waited]:
+    """Waits of groups; `keys` are columns of SQL named k0, k1 …, and `named` what people call their values."""
+    wait = "(start_ms - queued_ms) / 1000.0"
+    chosen = "".join(f"{each}, " for each in keys)
+    groups = ", ".join(f"k{at}" for at in range(len(keys)))
+    rows = database.execute(
+        f"SELECT {''.join(f'{each}, ' for each in named)}n, middle[1], middle[2], mean, longest FROM (SELECT {chosen}"
+        f"count(*) AS n, quantile_cont({wait}, [0.5, 0.9]) AS middle, avg({wait}) AS mean, max({wait}) AS longest "
+        f"{source} AND start_ms IS NOT NULL {f'GROUP BY {groups}' if groups else ''})",
+        list(values),
+    ).fetchall()
+    found = [Waited(tuple(map(str, row[: len(keys)])), *row[len(keys) :]) for row in rows if row[len(keys)]]
+    return sorted(found, key=lambda each: (-each.median_s, each.keys))

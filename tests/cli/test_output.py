@@ -1,0 +1,128 @@
+"""Rows of a command as a table, CSV, Parquet and JSON, as wide and as plain as the environment says."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from berth.cli import main
+from berth.cli.output import Form, console, printed
+from berth.errors import SettingError
+
+ROWS = [
+    {"name": "=cmd()", "gpus": 2, "use": None, "nodes": ["a", "b"], "done": True},
+    {"name": "ann, the first", "gpus": 3, "use": 0.5, "nodes": [], "done": False},
+]
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Run berth as a process of its own, which is what a pipe and a completion script see."""
+    environment = {**os.environ, **variables}
+    code = "import sys; sys.argv[0] = 'berth'; from berth.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, env=environment, check=False
+    )
+
+
+def test_rows_are_csv_that_no_spreadsheet_computes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(Form.CSV, False, ROWS)
+    assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [
+        ["name", "gpus", "use", "nodes", "done"],
+        ["'=cmd()", "2", "", '["a", "b"]', "True"],
+        ["ann, the first", "3", "0.5", "[]", "False"],
+    ]
+
+
+def test_json_is_the_whole_answer_and_is_what_the_short_option_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer = {"by": ["user"], "rows": ROWS}
+    for form, as_json in ((Form.JSON, False), (Form.TABLE, True), (Form.JSON, True)):
+        assert printed(form, as_json, ROWS, answer)
+        assert json.loads(capsys.readouterr().out) == answer
+    assert not printed(Form.TABLE, False, ROWS)
+    with pytest.raises(
+        SettingError, match=r"^--json is short for --format json and does not go with --format csv$"
+    ):
+        printed(Form.CSV, True, ROWS)
+
+
+def test_a_table_goes_through_a_pipe_as_parquet_with_its_types(tmp_path: Path) -> None:
+    found = {form: run("policies", "--format", form).stdout for form in ("parquet", "csv", "json")}
+    (tmp_path / "p.parquet").write_bytes(found["parquet"])
+    with duckdb.connect() as database:
+        rows = database.execute("SELECT * FROM read_parquet(?)", [str(tmp_path / "p.parquet")]).fetchall()
+    listed = json.loads(found["json"])
+    assert rows == [tuple(row.values()) for row in listed]
+    assert [tuple(row) for row in csv.reader(io.StringIO(found["csv"].decode()))][1:] == rows
+
+
+def test_a_table_is_as_wide_as_columns_says_and_has_no_style_without_colour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert console().width == 60
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert console().width == 400
+    for told, codes in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", told)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        screen = console()
+        with screen.capture() as captured:
+            screen.print("answer", style="bold red")
+        assert ("\x1b[" in captured.get()) == codes
+
+
+def test_a_disk_with_a_fault_is_not_blamed_on_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("berth.cli._run", fail)
+    monkeypatch.setattr("berth.cli._drop_output", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["berth", "policies"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (
+        2,
+        "berth: Input/output error while a file was read or written; the kernel's log (dmesg) names the disk with the "
+        "fault\n",
+    )
+
+
+def completed(tmp_path: Path, *words: str) -> list[str]:
+    """What bash offers for the last of these words, by the script that `berth --install-completion` installs."""
+    (tmp_path / "berth").write_text(
+        f"#!{sys.executable}\nimport sys\nsys.argv[0] = 'berth'\nfrom berth.cli import main\nmain()\n"
+    )
+    (tmp_path / "berth").chmod(0o755)
+    script = (
+        'source <(_BERTH_COMPLETE=source_bash berth)\nCOMP_WORDS=(berth "$@")\nCOMP_CWORD=$#\n'
+        '_berth_completion berth\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *words],
+        capture_output=True, text=True, check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_commands_options_and_forms(tmp_path: Path) -> None:
+    assert completed(tmp_path, "polic") == ["policies", "policy"]
+    assert completed(tmp_path, "stats", "--form") == ["--format"]
+    assert completed(tmp_path, "stats", "--format", "") == ["table", "csv", "parquet", "json"]

@@ -1,0 +1,97 @@
+"""The API: what its document tells, what it answers to anything at all, and metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+import schemathesis
+from prometheus_client.parser import text_string_to_metric_families
+
+from berth.console.roles import Role
+from berth.console.sources.values import ValuesSource, look_of
+from tests.console.world import World
+
+SETTINGS = hypothesis.settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+OURS = "/(api/v1/(gpus|queue|jobs|sources|actions)|metrics)"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, sources=[ValuesSource(look_of(gpus=8, waiting=12))], actions=True)
+
+
+def test_the_document_tells_the_type_of_each_answer(world: World) -> None:
+    document = world.program("ann").get("/api/v1/openapi.json").json()
+    told = {
+        path: answers["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        for path, answers in document["paths"].items()
+        if path in ("/api/v1/gpus", "/api/v1/queue", "/api/v1/jobs/{job_id}")
+    }
+    assert told == {
+        "/api/v1/gpus": {"$ref": "#/components/schemas/GpusAnswer"},
+        "/api/v1/queue": {"$ref": "#/components/schemas/QueueAnswer"},
+        "/api/v1/jobs/{job_id}": {"$ref": "#/components/schemas/JobAnswer"},
+    }
+
+
+def test_gpus_come_whole_or_filtered_and_not_again_where_nothing_changed(world: World) -> None:
+    client = world.program("ann")
+    answer = client.get("/api/v1/gpus")
+    assert len(answer.json()["gpus"]) == 8
+    assert client.get("/api/v1/gpus", headers={"If-None-Match": answer.headers["ETag"]}).status_code == 304
+    bobs = client.get("/api/v1/gpus", params={"user": "bob", "node": "node0000"}).json()["gpus"]
+    assert [(gpu["index"], [each["user"] for each in gpu["tenants"]]) for gpu in bobs] == [
+        (1, ["bob", "chae"])
+    ]
+
+
+def test_metrics_need_a_token_and_name_each_gpu(world: World) -> None:
+    assert world.stranger().get("/metrics").status_code == 401
+    text = world.program("prometheus", Role.VIEWER).get("/metrics").text
+    assert 'berth_source_up{source="local"} 1.0' in text
+    assert 'berth_jobs{source="local",state="waiting"} 12.0' in text
+    assert 'berth_gpu_tenants{gpu="1",model="A100-80G",node="node0000",source="local"} 2\n' in text
+    assert 'berth_gpu_drained{gpu="3",model="H100-80G",node="node0001",source="local"} 1\n' in text
+    assert {family.name for family in text_string_to_metric_families(text)} >= {
+        "berth_jobs",
+        "berth_gpu_used_bytes",
+    }
+
+
+def test_whatever_is_asked_nothing_breaks(world: World) -> None:
+    world.app.state.too_many.wait_s = lambda *_: 0.0
+    token = world.token("ann", Role.OPERATOR)
+    schema = schemathesis.openapi.from_asgi(
+        "/api/v1/openapi.json", world.app, headers={"Authorization": f"Bearer {token}"}
+    ).include(path_regex=OURS)
+    asked = []
+    for found in schema.get_all_operations():
+        operation = found.ok()
+
+        @SETTINGS
+        @hypothesis.given(case=operation.as_strategy())
+        def whatever(case: schemathesis.Case) -> None:
+            answer = case.call(headers={"Authorization": f"Bearer {token}"})
+            assert answer.status_code < 500, (case.path, answer.text)
+            if answer.status_code == 200 and "json" in str(answer.headers.get("content-type")):
+                case.operation.validate_response(answer)
+
+        whatever()
+        asked.append(operation.label)
+    assert sorted(asked) == [
+        "GET /api/v1/actions",
+        "GET /api/v1/gpus",
+        "GET /api/v1/jobs/{job_id}",
+        "GET /api/v1/queue",
+        "GET /api/v1/sources",
+        "GET /metrics",
+        "POST /api/v1/actions",
+    ]

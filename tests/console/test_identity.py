@@ -1,0 +1,161 @@
+"""Who gets in, as whom, and what another site's page cannot do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi import Depends
+
+from berth.console.identity import COOKIE, CSRF_HEADER, operator, viewer
+from berth.console.roles import Role, Viewer
+from berth.console.server import HEADERS, MOST_BODY
+from tests.console.world import World
+
+WHO = Depends(viewer)
+OPERATOR = Depends(operator)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "state", proxies=frozenset({"10.0.0.9"}), operators=frozenset({"olga"}))
+
+    @world.app.get("/who")
+    def who(viewer: Viewer = WHO) -> list[str]:
+        return [viewer.user, viewer.role, viewer.via]
+
+    @world.app.post("/change")
+    def change(viewer: Viewer = WHO) -> str:
+        return viewer.user
+
+    @world.app.post("/drain")
+    def drain(viewer: Viewer = OPERATOR) -> str:
+        return viewer.user
+
+    return world
+
+
+def test_without_a_token_nothing_is_shown(world: World) -> None:
+    answer = world.stranger().get("/who")
+    assert (answer.status_code, "valid token" in answer.json()["detail"]) == (401, True)
+
+
+def test_a_page_asks_for_the_token_and_the_form_lets_in(world: World) -> None:
+    client = world.stranger()
+    client.headers["Accept"] = "text/html"
+    assert "Token needed" in client.get("/who").text
+    form = {"token": world.token("ann"), "to": "/who"}
+    answer = client.post("/login", content="&".join(f"{key}={value}" for key, value in form.items()))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/who")
+    assert client.get("/who").json() == ["ann", "user", "token"]
+
+
+def test_the_token_is_in_no_address_after_login_and_the_cookie_is_not_for_scripts(world: World) -> None:
+    answer = world.stranger().get("/login", params={"token": world.token()})
+    cookie = answer.headers["set-cookie"]
+    assert (answer.headers["location"], "HttpOnly" in cookie, "SameSite=lax" in cookie) == (
+        "/",
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "to", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"]
+)
+def test_login_leads_nowhere_else(world: World, to: str) -> None:
+    answer = world.stranger().get("/login", params={"token": world.token(), "to": to})
+    assert answer.headers["location"] == "/"
+
+
+@pytest.mark.parametrize("token", ["", "x", "ä", "Bearer"])
+def test_a_wrong_token_is_refused(world: World, token: str) -> None:
+    assert world.stranger().get("/login", params={"token": token}).status_code == 401
+
+
+def test_an_expired_token_ends_its_session(world: World) -> None:
+    client = world.stranger()
+    client.get("/login", params={"token": world.token("ann", days=1e-9)})
+    assert client.get("/who").status_code == 401
+
+
+def test_a_token_that_is_taken_back_ends_its_session(world: World) -> None:
+    client = world.browser("ann")
+    assert client.get("/who").status_code == 200
+    world.app.state.doorkeeper.tokens.remove("ann")
+    assert client.get("/who").status_code == 401
+
+
+def test_a_changed_cookie_is_refused(world: World) -> None:
+    client = world.browser("ann")
+    cookie = client.cookies[COOKIE]
+    client.cookies.clear()
+    client.cookies.set(COOKIE, ("A" if cookie[0] != "A" else "B") + cookie[1:])
+    assert client.get("/who").status_code == 401
+
+
+def test_a_change_needs_the_pages_own_mark(world: World) -> None:
+    client = world.browser("ann")
+    assert client.post("/change").json() == "ann"
+    del client.headers[CSRF_HEADER]
+    assert client.post("/change").status_code == 403
+
+
+def test_a_programs_change_needs_its_token_alone(world: World) -> None:
+    assert world.program("ann").post("/change").json() == "ann"
+
+
+def test_the_header_of_a_trusted_proxy_names_the_user(world: World) -> None:
+    client = world.stranger("10.0.0.9")
+    assert client.get("/who", headers={"X-Forwarded-User": "olga"}).json() == ["olga", "operator", "proxy"]
+    assert client.get("/who", headers={"X-Forwarded-User": "bob"}).json() == ["bob", "user", "proxy"]
+
+
+def test_the_header_of_anybody_else_is_forged(world: World) -> None:
+    answer = world.stranger("10.0.0.8").get("/who", headers={"X-Forwarded-User": "olga"})
+    assert answer.status_code == 401
+
+
+def test_an_operators_action_is_refused_to_a_user(world: World) -> None:
+    assert world.program("ann", Role.USER).post("/drain").status_code == 403
+    assert world.program("olga", Role.OPERATOR).post("/drain").json() == "olga"
+
+
+def test_every_answer_carries_the_headers_and_a_strict_policy(world: World) -> None:
+    for answer in (
+        world.stranger().get("/who"),
+        world.browser().get("/who"),
+        world.stranger().get("/static/console.js"),
+    ):
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+        assert "default-src 'none'; script-src 'self';" in answer.headers["Content-Security-Policy"]
+
+
+def test_many_attempts_to_log_in_have_to_wait(world: World) -> None:
+    client = world.stranger()
+    answers = [client.get("/login", params={"token": str(each)}).status_code for each in range(30)]
+    assert (answers[0], answers[-1]) == (401, 429)
+
+
+def test_the_file_of_tokens_is_for_its_owner_and_holds_none(world: World) -> None:
+    text = world.token()
+    path = world.settings.state / "tokens.json"
+    assert (path.stat().st_mode & 0o777, text in path.read_text()) == (0o600, False)
+
+
+def test_people_behind_one_proxy_do_not_use_up_each_others_requests(world: World) -> None:
+    client = world.stranger("10.0.0.9")
+
+    def attempt(user: str) -> int:
+        headers = {"X-Forwarded-User": user}
+        return client.get("/login", params={"token": "x"}, headers=headers).status_code
+
+    assert [attempt("ann") for _ in range(30)][-1] == 429
+    assert attempt("bob") == 401
+
+
+def test_a_long_body_is_refused_before_it_is_read(world: World) -> None:
+    client = world.stranger()
+    for path in ("/login", "/change", "/api/v1/actions"):
+        assert client.post(path, content=b"x" * (MOST_BODY + 1)).status_code == 413
+        assert client.post(path, content=iter([b"x"])).status_code == 411

@@ -1,0 +1,186 @@
+"""The sources: a real broker of this machine, and Slurm and Kubernetes as their programs tell them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from berth.console.look import Tenant
+from berth.console.roles import Role, Viewer
+from berth.console.sources.kubernetes import look_of
+from berth.console.sources.local import LocalSource, command_of
+from berth.console.sources.slurm import SlurmSource
+from berth.errors import AccessError, LiveError, SettingError
+from berth.live.kubernetes.viewing import GpuUse, Snapshot, Waits
+from tests.live.local.world import World
+from tests.live.slurm.fake_slurm import FakeSlurm
+
+OLGA = Viewer("olga", Role.OPERATOR, "token", "")
+NOBODY = Viewer("nobody", Role.USER, "token", "")
+
+
+def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None:
+    world = World()
+    try:
+        source = LocalSource(Path(world.places.socket))
+        with pytest.raises(LiveError, match="no queue is up"):
+            asyncio.run(source.look())
+        world.up()
+        first = world.submit("echo hello; sleep 60", gpus=2, name="first")
+        world.until(lambda: world.state_of(first) == "running", "it runs")
+        second = world.submit("sleep 60", gpus=1)
+        look = asyncio.run(source.look())
+        assert [[each.job for each in gpu.tenants] for gpu in look.gpus] == [[first], [first]]
+        assert [(job.id, job.state, job.name) for job in look.jobs] == [
+            (first, "running", "first"),
+            (second, "waiting", "sh -c sleep 60"),
+        ]
+        assert (look.waiting, look.running) == (1, 1)
+
+        world.until(lambda: world.output(first) == "hello\n", "it has written")
+        mine = asyncio.run(source.job(first, OLGA))
+        assert (mine["output"], "echo hello" in mine["command"]) == ("hello", True)
+        others = asyncio.run(source.job(first, NOBODY))
+        assert (others["output"], others["command"], others["name"]) == (None, None, "")
+        assert (mine["application"], others["application"]) == ("first", "")  # which is its name
+        assert asyncio.run(source.job(second, OLGA))["why"][0].startswith(f"Job {second} has")
+
+        with pytest.raises(AccessError, match="may change their own"):
+            asyncio.run(source.act("cancel", {"id": second}, NOBODY))
+        assert asyncio.run(source.act("hold", {"id": second}, OLGA)) == f"job {second}: held"
+        assert asyncio.run(source.act("priority", {"id": second, "value": 7}, OLGA)).startswith(
+            f"job {second}"
+        )
+        assert world.job(second)["priority"] == 7
+        drained = asyncio.run(source.act("drain", {"id": f"{look.gpus[1].node}:1"}, OLGA))
+        assert drained == "GPU 1 is drained when its jobs have ended"
+        with pytest.raises(SettingError, match="would import code"):
+            asyncio.run(source.act("policy", {"value": "evil.module:run"}, OLGA))
+        with pytest.raises(LiveError, match="there is no GPU 9"):
+            asyncio.run(source.act("undrain", {"id": f"{look.gpus[1].node}:9"}, OLGA))
+        with pytest.raises(SettingError, match="is of another node"):
+            asyncio.run(source.act("drain", {"id": "elsewhere:1"}, OLGA))
+        for digit in ("²", "٣"):  # digits to str.isdigit, the first of which int() refuses
+            with pytest.raises(SettingError, match="expected its number"):
+                asyncio.run(source.act("drain", {"id": digit}, OLGA))
+    finally:
+        world.close()
+
+
+def test_an_output_that_is_another_users_file_is_not_shown(tmp_path: Path) -> None:
+    from berth.console.sources.local import _tail
+
+    path = tmp_path / "out"
+    path.write_text("secret\n")
+    own = path.stat().st_uid
+    assert _tail({"output": str(path), "uid": own}) == "secret"
+    assert _tail({"output": str(path), "uid": own + 1}) is None
+    assert _tail({"output": "/dev/zero", "uid": own}) is None
+    assert _tail({"output": str(tmp_path / "none"), "uid": own}) is None
+
+
+def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:
+    snapshot = Snapshot(
+        1,
+        (
+            GpuUse(
+                "n1",
+                0,
+                "A100",
+                700,
+                40_000,
+                81_920,
+                ("ml/a", "ml/b"),
+                200,
+                shares=((300, 20_000), (200, 20_000)),
+            ),
+        ),
+        (Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),),
+        2,
+    )
+    look = look_of(snapshot, 1_000_000)
+    assert look.gpus[0].tenants == (
+        Tenant("ml/a", "ml", "a", 300, 20_000),
+        Tenant("ml/b", "ml", "b", 200, 20_000),
+    )
+    assert [(job.id, job.state, job.where or job.why) for job in look.jobs] == [
+        ("ml/a", "running", "n1 GPU 0"),
+        ("ml/b", "running", "n1 GPU 0"),
+        ("ml/c", "waiting", "no GPU has 500 milli free"),
+    ]
+    assert look.gpus[0].strangers[0].what == "other pods: 20 % of compute"
+    assert json.dumps(look.extra) == "{}"
+
+
+def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_are_changed(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm(
+        used={"node1": "gpu:v100_0:1(IDX:0),gpu:v100_1:1(IDX:1)"}, nodes={"node1": "MIXED", "node2": "DOWN*"}
+    )
+    slurm.jobs = {
+        "7": {
+            "JobID": "7", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500",
+            "tres-alloc": "cpu=1,mem=500M,node=1,gres/gpu=1",
+        },
+        "8": {"JobID": "8", "State": "PENDING", "Reason": "Resources"},
+    }  # fmt: skip
+    placed = {"at_ms": 1, "event": "placed", "job": "7", "raw": "7", "where": "node1:1"}
+    (tmp_path / "decisions.jsonl").write_text(json.dumps(placed) + "\n")
+    told: list[list[str]] = []
+
+    def run(words: Sequence[str], lines: str) -> str:
+        if words[0] == "squeue" or words[-1] == "node":
+            return slurm(words, lines)
+        told.append(list(words))
+        return ""
+
+    source = SlurmSource(tmp_path, run)
+    look = asyncio.run(source.look())
+    assert [(gpu.node, gpu.index, [each.job for each in gpu.tenants], gpu.health) for gpu in look.gpus] == [
+        ("node1", 0, [], ""),
+        ("node1", 1, ["7"], ""),
+        ("node2", 0, [], "the node is DOWN*"),
+        ("node2", 1, [], "the node is DOWN*"),
+    ]
+    assert [(job.id, job.state, job.why) for job in look.jobs] == [
+        ("7", "running", ""),
+        ("8", "waiting", "Resources"),
+    ]
+    assert "berth does not run beside Slurm" in look.notes[0]
+    ann = Viewer("ann", Role.USER, "token", "")
+    assert asyncio.run(source.act("cancel", {"id": "8"}, ann)) == "scancel 8: done"
+    for action, what, who in (("cancel", "8", NOBODY), ("drain", "node1:0", ann), ("priority", "8", ann)):
+        with pytest.raises(AccessError):
+            asyncio.run(source.act(action, {"id": what, "value": 1}, who))
+    with pytest.raises(SettingError, match="no name of a node"):
+        asyncio.run(source.act("drain", {"id": "-x State=RESUME:0"}, OLGA))
+    with pytest.raises(LiveError, match="no id of a Slurm job"):
+        asyncio.run(source.act("cancel", {"id": "--user=ann"}, OLGA))
+    assert told == [["scancel", "8"]]
+    told.clear()
+    slurm.jobs["8"] |= {"Reason": "JobHeldAdmin", "PriorityLong": "0"}
+    with pytest.raises(AccessError, match="held by an administrator"):
+        asyncio.run(source.act("release", {"id": "8"}, ann))
+    asyncio.run(source.act("release", {"id": "8"}, OLGA))
+    slurm.jobs["8"] |= {"Reason": "JobHeldUser"}
+    asyncio.run(source.act("release", {"id": "8"}, ann))
+    asyncio.run(source.act("hold", {"id": "8"}, ann))
+    asyncio.run(source.act("hold", {"id": "8"}, OLGA))
+    assert [words[1] for words in told] == ["release", "release", "uhold", "hold"]
+    slurm.gone = True
+    with pytest.raises(LiveError, match="does not answer"):
+        asyncio.run(source.look())
+
+
+@pytest.mark.parametrize("action", ["hold", "policy", "drain"])
+def test_a_command_can_be_pasted_into_a_shell_whatever_it_is_about(action: str) -> None:
+    hostile = "1; touch $(id)"
+    command = command_of(action, {"id": hostile, "value": hostile})
+    assert command is not None
+    assert shlex.split(command) == ["berth", action, hostile]

@@ -1,0 +1,66 @@
+"""What happened, replayed otherwise: other GPUs, whole GPUs, another period."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from berth.experiments.lived import CLUSTER
+from berth.experiments.what_if import AS_IT_WAS, REALLY, what_if
+from berth.history.importing.simulated import import_records
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.record_files import write_records
+from berth.history.values.moments import moment_ms, since_ms
+from berth.traces import read_nodes
+from tests.experiments.test_lived import history, record
+
+__all__ = ["history"]
+ORIGIN = 1_700_000_000_000
+
+
+def test_with_two_gpus_nobody_waits_and_what_ran_is_replayed_as_it_was(history: Path) -> None:
+    told: list[float] = []
+    found = what_if(
+        open_history(history),
+        ["fifo"],
+        nodes=read_nodes("1x2:A100-80"),
+        progress=lambda done, total: told.append(done / total),
+    )
+    assert found.as_it_was is not None
+    assert [(run.policy, run.summary.waiting_time_s.mean) for run in found.runs] == [
+        (f"fifo {AS_IT_WAS}", 4.5),
+        ("fifo", 0.0),
+    ]
+    assert found.error == ("fifo", pytest.approx(-3.2, abs=0.1), -10.0)
+    assert (told[-1], told == sorted(told)) == (1.0, True)
+
+
+def test_the_curve_of_what_really_happened_comes_first(history: Path) -> None:
+    found = what_if(open_history(history), ["sjf"])
+    assert [run.policy for run in found.distributions] == [REALLY, "fifo", "sjf"]
+    assert list(found.distributions[0].waiting.values) == [0.0, 10.0]
+    assert list(found.distributions[0].completion.values) == [10.0, 30.0]
+    assert found.real.gpu_allocation_pct == pytest.approx(100 * (10 + 1 + 20) / 31)
+
+
+def test_with_whole_gpus_halves_run_one_after_the_other(tmp_path: Path, history: Path) -> None:
+    records = [record(str(number), ORIGIN, ORIGIN, ORIGIN + 10_000, 500) for number in (1, 2)]
+    write_records(records, tmp_path / "halves.parquet")
+    folder = tmp_path / "halves"
+    import_records(open_history(folder), tmp_path / "halves.parquet", Options(cluster="here"))
+    (folder / CLUSTER).write_bytes((history / CLUSTER).read_bytes())
+    shared = what_if(open_history(folder), ["fifo"])
+    whole = what_if(open_history(folder), ["fifo"], whole_gpus=True)
+    assert [found.result.runs[0].summary.makespan_s for found in (shared, whole)] == [10.0, 20.0]
+
+
+def test_a_period_ends_before_its_end(history: Path) -> None:
+    found = what_if(open_history(history), ["fifo"], until_ms=ORIGIN + 1000)
+    assert [job.id for job in found.real.jobs] == ["1"]
+
+
+def test_moments_are_dates_or_times_ago() -> None:
+    assert since_ms("2d", 10**12) == 10**12 - 2 * 86_400_000
+    assert since_ms("2026-11-21", 0) == moment_ms("2026-11-21T00:00+00:00")

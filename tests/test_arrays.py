@@ -1,0 +1,65 @@
+"""What is compiled is compiled again where something that went into it has changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+CALLEE = """
+from berth.arrays import compiled
+
+@compiled
+def inner(number):
+    return number + {added}
+"""
+CALLER = """
+from berth.arrays import compiled
+from {callee} import FACTOR, inner
+
+@compiled
+def outer(number):
+    return FACTOR * inner(number)
+"""
+
+
+def _load(folder: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _outer(folder: Path, added: int, factor: int) -> tuple[int, int]:
+    """What the kernels of freshly loaded files make of 1, and how many of them came compiled from the disk."""
+    (folder / "stale_callee.py").write_text(f"FACTOR = {factor}\n" + CALLEE.format(added=added))
+    (folder / "stale_caller.py").write_text(CALLER.format(callee="stale_callee"))
+    at_ns = 10**18 + added  # what is written twice within one tick of the clock differs all the same
+    os.utime(folder / "stale_callee.py", ns=(at_ns, at_ns))
+    os.utime(folder / "stale_caller.py", ns=(10**18, 10**18))
+    importlib.invalidate_caches()
+    _load(folder, "stale_callee")
+    outer = _load(folder, "stale_caller").outer
+    return outer(1), sum(outer.stats.cache_hits.values())
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in ("stale_callee", "stale_caller"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def test_a_kernel_is_compiled_again_when_its_callee_or_a_constant_changed(tmp_path: Path) -> None:
+    assert _outer(tmp_path, added=1, factor=1) == (2, 0)
+    assert _outer(tmp_path, added=1, factor=1) == (2, 1)
+    assert _outer(tmp_path, added=5, factor=1) == (6, 0)
+    assert _outer(tmp_path, added=5, factor=3) == (18, 0)
+    assert _outer(tmp_path, added=5, factor=3) == (18, 1)
