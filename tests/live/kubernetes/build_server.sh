@@ -42,11 +42,11 @@ LIST
     cd "$cache/apt"
     "${apt[@]}" source --download-only kubernetes
     "${apt[@]}" download golang-github-modern-go-reflect2-dev
-    if ! compgen -G "kubernetes_$version*.orig.tar.gz" >/dev/null; then
+    if ! compgen -G "kubernetes_*$version*.orig.tar.gz" >/dev/null; then
         echo "build_server.sh: wanted the source of $version, and $mirror has $(echo kubernetes_*.orig.tar.gz)" >&2
         exit 1
     fi
-    tar xzf kubernetes_"$version"*.orig.tar.gz -C "$tree" --strip-components=1
+    tar xzf kubernetes_*"$version"*.orig.tar.gz -C "$tree" --strip-components=1
     # The tree's reflect2 1.0.1 calls Go's runtime wrongly from Go 1.18 on: the server would die at the first
     # custom resource. Debian's package has 1.0.2.
     dpkg -x golang-github-modern-go-reflect2-dev_*.deb "$cache/apt/reflect2"
