@@ -176,9 +176,18 @@ class Scheduler:
             self._leaves_waiting(run.job, now_ms)
         return run
 
-    def ended(self, job_id: str, how: RecordState, now_ms: int, *, held_mib: int = 0) -> Running:
+    def ended(
+        self,
+        job_id: str,
+        how: RecordState,
+        now_ms: int,
+        *,
+        held_mib: int = 0,
+        beside: Sequence[tuple[Job, int]] = (),
+    ) -> Running:
         """A running job has ended; one that ran out of memory, having held `held_mib`, is queued again while it has
-        retries left. Returns the run; whether it waits again tells `waits`."""
+        retries left. `beside` are its neighbours and what each held then. Returns the run; whether it waits again tells
+        `waits`."""
         run = self._running(job_id, "end")
         self._release(job_id, now_ms)
         before = self.attempts.get(job_id, FIRST)
@@ -187,7 +196,7 @@ class Scheduler:
         else:
             self._forget(job_id)
         if self._learns:
-            self._tell(run, how, now_ms, held_mib=held_mib, queued_ms=before.queued_ms)
+            self._tell(run, how, now_ms, held_mib=held_mib, beside=beside, queued_ms=before.queued_ms)
         return run
 
     def attempt(self, job_id: str) -> int:
@@ -458,11 +467,20 @@ class Scheduler:
             raise SchedulerError(f"job '{job.id}' makes no sense: {in_one_line(error)}") from error
 
     def _tell(
-        self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0, queued_ms: int | None = None
+        self,
+        run: Running,
+        how: RecordState,
+        now_ms: int,
+        *,
+        held_mib: int = 0,
+        beside: Sequence[tuple[Job, int]] = (),
+        queued_ms: int | None = None,
     ) -> None:
         """Tell the knowledge how an attempt ended, and go by what it believes then."""
         done_us = self._work_us(run, run.work_us - run.left_us_at(now_ms))
-        self._told.ended(run, how, now_ms, done_us=done_us, held_mib=held_mib, queued_ms=queued_ms)
+        self._told.ended(
+            run, how, now_ms, done_us=done_us, held_mib=held_mib, beside=beside, queued_ms=queued_ms
+        )
         if self._learns and self._beliefs is not None:
             self._told.guarded(self._beliefs.refresh, run.job.id, now_ms)
 

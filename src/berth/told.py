@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import getattr_static
 
 from berth.cluster import Cluster, Running
 from berth.errors import KnowledgeError, in_one_line
-from berth.knowledge import Knowledge, LearnsWork
+from berth.knowledge import Knowledge, LearnsFromNeighbours, LearnsWork
 from berth.model import WHOLE_GPU, Job, Record, RecordState
 
 __all__ = ["Told", "error_of_knowledge"]
@@ -24,6 +25,7 @@ class Told:
         self._learns = knowledge.learns
         # Asked once: whether an object has all of a protocol is looked up anew each time.
         self._learns_work = knowledge if isinstance(knowledge, LearnsWork) else None
+        self._learns_beside = knowledge if isinstance(knowledge, LearnsFromNeighbours) else None
         self._cluster = cluster
 
     def take_fault(self) -> KnowledgeError | None:
@@ -39,14 +41,18 @@ class Told:
         *,
         done_us: int,
         held_mib: int = 0,
+        beside: Sequence[tuple[Job, int]] = (),
         queued_ms: int | None = None,
     ) -> None:
         """An attempt has ended, having done this work, as run time alone on the GPUs that the job asks for; `queued_ms`
-        is when it was queued, None: when the job was submitted."""
+        is when it was queued, None: when the job was submitted. `beside` are its neighbours and what they hold, MiB."""
         if self._learns:
             self.guarded(
                 lambda: self._ended(run, how, now_ms, done_us, held_mib, queued_ms), run.job.id, now_ms
             )
+        if (learns := self._learns_beside) is not None:
+            for job, its_mib in beside:
+                self.guarded(partial(learns.held_beside, job, its_mib), job.id, now_ms)
 
     def never_started(self, job: Job, attempt: int, queued_ms: int | None, now_ms: int) -> None:
         """An attempt was cancelled while it waited, or could not be started, and the job does not come again."""

@@ -12,7 +12,16 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import HistoryError, SettingError
 from berth.interference import make_interference
-from berth.knowledge import History, Knowledge, LearnsWork, LimitsCompany, Oracle, Spread, make_knowledge
+from berth.knowledge import (
+    History,
+    Knowledge,
+    LearnsFromNeighbours,
+    LearnsWork,
+    LimitsCompany,
+    Oracle,
+    Spread,
+    make_knowledge,
+)
 from berth.knowledge.history import CAUTIOUS_MS
 from berth.model import Event, EventKind, Job, Node, Profile, Reason, Record, RecordState, Share
 from berth.policies import Setting, make_policy
@@ -164,8 +173,24 @@ def test_running_out_of_memory_teaches_then_needs_room_then_runs_alone(
     assert known.company("other") is None
 
 
+def test_a_neighbour_that_held_more_than_was_believed_is_believed_to_need_more() -> None:
+    known = History(profiles={"a": flat("a", 6100)}, recorder={"a": flat("a", 6200)})
+
+    def believed() -> int:
+        spread = known.peak_mem_mib(job())
+        assert spread is not None
+        return spread.expected
+
+    known.held_beside(job(), 6100)  # no more than was believed: it was not the cause
+    assert believed() == 6100
+    known.held_beside(job(), 6200)
+    assert believed() == 6975
+    assert known.company("a") is None  # it did not fail itself
+
+
 def test_it_says_what_else_it_can() -> None:
     assert isinstance(History(), LearnsWork)
+    assert isinstance(History(), LearnsFromNeighbours)
     assert isinstance(History(), LimitsCompany)
     assert not isinstance(Oracle(), LearnsWork | LimitsCompany)
 

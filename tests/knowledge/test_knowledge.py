@@ -13,11 +13,13 @@ from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments.compare.comparison import compare
 from berth.interference import make_interference, make_speeds
+from berth.interference.profiled import ProfiledInterference
+from berth.interference.speeds import unhindered
 from berth.knowledge import KINDS, Noise, Noisy, Oracle, Spread, User, make_knowledge
 from berth.knowledge.noisy import NoisySpeeds
-from berth.model import FOREVER_MS, Event, EventKind, Job, Node, Reason, Share
+from berth.model import FOREVER_MS, Event, EventKind, GpuModel, Job, Node, Profile, Reason, Share
 from berth.policies import Setting, make_policy
-from berth.profiles import THESIS_GPU, peak_mem_mib, thesis_profiles, workload_jobs
+from berth.profiles import THESIS_GPU, Profiles, peak_mem_mib, thesis_profiles, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 MODEL = make_interference("mps")
@@ -157,6 +159,37 @@ def test_memory_that_was_believed_too_small_is_learned() -> None:
     for event in many:
         failures[event.job.application] = failures.get(event.job.application, 0) + 1
     assert max(failures.values(), default=0) <= 6
+
+
+def test_the_neighbour_that_held_too_much_is_learned_from_and_not_who_failed_beside_it() -> None:
+    """`small` fails at 500 MiB of 1,000, which it was believed to need, since `large` holds 600 and not 400."""
+    card = GpuModel("card", "", 1_000, 1_000, 1_000)
+
+    def profile(name: str, mem_mib: int) -> Profile:
+        return Profile(name, "", 0, "", card, 1000, np.tile([0.1, mem_mib / 1000, 0.05, 0.0], (9, 1)))
+
+    profiles = Profiles([profile("large", 600), profile("small", 500)])
+    model = ProfiledInterference(profiles, unhindered)
+    large, small = (Job(name, 0, 9_000, application=name, retries=9) for name in ("large", "small"))
+
+    class Known(Noisy):
+        def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
+            told.append(("failed", job.id, held_mib))
+            super().ran_out_of_memory(job, held_mib)
+
+        def held_beside(self, job: Job, held_mib: int) -> None:
+            told.append(("beside", job.id, held_mib))
+            super().held_beside(job, held_mib)
+
+    told: list[tuple[str, str, int]] = []
+    known = Known(Oracle([large, small], model), Noise(run=0.001))
+    known._mem_factor["large"] = 400 / 600
+    known._profiles["large"] = known._believed("large")
+    nodes = Cluster([Node("node", 1, card)])
+    events = list(simulate([large, small], nodes, "greedy", interference=model, knowledge=known))
+    assert told == [("failed", "small", 500), ("beside", "large", 600)]
+    assert peak_mem_mib(known.profiles["large"]) == 675
+    assert [e.job.id for e in events if e.kind is EventKind.FINISH] == ["large", "small"]
 
 
 @pytest.mark.parametrize(

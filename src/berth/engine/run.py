@@ -366,7 +366,8 @@ class Run:
             self._schedule_end(run, now_ms)
         for run in failed:
             held_mib = self._held_mib(run) if self.copies else 0
-            self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib)
+            beside = self._held_beside(run) if self.copies else ()
+            self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib, beside=beside)
             self._left_its_gpus(run, now_ms)
             self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
             if self.scheduler.waits(run.job.id):
@@ -484,6 +485,11 @@ class Run:
         if self.memory is None:
             return 0
         return self.memory.used_mib(tenant_of(run), self.cluster.nodes[run.slots[0].node].gpu_model)
+
+    def _held_beside(self, run: Running) -> list[tuple[Job, int]]:
+        """The jobs that share a GPU with a run, and the memory that each uses of a GPU now."""
+        there = {other.job.id: other for slot in run.slots for other in self._true_runs_on(slot)}
+        return [(other.job, self._held_mib(other)) for name, other in there.items() if name != run.job.id]
 
     def _true_runs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
         """The jobs that run on a GPU, in order of their start, as it is true of them."""

@@ -18,6 +18,7 @@ from berth.interference import Interference, no_interference
 from berth.knowledge.belief import (
     LONGEST_MS,
     Knowledge,
+    LearnsFromNeighbours,
     LearnsMemory,
     LearnsWork,
     LimitsCompany,
@@ -37,6 +38,7 @@ __all__ = [
     "LONGEST_MS",
     "History",
     "Knowledge",
+    "LearnsFromNeighbours",
     "LearnsMemory",
     "LearnsWork",
     "LimitsCompany",

@@ -14,6 +14,7 @@ from berth.model import GpuModel, Job, Profile, Record
 __all__ = [
     "LONGEST_MS",
     "Knowledge",
+    "LearnsFromNeighbours",
     "LearnsMemory",
     "LearnsWork",
     "LimitsCompany",
@@ -109,6 +110,14 @@ class LearnsMemory(Protocol):
 
     def recorded(self, profile: Profile) -> None:
         """An application's profile was recorded, or brought up to date."""
+
+
+@runtime_checkable
+class LearnsFromNeighbours(Protocol):
+    """What else a knowledge has that learns from jobs whose neighbours ran out of memory."""
+
+    def held_beside(self, job: Job, held_mib: int) -> None:
+        """A job held `held_mib` of a GPU when another job there ran out of memory."""
 
 
 @runtime_checkable

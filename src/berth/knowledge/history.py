@@ -172,10 +172,7 @@ class History:
         margin = min(1 << (times - 1), MARGIN)  # in eighths
         held_mib = max(held_mib, before_mib if times > 1 else 0)
         self._needs_mib[name] = max(held_mib + held_mib * margin // MARGIN, before_mib)
-        profile = self._recorded.get(name)
-        if profile is not None and (peak_mib := peak_mem_mib(profile)) > 0:
-            factor = max(1.0, self._needs_mib[name] / peak_mib)
-            self._profiles[name] = replace(profile, usage=profile.usage * np.array([1.0, factor, 1.0, 1.0]))
+        self._widen(name)
         if times > 1:
             most = self.company(name)
             beside = "" if most is None else f"; at most {most} on its GPU from now on"
@@ -184,10 +181,25 @@ class History:
                 *(name, times, self._needs_mib[name], beside),
             )
 
+    def held_beside(self, job: Job, held_mib: int) -> None:
+        """Believe that a neighbour which held more than was believed needs an eighth more than that: it was the cause,
+        and did not fail itself."""
+        believed = self.peak_mem_mib(job) if job.application else None
+        if believed is not None and held_mib > believed.expected:
+            self._needs_mib[job.application] = held_mib + held_mib // MARGIN
+            self._widen(job.application)
+
     def outlived(self, job: Job, ran_ms: int) -> None:
         """Expect it anew, as one of those that run longer."""
         self._ran_ms[job.id] = max(ran_ms, 1)
         self._user.outlived(job, ran_ms)
+
+    def _widen(self, name: str) -> None:
+        """Let the profile of an application reach what it is believed to need."""
+        profile = self._recorded.get(name)
+        if profile is not None and (peak_mib := peak_mem_mib(profile)) > 0:
+            factor = max(1.0, self._needs_mib[name] / peak_mib)
+            self._profiles[name] = replace(profile, usage=profile.usage * np.array([1.0, factor, 1.0, 1.0]))
 
     def _note(
         self, where: dict[tuple[object, ...], _Seen], kinds: Iterable[tuple[object, ...]], value: int

@@ -123,18 +123,25 @@ class Noisy:
 
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
         """Believe that the application needs an eighth more than it held, if that is more than was believed."""
-        name = job.application
-        if name not in self.profiles or held_mib <= 0:
-            return
-        believed_mib = peak_mem_mib(self.profiles[name])
-        wanted_mib = held_mib + held_mib // 8
-        if wanted_mib > believed_mib:
-            self._mem_factor[name] *= wanted_mib / max(believed_mib, 1)
-            self._profiles[name] = self._believed(name)
+        self._needs(job.application, held_mib + held_mib // 8)
+
+    def held_beside(self, job: Job, held_mib: int) -> None:
+        """The same of a neighbour that held more than was believed: it was the cause, and did not fail itself."""
+        believed = self.profiles.get(job.application)
+        if believed is not None and held_mib > peak_mem_mib(believed):
+            self._needs(job.application, held_mib + held_mib // 8)
 
     def outlived(self, job: Job, ran_ms: int) -> None:
         """Expect it to run on."""
         self._ran_ms[job.id] = max(ran_ms, 1)
+
+    def _needs(self, name: str, wanted_mib: int) -> None:
+        if name not in self.profiles:
+            return
+        believed_mib = peak_mem_mib(self.profiles[name])
+        if wanted_mib > believed_mib:
+            self._mem_factor[name] *= wanted_mib / max(believed_mib, 1)
+            self._profiles[name] = self._believed(name)
 
     def _believed(self, name: str) -> Profile:
         profile = self._oracle.profiles[name]
