@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,8 @@ gpu() { sbatch --parsable -t 10 -o out/$1 --gres=gpu:1 --comment "app gpu_mem=25
     --wrap "export CUDA_VISIBLE_DEVICES=0; $PYTHON $GPU_JOB $2"; }
 small=$(gpu small 100); until_is $small COMPLETED
 more=$(gpu more 300)
-for _ in $(seq 150); do grep -q retries=1 <(admin $more) && break; sleep .1; done
-# It is FAILED for a moment each time it has run out of memory, until it is queued again.
-for _ in $(seq 300); do [ "$(state $more)" = COMPLETED ] && break; sleep .1; done
+# It is FAILED for a moment, until it is queued again.
+for _ in $(seq 300); do grep -q retries=1 <(admin $more) && break; sleep .1; done
 until_is $more COMPLETED; admin $more >more.txt
 huge=$(gpu huge 5000); until_is $huge FAILED; sleep 1
 ls root >left.txt # fails where no partition was ever made
@@ -115,8 +113,7 @@ def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> N
     assert "asks for 9 GPUs" in json.loads((folder / "why.json").read_text())["berth"]
     # Memory is enforced, measured and asked for again; partitions are gone.
     assert _lines(folder, "out/small") == ["holds", "100"]
-    # A context that is measured while others take memory of the card is charged too much, and the job runs once more.
-    assert re.search(r";share=1000:(\d+):0;retries=[12];needs=\1$", _lines(folder, "more.txt")[0])
+    assert _lines(folder, "more.txt")[0].endswith(";share=1000:337:0;retries=1;needs=337")
     assert (folder / "out" / "huge").read_text() == "out of memory\n"
     assert {e["event"] for e in events if "5000 MiB" in e.get("why", "")} == {"given-up"}
     assert max(e.get("peak_mib", 0) for e in events) >= 300

@@ -11,7 +11,7 @@ from berth.history.values.gres import gres_list
 from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge, LearnsMemory
 from berth.live.slurm.candidates import Candidates
-from berth.live.slurm.controller import Change, Controller
+from berth.live.slurm.controller import Change, Controller, forgotten_after_s
 from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision, Logged
 from berth.live.slurm.jobs import SlurmJob, Told
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
@@ -64,6 +64,8 @@ class Happened:
         self._logged: Logged | None = None
         self.told = Told()
         """The jobs whose ends were taken in."""
+        self.again_after_s = forgotten_after_s({})
+        """How long a job that is queued again may not begin."""
         self._ends = Ends()
         """What `ended` has told since `started` was called last: after an exception in between it is told again."""
         self._runs: dict[str, SlurmJob] | None = None
@@ -226,4 +228,6 @@ class Happened:
         needs = min(grown, largest) if largest else grown
         again = replace(note, share=None, best_effort=False, retries=note.retries + 1, needs_mib=needs)
         log.append(replace(decision, event=TAKEN_BACK, why=f"out of GPU memory: again with {needs} MiB"))
-        return [Change(job_id, requeue=True, hold=True, node_list="", admin_comment=str(again))]
+        return [Change(
+            job_id, requeue=True, after_s=self.again_after_s, hold=True, node_list="", admin_comment=str(again)
+        )]  # fmt: skip
