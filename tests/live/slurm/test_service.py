@@ -230,6 +230,20 @@ def test_a_job_that_is_queued_again_begins_only_when_its_nodes_have_forgotten_it
     assert slurm.jobs["1"]["State"] == "RUNNING"
 
 
+def test_a_job_whose_prolog_could_not_make_its_partition_is_told(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()
+    slurm.end("1", "FAILED")
+    keep(tmp_path / "results", Result("1", "node1", 0, 0, 0, closed=True))
+    ours.step()
+    (ended,) = (each for each in read_decisions(tmp_path / DECISIONS) if each.event == "ended")
+    assert ended.why == "a Prolog could not make its GPU partition, so that it got no GPU there"
+    assert not any(line.startswith("requeuehold") for line in slurm.told)
+
+
 @pytest.mark.parametrize(
     ("auth_info", "after_s"),
     [

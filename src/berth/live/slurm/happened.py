@@ -24,6 +24,7 @@ __all__ = ["Ends", "Happened", "Waiting"]
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
 LATE_S = 60
 """How long before the last line of a log a job may have ended that is not in it: the look was not finished."""
+NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU there"
 RESULTS_FOR_S = 7 * 86_400
 """What an Epilog left is thrown away then, if Slurm tells nothing of the job: it may have run before berth did."""
 
@@ -128,8 +129,9 @@ class Happened:
             result = results.get(ran.raw_id)
             if result is not None:
                 decision = replace(
-                    decision, peak_mib=result.peak_mib, refused=result.refused, card_mib=self._card_mib(ran)
-                )
+                    decision, peak_mib=result.peak_mib, refused=result.refused, card_mib=self._card_mib(ran),
+                    why=NO_PARTITION if result.closed else "",
+                )  # fmt: skip
                 self._learn(job_id, result)
                 if result.refused and state in FAILED:
                     ends.peaks_mib[job_id] = result.peak_mib or result.needs_mib
