@@ -111,7 +111,8 @@ SlurmctldHost=$host(127.0.0.1)
 SlurmUser=$me
 SlurmdUser=$me
 AuthType=auth/munge
-AuthInfo=socket=$dir/munge/socket
+# A job that is queued again begins when its first credential has expired: 5 s is the least that Slurm takes.
+AuthInfo=socket=$dir/munge/socket,cred_expire=5
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$spool/%n
 SlurmctldPidFile=$dir/slurmctld.pid

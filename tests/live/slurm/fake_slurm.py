@@ -70,6 +70,7 @@ class FakeSlurm:
     gone_after: int | None = None
     """How many lines scontrol is told until the controller goes away."""
     now_s: int = 2000
+    auth_info: str = "(null)"
 
     def held(self, job_id: str, request: str = "gres:gpu:1", **fields: object) -> None:
         """A job that the plugin has held."""
@@ -118,7 +119,10 @@ class FakeSlurm:
             state = f"Nodes={nodes} PriorityJobFactor=1 State={self.partition} TotalCPUs=32"
             return f"PartitionName=gpu Default=YES {state}\n"
         if words[-1] == "config":
-            return "Configuration data as of 2026-01-01T00:00:00\nPriorityType            = priority/basic\n"
+            return (
+                "Configuration data as of 2026-01-01T00:00:00\n"
+                f"AuthInfo                = {self.auth_info}\nPriorityType            = priority/basic\n"
+            )
         if words[0] == "sshare":
             return ""
         answers = []
@@ -170,6 +174,7 @@ class FakeSlurm:
                 "Reason": "job_requeued_in_held_state",
                 "PriorityLong": "0",
                 "EndTime": "N/A",
+                "RestartCnt": str(int(str(job.get("RestartCnt", "0"))) + 1),
             }
         elif what == "update":
             names = {
@@ -177,6 +182,8 @@ class FakeSlurm:
                 "TresPerNode": "tres_per_node",
                 "AdminComment": "admin_comment",
             }
+            if begins := asked.get("StartTime"):
+                job["StartTime"] = str(self.now_s + int(begins.removeprefix("now+")))
             given = str(job.get("tres_per_node", ""))
             for name, value in asked.items():
                 if name in names:

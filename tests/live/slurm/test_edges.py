@@ -23,6 +23,7 @@ from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
+from berth.live.slurm import node
 from berth.live.slurm.beside import courses, measured
 from berth.live.slurm.claim import owner_of
 from berth.live.slurm.compare import attempts_of, compare
@@ -186,12 +187,89 @@ def test_a_script_of_a_node_never_fails_and_says_what_went_wrong(tmp_path: Path,
         assert f"{what} of job 7: " in (tmp_path / "log").read_text()
 
 
+TASK = {
+    "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1", "SLURM_JOB_PARTITION": "gpu", "SLURM_LOCALID": "0",
+    "BERTH_SLURM_PARTITIONS": "big,gpu", "BERTH_SLURM_QOS": "fast", "CUDA_VISIBLE_DEVICES": "0",
+}  # fmt: skip
+NO_GPU_LINE = (
+    "print berth: node1 made no GPU partition for job 7, so the job gets no GPU there; show this line to your"
+    " administrator"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ({"SLURM_JOB_GPUS": "0"}, ["export CUDA_VISIBLE_DEVICES=", NO_GPU_LINE]),
+        ({"SLURM_STEP_GPUS": "1"}, ["export CUDA_VISIBLE_DEVICES=", NO_GPU_LINE]),
+        ({"SLURM_STEP_GPUS": "1", "SLURM_LOCALID": "3"}, ["export CUDA_VISIBLE_DEVICES="]),
+        ({"SLURM_JOB_GPUS": "0", "SLURM_JOB_PARTITION": "cpu", "SLURM_JOB_QOS": "fast"},
+         ["export CUDA_VISIBLE_DEVICES=", NO_GPU_LINE]),
+        ({"SLURM_JOB_GPUS": "0", "SLURM_JOB_PARTITION": "gp", "SLURM_JOB_QOS": "fas"}, []),
+        ({"SLURM_JOB_GPUS": "0", "SLURM_JOB_PARTITION": "gpu", "BERTH_SLURM_PARTITIONS": ""}, []),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_without_a_partition_a_job_of_berths_gets_no_gpu_and_others_keep_theirs(
+    tmp_path: Path, words: dict[str, str], printed: list[str]
+) -> None:
+    (tmp_path / "logger").write_text("#!/bin/sh\n")
+    (tmp_path / "logger").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {"PATH": path, "BERTH_SLURM_RUN": str(tmp_path), **TASK, **words}
+    command = ["bash", "-c", shipped("task_prolog.sh")]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (ran.stdout.splitlines(), ran.stderr) == (printed, "")
+    # With one it gets what was handed in, and keeps its GPUs.
+    (tmp_path / "7-node1").write_text("BERTH_REGION=/r\n")
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["export BERTH_REGION=/r"]
+
+
+def test_a_prolog_that_fails_hands_in_nothing_and_berth_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {
+        "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3", "SLURM_JOB_UID": "0", "SLURMD_NODENAME": "node1",
+        "SLURM_JOB_PARTITION": "gpu", "BERTH_SLURM_PARTITIONS": "gpu", "BERTH_SLURM_RUN": str(tmp_path / "run"),
+        "BERTH_SLURM_RESULTS": str(tmp_path / "results"),
+    }  # fmt: skip
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "7-node1").write_text("BERTH_REGION=/of/an/attempt/before\n")
+    monkeypatch.setattr(node, "_by_minor", lambda driver: {})
+    with pytest.raises(
+        LiveError, match=r"NVML knows no /dev/nvidia3, which Slurm gave the job; there are no GPUs"
+    ):
+        node.prolog(words)
+    assert list((tmp_path / "run").iterdir()) == []
+    assert taken(tmp_path / "results", {"7"}) == {"7": Result("7", "node1", 0, 0, 0, closed=True)}
+    with pytest.raises(LiveError, match="NVML knows no"):
+        node.prolog(words | {"SLURM_JOB_PARTITION": "of the site"})
+    assert taken(tmp_path / "results", {"7"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "says"), [(0, ""), (3, "berth: prolog of job 7: it ended with 3; 124 means")]
+)
+def test_a_prolog_that_is_killed_is_told_in_the_log_of_the_node(tmp_path: Path, code: int, says: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexit {code}\n")
+    python.chmod(0o755)
+    script = shipped("prolog.sh").replace("@PYTHON@", str(python)).replace("@SLURM_BIN@", "/usr/bin")
+    log = tmp_path / "log"
+    words = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "BERTH_SLURM_LOG": str(log)}
+    subprocess.run(["bash", "-c", script], env=words, check=True)
+    assert says in (log.read_text() if log.exists() else "")
+    assert log.exists() == bool(says)
+
+
 def test_results_of_several_nodes_are_one_and_are_read_once(tmp_path: Path) -> None:
     keep(tmp_path, Result("7", "node1", 100, 1, 150))
-    keep(tmp_path, Result("7", "node2", 300, 2, 0))
+    keep(tmp_path, Result("7", "node2", 300, 2, 0, closed=True))
+    (tmp_path / "7-node0").write_text("10 0 0\n")  # as older berths write it
     keep(tmp_path, Result("8", "node1", 5, 0, 0))
     (tmp_path / "7-broken").write_text("half")
-    assert taken(tmp_path, {"7"}) == {"7": Result("7", "node2", 300, 3, 150)}
+    assert taken(tmp_path, {"7"}) == {"7": Result("7", "node2", 300, 3, 150, closed=True)}
     assert taken(tmp_path, {"7"}) == {}
     assert taken(tmp_path / "none", {"7"}) == {}
 

@@ -53,10 +53,14 @@ gpu() { sbatch --parsable -t 10 -o out/$1 --gres=gpu:1 --comment "app gpu_mem=25
     --wrap "export CUDA_VISIBLE_DEVICES=0; $PYTHON $GPU_JOB $2"; }
 small=$(gpu small 100); until_is $small COMPLETED
 more=$(gpu more 300)
-for _ in $(seq 150); do grep -q retries=1 <(admin $more) && break; sleep .1; done
-# It is FAILED for a moment each time it has run out of memory, until it is queued again.
-for _ in $(seq 300); do [ "$(state $more)" = COMPLETED ] && break; sleep .1; done
+# It is FAILED for a moment, until it is queued again.
+for _ in $(seq 300); do grep -q retries=1 <(admin $more) && break; sleep .1; done
 until_is $more COMPLETED; admin $more >more.txt
+# Where the Prolog made no partition, a job of berth's has no GPU, and is told so.
+mv berth/prolog.sh prolog.sh; printf '#!/bin/bash\nexit 0\n' >berth/prolog.sh; chmod 755 berth/prolog.sh
+closed=$(sbatch --parsable -t 10 -o out/closed --gres=gpu:1 \
+    --wrap 'echo "GPUs: $SLURM_JOB_GPUS, seen: $CUDA_VISIBLE_DEVICES"')
+until_is $closed COMPLETED; mv prolog.sh berth/prolog.sh
 huge=$(gpu huge 5000); until_is $huge FAILED; sleep 1
 ls root >left.txt # fails where no partition was ever made
 
@@ -115,8 +119,12 @@ def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> N
     assert "asks for 9 GPUs" in json.loads((folder / "why.json").read_text())["berth"]
     # Memory is enforced, measured and asked for again; partitions are gone.
     assert _lines(folder, "out/small") == ["holds", "100"]
-    # A context that is measured while others take memory of the card is charged too much, and the job runs once more.
-    assert re.search(r";share=1000:(\d+):0;retries=[12];needs=\1$", _lines(folder, "more.txt")[0])
+    assert _lines(folder, "more.txt")[0].endswith(";share=1000:337:0;retries=1;needs=337")
+    said, has = (folder / "out" / "closed").read_text().splitlines()
+    assert re.fullmatch(
+        r"berth: node\d made no GPU partition for job \d+, so the job gets no GPU there; .*", said
+    )
+    assert re.fullmatch(r"GPUs: \d, seen: ", has)
     assert (folder / "out" / "huge").read_text() == "out of memory\n"
     assert {e["event"] for e in events if "5000 MiB" in e.get("why", "")} == {"given-up"}
     assert max(e.get("peak_mib", 0) for e in events) >= 300

@@ -11,7 +11,7 @@ import pytest
 
 from berth.errors import LiveError, PolicyError, SchedulerError
 from berth.live.slurm.claim import lock
-from berth.live.slurm.controller import Controller
+from berth.live.slurm.controller import Controller, forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.results import Result, keep
 from berth.live.slurm.service import DECISIONS, Service, Settings
@@ -146,7 +146,8 @@ def test_slurms_own_rules_come_first(tmp_path: Path) -> None:
         f"update JobId=3 ReqNodeList=node2 TresPerNode=gres:gpu:v100_0:1 AdminComment={NOTE};share=1000:0:0"
     ]
     assert "afterok:9(unfulfilled)" in ours.why["1"]
-    assert ours.why["2"] == "BeginTime: it is to begin later"
+    begins = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(99_999_999_999))
+    assert ours.why["2"] == f"BeginTime: it begins at {begins} at the earliest"
     assert ours.why["4"] == "Slurm decides: berth has not taken it"
 
 
@@ -189,7 +190,7 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
         if attempt == 1:
             assert slurm.told[-3:] == [
                 "requeuehold 1", "hold 1",
-                f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=337 StartTime=now",
+                f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=337 StartTime=now+125",
             ]  # fmt: skip
     assert any(";share=1000:337:0;retries=1;needs=337" in line for line in slurm.told)
     told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
@@ -197,6 +198,64 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
         "it ran out of GPU memory 2 times, and needs 400 MiB: ask for gpu_mem=400M"
     ]
     assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_a_job_that_is_queued_again_begins_only_when_its_nodes_have_forgotten_it_and_holds_no_gpu_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """slurmd runs no Prolog for a job whose credential it still knows, so that it would have no partition."""
+    slurm = FakeSlurm(
+        nodes={"node1": "IDLE"}, now_s=int(time.time()), auth_info="socket=/run/munge,cred_expire=30"
+    )
+    slurm.held("1", "gres:gpu:2")
+    ours = service(slurm, tmp_path, card_mib={"v100": 1000})
+    ours.step()
+    ours.step()
+    slurm.end("1", "FAILED")
+    keep(tmp_path / "results", Result("1", "node1", 250, 1, 300))
+    slurm.held("2", "gres:gpu:2")
+    ours.step()
+    assert slurm.jobs["1"]["StartTime"] == str(slurm.now_s + 35)
+    assert slurm.jobs["2"]["State"] == "RUNNING"
+    slurm.end("2")
+    ours.step()
+    begins = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(slurm.now_s + 35))
+    assert ours.why["1"] == (
+        f"BeginTime: it begins at {begins} at the earliest; it was queued again, and Slurm runs no Prolog for it on a"
+        " node that still knows the attempt before"
+    )
+    assert ours.world.scheduler.cluster.running == {}
+    slurm.jobs["1"]["StartTime"] = "N/A"  # what Slurm shows when that time has come
+    ours.step()
+    assert slurm.jobs["1"]["State"] == "RUNNING"
+
+
+def test_a_job_whose_prolog_could_not_make_its_partition_is_told(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()
+    slurm.end("1", "FAILED")
+    keep(tmp_path / "results", Result("1", "node1", 0, 0, 0, closed=True))
+    ours.step()
+    (ended,) = (each for each in read_decisions(tmp_path / DECISIONS) if each.event == "ended")
+    assert ended.why == "a Prolog could not make its GPU partition, so that it got no GPU there"
+    assert not any(line.startswith("requeuehold") for line in slurm.told)
+
+
+@pytest.mark.parametrize(
+    ("auth_info", "after_s"),
+    [
+        ("(null)", 125),
+        ("socket=/run/munge/munge.socket.2", 125),
+        ("cred_expire=5", 10),
+        ("ttl=60,cred_expire=600", 605),
+        ("cred_expire=4", 125),  # which Slurm refuses, and takes its default for
+    ],
+)
+def test_an_attempt_is_forgotten_when_its_credential_has_expired(auth_info: str, after_s: int) -> None:
+    assert forgotten_after_s({"AuthInfo": auth_info}) == after_s
 
 
 def test_a_berth_that_begins_anew_takes_up_what_runs(tmp_path: Path) -> None:

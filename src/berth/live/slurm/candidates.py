@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
@@ -148,10 +149,18 @@ def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str]) -> str:
     if "unfulfilled" in job.dependency or "failed" in job.dependency:
         return f"Dependency: {job.dependency}"
     if job.start_ms is not None and job.start_ms > now_ms and (held or job.reason == "BeginTime"):
-        return "BeginTime: it is to begin later"
+        return f"BeginTime: it begins at {_clock(job.start_ms)} at the earliest" + (
+            "; it was queued again, and Slurm runs no Prolog for it on a node that still knows the attempt before"
+            if job.restarts
+            else ""
+        )
     if not held and (job.held or cause_after(job.reason) not in ("resources", "priority")):
         return job.reason
     return ""
+
+
+def _clock(ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
 def _place(job_id: str) -> tuple[int, ...]:

@@ -205,17 +205,23 @@ def _of_nodes(site: Site, cards: Cards) -> Iterator[Fault]:
 
 
 def _of_scripts(site: Site) -> Iterator[Fault]:
+    closes = site.configuration.get("TaskProlog") != "(null)" and "berth" in site.scripts.get(
+        "TaskProlog", ""
+    )
     for name in ("Prolog", "TaskProlog", "Epilog"):
         path = site.configuration.get(name, "(null)")
+        stops = name == "Prolog" and closes
+        lost = "berth's TaskProlog gives jobs no GPU without it" if stops else (
+            "shares are not enforced, and their use is not measured"
+        )  # fmt: skip
         if path == "(null)":
             yield Fault(
-                f"there is no {name}: shares are not enforced, and their use is not measured",
-                f"slurm.conf: {name}=/etc/slurm/berth/{_file(name)}", stops=False,
-            )  # fmt: skip
+                f"there is no {name}: {lost}", f"slurm.conf: {name}=/etc/slurm/berth/{_file(name)}", stops
+            )
         elif name in site.scripts and "berth" not in site.scripts[name]:
             yield Fault(
-                f"{path} does not call berth's {name}",
-                f"{path}: at its end, /etc/slurm/berth/{_file(name)}", stops=False,
+                f"{path} does not call berth's {name}: {lost}",
+                f"{path}: at its end, /etc/slurm/berth/{_file(name)}", stops,
             )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from berth.errors import LiveError
@@ -18,7 +18,7 @@ from berth.history.values.gres import same_gres
 from berth.live.slurm.jobs import SlurmJob, Told, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
 
-__all__ = ["Change", "Controller", "Run", "View", "run_program"]
+__all__ = ["Change", "Controller", "Run", "View", "forgotten_after_s", "run_program"]
 
 TIMEOUT_S = 60.0
 CHANGES_AT_ONCE = 200
@@ -26,6 +26,12 @@ CHANGES_AT_ONCE = 200
 IDS_AT_ONCE = 1000
 """Jobs that one `squeue` is asked for: the words of a program have a largest length."""
 NODES_AT_ONCE = 1000
+CRED_EXPIRE_S = 120
+"""Slurm's default of cred_expire, which it also takes for less than LEAST_CRED_EXPIRE_S."""
+LEAST_CRED_EXPIRE_S = 5
+FORGETS_S = 5
+"""slurmd looks for expired credentials every 2 s, times are whole seconds, and clocks differ."""
+_CRED_EXPIRE = re.compile(r"\bcred_expire=(\d+)")
 _PROMPT = "scontrol: "
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
 _TOLD = re.compile(r"Configuration data (as of) (\S+)")
@@ -57,6 +63,17 @@ def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIME
     return done.stdout
 
 
+def forgotten_after_s(configuration: Mapping[str, str]) -> int:
+    """How long after the end of an attempt its nodes have forgotten it for certain, in seconds.
+
+    Until then slurmd takes the next attempt for the same one, and runs no Prolog for it (slurm_cred_handle_reissue in
+    Slurm's slurm_cred.c). Slurm itself waits for cred_expire and 1 s, which is too short if slurmd has just looked.
+    """
+    told = _CRED_EXPIRE.search(configuration.get("AuthInfo", ""))
+    expire_s = int(told[1]) if told else CRED_EXPIRE_S
+    return FORGETS_S + (expire_s if expire_s >= LEAST_CRED_EXPIRE_S else CRED_EXPIRE_S)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One change of a waiting job; a field that is None stays as it is."""
@@ -74,6 +91,8 @@ class Change:
     """True: an administrator's hold; False: release it."""
     requeue: bool = False
     """Begin with a requeue, which leaves it held."""
+    after_s: int = 0
+    """How long it may not begin after the requeue (see `forgotten_after_s`)."""
     instead: bool = False
     """Whether `gres` replaces GPUs or shards that it was given before: Slurm adds those of another type to them, unless
     it is told an empty request in between."""
@@ -93,7 +112,7 @@ class Change:
                 ("ReqNodeList", self.node_list), ("TresPerNode", self.gres), ("TresPerJob", self.per_job),
                 ("TresPerTask", self.per_task), ("TresPerSocket", self.per_socket),
                 ("AdminComment", None if self.clears else self.admin_comment),
-                ("StartTime", "now" if self.requeue else None),  # Slurm keeps what was requeued back for two minutes
+                ("StartTime", f"now+{self.after_s}" if self.requeue else None),
             )
             if value is not None
         ]  # fmt: skip

@@ -11,7 +11,7 @@ from berth.history.values.gres import gres_list
 from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge, LearnsMemory
 from berth.live.slurm.candidates import Candidates
-from berth.live.slurm.controller import Change, Controller
+from berth.live.slurm.controller import Change, Controller, forgotten_after_s
 from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision, Logged
 from berth.live.slurm.jobs import SlurmJob, Told
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
@@ -24,6 +24,7 @@ __all__ = ["Ends", "Happened", "Waiting"]
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
 LATE_S = 60
 """How long before the last line of a log a job may have ended that is not in it: the look was not finished."""
+NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU there"
 RESULTS_FOR_S = 7 * 86_400
 """What an Epilog left is thrown away then, if Slurm tells nothing of the job: it may have run before berth did."""
 
@@ -64,6 +65,8 @@ class Happened:
         self._logged: Logged | None = None
         self.told = Told()
         """The jobs whose ends were taken in."""
+        self.again_after_s = forgotten_after_s({})
+        """How long a job that is queued again may not begin."""
         self._ends = Ends()
         """What `ended` has told since `started` was called last: after an exception in between it is told again."""
         self._runs: dict[str, SlurmJob] | None = None
@@ -126,8 +129,9 @@ class Happened:
             result = results.get(ran.raw_id)
             if result is not None:
                 decision = replace(
-                    decision, peak_mib=result.peak_mib, refused=result.refused, card_mib=self._card_mib(ran)
-                )
+                    decision, peak_mib=result.peak_mib, refused=result.refused, card_mib=self._card_mib(ran),
+                    why=NO_PARTITION if result.closed else "",
+                )  # fmt: skip
                 self._learn(job_id, result)
                 if result.refused and state in FAILED:
                     ends.peaks_mib[job_id] = result.peak_mib or result.needs_mib
@@ -226,4 +230,6 @@ class Happened:
         needs = min(grown, largest) if largest else grown
         again = replace(note, share=None, best_effort=False, retries=note.retries + 1, needs_mib=needs)
         log.append(replace(decision, event=TAKEN_BACK, why=f"out of GPU memory: again with {needs} MiB"))
-        return [Change(job_id, requeue=True, hold=True, node_list="", admin_comment=str(again))]
+        return [Change(
+            job_id, requeue=True, after_s=self.again_after_s, hold=True, node_list="", admin_comment=str(again)
+        )]  # fmt: skip

@@ -108,6 +108,7 @@ def shipped(name: str) -> str:
 def _filled(name: str, how: Plan, before: str = "") -> str:
     settings = {
         "BERTH_SLURM_RESULTS": f"{how.state}/results", "BERTH_SLURM_PARTITIONS": ",".join(sorted(how.partitions)),
+        "BERTH_SLURM_QOS": ",".join(sorted(how.qos)),
         "BERTH_SLURM_SHARDS": str(how.shards_a_gpu), **(how.settings or {}),
     }  # fmt: skip
     lines = [f"export {key}={shlex.quote(value)}" for key, value in settings.items()]

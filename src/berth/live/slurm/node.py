@@ -62,23 +62,45 @@ def say(text: str) -> None:
 
 def partition_name(words: Mapping[str, str]) -> str:
     """The name of a job's partition; nodes of a test are on one machine, so that theirs have to differ."""
-    return f"slurm-{words['SLURM_JOB_ID']}-{words.get('SLURMD_NODENAME', 'node')}"
+    return f"slurm-{words['SLURM_JOB_ID']}-{_node(words)}"
 
 
 def prolog(words: Mapping[str, str]) -> None:
-    """Make the job's partition on each of its GPUs, for its user alone."""
+    """Make the job's partition on each of its GPUs, for its user alone.
+
+    Where that fails, nothing is handed in, and the TaskProlog gives no GPU to jobs whose GPUs are shared.
+    """
+    _handed_in(words).unlink(missing_ok=True)  # of an attempt before this one
     there = indices(words.get("SLURM_JOB_GPUS", ""))
     if not there:
         return
+    try:
+        _make(words, there)
+    except Exception:
+        with contextlib.suppress(BerthError):
+            remove(partition_name(words), force=True)
+        if _is_shared(words):
+            keep(_results(words), Result(words["SLURM_JOB_ID"], _node(words), 0, 0, 0, closed=True))
+        raise
+
+
+def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
     fake = bool(words.get("BERTH_SLURM_FAKE_GPU"))
     known = _by_minor(fake_driver_folder() if fake else None)
     if fake:  # one fake card stands for all of them
-        known = {index: replace(known[0], index=index) for index in there[:1]}
+        there = there[:1]
+        known = {index: replace(known[0], index=index) for index in there}
+    missing = [index for index in there if index not in known]
+    if missing:
+        raise LiveError(
+            f"NVML knows no /dev/nvidia{missing[0]}, which Slurm gave the job; there are"
+            f" {', '.join(map(str, sorted(known))) or 'no GPUs'}: see gres.conf, and nvidia-smi on this node"
+        )
     try:
         job = _job(words)
         note = note_of(job.get("AdminComment", ""))
     except LiveError as error:
-        note = _least(words, min((known[index].mem_mib for index in there if index in known), default=0))
+        note = _least(words, min(known[index].mem_mib for index in there))
         if note is None:
             raise
         say(
@@ -91,10 +113,9 @@ def prolog(words: Mapping[str, str]) -> None:
     region: Path | None = None
     access = Access(uid=int(words["SLURM_JOB_UID"]))
     for index in there:
-        if index in known:
-            limit = _limit(note, job, known[index], words)
-            # Other jobs' promises are Slurm's and berth's to keep, and a job of a best-effort share may burst.
-            region = create(name, known[index], limit, access=access, overcommit=True).folder
+        limit = _limit(note, job, known[index], words)
+        # Other jobs' promises are Slurm's and berth's to keep, and a job of a best-effort share may burst.
+        region = create(name, known[index], limit, access=access, overcommit=True).folder
     if region is not None:
         _hand_in(words, region, fake)
 
@@ -115,10 +136,15 @@ def _by_minor(driver: Path | None) -> dict[int, Gpu]:
 def _least(words: Mapping[str, str], card_mib: int) -> Note | None:
     """Where Slurm does not tell a job's part: that of one shard, if it is of a partition whose GPUs are shared. More
     might be its neighbours' memory."""
-    if words.get("SLURM_JOB_PARTITION") not in words.get("BERTH_SLURM_PARTITIONS", "").split(","):
+    if not _is_shared(words):
         return None
     shards = int(words.get("BERTH_SLURM_SHARDS", "8"))
     return Note(share=Share(max(1, 1000 // shards), card_mib // shards))
+
+
+def _is_shared(words: Mapping[str, str]) -> bool:
+    """Whether the job is of a partition whose GPUs are shared."""
+    return words.get("SLURM_JOB_PARTITION") in words.get("BERTH_SLURM_PARTITIONS", "").split(",")
 
 
 def _job(words: Mapping[str, str]) -> dict[str, str]:
@@ -166,7 +192,15 @@ def _hand_in(words: Mapping[str, str], region: Path, fake: bool) -> None:
 
 def _handed_in(words: Mapping[str, str]) -> Path:
     folder = Path(words.get("BERTH_SLURM_RUN", "/run/berth-slurm"))
-    return folder / f"{words['SLURM_JOB_ID']}-{words.get('SLURMD_NODENAME', 'node')}"
+    return folder / f"{words['SLURM_JOB_ID']}-{_node(words)}"
+
+
+def _results(words: Mapping[str, str]) -> Path:
+    return Path(words.get("BERTH_SLURM_RESULTS", "/var/lib/berth/slurm/results"))
+
+
+def _node(words: Mapping[str, str]) -> str:
+    return words.get("SLURMD_NODENAME", "node")
 
 
 def epilog(words: Mapping[str, str]) -> None:
@@ -184,11 +218,8 @@ def epilog(words: Mapping[str, str]) -> None:
         for refusal in part.refusals:
             held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
             needs = max(needs, -(-(held + refusal.asked_bytes) >> 20))
-    folder = Path(words.get("BERTH_SLURM_RESULTS", "/var/lib/berth/slurm/results"))
     try:
-        keep(
-            folder, Result(words["SLURM_JOB_ID"], words.get("SLURMD_NODENAME", "node"), peak, refused, needs)
-        )
+        keep(_results(words), Result(words["SLURM_JOB_ID"], _node(words), peak, refused, needs))
     finally:
         remove(name, force=True)
 

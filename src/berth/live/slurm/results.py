@@ -27,13 +27,16 @@ class Result:
     """Calls for GPU memory that were refused."""
     needs_mib: int
     """What would have been enough for them."""
+    closed: bool = False
+    """Whether there was no partition for it, so that its tasks got no GPU."""
 
 
 def keep(folder: Path, result: Result) -> None:
     """Write one, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{result.raw_id}-{result.node}"
-    aside.write_text(f"{result.peak_mib} {result.refused} {result.needs_mib}\n", encoding="ascii")
+    line = f"{result.peak_mib} {result.refused} {result.needs_mib} {int(result.closed)}\n"
+    aside.write_text(line, encoding="ascii")
     os.replace(aside, folder / f"{result.raw_id}-{result.node}")
 
 
@@ -46,11 +49,11 @@ def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:
         if raw_id not in wanted:
             continue
         with contextlib.suppress(OSError, ValueError):
-            peak, refused, needs = map(int, path.read_text(encoding="ascii").split())
+            peak, refused, needs, *closed = map(int, path.read_text(encoding="ascii").split())
             before = found.get(raw_id, Result(raw_id, "", 0, 0, 0))
             found[raw_id] = Result(
                 raw_id, max(node, before.node), max(peak, before.peak_mib), refused + before.refused,
-                max(needs, before.needs_mib),
+                max(needs, before.needs_mib), before.closed or any(closed),
             )  # fmt: skip
         with contextlib.suppress(OSError):
             path.unlink()

@@ -21,7 +21,7 @@ from berth.history.values.causes import cause_after
 from berth.knowledge import Knowledge, make_knowledge
 from berth.live.slurm.candidates import Candidates, Reader, Scope
 from berth.live.slurm.claim import Claim, TurnedError
-from berth.live.slurm.controller import Change, Controller, View
+from berth.live.slurm.controller import Change, Controller, View, forgotten_after_s
 from berth.live.slurm.decisions import (
     ADVISED,
     GIVEN_BACK,
@@ -137,8 +137,10 @@ class Service:
             if self._claim is not None:
                 self._claim.look(self._nodes, self.settings.places)
         if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
+            configuration = self._controller.configuration()
+            self._happened.again_after_s = forgotten_after_s(configuration)
             self._priorities = Priorities.of(
-                self._controller.configuration(), self._controller.fair_shares(),
+                configuration, self._controller.fair_shares(),
                 {each.name: each.priority_factor for each in self._partitions},
             )  # fmt: skip
             self._shares_at_ms = int(time.time() * 1000)

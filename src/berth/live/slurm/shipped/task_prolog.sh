@@ -1,10 +1,24 @@
 #!/bin/bash
 # berth's TaskProlog: what it prints becomes the environment of the task. It hands in libberth as the Prolog wrote it
 # down, and takes away what sbatch left of a request for GPUs, with which srun would ask for GPUs that the job has as
-# shards.
+# shards. Where the Prolog has written down nothing, jobs of berth's partitions and QoS get no GPU.
 # @SETTINGS@
 file=${BERTH_SLURM_RUN:-/run/berth-slurm}/$SLURM_JOB_ID-$SLURMD_NODENAME
-[ -r "$file" ] || exit 0
+listed() { [ -n "$2" ] && [[ ,$1, == *,"$2",* ]]; } # NAMES NAME
+if [ ! -r "$file" ]; then
+    # Nothing would limit the task, and GPUs are shared here.
+    if [ -n "${SLURM_JOB_GPUS:-}${SLURM_STEP_GPUS:-}" ] &&
+        { listed "${BERTH_SLURM_PARTITIONS:-}" "${SLURM_JOB_PARTITION:-}" ||
+            listed "${BERTH_SLURM_QOS:-}" "${SLURM_JOB_QOS:-}"; }; then
+        echo "export CUDA_VISIBLE_DEVICES="
+        if [ "${SLURM_LOCALID:-0}" = 0 ]; then
+            why="$SLURMD_NODENAME made no GPU partition for job $SLURM_JOB_ID, so the job gets no GPU there"
+            echo "print berth: $why; show this line to your administrator"
+            logger -t berth "$why; see ${BERTH_SLURM_LOG:-/var/log/berth-slurm.log}" 2>/dev/null
+        fi
+    fi
+    exit 0
+fi
 while IFS='=' read -r name value; do
     case $name in
     LD_PRELOAD) value+=${LD_PRELOAD:+ $LD_PRELOAD} ;;
