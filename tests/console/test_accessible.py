@@ -10,8 +10,9 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from tests.console.browser import CHROMIUM, chromium, logged_in, served
+from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
+from tests.console.serving import served
 from tests.console.world import World
 
 pytestmark = [

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,28 +11,11 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-import uvicorn
 
 from berth.console.look import Look
 from berth.console.sources.values import ValuesSource, look_of
+from tests.console.serving import served
 from tests.console.world import World
-
-
-@contextmanager
-def served(world: World) -> Iterator[str]:
-    """The console on a port of its own."""
-    server = uvicorn.Server(
-        uvicorn.Config(world.app, port=0, log_level="error", timeout_graceful_shutdown=1, ws="none")
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 def looks(answer: httpx.Response) -> Iterator[dict[str, Any]]:

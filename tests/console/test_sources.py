@@ -12,10 +12,10 @@ import pytest
 
 from berth.console.look import Tenant
 from berth.console.roles import Role, Viewer
-from berth.console.sources.kubernetes import look_of
+from berth.console.sources.kubernetes import KubernetesSource, look_of
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
-from berth.errors import AccessError, LiveError, SettingError
+from berth.errors import AccessError, KubernetesError, LiveError, SettingError
 from berth.live.kubernetes.viewing import GpuUse, Snapshot, Waits
 from tests.live.local.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -43,12 +43,12 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
         assert (look.waiting, look.running) == (1, 1)
 
         world.until(lambda: world.output(first) == "hello\n", "it has written")
-        mine = asyncio.run(source.job(first, OLGA))
+        mine = asyncio.run(source.job(first, OLGA, look))
         assert (mine["output"], "echo hello" in mine["command"]) == ("hello", True)
-        others = asyncio.run(source.job(first, NOBODY))
+        others = asyncio.run(source.job(first, NOBODY, look))
         assert (others["output"], others["command"], others["name"]) == (None, None, "")
         assert (mine["application"], others["application"]) == ("first", "")  # which is its name
-        assert asyncio.run(source.job(second, OLGA))["why"][0].startswith(f"Job {second} has")
+        assert asyncio.run(source.job(second, OLGA, look))["why"][0].startswith(f"Job {second} has")
 
         with pytest.raises(AccessError, match="may change their own"):
             asyncio.run(source.act("cancel", {"id": second}, NOBODY))
@@ -114,7 +114,19 @@ def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:
         ("ml/c", "waiting", "no GPU has 500 milli free"),
     ]
     assert look.gpus[0].strangers[0].what == "other pods: 20 % of compute"
-    assert json.dumps(look.extra) == "{}"
+
+
+def test_a_pods_page_lists_no_cluster_again() -> None:
+    source = KubernetesSource(Path("/no/such/kubeconfig"))  # whoever asks the cluster fails
+    seen = look_of(
+        Snapshot(1, (), (Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),), 0), 1_000_000
+    )
+    told = asyncio.run(source.job("ml/c", OLGA, seen))
+    assert (told["id"], told["state"], told["reason"]) == ("ml/c", "waiting", "no GPU has 500 milli free")
+    with pytest.raises(KubernetesError, match="pod 'ml/d' neither waits"):
+        asyncio.run(source.job("ml/d", OLGA, seen))
+    with pytest.raises(KubernetesError, match="not been seen yet, or does not answer"):
+        asyncio.run(source.job("ml/c", OLGA, None))
 
 
 def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_are_changed(

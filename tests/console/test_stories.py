@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from berth.console.roles import Role
-from tests.console.browser import CHROMIUM, chromium, served
+from tests.console.browser import CHROMIUM, chromium
+from tests.console.serving import served
 from tests.console.world import World
 from tests.live.local.conftest import native, world
 from tests.live.local.test_enforcement import gpu_job

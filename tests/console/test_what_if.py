@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +122,10 @@ def test_what_makes_no_sense_is_refused_in_words(
 def test_a_question_of_a_wrong_type_names_the_field(world: World) -> None:
     answer = world.program().post("/api/v1/what-if", json={**BODY, "user_gpus": "many", "more": 1})
     assert answer.status_code == 422
-    assert sorted(each["loc"][-1] for each in answer.json()["detail"]) == ["more", "user_gpus"]
+    assert answer.json()["detail"] == (
+        "'user_gpus' in the body is 'many'; expected a whole number; 'more' in the body is unknown; leave it out; "
+        "/api/v1/openapi.json describes each request"
+    )
 
 
 def test_a_viewer_reads_and_does_not_ask_and_only_its_owner_deletes(world: World) -> None:
@@ -196,6 +201,107 @@ def test_a_replay_that_goes_wrong_says_why_and_the_next_is_answered(
     told, detail = place(queue, first)
     assert (told, expected in detail, workers.of[first].stopped) == ("failed", True, True), detail
     assert place(queue, second)[0] == "running"
+
+
+@pytest.mark.parametrize("place_of_fault", ["start", "news"])
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (OSError(12, "Cannot allocate memory"), "cannot be run: Cannot allocate memory"),
+        (ValueError("could not convert string to float: 'x'"), "cannot be followed (ValueError("),
+        (MemoryError(), "cannot be followed (MemoryError())"),
+    ],
+)
+def test_whatever_a_worker_does_its_run_fails_and_the_next_is_answered(
+    tmp_path: Path, place_of_fault: str, fault: Exception, expected: str
+) -> None:
+    class Faulty(Workers):
+        def __call__(self, folder: Path, mem_mib: int) -> FakeChild:
+            child = super().__call__(folder, mem_mib)
+            if len(self.of) == 1:
+                if place_of_fault == "start":
+                    raise fault
+                child.news = self.fail  # type: ignore[method-assign]
+            return child
+
+        def fail(self) -> list[dict[str, Any]]:
+            raise fault
+
+    workers = Faulty()
+    queue = queue_in(tmp_path / "what-if", workers)
+    first, second = queue.ask("ann", ASKED).id, queue.ask("ann", ASKED).id
+    for _ in range(2):
+        queue.look()
+    told, detail = place(queue, first)
+    assert (told, expected in detail) == ("failed", True), detail
+    assert place(queue, second)[0] == "running"
+
+
+def raises(queue: object, cluster: object, now_ms: int) -> Iterator[object]:
+    """A policy with a fault."""
+    raise ZeroDivisionError("no node is left")
+    yield
+
+
+def short_of_memory(queue: object, cluster: object, now_ms: int) -> Iterator[object]:
+    """A policy that is given no memory."""
+    raise MemoryError
+    yield
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("tests.console.test_what_if:raises", "the policy fails: ZeroDivisionError: no node is left"),
+        ("tests.console.test_what_if:short_of_memory", "more memory than the 64 MiB that one may have"),
+        ("tests.console.test_what_if:absent", "absent"),
+    ],
+)
+def test_a_policy_that_fails_ends_its_replay_with_the_cause(
+    tmp_path: Path, history: Path, capsys: pytest.CaptureFixture[str], policy: str, expected: str
+) -> None:
+    kept = Store(tmp_path / "what-if").add("ann", replace(ASKED, policies=(policy,)), 1.0)
+    assert worker.attempt(tmp_path / "what-if" / kept.id, history, 64) == 1
+    assert expected in json.loads(capsys.readouterr().out.splitlines()[-1])["failed"]
+
+
+def test_a_fault_of_berth_itself_is_told_with_its_log(
+    tmp_path: Path, history: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object) -> None:
+        raise KeyError("makespan")
+
+    monkeypatch.setattr("berth.console.what_if.answer._pictures", fault)
+    kept = Store(tmp_path / "what-if").add("ann", ASKED, 1.0)
+    folder = tmp_path / "what-if" / kept.id
+    assert worker.attempt(folder, history, 64) == 1
+    out, err = capsys.readouterr()
+    failed = json.loads(out.splitlines()[-1])["failed"]
+    assert failed.startswith("the replay failed with KeyError: 'makespan'")
+    assert (str(folder / "log") in failed, "Traceback" in err) == (True, True)
+
+
+def test_questions_come_a_page_at_a_time(world: World) -> None:
+    ann = world.program("ann")
+    ids = [world.app.state.what_if.ask("ann", ASKED).id for _ in range(7)][::-1]
+    pages = [ann.get("/api/v1/what-if", params={"size": 3, "page": at}).json() for at in (1, 3, 9)]
+    assert [[each["id"] for each in page["questions"]] for page in pages] == [ids[:3], ids[6:], ids[6:]]
+    assert [(page["total"], page["page"], page["places"]) for page in pages] == [
+        (7, 1, {"waiting": 7}),
+        (7, 3, {"waiting": 7}),
+        (7, 3, {"waiting": 7}),
+    ]
+    assert ann.get("/api/v1/what-if", params={"size": 0}).status_code == 422
+
+
+def test_a_long_list_of_questions_has_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("berth.console.what_if.routes.PAGE", 2)
+    ids = [world.app.state.what_if.ask("ann", ASKED).id for _ in range(5)]
+    text = world.browser().get("/what-if?page=2").text
+    assert [each in text for each in ids] == [False, True, True, False, False]
+    assert "Page 2 of 3" in text
+    assert 'href="/what-if?page=3" rel="next"' in text
+    assert "Questions: 0 answered, 0 running, 5 waiting" in text
 
 
 def test_stopped_and_asked_again(tmp_path: Path) -> None:

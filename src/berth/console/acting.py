@@ -12,6 +12,7 @@ from berth.console.answers import ActionAnswer, ActionRequest
 from berth.console.audit import Audit, Line, now_ms
 from berth.console.hub import Hub
 from berth.console.identity import operator, user
+from berth.console.refusals import Refusal
 from berth.console.roles import Viewer
 from berth.errors import AccessError, BerthError
 
@@ -24,11 +25,8 @@ NO_ACTIONS = "this console only shows; start it with `berth console --actions` t
 @router.post(
     "/api/v1/actions",
     responses={
-        400: {"description": "The source cannot do this, or not with these values"},
-        403: {"description": "Not allowed"},
-        404: {"description": "No such source"},
-        409: {"description": "The source refused it"},
-        503: {"description": "The source does not answer"},
+        409: {"model": Refusal, "description": "The source refused it."},
+        503: {"model": Refusal, "description": "The source does not answer."},
     },
 )
 async def act(

@@ -71,7 +71,7 @@ async def queue(request: Request, who: Who, asked: Annotated[Asked, Depends()]) 
     )  # fmt: skip
 
 
-@router.get("/jobs/{job_id:path}", responses={404: {"description": "No source and no history knows it"}})
+@router.get("/jobs/{job_id:path}")
 async def job(
     request: Request,
     who: Who,

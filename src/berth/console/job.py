@@ -44,7 +44,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
         if source not in ("", name) or found is not None:
             continue
         try:
-            found = await seen.source.job(job_id, who)
+            found = await seen.source.job(job_id, who, seen.look)
         except (BerthError, OSError) as error:
             told.append(str(error))
     stories: list[tuple[dict[str, Any], bool]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from berth.console.roles import Viewer
@@ -91,7 +91,6 @@ class Look:
     policy: str = ""
     notes: tuple[str, ...] = ()
     """What an operator has to know, in words."""
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -106,8 +105,9 @@ class Source(Protocol):
         """What is there now. Raises BerthError if it cannot be reached."""
         ...
 
-    async def job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
-        """All of one job that this viewer may see. Raises BerthError if there is none."""
+    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
+        """All of one job that this viewer may see; `look` is the last one at this source, None before the first.
+        Raises BerthError if there is none."""
         ...
 
     async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:

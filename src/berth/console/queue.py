@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -21,7 +21,7 @@ from berth.console.roles import Viewer
 __all__ = ["Asked", "Chosen", "chosen", "router"]
 
 router = APIRouter(include_in_schema=False)
-STATES = ("", "waiting", "held", "starting", "running")
+State = Literal["", "waiting", "held", "starting", "running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,22 @@ class Asked:
     """Which jobs are wanted, and which page of them; empty for all."""
 
     source: Annotated[str, Query()] = ""
-    state: Annotated[str, Query(pattern="^(waiting|held|starting|running)?$")] = ""
+    state: State = ""
     user: Annotated[str, Query()] = ""
     partition: Annotated[str, Query()] = ""
     id: Annotated[str, Query(description="Jobs whose id begins so")] = ""
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1
     size: Annotated[int, Query(ge=1, le=1000)] = 50
 
-    def address(self, **changes: Any) -> str:
-        """The address of the same with changes."""
-        values = {name: getattr(self, name) for name in self.__slots__} | changes
+    def address(self) -> str:
+        """The address of the same, up to the number of a page."""
         plain = Asked()
-        return "/queue?" + urlencode(
-            {name: value for name, value in values.items() if value != getattr(plain, name)},
-            errors="surrogatepass",
-        )
+        values = {
+            name: value
+            for name in self.__slots__
+            if name != "page" and (value := getattr(self, name)) != getattr(plain, name)
+        }
+        return "/queue?" + "".join(f"{urlencode([each], errors='surrogatepass')}&" for each in values.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ async def queue(
         {job.partition for seen in hub.seen.values() if seen.look for job in seen.look.jobs} - {""}
     )
     return page(
-        request, "queue.html", who, asked=asked, found=found, counts=hub.counts(), states=STATES,
+        request, "queue.html", who, asked=asked, found=found, counts=hub.counts(), states=get_args(State),
         partitions=partitions, sources=[source_json(seen) for seen in hub.seen.values()],
         predicts=request.app.state.predictions.why, owns=who.controls,
     )  # fmt: skip

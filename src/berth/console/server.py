@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket as sockets
 import struct
 import time
@@ -23,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from berth import __version__
 from berth.console import acting, api, events, job, metrics, now, plotly_script, queue
 from berth.console.audit import Audit
+from berth.console.heads import Heads
 from berth.console.hub import Hub
 from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
 from berth.console.identity import viewer as of_request
@@ -30,6 +30,7 @@ from berth.console.limits import TooMany
 from berth.console.look import Source
 from berth.console.pages import LANGUAGES, page
 from berth.console.predictions import Predictions
+from berth.console.refusals import IN_WORDS, words_of
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
 from berth.console.sources import sources_of
@@ -58,6 +59,7 @@ HEADERS = {
 MOST_FORM = 4096
 MOST_BODY = 64 << 10
 """Bytes that a request may carry; a body is read before it is known who sends it."""
+NOT_TEXT = "the body cannot be read as JSON; expected JSON in UTF-8"
 STRANGER = Viewer("", Role.VIEWER, "", "")
 """The viewer of the page that asks for a token."""
 
@@ -70,6 +72,7 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
         docs_url=None,  # FastAPI's pages load scripts of other sites
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
+        responses=IN_WORDS,
     )
     app.state.settings = settings
     app.state.doorkeeper = Doorkeeper(settings)
@@ -79,6 +82,7 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.state.audit = Audit(settings.state / "audit.jsonl")
     app.mount("/static", StaticFiles(directory=str(files("berth.console").joinpath("static"))), name="static")
     app.middleware("http")(_guard)
+    app.add_middleware(Heads)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(BerthError, _failed)
@@ -131,7 +135,7 @@ def _too_large(request: Request) -> Response | None:
 async def _refused(request: Request, error: Exception) -> Response:
     """A refusal as a page for people and as JSON for programs."""
     assert isinstance(error, StarletteHTTPException)
-    detail = str(error.detail)
+    detail = NOT_TEXT if error.detail == "There was an error parsing the body" else str(error.detail)
     if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("Accept", ""):
         return JSONResponse({"detail": detail}, error.status_code, error.headers)
     try:
@@ -145,16 +149,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """A request of the wrong form: 422 in words for people, as FastAPI's list for programs.
-
-    What came is left out of the list, because it may be bytes that no JSON can hold.
-    """
+    """Refuse a request of the wrong form: 422 in words."""
     assert isinstance(error, RequestValidationError)
-    told = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
-    if request.url.path.startswith("/api/"):
-        return Response(json.dumps({"detail": told}), 422, media_type="application/json")
-    words = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in told)
-    return await _refused(request, HTTPException(422, words))
+    return await _refused(request, HTTPException(422, words_of(error.errors())))
 
 
 async def _failed(request: Request, error: Exception) -> Response:

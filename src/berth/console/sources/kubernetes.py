@@ -36,10 +36,12 @@ class KubernetesSource:
         snapshot = await asyncio.to_thread(self._snapshot)
         return look_of(snapshot, time.time_ns() // 1_000_000)
 
-    async def job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
-        """A pod that waits or holds a GPU: NAMESPACE/NAME."""
-        snapshot = await asyncio.to_thread(self._snapshot)
-        look = look_of(snapshot, time.time_ns() // 1_000_000)
+    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
+        """A pod that waits or holds a GPU, NAMESPACE/NAME, as the last look saw it: a cluster is costly to list."""
+        if look is None:
+            raise KubernetesError(
+                "the cluster has not been seen yet, or does not answer; try again in a moment"
+            )
         name = job_id if "/" in job_id else f"default/{job_id}"
         found = next((job for job in look.jobs if job.id == name), None)
         if found is None:

@@ -49,7 +49,7 @@ class LocalSource:
         """GPUs, the jobs that run, and the first of those that wait."""
         return await asyncio.to_thread(self._look)
 
-    async def job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
+    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
         """One job, or the first task of an array with the ids of the others."""
         return await asyncio.to_thread(self._job, job_id, viewer)
 
@@ -92,7 +92,6 @@ class LocalSource:
             counts["starting"] + counts["running"],
             status["policy"],
             tuple(filter(None, dict.fromkeys((waits["note"], *status["trouble"])))),
-            {"fake": status["fake"], "knowledge": status["knowledge"]},
         )
 
     def _gpu(self, told: dict[str, Any]) -> Gpu:

@@ -48,7 +48,7 @@ class SlurmSource:
         """Nodes and jobs; berth's reasons beside Slurm's where it runs."""
         return await asyncio.to_thread(self._look)
 
-    async def job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
+    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
         """One job that Slurm still knows."""
         return await asyncio.to_thread(self._job, job_id, viewer)
 

@@ -96,7 +96,7 @@ class ValuesSource:
         self._there()
         return replace(self.value, at_ms=time.time_ns() // 1_000_000)
 
-    async def job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
+    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
         """What a look says of a job."""
         job = self._job(job_id)
         own = viewer.owns(job.user)

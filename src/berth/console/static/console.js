@@ -12,7 +12,7 @@ const berth = {
     });
     const told = await answer.json().catch(() => ({}));
     if (!answer.ok) {
-      berth.tell(typeof told.detail === "string" ? told.detail : `${answer.status} ${answer.statusText}`);
+      berth.tell(told.detail ?? `${answer.status} ${answer.statusText}`);
       throw new Error(`${answer.status}`);
     }
     return told;

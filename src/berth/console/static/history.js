@@ -60,7 +60,7 @@
     const told = await answer.json().catch(() => ({}));
     if (mine !== asked) return; // another question came meanwhile
     if (!answer.ok) {
-      byId("jobs-caption").textContent = typeof told.detail === "string" ? told.detail : String(answer.status);
+      byId("jobs-caption").textContent = told.detail ?? String(answer.status);
       return;
     }
     showJobs(told, search);

@@ -16,7 +16,7 @@
     try {
       const answer = await fetch(`/api/v1/history/me/waits?${new URLSearchParams({ user: page.user })}`);
       const told = await answer.json();
-      const lines = answer.ok ? told.advice : [typeof told.detail === "string" ? told.detail : `${answer.status}`];
+      const lines = answer.ok ? told.advice : [told.detail ?? `${answer.status}`];
       place.replaceChildren(...lines.map(line));
     } catch (error) {
       place.replaceChildren(line(String(error)));

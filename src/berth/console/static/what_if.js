@@ -39,8 +39,7 @@
           location.assign(`/what-if/${encodeURIComponent(told.id)}`);
           return;
         }
-        const detail = told.detail ?? `${answer.status} ${answer.statusText}`;
-        refused.textContent = typeof detail === "string" ? detail : detail.map((each) => `${each.loc.at(-1)}: ${each.msg}`).join("; ");
+        refused.textContent = told.detail ?? `${answer.status} ${answer.statusText}`;
       } catch (error) {
         refused.textContent = String(error);
       } finally {

@@ -19,28 +19,10 @@ from berth.statistics.accounting import VARIABLES
 from berth.statistics.attempts import Attempt
 from berth.statistics.tables import Tables
 
-__all__ = ["Refusal", "answers_in_words", "router"]
+__all__ = ["router"]
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request was refused: what was wanted, what came, where."""
-
-    detail: str | list[dict[str, Any]]
-
-
-answers_in_words: Final[dict[int | str, dict[str, Any]]] = {
-    code: {"model": Refusal, "description": words}
-    for code, words in {
-        400: "What the history refuses.",
-        401: "No valid token.",
-        403: "The role does not allow it.",
-        404: "There is no history, or nothing of this name.",
-        422: "A value of the address is wrong.",
-        429: "Too many requests.",
-    }.items()
-}
-router = APIRouter(prefix="/api/v1/history", tags=["history"], responses=answers_in_words)
+router = APIRouter(prefix="/api/v1/history", tags=["history"])
 
 Who = Annotated[Viewer, Depends(viewer)]
 Store = Annotated[KeptHistory, Depends(history_of)]

@@ -17,7 +17,7 @@ from berth.console.identity import viewer
 from berth.console.pages import page, texts_of
 from berth.console.roles import Role, Viewer
 from berth.console.then.answers import Answer, Group, answer, settled
-from berth.console.then.api import Asked, Compared, Store, Who, answers_in_words
+from berth.console.then.api import Asked, Compared, Store, Who
 from berth.console.then.page import (
     Texts,
     figure_name,
@@ -36,7 +36,7 @@ from berth.statistics.accounting import duration_text
 __all__ = ["api", "router"]
 
 router = APIRouter(include_in_schema=False)
-api = APIRouter(prefix="/api/v1/history", tags=["history"], responses=answers_in_words)
+api = APIRouter(prefix="/api/v1/history", tags=["history"])
 JUDGED: Final = 500
 """At most this many attempts of a user tell their habits."""
 REPLAYED: Final = 2000

@@ -95,6 +95,7 @@ def then(
         bars=bars,
         lines=lines,
         pseudonyms=has_pseudonyms(history),
+        attempts_seen=own_of(who, history) != "",
         texts=job_texts(t),
         name_of=lambda name: shown(name, t),
     )

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from berth.console.what_if.worker import LOG
+
 __all__ = ["Child", "Start", "starter"]
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -50,7 +52,7 @@ def starter(history: Path) -> Start:
 
 class _Process:
     def __init__(self, folder: Path, history: Path, mem_mib: int) -> None:
-        with (folder / "log").open("ab") as log:
+        with (folder / LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     sys.executable,

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from berth.console.what_if.child import Child, Start
 from berth.console.what_if.question import Question
 from berth.console.what_if.store import Entry, Place, State, Store
-from berth.console.what_if.worker import ANSWER, too_little_memory
+from berth.console.what_if.worker import ANSWER, LOG, too_little_memory
 from berth.errors import LiveError
 
 __all__ = ["Queue"]
 
+_log = logging.getLogger(__name__)
 LOOK_S = 0.2
 MOST_ATTEMPTS = 3
 """Starts of one question, if the console ends each time while it is answered."""
@@ -125,9 +128,11 @@ class Queue:
         """See what became of the workers and start those whose turn it is; whether there is more to do."""
         with self._lock:
             for question_id, child in list(self._running.items()):
-                self._look_at(question_id, child)
+                with self._failing(question_id):
+                    self._look_at(question_id, child)
             for entry in self._turns()[: max(0, self._processes - len(self._running))]:
-                self._begin(entry)
+                with self._failing(entry.id):
+                    self._begin(entry)
             self._store.write_again()
             return bool(self._running or self._turns())
 
@@ -153,7 +158,7 @@ class Queue:
                 + "; ask again, for a shorter period if it happens once more",
             )
         else:
-            log = self.place_of(question_id) / "log"
+            log = self.place_of(question_id) / LOG
             self._over(
                 question_id,
                 Place.FAILED,
@@ -163,14 +168,27 @@ class Queue:
     def _begin(self, entry: Entry) -> None:
         state = State(Place.RUNNING, "", self._clock(), None, entry.state.attempts + 1)
         self._store.change(entry.id, state)
+        self._running[entry.id] = self._start(self.place_of(entry.id), self._mem_mib)
+
+    @contextmanager
+    def _failing(self, question_id: str) -> Iterator[None]:
+        """End a question whose worker cannot be started or followed, so that the others are answered."""
         try:
-            self._running[entry.id] = self._start(self.place_of(entry.id), self._mem_mib)
+            yield
         except OSError as error:
-            self._over(entry.id, Place.FAILED, f"the replay cannot be started: {error.strerror or error}")
+            self._over(question_id, Place.FAILED, f"the replay cannot be run: {error.strerror or error}")
+        except Exception as error:  # noqa: BLE001  one question must not stop the others
+            _log.exception("the worker of question %s", question_id)
+            self._over(
+                question_id,
+                Place.FAILED,
+                f"the replay cannot be followed ({error!r}); ask again, or see the console's log",
+            )
 
     def _over(self, question_id: str, place: Place, detail: str = "") -> None:
         if (child := self._running.pop(question_id, None)) is not None:
-            child.stop()
+            with suppress(OSError):  # it cannot be signalled, or has gone
+                child.stop()
         entry = self._store.get(question_id)
         assert entry is not None
         self._store.change(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from berth.console.identity import user, viewer
@@ -43,6 +44,8 @@ COLUMNS = (
     ("Mean completion", "completion_mean_s"),
     ("Makespan", "makespan_s"),
 )
+PAGE = 50
+"""Questions on a page of the list."""
 _making = threading.Lock()
 
 
@@ -59,6 +62,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 router = APIRouter(lifespan=_lifespan)
 See = Annotated[Viewer, Depends(viewer)]
 Ask = Annotated[Viewer, Depends(user)]
+PageNumber = Annotated[
+    int, Query(alias="page", ge=1, le=1_000_000, description="From 1; after the last one, the last one.")
+]
+PageSize = Annotated[int, Query(ge=1, le=1000, description="Questions a page.")]
 
 
 class Asked(BaseModel):
@@ -92,6 +99,16 @@ class Told(BaseModel):
     question: Question
     command: str = Field(description="The command that does the same.")
     answer: Answer | None
+
+
+class Questions(BaseModel):
+    """One page of the questions."""
+
+    total: int
+    page: int
+    size: int
+    places: dict[Place, int] = Field(description="How many of all questions are where.")
+    questions: list[Told]
 
 
 class Shown(BaseModel):
@@ -128,10 +145,9 @@ def queue_of(app: FastAPI) -> Queue:
 
 
 @router.get("/api/v1/what-if")
-def questions(request: Request, who: See) -> list[Told]:
-    """Every question, the latest first, without its answer."""
-    queue = queue_of(request.app)
-    return _listed(request, queue)
+def questions(request: Request, who: See, number: PageNumber = 1, size: PageSize = 50) -> Questions:
+    """A page of the questions, the latest first, without their answers."""
+    return _listed(request, queue_of(request.app), number, size)
 
 
 @router.post("/api/v1/what-if", status_code=201)
@@ -200,10 +216,10 @@ def remove(request: Request, who: Ask, question_id: str) -> Response:
 
 
 @router.get("/what-if", include_in_schema=False)
-def list_page(request: Request, who: See) -> Response:
-    """The form, and the questions of all."""
+def list_page(request: Request, who: See, number: PageNumber = 1) -> Response:
+    """The form, and a page of the questions of all."""
     problem = ""
-    entries: list[Told] = []
+    found = Questions(total=0, page=1, size=PAGE, places={}, questions=[])
     nodes: tuple[Node, ...] = ()
     try:
         history = _history(request.app)
@@ -211,7 +227,7 @@ def list_page(request: Request, who: See) -> Response:
         if (history / CLUSTER).exists():
             nodes = read_nodes(history / CLUSTER)
         queue = queue_of(request.app)
-        entries = _listed(request, queue)
+        found = _listed(request, queue, number, PAGE)
     except BerthError as error:
         problem = str(error)
     return page(
@@ -219,7 +235,8 @@ def list_page(request: Request, who: See) -> Response:
         "what_if.html",
         who,
         problem=problem,
-        entries=entries,
+        found=found,
+        pages=max(1, -(-found.total // PAGE)),
         nodes=len(nodes),
         gpus=sum(node.gpus for node in nodes),
         may_ask=who.role.includes(Role.USER),
@@ -274,10 +291,18 @@ def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
 
 
-def _listed(request: Request, queue: Queue) -> list[Told]:
-    """Every question without its answer."""
-    turns = queue.turns()
-    return [_as_told(request, entry, turns.get(entry.id, 0), None) for entry in queue.all()]
+def _listed(request: Request, queue: Queue, number: int, size: int) -> Questions:
+    """The page of questions that was asked for, or the last one if there are fewer."""
+    turns, entries = queue.turns(), queue.all()
+    number = min(number, max(1, -(-len(entries) // size)))
+    shown = entries[(number - 1) * size : number * size]
+    return Questions(
+        total=len(entries),
+        page=number,
+        size=size,
+        places=Counter(entry.state.place for entry in entries),
+        questions=[_as_told(request, entry, turns.get(entry.id, 0), None) for entry in shown],
+    )
 
 
 def _told(request: Request, queue: Queue, entry: Entry) -> Told:

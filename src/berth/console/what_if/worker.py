@@ -12,6 +12,7 @@ import resource
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,13 +20,15 @@ from pathlib import Path
 from berth.errors import BerthError
 from berth.files import whole_file
 
-__all__ = ["ANSWER", "PICTURES", "too_little_memory"]
+__all__ = ["ANSWER", "LOG", "PICTURES", "attempt", "too_little_memory"]
 
 ANSWER = "answer.json"
 PICTURES = "pictures.json"
+LOG = "log"
 SPARE_MIB = 6144
 """Address space above the limit of memory: libraries reserve much that they never use."""
 SAID_S = 0.2
+MOST_WORDS = 500
 
 
 def too_little_memory(mem_mib: int) -> str:
@@ -44,15 +47,35 @@ def main(folder: Path, history: Path, mem_mib: int) -> int:
         Path("/proc/self/oom_score_adj").write_text("900", encoding="ascii")
     most = (mem_mib + SPARE_MIB) << 20
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    return attempt(folder, history, mem_mib)
+
+
+def attempt(folder: Path, history: Path, mem_mib: int) -> int:
+    """Answer the question in the folder or say why not, whatever goes wrong; the exit status."""
     try:
         _answer(folder, history)
+    except BerthError as error:
+        return _failed(too_little_memory(mem_mib) if _ran_out(error) else str(error))
     except MemoryError:
         return _failed(too_little_memory(mem_mib))
-    except BerthError as error:
-        return _failed(str(error))
     except OSError as error:
         return _failed(f"{error.filename or folder} cannot be written or read: {error.strerror or error}")
+    except Exception as error:  # noqa: BLE001  a fault of berth or of a library: the log has its place
+        traceback.print_exc()
+        return _failed(
+            f"the replay failed with {type(error).__name__}: {str(error)[:MOST_WORDS]}; this is a fault of berth or of"
+            f" a library, and the operator finds where in {folder / LOG}"
+        )
     return 0
+
+
+def _ran_out(error: BaseException | None) -> bool:
+    """Whether an error comes of too little memory, such as a policy's that could not be given any."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _answer(folder: Path, history: Path) -> None:

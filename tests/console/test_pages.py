@@ -1,0 +1,77 @@
+"""What holds for all pages: no link leads where the viewer may not go, and HEAD is answered wherever GET is."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from berth.console.roles import Role
+from berth.console.sources.values import ValuesSource, look_of
+from tests.console.histories import made
+from tests.console.serving import served
+from tests.console.world import World
+
+PAGES = ("/now", "/queue", "/then", "/then?measure=waits&by=application", "/me", "/what-if")
+MOST_PAGES = 40
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made(tmp_path)
+    world = World(
+        tmp_path / "state",
+        sources=[ValuesSource(look_of(gpus=4))],
+        history=tmp_path / "history",
+        actions=True,
+    )
+    world.app.state.too_many.wait_s = lambda *_: 0.0
+    return world
+
+
+@pytest.mark.parametrize("role", Role)
+def test_no_link_leads_where_its_reader_may_not_go(world: World, role: Role) -> None:
+    client = world.browser("ann", role)
+    refused: list[tuple[str, int]] = []
+    seen: set[str] = set()
+    left = list(PAGES)
+    while left and len(seen) < MOST_PAGES:
+        address = left.pop(0)
+        if address in seen:
+            continue
+        seen.add(address)
+        answer = client.get(address)
+        if answer.status_code >= 400:
+            refused.append((address, answer.status_code))
+        if answer.headers.get("content-type", "").startswith("text/html"):
+            left += [html.unescape(link) for link in re.findall(r'<a [^>]*href="(/[^"#]*)"', answer.text)]
+    assert refused == []
+    lines = {address.partition("?")[0] for address in seen} & {"/then/lines"}
+    assert lines == (set() if role is Role.VIEWER else {"/then/lines"})
+
+
+def test_head_is_answered_wherever_get_is(world: World) -> None:
+    bearer = {"Authorization": f"Bearer {world.token('ann', Role.OPERATOR)}"}
+    addresses = (
+        *PAGES,
+        "/events",
+        "/api/v1/gpus",
+        "/api/v1/what-if",
+        "/metrics",
+        "/static/console.css",
+        "/none",
+    )
+    with served(world) as address, httpx.Client(headers=bearer, base_url=address) as client:
+        for path in addresses:
+            head = client.head(path)
+            with client.stream("GET", path) as got:
+                same = [
+                    (each.status_code, each.headers["content-type"], "content-length" in each.headers)
+                    for each in (head, got)
+                ]
+            assert (same[0], head.content) == (same[1], b""), path
+        assert client.head("/api/v1/what-if/policies").headers["content-length"] != "0"
+        assert client.head("/login").status_code == 401
