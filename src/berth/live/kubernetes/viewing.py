@@ -98,7 +98,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
         if error.status != 404:
             raise
     board.nodes.sync(now_ms)
-    held = []
+    held: list[Waits] = []
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             board.pod_changed(pod, now_ms)
@@ -127,12 +127,13 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
             runs = tuple(cluster.jobs_on(slot))
             holders = tuple(_named(board.entries[run.job.id]) for run in runs)
             shares = tuple((run.share.milli, run.share.mem_mib or card_mib) for run in runs)
-            milli, used_mib, foreign = 1000 - free.milli, card_mib - free.mem_mib, others.milli
+            milli, foreign = 1000 - free.milli, others.milli
+            used_mib = card_mib - free.mem_mib if card_mib else 0
             if not gpu.is_open:  # counted as used, by nobody
                 milli, used_mib, foreign = sum(s[0] for s in shares), sum(s[1] for s in shares), 0
             gpus.append(
                 GpuUse(
-                    name, gpu.index, view.model.name if view.model else "", milli, used_mib if card_mib else 0, card_mib,
+                    name, gpu.index, view.model.name if view.model else "", milli, used_mib, card_mib,
                     holders, foreign, shares=shares, drained="it is drained" if gpu.drained else cordoned,
                     ailing=not_ready if gpu.healthy else "it is lost, or had an error (XID)",
                 )
