@@ -13,7 +13,15 @@ from berth.report.page import write_page
 from berth.statistics.accounting import Usage, duration_text, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
 
-__all__ = ["Digest", "Figure", "answers_and_figures", "collect_digest", "digest_text", "write_digest"]
+__all__ = [
+    "Digest",
+    "Figure",
+    "answers_and_figures",
+    "collect_digest",
+    "digest_text",
+    "main_figures",
+    "write_digest",
+]
 
 LISTED: Final = 10
 """So many users, jobs and causes are named."""
@@ -77,7 +85,27 @@ def answers_and_figures(now: Tables, before: Tables) -> tuple[tuple[str, ...], t
     totals, used, earlier = now.totals(), now.whole(), before.totals()
     return (
         tuple(_answers(totals, used, earlier, None)),
-        tuple(_figures(totals, used, earlier, before.whole()))[:5],
+        main_figures(used, totals.wait_s[0], before.whole(), earlier.wait_s[0]),
+    )
+
+
+def main_figures(
+    used: Usage, wait_s: float | None, used_before: Usage, wait_before_s: float | None
+) -> tuple[Figure, ...]:
+    """The five figures that matter, of the use and the median waits of a period and of the one before it."""
+    return (
+        _amount("jobs", used.jobs, used_before.jobs, "{:,.0f}"),
+        _amount("GPU-hours held", used.gpu_hours, used_before.gpu_hours, "{:,.1f}"),
+        _amount(
+            "GPU-hours idle, of those measured",
+            used.known("idle-gpu-hours"),
+            used_before.known("idle-gpu-hours"),
+            "{:,.1f}",
+        ),
+        _amount(
+            "GPU-hours of failed attempts", used.wasted_gpu_hours, used_before.wasted_gpu_hours, "{:,.1f}"
+        ),
+        _wait(wait_s, wait_before_s),
     )
 
 
@@ -112,16 +140,7 @@ def _hours(hours: float) -> str:
 
 
 def _figures(now: Totals, used: Usage, before: Totals, used_before: Usage) -> Iterator[Figure]:
-    yield _amount("jobs", now.jobs, before.jobs, "{:,.0f}")
-    yield _amount("GPU-hours held", now.gpu_hours, before.gpu_hours, "{:,.1f}")
-    yield _amount(
-        "GPU-hours idle, of those measured",
-        used.known("idle-gpu-hours"),
-        used_before.known("idle-gpu-hours"),
-        "{:,.1f}",
-    )
-    yield _amount("GPU-hours of failed attempts", now.wasted_gpu_hours, before.wasted_gpu_hours, "{:,.1f}")
-    yield _wait(now.wait_s[0], before.wait_s[0])
+    yield from main_figures(used, now.wait_s[0], used_before, before.wait_s[0])
     for name, measure in (("GPU use", "gpu-use"), ("CPU use", "cpu-use"), ("memory use", "mem-use")):
         part, earlier = used.known(measure), used_before.known(measure)
         if part is not None:

@@ -20,6 +20,7 @@ from berth.model import RecordState
 __all__ = [
     "DIMENSIONS",
     "MEASURES",
+    "NOTHING_USED",
     "UNKNOWN",
     "USES",
     "VARIABLES",
@@ -93,6 +94,10 @@ class Usage:
             return None
         value = self.measure(name)
         return None if math.isnan(value) else value
+
+
+NOTHING_USED: Final = Usage((), 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
+"""Of a period without attempts."""
 
 
 def _part(part: float, whole: float) -> float:

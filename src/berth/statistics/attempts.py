@@ -214,16 +214,25 @@ def waited_by(
     named: Sequence[str],
     source: str,
     values: Sequence[Any],
+    *,
+    with_all: bool = False,
 ) -> list[Waited]:
-    """Waits of groups; `keys` are columns of SQL named k0, k1 …, and `named` what people call their values."""
-    wait = "(start_ms - queued_ms) / 1000.0"
-    chosen = "".join(f"{each}, " for each in keys)
+    """Waits of groups, the longest median first; `keys` are columns of SQL named k0, k1 …, and `named` what people call
+    their values. `with_all` adds all attempts as one group without keys."""
+    wait = "(start_ms - queued_ms)"
     groups = ", ".join(f"k{at}" for at in range(len(keys)))
+    sets = f"GROUP BY GROUPING SETS (({groups}), ())" if with_all else f"GROUP BY {groups}"
+    is_all = f"grouping({groups}) > 0" if with_all and keys else "false"
     rows = database.execute(
-        f"SELECT {''.join(f'{each}, ' for each in named)}n, middle[1], middle[2], mean, longest FROM (SELECT {chosen}"
-        f"count(*) AS n, quantile_cont({wait}, [0.5, 0.9]) AS middle, avg({wait}) AS mean, max({wait}) AS longest "
-        f"{source} AND start_ms IS NOT NULL {f'GROUP BY {groups}' if groups else ''})",
+        f"SELECT {''.join(f'{each}, ' for each in named)}whole, n, middle[1], middle[2], mean, longest FROM (SELECT "
+        f"{''.join(f'{each}, ' for each in keys)}{is_all} AS whole, count(*) AS n, "
+        f"quantile_cont({wait}, [0.5, 0.9]) AS middle, avg({wait}) AS mean, max({wait}) AS longest "
+        f"{source} AND start_ms IS NOT NULL {sets if groups else ''})",
         list(values),
     ).fetchall()
-    found = [Waited(tuple(map(str, row[: len(keys)])), *row[len(keys) :]) for row in rows if row[len(keys)]]
+    found = []
+    for *names, whole, started, median, p90, mean, longest in rows:
+        if started:
+            told = (each / 1000 for each in (median, p90, mean, longest))
+            found.append(Waited(() if whole else tuple(map(str, names)), started, *told))
     return sorted(found, key=lambda each: (-each.median_s, each.keys))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.statistics.accounting import (
+    NOTHING_USED,
     UNKNOWN,
     USES,
     Usage,
@@ -31,35 +32,12 @@ from berth.statistics.attempts import (
 )
 from berth.statistics.cells import Cells, cells_of
 from berth.statistics.cost import Held
+from berth.statistics.dimensions import DIMENSION_SQL, keys_of
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 
 __all__ = ["EVERYTHING", "JobUse", "ListedJob", "Period", "Tables", "Totals"]
 
 HOUR = 3_600_000.0
-
-_DIMENSIONS: Final = {
-    "application": "application",
-    "user": '"user"',
-    "account": "account",
-    "server": "virtual_cluster",
-    "gpu": "gpu_model",
-    "qos": "qos",
-    "cluster": "cluster",
-    "state": "state",
-    "month": "strftime(make_timestamp(end_ms * 1000), '%Y-%m')",
-    "day": "strftime(make_timestamp(end_ms * 1000), '%Y-%m-%d')",
-}
-_MOMENT = "make_timestamp(end_ms * 1000)"
-# A month's name is made once a group, not once a row.
-_GROUPED: Final = {
-    **_DIMENSIONS,
-    "month": f"(date_part('year', {_MOMENT}) * 12 + date_part('month', {_MOMENT}) - 1)",
-    "day": f"end_ms // {24 * 3_600_000}",
-}
-_NAMED: Final = {
-    "month": "printf('%04d-%02d', {} // 12, {} % 12 + 1)",
-    "day": f"strftime(make_timestamp({{}} * {24 * 3_600_000} * 1000), '%Y-%m-%d')",
-}
 
 _RAN: Final = "greatest(coalesce(end_ms - start_ms - coalesce(suspended_ms, 0), 0), 0)"
 """Run time in ms without what a job was suspended for, as sacct counts it, and sreport for CPUs."""
@@ -74,6 +52,7 @@ _SUMS: Final = (
     f"sum(CASE WHEN mem_mib > 0 THEN mem_peak_mib::HUGEINT * {_RAN} END) AS mem_used",
     f"sum(CASE WHEN mem_peak_mib IS NOT NULL THEN mem_mib::HUGEINT * {_RAN} END) AS mem_held",
 )
+_SUM_NAMES: Final = tuple(each.rpartition(" AS ")[2] for each in _SUMS)
 _MEASURED: Final = (
     f"coalesce(sum(held), 0) / {HOUR * 1000}",
     f"coalesce(sum(ran), 0) / {HOUR}",
@@ -176,7 +155,7 @@ class Tables:
         if period.end_ms is not None:
             conditions.append(f"end_ms < {int(period.end_ms)}")
         for name, value in period.only:
-            conditions.append(f"{_DIMENSIONS[name]} = ?")
+            conditions.append(f"{DIMENSION_SQL[name]} = ?")
             self._values.append("" if value == UNKNOWN else value)
         several = database.execute("SELECT max(attempt) > 1 FROM records").fetchone()
         self._several = bool(several and several[0])
@@ -191,43 +170,57 @@ class Tables:
 
     def usage(self, by: Sequence[str]) -> list[Usage]:
         """Use of each group, most GPU-hours first, then by name."""
-        check_dimensions(by)
-        keys = [f"{_GROUPED[name]} AS k{at}" for at, name in enumerate(by)]
-        named = [
-            _NAMED.get(name, f"CASE WHEN {{}} = '' THEN '{UNKNOWN}' ELSE {{}} END").replace("{}", f"k{at}")
-            for at, name in enumerate(by)
-        ]
-        groups = [f"k{at}" for at in range(len(by))]
-        # By user first: counting distinct users of each group costs three times as much.
-        by_user = ", ".join([*groups, '"user"'])
-        inner = f"SELECT {', '.join([*keys, *_SUMS])}, count(*) AS tries {self._from} GROUP BY {by_user}"
-        grouped = f"GROUP BY {', '.join(groups)}" if by else ""
-        rows = self._all(f"SELECT {', '.join([*named, *_MEASURED])} FROM ({inner}) {grouped}")
-        if self._several:
-            jobs = {
-                tuple(row[:-1]): row[-1]
-                for row in self._all(
-                    f"SELECT {', '.join([*named, 'jobs'])} FROM "
-                    f"(SELECT {', '.join([*keys, 'count(DISTINCT (cluster, job_id)) AS jobs'])} {self._from} {grouped})"
-                )
-            }
-            at = len(by) + 2
-            rows = [(*row[:at], jobs[tuple(row[: len(by)])], *row[at + 1 :]) for row in rows]
-        found = [
-            Usage(tuple(str(key) for key in row[: len(by)]), *(value or 0 for value in row[len(by) :]))
-            for row in rows
-        ]
-        found = [row for row in found if row.jobs]
-        return sorted(found, key=lambda row: (-row.gpu_hours, row.keys))
+        return self.usages(by)[0]
+
+    def usages(self, *groupings: Sequence[str]) -> list[list[Usage]]:
+        """The use of each group by several groupings, as `usage` gives it, of one pass over the attempts."""
+        keys = list(dict.fromkeys(name for by in groupings for name in by))
+        keyed = keys_of(keys)[0]
+        # By user, too: counting distinct users of each group would cost three times as much.
+        columns = ", ".join([*keyed, '"user" AS u', *_SUMS, "count(*) AS tries"])
+        self._database.execute(
+            f"CREATE OR REPLACE TEMP TABLE usage_sums AS SELECT {columns} {self._from} GROUP BY ALL",
+            self._values,
+        )
+        # Counting distinct jobs costs even more, and so those with several attempts alone are told apart.
+        columns = ", ".join([*keyed, "(cluster, job_id) AS job"])
+        again = (
+            "job IN (SELECT (cluster, job_id) FROM records WHERE attempt > 1)" if self._several else "false"
+        )
+        self._database.execute(
+            f"CREATE OR REPLACE TEMP TABLE usage_again AS SELECT {columns} {self._from} AND {again}",
+            self._values,
+        )
+        try:
+            return [
+                self._usage(by, [f"k{keys.index(name)} AS k{at}" for at, name in enumerate(by)])
+                for by in groupings
+            ]
+        finally:
+            self._database.execute("DROP TABLE usage_sums; DROP TABLE usage_again")
+
+    def _usage(self, by: Sequence[str], chosen: Sequence[str]) -> list[Usage]:
+        """Use of each group, of the tables that `usages` makes; `chosen` are their columns that are its keys."""
+        named = keys_of(by)[1]
+        groups = "".join(f"k{at}, " for at in range(len(by)))
+        added = [f"sum({name}) AS {name}" for name in (*_SUM_NAMES, "tries")]
+        inner = f"SELECT {', '.join([*chosen, 'u', *added])} FROM usage_sums GROUP BY ALL"
+        rows = self._database.execute(
+            f"SELECT {', '.join([*named, *_MEASURED])} FROM ({inner}) GROUP BY {groups}true"
+        ).fetchall()
+        inner = f"SELECT {', '.join([*chosen, 'count(*) - count(DISTINCT job) AS n'])} FROM usage_again GROUP BY ALL"
+        again = self._database.execute(f"SELECT {', '.join([*named, 'n'])} FROM ({inner})").fetchall()
+        twice = {row[:-1]: row[-1] for row in again}
+        found = []
+        for row in rows:
+            keys, (held, ran, tries, *rest) = row[: len(by)], row[len(by) :]
+            values = (held, ran, (tries or 0) - twice.get(keys, 0), *rest)
+            found.append(Usage(tuple(map(str, keys)), *(value or 0 for value in values)))
+        return sorted((row for row in found if row.jobs), key=lambda row: (-row.gpu_hours, row.keys))
 
     def held(self, by: Sequence[str]) -> list[Held]:
         """What each group held of each GPU model, for a price list; attempts that never started hold nothing."""
-        check_dimensions(by)
-        keys = [f"{_GROUPED[name]} AS k{at}" for at, name in enumerate(by)]
-        named = [
-            _NAMED.get(name, f"CASE WHEN {{}} = '' THEN '{UNKNOWN}' ELSE {{}} END").replace("{}", f"k{at}")
-            for at, name in enumerate(by)
-        ]
+        keys, named = keys_of(by)
         groups = ", ".join([*(f"k{at}" for at in range(len(by))), "model"])
         rows = self._all(
             f"SELECT {', '.join([*named, 'model', 'held', 'cpus', 'energy'])} FROM (SELECT "
@@ -282,13 +275,14 @@ class Tables:
 
     def waits(self, by: Sequence[str]) -> list[Waited]:
         """How long the attempts of each group waited, the longest median first, then by name."""
-        check_dimensions(by)
-        keys = [f"{_GROUPED[name]} AS k{at}" for at, name in enumerate(by)]
-        named = [
-            _NAMED.get(name, f"CASE WHEN {{}} = '' THEN '{UNKNOWN}' ELSE {{}} END").replace("{}", f"k{at}")
-            for at, name in enumerate(by)
-        ]
+        keys, named = keys_of(by)
         return waited_by(self._database, keys, named, self._from, self._values)
+
+    def waits_and_all(self, by: Sequence[str]) -> tuple[list[Waited], Waited | None]:
+        """As `waits`, and all attempts as one group, of one pass over them; None if none has started."""
+        keys, named = keys_of(by)
+        found = waited_by(self._database, keys, named, self._from, self._values, with_all=True)
+        return [each for each in found if each.keys], next((each for each in found if not each.keys), None)
 
     def attempts(self, picked: Picked, most: int, skip: int = 0) -> tuple[int, list[Attempt]]:
         """How many attempts were picked, and some of them in the order that was asked for."""
@@ -336,7 +330,7 @@ class Tables:
     def whole(self) -> Usage:
         """All of the period as one group."""
         one = self.usage(())
-        return one[0] if one else Usage((), 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
+        return one[0] if one else NOTHING_USED
 
     def cdfs(self, applications: Sequence[str], points: int = CDF_POINTS) -> dict[str, dict[str, Cdf]]:
         """The empirical distributions of the six variables of some applications."""
@@ -395,7 +389,7 @@ class Tables:
         hours = f"(least(end_ms, (d + 1) * {day}) - greatest(start_ms, d * {day})) / {HOUR}"
         within = f"{hours} * gpus * share_milli / 1000"
         rows = self._all(
-            f"SELECT k, d, sum({within}) FROM (SELECT {_DIMENSIONS[by]} AS k, start_ms, end_ms, gpus, share_milli, "
+            f"SELECT k, d, sum({within}) FROM (SELECT {DIMENSION_SQL[by]} AS k, start_ms, end_ms, gpus, share_milli, "
             f"unnest(range(start_ms // {day}, (end_ms - 1) // {day} + 1)) AS d {self._from} "
             "AND start_ms IS NOT NULL AND gpus > 0 AND end_ms > start_ms) GROUP BY ALL ORDER BY k, d"
         )
@@ -461,7 +455,7 @@ class Tables:
         Each comes with the waits of at most `sampled` attempts.
         """
         sums = [_SUMS[at] for at in (0, 2, 3, 4)]
-        return cells_of(self._database, self._from, self._values, _DIMENSIONS, sums, sampled)
+        return cells_of(self._database, self._from, self._values, DIMENSION_SQL, sums, sampled)
 
     def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
         """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""

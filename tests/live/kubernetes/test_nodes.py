@@ -168,6 +168,40 @@ def test_nothing_starts_on_an_ailing_gpu_and_others_go_on() -> None:
     assert [indices(step) for step in board.decide(2)] == [[0]]
 
 
+def test_nothing_starts_on_a_drained_gpu_what_runs_there_goes_on_and_keeps_it_after_a_restart() -> None:
+    board = board_of([node(gpus=2)], [pod("a", gpu_milli=400)])
+    (bind,) = [step for step in board.decide(1) if isinstance(step, Bind)]
+    (at,) = indices(bind)
+    drained = node(gpus=2, **{f"gpu_drained_{at}": "true"})
+    runs = pod("a", gpu_milli=400, on="n1", placement=bind.placement)
+    board.bound("uid-a", 2)
+    board.nodes.changed(drained)
+    board.pod_changed(pod("b", gpu_milli=400), 2)
+    assert [indices(step) for step in board.decide(2)] == [[1 - at]]
+    for seen in (board, board_of([drained], [runs])):
+        told = snapshot(seen, 3, 10).gpus[at]
+        assert (told.milli, told.holders, told.foreign_milli, told.drained, told.ailing) == (
+            400, ("n/a",), 0, "it is drained", "",
+        )  # fmt: skip
+    board.pod_changed(pod("c", gpu_milli=700), 4)
+    assert not [step for step in board.decide(4) if isinstance(step, Bind)]
+    board.pod_gone(runs, 5)
+    assert not [step for step in board.decide(5) if isinstance(step, Bind)]
+    board.nodes.changed(node(gpus=2))
+    assert [indices(step) for step in board.decide(6) if isinstance(step, Bind)] == [[at]]
+
+
+def test_a_held_pod_is_not_placed_and_holds_up_nobody() -> None:
+    board = board_of([node(gpus=1)], [pod("a", hold="true"), pod("b", version=2)])
+    assert [step.name for step in board.decide(1) if isinstance(step, Bind)] == ["b"]
+    board.pod_changed(pod("c"), 2)
+    board.pod_changed(pod("c", hold="true"), 3)  # while it waits
+    board.pod_gone(pod("b"), 4)
+    assert not [step for step in board.decide(4) if isinstance(step, Bind)]
+    board.pod_changed(pod("a", hold="false"), 5)
+    assert [step.name for step in board.decide(5) if isinstance(step, Bind)] == ["a"]
+
+
 def test_no_more_pods_than_the_kubelet_has_units() -> None:
     pods = [pod(f"p{at:02}", gpu_milli=50, version=at) for at in range(20)]
     board = board_of([node("n1", 1), node("n2", 1, units=2)], pods)

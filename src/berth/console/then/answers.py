@@ -10,8 +10,8 @@ import duckdb
 
 from berth.console.then.question import Measure, Question
 from berth.history.store.kept import KeptHistory
-from berth.report.digest import Figure, answers_and_figures
-from berth.statistics.accounting import Usage
+from berth.report.digest import Figure, main_figures
+from berth.statistics.accounting import NOTHING_USED, Usage
 from berth.statistics.attempts import Waited
 from berth.statistics.tables import EVERYTHING, Tables
 
@@ -103,8 +103,11 @@ def answer(history: KeptHistory, question: Question) -> Answer:
 
 def _answer(database: duckdb.DuckDBPyConnection, question: Question) -> Answer:
     now, before = Tables(database, question.period()), Tables(database, question.period_before())
-    waits = {each.keys[0]: each for each in now.waits((question.by,))}
-    used = now.usage((question.by,))
+    by, over_time = (question.by,), (_unit(question), question.by)
+    lines_of_use = question.measure is not Measure.WAITS
+    whole, used, *by_moment = now.usages((), by, *([over_time] if lines_of_use else []))
+    waited, all_waited = now.waits_and_all(by)
+    waits = {each.keys[0]: each for each in waited}
     groups = [_group(row, waits.get(row.keys[0])) for row in used]
     groups.sort(
         key=lambda each: (
@@ -113,21 +116,33 @@ def _answer(database: duckdb.DuckDBPyConnection, question: Question) -> Answer:
             each.name,
         )
     )
-    moments, lines = _lines(now, question, [group.name for group in groups[:LINES]])
+    if lines_of_use:
+        moments, lines = _lines_of_use(by_moment[0], question, [group.name for group in groups[:LINES]])
+    else:
+        moments, lines = _lines_of_waits(now, question)
+    all_now, all_before = _all(whole, all_waited), _all(before.usages(())[0], before.waits_and_all(())[1])
     return Answer(
         question,
-        _all(now),
-        _all(before),
-        answers_and_figures(now, before)[1],
+        _group(*all_now),
+        _group(*all_before),
+        main_figures(all_now[0], _median_s(all_now[1]), all_before[0], _median_s(all_before[1])),
         tuple(groups),
         moments,
         lines,
     )
 
 
-def _all(tables: Tables) -> Group:
-    waits = tables.waits(())
-    return _group(replace(tables.whole(), keys=("",)), waits[0] if waits else None)
+def _unit(question: Question) -> str:
+    return "day" if question.by_day else "month"
+
+
+def _all(rows: Sequence[Usage], waited: Waited | None) -> tuple[Usage, Waited | None]:
+    """All attempts as one group, of the rows of a grouping by nothing."""
+    return replace(rows[0] if rows else NOTHING_USED, keys=("",)), waited
+
+
+def _median_s(waited: Waited | None) -> float | None:
+    return None if waited is None else waited.median_s
 
 
 def _group(used: Usage, waited: Waited | None) -> Group:
@@ -148,20 +163,21 @@ def _group(used: Usage, waited: Waited | None) -> Group:
     )
 
 
-def _lines(
-    tables: Tables, question: Question, first: Sequence[str]
+def _lines_of_waits(tables: Tables, question: Question) -> tuple[tuple[str, ...], tuple[Line, ...]]:
+    """Moments, and the median and 90 % of all waits."""
+    waits = {each.keys[0]: each for each in tables.waits((_unit(question),))}
+    moments = question.days_of() if question.by_day else tuple(sorted(waits))
+    found = [waits.get(moment) for moment in moments]
+    return moments, (
+        Line("median", None, tuple(None if each is None else each.median_s for each in found)),
+        Line("90 %", None, tuple(None if each is None else each.p90_s for each in found)),
+    )
+
+
+def _lines_of_use(
+    rows: Sequence[Usage], question: Question, first: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Line, ...]]:
-    """Moments, and a line for each of the first groups; of waits the median and 90 % of all."""
-    unit = "day" if question.by_day else "month"
-    if question.measure is Measure.WAITS:
-        waits = {each.keys[0]: each for each in tables.waits((unit,))}
-        moments = question.days_of() if question.by_day else tuple(sorted(waits))
-        found = [waits.get(moment) for moment in moments]
-        return moments, (
-            Line("median", None, tuple(None if each is None else each.median_s for each in found)),
-            Line("90 %", None, tuple(None if each is None else each.p90_s for each in found)),
-        )
-    rows = tables.usage((unit, question.by))
+    """Moments, and a line for each of the first groups; `rows` have moment and group for keys."""
     moments = question.days_of() if question.by_day else tuple(sorted({row.keys[0] for row in rows}))
     by_group: dict[str, dict[str, Usage]] = {}
     for row in rows:

@@ -17,7 +17,7 @@ from berth.live.kubernetes.served import served_by
 from berth.live.kubernetes.spreads import spread_rules
 from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
 
-__all__ = ["Ask", "Gang", "ask_of", "created_ms", "pod_group"]
+__all__ = ["Ask", "Gang", "ask_of", "created_ms", "moment_ms", "pod_group"]
 
 MOST_GANG = 4096
 
@@ -141,10 +141,15 @@ def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
 
 def created_ms(meta: Meta) -> int:
     """When an object was created, ms since 1970; 0 where it does not say."""
+    return moment_ms(meta.creation_timestamp) or 0
+
+
+def moment_ms(text: str | None) -> int | None:
+    """A time as the API writes it, in ms since 1970; None where there is none."""
     try:
-        return round(datetime.fromisoformat(meta.creation_timestamp or "").timestamp() * 1000)
+        return round(datetime.fromisoformat(text or "").timestamp() * 1000)
     except ValueError:
-        return 0
+        return None
 
 
 _COUNTED = frozenset({"cpu", "memory"})

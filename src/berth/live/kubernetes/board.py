@@ -20,7 +20,7 @@ from berth.live.kubernetes.asks import ask_of, created_ms
 from berth.live.kubernetes.constraints import why_not
 from berth.live.kubernetes.eligibility import MOST_CONSTRAINTS, MOST_OF_ONE, Eligibility
 from berth.live.kubernetes.endings import note_end
-from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, version_of
+from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, is_held, version_of
 from berth.live.kubernetes.foreign import Foreign
 from berth.live.kubernetes.gang_offers import GangOffers
 from berth.live.kubernetes.gangs import GangLine, GangState
@@ -163,7 +163,8 @@ class Board:
             else:
                 self._is_bound(pod, entry, now_ms)
         elif spec.scheduler_name == self.settings.scheduler_name:
-            if meta.deletion_timestamp is not None or spec.scheduling_gates:
+            held = (entry is None or entry.state is not State.PLACED) and is_held(pod)
+            if meta.deletion_timestamp is not None or held:
                 if entry is not None:
                     self._forget(entry, now_ms)
                     self.stirred = True

@@ -11,7 +11,7 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask
 from berth.live.kubernetes.constraints import Constraint, bare
 
-__all__ = ["WAITS", "Entry", "Settings", "State", "version_of", "waiting"]
+__all__ = ["WAITS", "Entry", "Settings", "State", "is_held", "version_of", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,11 @@ def waiting(entries: Iterable[Entry]) -> list[Entry]:
     """Those that wait for whatever reason, the longest first."""
     found = [each for each in entries if each.state in WAITS]
     return sorted(found, key=lambda each: each.submit_ms)
+
+
+def is_held(pod: api.Pod) -> bool:
+    """Whether a pod is not to be placed yet: by a scheduling gate, or by the annotation `names.HOLD`."""
+    return bool(pod.spec.scheduling_gates) or pod.metadata.annotations.get(names.HOLD, "false") != "false"
 
 
 def version_of(version: str) -> int:

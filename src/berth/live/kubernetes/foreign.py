@@ -141,13 +141,13 @@ class Foreign:
         return total
 
     def note(self, node: str) -> None:
-        """Tell the scheduler what is used on the GPUs of a node; a GPU that is not healthy is used whole."""
+        """Tell the scheduler what is used on the GPUs of a node; a GPU on which nothing is to start is used whole."""
         board = self._board
         view, row = board.views[node], board.cluster.row_of(node)
         if row is None:
             return
         self._note_claims(node)
-        used: dict[int, Share] = {at: WHOLE for at, gpu in enumerate(view.gpus) if not gpu.healthy}
+        used = {at: WHOLE for at, gpu in enumerate(view.gpus) if not gpu.is_open}
         for gpus in self._on.get(node, {}).values():
             for at, share in gpus.items():
                 before = used.get(at, Share(0, 0))

@@ -33,6 +33,13 @@ class Gpu(NamedTuple):
     """By which the node knows it."""
     uuid: str | None = None
     healthy: bool = True
+    drained: bool = False
+    """Whether an operator wants nothing new on it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether pods may start on it."""
+        return self.healthy and not self.drained
 
 
 @dataclass(slots=True)
@@ -125,7 +132,11 @@ def gpus_of_labels(labels: Mapping[str, str]) -> tuple[list[Gpu], GpuModel | Non
         ailing = _indices(labels, names.LABEL_GPUS_AILING) or ()
         mib = _label(labels, memory, 1 << 24) if memory in labels else 0
         found = _model(labels.get(model, "GPU"), max(0, mib - kept))
-        return [Gpu(index, healthy=index not in ailing) for index in indices], found
+        gpus = [
+            Gpu(index, None, index not in ailing, f"{names.LABEL_GPU_DRAINED}{index}" in labels)
+            for index in indices
+        ]
+        return gpus, found
     return [], None
 
 

@@ -72,16 +72,22 @@ def _share(ask: Ask, placed: Placed, card_mib: int) -> Share:
 
 
 def _place(board: Board, placement: Placement, now_ms: int) -> bool:
-    """Have a job placed as said and nowhere else, whether its node is up or not."""
+    """Have a job placed as said and nowhere else, whether anything new may start there or not."""
     scheduler, row = board.scheduler, placement.slots[0].node
     up, name = bool(board.cluster.up[row]), board.cluster.nodes[row].name
+    gpus = board.views[name].gpus
+    closed = [slot for slot in placement.slots if slot.index != NO_GPU and not gpus[slot.index].is_open]
     if not up:
         scheduler.node_back(name)
+    for slot in closed:
+        scheduler.strangers(slot, 0, 0)
     try:
         return scheduler.place(placement, now_ms)
     except (SchedulerError, PlacementError):
         return False
     finally:
+        if closed:
+            board.foreign.note(name)
         if not up:
             scheduler.node_drained(name)
 
