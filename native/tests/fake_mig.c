@@ -10,7 +10,11 @@ static const struct {
 } profiles[] = {
     { 19, 1, 1 }, { 20, 1, 2 }, { 14, 2, 2 }, { 9, 3, 4 }, { 5, 4, 4 }, { 0, 7, 8 },
 };
-enum { PROFILES = sizeof profiles / sizeof *profiles };
+enum { PROFILES = sizeof profiles / sizeof *profiles, EIGHTHS = 8 };
+
+struct placement {
+    unsigned start, size;
+};
 
 struct profile_info {
     unsigned version, id, p2p, slices, instances, multiprocessors, copy, decoders, encoders, jpeg,
@@ -23,7 +27,8 @@ struct compute_profile_info {
 };
 struct instance_info {
     NVdevice device;
-    unsigned id, profile, start, size;
+    unsigned id, profile;
+    struct placement at;
 };
 struct compute_info {
     NVdevice device;
@@ -84,37 +89,85 @@ FAKE_EXPORT int nvmlDeviceGetGpuInstanceProfileInfoV(NVdevice device, unsigned n
     return NV_SUCCESS;
 }
 
-FAKE_EXPORT int nvmlDeviceCreateGpuInstance(NVdevice device, unsigned id, void **made)
+static uint32_t profile_of(unsigned id)
+{
+    uint32_t at = 0;
+    while (at < PROFILES && profiles[at].id != id)
+        at++;
+    return at;
+}
+
+/* Where the instances of a profile may begin: at multiples of their eighths, as far as the cores
+   suffice. Returns how many places there are. */
+static unsigned places_of(uint32_t profile, struct placement *places)
+{
+    uint32_t size = profiles[profile].eighths, most = FAKE_MIG_SLICES / profiles[profile].slices;
+    unsigned count = 0;
+    for (uint32_t start = 0; start + size <= EIGHTHS && count < most; start += size)
+        places[count++] = (struct placement){ start, size };
+    return count;
+}
+
+FAKE_EXPORT int nvmlDeviceGetGpuInstancePossiblePlacements_v2(NVdevice device, unsigned id,
+                                                              struct placement *places,
+                                                              unsigned *count)
+{
+    struct placement found[EIGHTHS];
+    uint32_t profile = profile_of(id);
+    if (gpu_of(device) < 0 || !is_on() || profile == PROFILES)
+        return NOT_SUPPORTED;
+    unsigned there = places_of(profile, found), room = *count;
+    *count = there;
+    if (places == NULL)
+        return NV_SUCCESS;
+    if (room < there)
+        return 7; /* the room is too small */
+    memcpy(places, found, there * sizeof *places);
+    return NV_SUCCESS;
+}
+
+static bool is_free(const struct fake_mig_instance *instances, uint32_t profile,
+                    struct placement place)
+{
+    uint32_t slices = profiles[profile].slices;
+    for (int i = 0; i < FAKE_MIG_INSTANCES; i++) {
+        const struct fake_mig_instance *seen = &instances[i];
+        if (atomic_load(&seen->state) == 0)
+            continue;
+        slices += seen->slices;
+        if (place.start < seen->start + seen->size && seen->start < place.start + place.size)
+            return false;
+    }
+    return slices <= FAKE_MIG_SLICES;
+}
+
+/* Makes an instance in the first free place at or after one, up to another. */
+static int create_in(NVdevice device, unsigned id, unsigned first, unsigned last, void **made)
 {
     int gpu = gpu_of(device);
     struct fake_mig *mig = fake_mig_attach();
-    uint32_t slices = 0, at = 0;
-    uint64_t held = 0;
+    struct placement places[EIGHTHS];
+    uint32_t profile = profile_of(id);
     if (gpu < 0 || !is_on() || mig == NULL)
         return NOT_SUPPORTED;
-    while (at < PROFILES && profiles[at].id != id)
-        at++;
-    if (at == PROFILES)
+    if (profile == PROFILES)
         return NV_INVALID_ARGUMENT;
-    struct fake_mig_instance *one = NULL;
-    for (int i = 0; i < FAKE_MIG_INSTANCES; i++) {
-        struct fake_mig_instance *seen = &mig->instances[gpu][i];
-        if (atomic_load(&seen->state) != 0) {
-            slices += seen->slices;
-            held += seen->bytes;
-        } else if (one == NULL) {
-            one = seen;
-        }
-    }
-    uint64_t bytes = (eighth_mib(gpu) * profiles[at].eighths) << 20;
-    if (one == NULL || slices + profiles[at].slices > FAKE_MIG_SLICES ||
-        held + bytes > total_of(gpu))
+    struct fake_mig_instance *instances = mig->instances[gpu], *one = NULL;
+    for (int i = FAKE_MIG_INSTANCES - 1; i >= 0; i--)
+        if (atomic_load(&instances[i].state) == 0)
+            one = &instances[i];
+    unsigned count = places_of(profile, places), at = 0;
+    while (at < count && (places[at].start < first || !is_free(instances, profile, places[at])))
+        at++;
+    if (one == NULL || at == count || places[at].start > last)
         return INSUFFICIENT;
     uint64_t now = fake_now();
-    int slot = (int)(one - mig->instances[gpu]);
+    int slot = (int)(one - instances);
     one->profile = id;
-    one->slices = profiles[at].slices;
-    one->bytes = bytes;
+    one->slices = profiles[profile].slices;
+    one->start = places[at].start;
+    one->size = places[at].size;
+    one->bytes = (eighth_mib(gpu) * profiles[profile].eighths) << 20;
     for (int b = 0; b < 16; b++)
         one->uuid[b] =
             (unsigned char)(now >> (b % 8 * 8)) ^ (unsigned char)(b * 29 + slot * 7 + gpu);
@@ -123,12 +176,39 @@ FAKE_EXPORT int nvmlDeviceCreateGpuInstance(NVdevice device, unsigned id, void *
     return NV_SUCCESS;
 }
 
+FAKE_EXPORT int nvmlDeviceCreateGpuInstance(NVdevice device, unsigned id, void **made)
+{
+    return create_in(device, id, 0, EIGHTHS, made);
+}
+
+FAKE_EXPORT int nvmlDeviceCreateGpuInstanceWithPlacement(NVdevice device, unsigned id,
+                                                         const struct placement *place, void **made)
+{
+    return create_in(device, id, place->start, place->start, made);
+}
+
+FAKE_EXPORT int nvmlDeviceGetGpuInstances(NVdevice device, unsigned id, void **instances,
+                                          unsigned *count)
+{
+    int gpu = gpu_of(device);
+    struct fake_mig *mig = fake_mig_attach();
+    if (gpu < 0 || !is_on() || mig == NULL)
+        return NOT_SUPPORTED;
+    *count = 0;
+    for (int i = 0; i < FAKE_MIG_INSTANCES; i++) {
+        struct fake_mig_instance *seen = &mig->instances[gpu][i];
+        if (atomic_load(&seen->state) != 0 && seen->profile == id)
+            instances[(*count)++] = seen;
+    }
+    return NV_SUCCESS;
+}
+
 FAKE_EXPORT int nvmlGpuInstanceGetInfo(struct fake_mig_instance *made, struct instance_info *info)
 {
     ptrdiff_t at = made - fake_mig_attach()->instances[0];
     *info = (struct instance_info){ (NVdevice)(uintptr_t)(at / FAKE_MIG_INSTANCES + 1),
-                                    (unsigned)(at % FAKE_MIG_INSTANCES + 1), made->profile, 0,
-                                    made->slices };
+                                    (unsigned)(at % FAKE_MIG_INSTANCES + 1), made->profile,
+                                    { made->start, made->size } };
     return NV_SUCCESS;
 }
 
@@ -180,6 +260,16 @@ FAKE_EXPORT int nvmlGpuInstanceGetComputeInstanceById(struct fake_mig_instance *
 {
     *compute = made;
     return id == 0 && atomic_load(&made->state) == 2 ? NV_SUCCESS : NV_NOT_FOUND;
+}
+
+FAKE_EXPORT int nvmlGpuInstanceGetComputeInstances(struct fake_mig_instance *made, unsigned id,
+                                                   void **computes, unsigned *count)
+{
+    (void)id;
+    *count = atomic_load(&made->state) == 2;
+    if (*count != 0)
+        computes[0] = made;
+    return NV_SUCCESS;
 }
 
 FAKE_EXPORT int nvmlComputeInstanceDestroy(struct fake_mig_instance *made)

@@ -10,6 +10,7 @@ enum { FAKE_MIG_SLICES = 7, FAKE_MIG_INSTANCES = 7, FAKE_MIG_HANDLES = 0x4000 };
 struct fake_mig_instance {
     _Atomic uint32_t state; /* 0 free, 1 a GPU instance, 2 with its compute instance */
     uint32_t profile, slices;
+    uint32_t start, size; /* eighths of the memory */
     uint64_t bytes;
     unsigned char uuid[16];
 };

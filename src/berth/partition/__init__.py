@@ -4,7 +4,16 @@ from berth.partition.access import Access, access_of
 from berth.partition.hardware import Hardware
 from berth.partition.launch import Summary, run
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.lifecycle import create, create_mig, create_mps, create_promised, remove, resize
+from berth.partition.lifecycle import (
+    create,
+    create_mig,
+    create_mig_at,
+    create_mps,
+    create_promised,
+    remove,
+    remove_unfinished,
+    resize,
+)
 from berth.partition.regions import (
     Limit,
     Partition,
@@ -19,6 +28,6 @@ from berth.partition.sizes import mem_mib
 
 __all__ = [
     "Access", "Hardware", "Limit", "Partition", "Process", "Refusal", "Summary", "Unreadable",
-    "access_of", "create", "create_mig", "create_mps", "create_promised", "fake_driver_folder", "find",
-    "library_path", "mem_mib", "partitions", "regions", "remove", "resize", "run",
+    "access_of", "create", "create_mig", "create_mig_at", "create_mps", "create_promised", "fake_driver_folder", "find",
+    "library_path", "mem_mib", "partitions", "regions", "remove", "remove_unfinished", "resize", "run",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from berth.errors import PartitionError
 from berth.partition.hardware import Hardware, variables
 from berth.partition.regions import INSIDE, Partition, preload_list
 
-__all__ = ["CAPABILITIES", "specification"]
+__all__ = ["CAPABILITIES", "access_nodes", "specification"]
 
 CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
@@ -36,7 +36,7 @@ def specification(
             folder = Path(one.pipe).parent
             mounts.append(_mount(folder, str(folder), writable=True))
         elif not devices:
-            nodes = [node for node in nodes if not _is_other_gpu(node, one)] + _access_nodes(one)
+            nodes = [node for node in nodes if not _is_other_gpu(node, one)] + access_nodes(one, CAPABILITIES)
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in environment.items()],
         "mounts": mounts,
@@ -55,10 +55,10 @@ def _is_other_gpu(node: str, instance: Hardware) -> bool:
     return number.isdigit() and int(number) != instance.gpu_minor
 
 
-def _access_nodes(instance: Hardware) -> list[str]:
+def access_nodes(instance: Hardware, capabilities: Path) -> list[str]:
     """The devices by which the driver gives access to an instance of MIG: one of its GPU instance, one of its compute
     instance. Their numbers are in NVIDIA's files under /proc."""
-    parts = CAPABILITIES / f"gpu{instance.gpu_minor}" / "mig" / f"gi{instance.gpu_instance}"
+    parts = capabilities / f"gpu{instance.gpu_minor}" / "mig" / f"gi{instance.gpu_instance}"
     nodes = []
     for access in (parts / "access", parts / f"ci{instance.compute_instance}" / "access"):
         try:

@@ -37,6 +37,10 @@ class Hardware:
     """MPS: per cent of the GPU's multiprocessors, for each process; 0: not limited."""
     pipe: str = ""
     """MPS: the folder of the control daemon's pipes."""
+    start: int = -1
+    """MIG: the first of its slices of the GPU's memory, where it was asked for by its place."""
+    found: bool = False
+    """MIG: it was there before the partition, and stays when the partition goes."""
 
     @property
     def text(self) -> str:

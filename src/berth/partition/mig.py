@@ -11,10 +11,19 @@ from typing import Any
 from berth.errors import PartitionError
 from berth.partition.gpus import Gpu, open_nvml
 
-__all__ = ["Instance", "create_instance", "destroy_instance"]
+__all__ = [
+    "Instance",
+    "Place",
+    "create_instance",
+    "destroy_instance",
+    "instance_at",
+    "instances_on",
+    "places_on",
+]
 
 _PROFILES, _COMPUTE_PROFILES = 32, 16
 """More than any NVML has numbers for; those that a card lacks answer with an error."""
+_MOST_PLACES, _MOST_INSTANCES = 64, 16
 _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _IN_USE, _INSUFFICIENT = 3, 4, 6, 19, 23
 
 _uint, _handle = ctypes.c_uint, ctypes.c_void_p
@@ -39,12 +48,16 @@ class _ComputeProfileInfo(ctypes.Structure):
     )  # fmt: skip
 
 
+class _Placement(ctypes.Structure):
+    """nvmlGpuInstancePlacement_t"""
+
+    _fields_ = (("start", _uint), ("size", _uint))
+
+
 class _GpuInstanceInfo(ctypes.Structure):
     """nvmlGpuInstanceInfo_t"""
 
-    _fields_ = (
-        ("device", _handle), ("id", _uint), ("profile", _uint), ("start", _uint), ("size", _uint),
-    )  # fmt: skip
+    _fields_ = (("device", _handle), ("id", _uint), ("profile", _uint), ("at", _Placement))
 
 
 class _ComputeInstanceInfo(ctypes.Structure):
@@ -72,8 +85,90 @@ class Instance:
     mem_mib: int
 
 
-def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -> Instance:
-    """Make an instance of a profile such as `2g.10gb`; raises PartitionError where the card has no such, or no room."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where on a GPU an instance of a profile may be."""
+
+    profile: str
+    start: int
+    """The first of its slices of the GPU's memory."""
+    size: int
+    """How many of them it has."""
+    slices: int
+    """How many slices of the GPU's cores it has."""
+    mem_mib: int
+
+
+def places_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
+    """Every place of every profile of a GPU whose MIG is on, by profile and start; none where it is off.
+
+    Profiles with media extensions (`1g.10gb+me`) are left out: how many of them fit is no matter of slices alone.
+    """
+    nvml = open_nvml(driver_folder)
+    device, mode, pending = _device(nvml, gpu.uuid), _uint(), _uint()
+    told = _call(nvml, "nvmlDeviceGetMigMode", device, ctypes.byref(mode), ctypes.byref(pending))
+    if told != 0 or mode.value != 1:
+        return []
+    found = []
+    for profile in _profiles(nvml, device):
+        name, places, count = _plain(profile), (_Placement * _MOST_PLACES)(), _uint(_MOST_PLACES)
+        asked = (
+            "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+            device,
+            profile.id,
+            places,
+            ctypes.byref(count),
+        )
+        if "+" not in name and _call(nvml, *asked) == 0:
+            found += [
+                Place(name, each.start, each.size, profile.slices, profile.mem_mib)
+                for each in places[: count.value]
+            ]
+    return sorted(found, key=lambda place: (place.slices, place.mem_mib, place.start))
+
+
+def instances_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
+    """The places that instances are in now, whoever made them."""
+    nvml = open_nvml(driver_folder)
+    device = _device(nvml, gpu.uuid)
+    return [
+        Place(_plain(profile), info.at.start, info.at.size, profile.slices, profile.mem_mib)
+        for profile in _profiles(nvml, device)
+        for _, info in _made(nvml, device, profile)
+    ]
+
+
+def instance_at(gpu: Gpu, profile: str, start: int, driver_folder: Path | None = None) -> Instance | None:
+    """The instance of this profile that is at this place, with its compute instance of all of it; None where there
+    is none. PartitionError where it is cut up further."""
+    nvml = open_nvml(driver_folder)
+    device = _device(nvml, gpu.uuid)
+    chosen = _profile_named(nvml, device, gpu, profile)
+    for made, info in _made(nvml, device, chosen):
+        if info.at.start != start:
+            continue
+        full, computes, count = (
+            _compute_profile(nvml, made, chosen.slices),
+            (_handle * _MOST_INSTANCES)(),
+            _uint(),
+        )
+        asked = ("nvmlGpuInstanceGetComputeInstances", made, full, computes, ctypes.byref(count))
+        what = f"the compute instance of {profile} on GPU {gpu.index}"
+        _check(_call(nvml, *asked), what)
+        compute = _handle(computes[0])
+        if count.value == 0:
+            _check(
+                _call(nvml, "nvmlGpuInstanceCreateComputeInstance", made, full, ctypes.byref(compute)), what
+            )
+        return _describe(nvml, device, made, compute, profile)
+    return None
+
+
+def create_instance(
+    gpu: Gpu, profile: str, driver_folder: Path | None = None, start: int | None = None
+) -> Instance:
+    """Make an instance of a profile such as `2g.10gb`, at a place or wherever there is room; raises PartitionError
+    where the card has no such, or no room."""
     nvml = open_nvml(driver_folder)
     device = _device(nvml, gpu.uuid)
     mode, pending = _uint(), _uint()
@@ -88,10 +183,11 @@ def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -
         )
     chosen = _profile_named(nvml, device, gpu, profile)
     made = _handle()
-    _check(
-        _call(nvml, "nvmlDeviceCreateGpuInstance", device, chosen.id, ctypes.byref(made)),
-        f"an instance {profile} of GPU {gpu.index}",
-    )
+    asked = ["nvmlDeviceCreateGpuInstance", device, chosen.id, ctypes.byref(made)]
+    if start is not None:
+        place = _place_of(nvml, device, chosen, gpu, start)
+        asked = [f"{asked[0]}WithPlacement", device, chosen.id, ctypes.byref(place), ctypes.byref(made)]
+    _check(_call(nvml, *asked), f"an instance {profile} of GPU {gpu.index}")
     compute = _handle()
     try:
         full = _compute_profile(nvml, made, chosen.slices)
@@ -134,6 +230,33 @@ def _profile_named(nvml: ctypes.CDLL, device: Any, gpu: Gpu, wanted: str) -> _Pr
     raise PartitionError(
         f"no MIG profile '{wanted}' on GPU {gpu.index}; it has: {', '.join(names) or 'none that NVML names'}"
     )
+
+
+def _place_of(nvml: ctypes.CDLL, device: Any, profile: _ProfileInfo, gpu: Gpu, start: int) -> _Placement:
+    places, count = (_Placement * _MOST_PLACES)(), _uint(_MOST_PLACES)
+    asked = ("nvmlDeviceGetGpuInstancePossiblePlacements_v2", device, profile.id, places, ctypes.byref(count))
+    what = f"the places of {_plain(profile)} on GPU {gpu.index}"
+    _check(_call(nvml, *asked), what)
+    for place in places[: count.value]:
+        if place.start == start:
+            return place
+    starts = ", ".join(str(place.start) for place in places[: count.value])
+    raise PartitionError(
+        f"no {_plain(profile)} of GPU {gpu.index} begins at {start}; there are: {starts or 'none'}"
+    )
+
+
+def _made(
+    nvml: ctypes.CDLL, device: Any, profile: _ProfileInfo
+) -> Iterator[tuple[ctypes.c_void_p, _GpuInstanceInfo]]:
+    """The instances of a profile that are there."""
+    made, count = (_handle * max(_MOST_INSTANCES, profile.instances))(), _uint()
+    if _call(nvml, "nvmlDeviceGetGpuInstances", device, profile.id, made, ctypes.byref(count)) != 0:
+        return
+    for each in made[: count.value]:
+        one, info = _handle(each), _GpuInstanceInfo()
+        if _call(nvml, "nvmlGpuInstanceGetInfo", one, ctypes.byref(info)) == 0:
+            yield one, info
 
 
 def _plain(profile: _ProfileInfo) -> str:

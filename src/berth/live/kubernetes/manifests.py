@@ -11,7 +11,7 @@ from typing import Any
 from berth.live.kubernetes import names
 from berth.live.kubernetes.admission import GROUP, admission_manifests
 from berth.live.kubernetes.install_options import Install
-from berth.live.kubernetes.node_manifests import AGENT, device_class, node_manifests
+from berth.live.kubernetes.node_manifests import AGENT, device_classes, node_manifests
 
 __all__ = ["RULES", "Install", "helm_chart", "kustomization", "manifests"]
 
@@ -72,7 +72,7 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
             if install.extender
             else {}
         ),
-        **({"device-class": [device_class()]} if install.claims else {}),
+        **({"device-class": device_classes()} if install.claims else {}),
     }
 
 

@@ -7,6 +7,10 @@ SCHEDULER_NAME = "berth"
 DRIVER = "gpu.berth.dev"
 """The DRA driver that publishes the GPUs of a node, and the DeviceClass of the same name."""
 DEVICE_CLASS = DRIVER
+MIG_CLASS = "mig.berth.dev"
+"""The DeviceClass of its devices that are instances of MIG."""
+MEMORY_SLICE = "memory-slice-"
+"""What the counters of a GPU's slices of memory begin with, which say where an instance is and not how much it has."""
 RESOURCE = "berth.dev/gpu"
 """A count of GPUs, of each of which the pod gets the part that its annotations say.
 

@@ -1,4 +1,4 @@
-"""The manifests of the nodes' agents: their rights, the DaemonSet, and the DeviceClass where there are claims."""
+"""The manifests of the nodes' agents: their rights, the DaemonSet, and the DeviceClasses where there are claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
     "METRICS_PORT",
     "NODE_LABEL",
     "NODE_RULES",
-    "device_class",
+    "device_classes",
     "node_manifests",
 ]
 
@@ -53,12 +53,16 @@ def node_manifests(install: Install) -> dict[str, list[Manifest]]:
     return {"node-rights": _rights(install), "node": [_daemon_set(install)]}
 
 
-def device_class() -> Manifest:
-    """What a ResourceClaim names to get a part of a GPU."""
-    return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": names.DEVICE_CLASS},
-        "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}]},
-    }  # fmt: skip
+def device_classes() -> list[Manifest]:
+    """What a ResourceClaim names to get a part of a GPU, or an instance of MIG."""
+    instance = f'"profile" in device.attributes["{names.DRIVER}"]'
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+            "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}" && {which}'}}]},
+        }
+        for name, which in ((names.DEVICE_CLASS, f"!({instance})"), (names.MIG_CLASS, instance))
+    ]  # fmt: skip
 
 
 def _rights(install: Install) -> list[Manifest]:

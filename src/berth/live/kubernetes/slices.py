@@ -14,6 +14,7 @@ from typing import TypeVar
 from berth.errors import AskError
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.gpu_labels import MOST_GPUS
+from berth.live.kubernetes.names import MEMORY_SLICE
 from berth.live.kubernetes.quantities import mem_mib, whole
 from berth.model import Share
 
@@ -91,7 +92,7 @@ def _part(device: api.Device, counters: api.CounterSet, card_mib: int) -> Share:
     takes = next(each.counters for each in device.consumes_counters if each.counter_set == counters.name)
     most = 0
     for name, counter in takes.items():
-        if name != "memory" and name in counters.counters:
+        if name in counters.counters and name != "memory" and not name.startswith(MEMORY_SLICE):
             all_of_it = whole(counters.counters[name].value)
             most = max(most, -(-1000 * whole(counter.value) // all_of_it) if all_of_it else 0)
     mib = mem_mib(takes["memory"].value, down=True) if "memory" in takes else card_mib * most // 1000

@@ -23,6 +23,8 @@ class FakeApi:
         self.annotations: dict[str, dict[str, str]] = {}
         self.events: list[tuple[str, str, str]] = []
         self.evicted: list[str] = []
+        self.counters = "apart"
+        """How counters of devices are kept: `apart` from them, `together` with them; empty: they are dropped."""
         self.down = False
         self.asked: list[str] = []
         """Names of claims that were asked for."""
@@ -53,6 +55,15 @@ class FakeApi:
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         self._check()
         self.known_slices[name] = _stored(json.loads(json.dumps(spec)))
+
+    async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        self._check()
+        if self.counters == "together" and "sharedCounters" not in spec:
+            return None
+        kept: dict[str, Any] = json.loads(json.dumps(spec))
+        for device in kept["devices"] if not self.counters else ():
+            device.pop("consumesCounters", None)
+        return kept
 
     async def remove_slice(self, name: str) -> None:
         self._check()

@@ -13,7 +13,7 @@ from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import manifests
 from berth.live.kubernetes.names import DRIVER, PLACED_UID, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
-from berth.live.kubernetes.node_manifests import CLAIM_RULES, EVICT_RULES, NODE_RULES, device_class
+from berth.live.kubernetes.node_manifests import CLAIM_RULES, EVICT_RULES, NODE_RULES, device_classes
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.node.test_service import claims_served, node
 from tests.live.kubernetes.server import Server
@@ -120,4 +120,4 @@ def test_the_daemon_set_sees_the_hosts_folders_at_their_own_paths() -> None:
 
 def test_the_device_class_is_made_where_it_is_asked_for() -> None:
     assert "device-class" not in manifests(Install(IMAGE))
-    assert manifests(Install(IMAGE, claims=True))["device-class"] == [device_class()]
+    assert manifests(Install(IMAGE, claims=True))["device-class"] == device_classes()

@@ -23,7 +23,7 @@ from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
 from berth.live.kubernetes.node.ledger import Ledger, ended_pod, keep_ended
 from berth.live.kubernetes.node.ownership import is_member, members_of, pod_uid_of, started
 from berth.live.kubernetes.node.reaper import Reaper
-from berth.live.local.cards import Card, Cards, Look, command_of
+from berth.live.local.cards import Cards, Look, command_of
 from berth.live.local.samples import keep_samples
 from berth.partition import Partition
 from berth.partition.regions import regions_of
@@ -179,11 +179,14 @@ class Agent:
     def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> list[PodPart]:
         found = []
         for allotment in list(self._allotments.given.values()):
-            by_uuid = {part.uuid: part for part in regions.get(allotment.name, ())}
+            by_uuid = {
+                part.uuid if part.hardware is None else _plain(part.hardware.gpu): part
+                for part in regions.get(allotment.name, ())
+            }
             for pod in self.pod_of_allotment(allotment)[:1]:
                 for part in allotment.parts:
                     card = self._allotments.cards.get(part.index)  # none: it has fallen off the bus
-                    seen = by_uuid.get(_plain(card)) if card is not None else None
+                    seen = by_uuid.get(_plain(card.uuid)) if card is not None else None
                     if seen is not None:
                         found.append(
                             PodPart(
@@ -366,5 +369,5 @@ class Agent:
             log.warning("what has ended is not recorded yet: %s", said.decode(errors="replace")[-500:])
 
 
-def _plain(card: Card) -> str:
-    return card.uuid.removeprefix("GPU-").lower()
+def _plain(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").lower()

@@ -18,7 +18,17 @@ import msgspec
 from berth.errors import KubernetesError, PartitionError
 from berth.files import whole_file
 from berth.live.local.cards import Card
-from berth.partition import Limit, Partition, create_promised, remove
+from berth.partition import (
+    Hardware,
+    Limit,
+    Partition,
+    create_mig_at,
+    create_promised,
+    remove,
+    remove_unfinished,
+)
+from berth.partition.gpus import knows_instance
+from berth.partition.hardware import hardware_in
 from berth.partition.regions import regions_in, regions_of
 
 __all__ = ["CLOSED_MIB", "Allotment", "Allotments", "Holder", "Part"]
@@ -39,6 +49,9 @@ class Part:
     burst: bool = False
     """It may take more than its share while the rest is unused."""
     priority: str = "normal"
+    profile: str = ""
+    """Of an instance of MIG, which begins at `start`: its hardware keeps the part."""
+    start: int = -1
 
     @property
     def limit(self) -> Limit:
@@ -105,11 +118,18 @@ class Allotments:
     """All allotments of this node."""
 
     def __init__(
-        self, folder: Path, root: Path, cards: Sequence[Card], device_nodes: Path | None = None
+        self,
+        folder: Path,
+        root: Path,
+        cards: Sequence[Card],
+        device_nodes: Path | None = None,
+        driver_folder: Path | None = None,
     ) -> None:
         """`folder` keeps them; `root` is where their regions are, `device_nodes` where containers' folders of device
-        nodes are, which go with them. `load` reads what is there."""
+        nodes are, which go with them; `driver_folder` has an NVML that is not the machine's. `load` reads what is
+        there."""
         self.folder, self.root, self._device_nodes = folder, root, device_nodes
+        self._driver_folder = driver_folder
         self.cards = {card.index: card for card in cards}
         self.given: dict[str, Allotment] = {}
         self.damaged: list[str] = []
@@ -249,6 +269,20 @@ class Allotments:
         """Those of a pod or claim."""
         return list(self._of_holder.get(uid, {}).values())
 
+    def region_of(self, allotment: Allotment, part: Part) -> tuple[str, Hardware | None]:
+        """What the region of a part is called, and the instance of MIG where it is one."""
+        folder = self.root / allotment.name
+        for uuid in regions_in(folder) if part.profile else ():
+            kept = hardware_in(folder, uuid)
+            if kept is not None and (kept.profile, kept.start) == (part.profile, part.start):
+                return uuid, kept
+        return _plain(self.cards[part.index].uuid), None
+
+    def instances(self, index: int) -> set[tuple[str, int]]:
+        """Profile and start of each instance of MIG of a GPU that is given."""
+        parts = (part for each in self.given.values() for part in each.parts)
+        return {(part.profile, part.start) for part in parts if part.profile and part.index == index}
+
     def _enter(self, allotment: Allotment) -> None:
         self.given[allotment.name] = allotment
         self._of_holder.setdefault(allotment.holder.uid, {})[allotment.name] = allotment
@@ -291,20 +325,39 @@ class Allotments:
         folder = self.root / asked.name
         there = set(regions_in(folder)) if folder.exists() else set()
         wanted = {index: Limit(CLOSED_MIB) for index in asked.closed}
-        wanted |= {part.index: part.limit for part in asked.parts}
+        wanted |= {part.index: part.limit for part in asked.parts if not part.profile}
         for index, limit in wanted.items():
             card = self.cards.get(index)
-            if card is not None and card.uuid.removeprefix("GPU-").lower() not in there:
+            if card is not None and _plain(card.uuid) not in there:
                 create_promised(asked.name, card.gpu, limit, self.root)
+        for part in asked.parts:
+            if part.profile and part.index in self.cards:
+                self._make_instance(asked, part)
+
+    def _make_instance(self, asked: Allotment, part: Part) -> None:
+        """The instance of a part and its region; a reset of the GPU takes instances away."""
+        _, kept = self.region_of(asked, part)
+        if kept is not None and knows_instance(kept.uuid, self._driver_folder):
+            return
+        if kept is not None:
+            self._remove_region(asked.name, force=True)
+        gpu = self.cards[part.index].gpu
+        create_mig_at(
+            asked.name, gpu, part.profile, part.start, driver_folder=self._driver_folder, root=self.root
+        )
 
     def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
         """Take a folder of regions away; `known`: it has been seen that some are there."""
         if not (self.root / name).exists():
             return
         if known or regions_of(name, self.root):
-            remove(name, force=force, root=self.root)
+            remove(name, force=force, driver_folder=self._driver_folder, root=self.root)
         else:
-            shutil.rmtree(self.root / name)
+            remove_unfinished(name, driver_folder=self._driver_folder, root=self.root)
+
+
+def _plain(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").lower()
 
 
 def _list(cards: Iterable[int]) -> str:

@@ -98,6 +98,21 @@ class ApiServer:
             body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
             await self._ask("PUT", path, body)
 
+    async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What the API server would keep of a new ResourceSlice, without one being made; None where it refuses it."""
+        body = {
+            "apiVersion": f"resource.k8s.io/{self.resource_version}", "kind": "ResourceSlice",
+            "metadata": {"name": name}, "spec": dict(spec),
+        }  # fmt: skip
+        try:
+            told = await self._ask("POST", self._resources("resourceslices"), body, params={"dryRun": "All"})
+        except ApiError as error:
+            if error.status not in (400, 422):
+                raise
+            return None
+        kept: Mapping[str, Any] = msgspec.json.decode(told)["spec"]
+        return kept
+
     async def remove_slice(self, name: str) -> None:
         """Take a ResourceSlice away."""
         await self._gone_is_fine("DELETE", self._resources(f"resourceslices/{name}"))

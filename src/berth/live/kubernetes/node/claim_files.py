@@ -13,6 +13,7 @@ from berth.files import whole_file
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.allotments import Allotment, Allotments
 from berth.live.kubernetes.node.driver_files import DriverFiles
+from berth.partition.hardware import variables
 from berth.partition.regions import INSIDE
 
 __all__ = ["ClaimFiles"]
@@ -73,14 +74,20 @@ class ClaimFiles:
         return {name: found for name, found in edits.items() if found}
 
     def _edits(self, allotment: Allotment, allotments: Allotments) -> dict[str, Any]:
-        mounts, nodes, region = [], [], f"{allotments.root}/{allotment.name}"
+        mounts: list[dict[str, Any]] = []
+        nodes: list[dict[str, Any]] = []
+        region = f"{allotments.root}/{allotment.name}"
+        edits: dict[str, Any] = {"mounts": mounts, "deviceNodes": nodes}
         for part in allotment.parts:
-            uuid = allotments.cards[part.index].uuid.removeprefix("GPU-").lower()
+            uuid, instance = allotments.region_of(allotment, part)
             for kind, writable in (("limit", False), ("use", True)):
                 file = f"{uuid}.{kind}"
                 mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
             nodes += [_node(self._driver.nodes[part.index])]
-        return {"mounts": mounts, "deviceNodes": nodes}
+            if instance is not None:
+                nodes += [{"path": path, "permissions": "rw"} for path in self._driver.access_of(instance)]
+                edits["env"] = [f"{name}={value}" for name, value in variables([instance]).items()]
+        return edits
 
 
 def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:

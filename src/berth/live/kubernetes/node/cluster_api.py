@@ -113,6 +113,9 @@ class NodeApi(Protocol):
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         """Make or replace a ResourceSlice."""
 
+    async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What the API server would keep of a new ResourceSlice, without one being made; None where it refuses it."""
+
     async def remove_slice(self, name: str) -> None:
         """Take a ResourceSlice away."""
 

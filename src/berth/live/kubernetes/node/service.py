@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import Claims
+from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
 from berth.live.kubernetes.node.dra_driver import DraDriver
 from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, installed_library, real_driver
@@ -34,11 +35,12 @@ from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import serve_node
-from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
+from berth.live.kubernetes.node.slices import LOST, SlicePublisher, cut_devices_of, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.kubernetes.served import served_by
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
+from berth.partition.mig import instances_on, places_on
 
 __all__ = ["NodeSettings", "run_node", "split_gpus"]
 
@@ -80,17 +82,27 @@ class NodeSettings:
     """Whose words for parts of GPUs are enforced beside berth's own; see `served`."""
 
 
-def split_gpus(dra: str, device_plugin: str, gpus: Sequence[int], *, has_claims: bool) -> tuple[
-    tuple[int, ...], tuple[int, ...]
-]:  # fmt: skip
+def split_gpus(
+    dra: str, device_plugin: str, gpus: Sequence[int], *, has_claims: bool, cut: Collection[int] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The GPUs of the DRA driver and those of the device plugin; SettingError where one would have two masters.
+
+    GPUs whose MIG is on (`cut`) are for claims alone.
 
     A cluster that begins to serve claims takes no GPU from pods that ask for `berth.dev/gpu`: claims get those that
     are named for them, or left out by `device_plugin`.
     """
     first = [] if dra == "auto" else _named(dra, "--dra", gpus)
-    rest = [gpu for gpu in gpus if gpu not in first]
-    second = rest if device_plugin == "auto" else _named(device_plugin, "--device-plugin", gpus)
+    second = [gpu for gpu in gpus if gpu not in first and gpu not in cut]
+    if device_plugin != "auto":
+        second = _named(device_plugin, "--device-plugin", gpus)
+        if device_plugin == "all":
+            second = [gpu for gpu in second if gpu not in cut]
+    if wrong := sorted(set(second) & set(cut)):
+        raise SettingError(
+            f"--device-plugin names GPU {wrong[0]}, whose MIG is on: its instances are for claims; leave it out, or"
+            f" turn MIG off with: nvidia-smi -i {wrong[0]} -mig 0"
+        )
     if dra == "auto" and has_claims:
         first = [gpu for gpu in gpus if gpu not in second]
     if both := sorted(set(first) & set(second)):
@@ -127,13 +139,21 @@ class _Node:
 
     def __init__(self, settings: NodeSettings, cards: Cards, server: ApiServer) -> None:
         self.settings, self.cards, self.server = settings, cards, server
+        self._driver_folder = fake_driver_folder() if settings.fake else None
+        found = [CutGpu(card, tuple(places_on(card.gpu, self._driver_folder))) for card in cards.cards]
+        cut = [gpu for gpu in found if gpu.places]
         self.dra_gpus, self.plugin_gpus = split_gpus(
             settings.dra, settings.device_plugin, [card.index for card in cards.cards],
-            has_claims=server.resource_version is not None,
+            has_claims=server.resource_version is not None, cut=[gpu.card.index for gpu in cut],
         )  # fmt: skip
+        self.cut_gpus = [gpu for gpu in cut if gpu.card.index in self.dra_gpus]
+        whole = [gpu.card for gpu in found if not gpu.places]
+        self._whole = [card for card in whole if card.index in self.dra_gpus]
         state, driver = settings.state, _driver(settings, cards)
         nodes = settings.run / "nodes"
-        self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards, nodes)
+        self.allotments = Allotments(
+            state / "allotments", settings.run / "regions", cards.cards, nodes, self._driver_folder
+        )
         self.allotments.load()
         for damaged in self.allotments.damaged:
             log.warning("set aside: %s", damaged)
@@ -158,8 +178,9 @@ class _Node:
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, library, preload, driver)
             self.claims = Claims(
-                settings.node, self.dra_gpus, self.allotments, files, server, self._make_room
-            )
+                settings.node, tuple(card.index for card in self._whole), self.allotments, files, server,
+                self._make_room, self.cut_gpus,
+            )  # fmt: skip
             self.reaper.claims = self.claims
             self.driver = DraDriver(
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
@@ -170,7 +191,7 @@ class _Node:
         )  # fmt: skip
         self._publisher = SlicePublisher(settings.node, state, server)
         self._labels_told: dict[str, str | None] | None = None
-        self._devices_told: list[dict[str, Any]] | None = None
+        self._devices_told: tuple[list[dict[str, Any]], list[CutDevices]] | None = None
         self._published_s = self._labelled_s = 0.0
 
     async def _make_room(self) -> None:
@@ -205,15 +226,21 @@ class _Node:
             self._labels_told, self._labelled_s = labels, time.monotonic()
         if self.server.resource_version is None:
             return
-        mine = [card for card in self.cards.cards if card.index in self.dra_gpus]
-        devices = devices_of(mine, ailing)
+        devices = (devices_of(self._whole, ailing), await asyncio.to_thread(self._cut_devices, ailing))
         now_s = time.monotonic()
         if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
-            if devices:
-                await self._publisher.publish(devices)
-            else:
-                await self._publisher.withdraw()
+            await self._publisher.publish(*devices)
             self._devices_told, self._published_s = devices, now_s
+
+    def _cut_devices(self, ailing: Mapping[int, str]) -> list[CutDevices]:
+        found = []
+        for gpu in self.cut_gpus:
+            held = self.allotments.instances(gpu.card.index)
+            there = (
+                [] if ailing.get(gpu.card.index) == LOST else instances_on(gpu.card.gpu, self._driver_folder)
+            )
+            found.append(cut_devices_of(gpu, ailing, there, held))
+        return found
 
 
 def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:

@@ -1,4 +1,5 @@
-"""The GPUs of this node as a ResourceSlice: devices that many claims share by memory and milli, and what ails them.
+"""The GPUs of this node as ResourceSlices: devices that many claims share by memory and milli, devices that are places
+of instances of MIG, and what ails them.
 
 The generation of the node's pool never goes back: a scheduler heeds only the highest. It is kept on disk and compared
 with what the API server has before each write.
@@ -6,19 +7,26 @@ with what the API server has before each write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from berth.files import whole_file
 from berth.live.card_models import card_model
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.node.cut_gpus import CutDevices, CutGpu
 from berth.live.kubernetes.quantities import amount
 from berth.live.local.cards import Card
+from berth.partition.mig import Place
 
-__all__ = ["LOST", "TAINT", "SlicePublisher", "device_index", "device_name", "devices_of"]
+__all__ = ["LOST", "TAINT", "SlicePublisher", "cut_devices_of", "device_index", "device_name", "devices_of"]
 
+log = logging.getLogger(__name__)
+
+MOST_SETS, MOST_DEVICES = 8, 64
+"""How many sets of counters a slice may have, and devices that consume them (Kubernetes 1.35)."""
 TAINT = f"{DRIVER}/ailing"
 LOST = "lost"
 """What a GPU ails of that has fallen off the bus."""
@@ -40,15 +48,28 @@ def devices_of(cards: Sequence[Card], ailing: Mapping[int, str]) -> list[dict[st
     return [_device(card, ailing.get(card.index)) for card in cards]
 
 
-def _device(card: Card, why: str | None) -> dict[str, Any]:
+def cut_devices_of(
+    gpu: CutGpu, ailing: Mapping[int, str], others: Iterable[Place], held: Collection[tuple[str, int]]
+) -> CutDevices:
+    """What is published of a GPU whose MIG is on; see `CutGpu.published`."""
+    return gpu.published(_model_of(gpu.card), _taints(ailing.get(gpu.card.index)), others, held)
+
+
+def _model_of(card: Card) -> dict[str, Any]:
     model = card_model(card.model, card.mem_mib)
-    attributes: dict[str, Any] = {
-        "uuid": {"string": card.uuid},
-        "model": {"string": model.name[:64]},
-        "index": {"int": card.index},
-    }
+    attributes: dict[str, Any] = {"model": {"string": model.name[:64]}}
     if model.architecture:
         attributes["architecture"] = {"string": model.architecture[:64]}
+    return attributes
+
+
+def _taints(why: str | None) -> list[dict[str, str]]:
+    effect = "NoExecute" if why == LOST else "NoSchedule"
+    return [] if why is None else [{"key": TAINT, "value": why, "effect": effect}]
+
+
+def _device(card: Card, why: str | None) -> dict[str, Any]:
+    attributes = {"uuid": {"string": card.uuid}, "index": {"int": card.index}, **_model_of(card)}
     device: dict[str, Any] = {
         "name": device_name(card.index),
         "attributes": attributes,
@@ -58,10 +79,7 @@ def _device(card: Card, why: str | None) -> dict[str, Any]:
         },
         "allowMultipleAllocations": True,
     }
-    if why is not None:
-        effect = "NoExecute" if why == LOST else "NoSchedule"
-        device["taints"] = [{"key": TAINT, "value": why, "effect": effect}]
-    return device
+    return {**device, "taints": _taints(why)} if why is not None else device
 
 
 def _capacity(whole: str, step: str) -> dict[str, Any]:
@@ -73,40 +91,89 @@ def _capacity(whole: str, step: str) -> dict[str, Any]:
 
 
 class SlicePublisher:
-    """Writes the slice of this node when it changes."""
+    """Writes the slices of this node when they change."""
 
     def __init__(self, node: str, folder: Path, api: NodeApi) -> None:
         """`folder` keeps the last generation."""
         self._node, self._api = node, api
         self._path = folder / "slice-generation"
+        self._form: str | None = None
 
     @property
     def name(self) -> str:
-        """The slice's own name."""
+        """The name of its first slice, with which those of the others begin."""
         return f"{self._node}-{DRIVER}"
 
-    async def publish(self, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """Have the API server tell exactly these devices; whether anything had to be written."""
-        there = list(await self._api.slices())
-        mine = [each for each in there if each.name == self.name]
-        others = [each.name for each in there if each.name != self.name]
-        spec = {"driver": DRIVER, "nodeName": self._node, "devices": list(devices)}
-        same = bool(mine) and all(_plain(mine[0].spec.get(key)) == _plain(spec[key]) for key in spec)
-        newest = max([self._kept(), *(each.generation for each in there)])
-        written = not same or mine[0].generation < newest
-        if written:
-            generation = newest + 1
-            self._keep(generation)
-            pool = {"name": self._node, "generation": generation, "resourceSliceCount": 1}
-            await self._api.write_slice(self.name, {**spec, "pool": pool})
-        for name in others:
+    async def publish(self, devices: Sequence[Mapping[str, Any]], cut: Sequence[CutDevices] = ()) -> bool:
+        """Have the API server tell exactly these devices; whether anything had to be written.
+
+        GPUs whose MIG is on are left out where the API server does not keep counters: without them a scheduler would
+        allocate more instances than a GPU has room for.
+        """
+        specs = await self._specs(devices, [each for each in cut if each.devices])
+        there = {each.name: each for each in await self._api.slices()}
+        same = specs.keys() <= there.keys() and all(
+            _plain(there[name].spec.get(key)) == _plain(spec.get(key))
+            for name, spec in specs.items()
+            for key in ("driver", "nodeName", "devices", "sharedCounters")
+        )
+        newest = max([self._kept(), *(each.generation for each in there.values())])
+        written = not same or any(there[name].generation < newest for name in specs)
+        if written and specs:
+            self._keep(newest + 1)
+            pool = {"name": self._node, "generation": newest + 1, "resourceSliceCount": len(specs)}
+            for name, spec in specs.items():
+                await self._api.write_slice(name, {**spec, "pool": pool})
+        for name in there.keys() - specs.keys():
             await self._api.remove_slice(name)
         return written
 
-    async def withdraw(self) -> None:
-        """Take away what an agent with other options has published for this node."""
-        for each in await self._api.slices():
-            await self._api.remove_slice(each.name)
+    async def _specs(
+        self, devices: Sequence[Mapping[str, Any]], cut: Sequence[CutDevices]
+    ) -> dict[str, dict[str, Any]]:
+        """The slices by their names, without their pool."""
+        found: dict[str, dict[str, Any]] = {}
+        if devices:
+            found[self.name] = {"devices": list(devices)}
+        form = await self._form_for(cut[0]) if cut else ""
+        if form == "together":
+            for each in cut:
+                found[f"{self.name}-{each.name}"] = {
+                    "sharedCounters": [each.counters], "devices": list(each.devices),
+                }  # fmt: skip
+        elif form == "apart":
+            for at in range(0, len(cut), MOST_SETS):
+                sets = [each.counters for each in cut[at : at + MOST_SETS]]
+                found[f"{self.name}-counters-{at // MOST_SETS}"] = {"sharedCounters": sets}
+            for each in cut:
+                for at in range(0, len(each.devices), MOST_DEVICES):
+                    part = list(each.devices[at : at + MOST_DEVICES])
+                    found[f"{self.name}-{each.name}-{at // MOST_DEVICES}"] = {"devices": part}
+        return {name: {"driver": DRIVER, "nodeName": self._node, **spec} for name, spec in found.items()}
+
+    async def _form_for(self, cut: CutDevices) -> str:
+        """How this API server wants counters and the devices that consume them: in slices of their own (1.35 and
+        later), or in one (1.34). Empty where it drops or refuses them. It is asked, since no version tells what its
+        feature gates are."""
+        first = list(cut.devices[:1])
+        tried: dict[Literal["apart", "together"], dict[str, Any]] = {
+            "apart": {"devices": first}, "together": {"devices": first, "sharedCounters": [cut.counters]},
+        }  # fmt: skip
+        pool = {"name": self._node, "generation": 1, "resourceSliceCount": 2}
+        found = ""
+        for form, spec in tried.items():
+            body = {"driver": DRIVER, "nodeName": self._node, "pool": pool, **spec}
+            kept = await self._api.try_slice(f"{self.name}-try", body)
+            if kept is not None:  # else it refuses this form
+                found = form if kept["devices"][0].get("consumesCounters") else ""
+                break
+        if not found and self._form != found:
+            log.warning(
+                "GPUs whose MIG is on are not published: this API server keeps no counters of devices; turn on its"
+                " feature gate DRAPartitionableDevices (on by default from Kubernetes 1.36)"
+            )
+        self._form = found
+        return found
 
     def _kept(self) -> int:
         try:
@@ -128,8 +195,9 @@ def _plain(told: Any) -> Any:
     if not isinstance(told, dict):
         return told
     found = {key: _plain(value) for key, value in told.items() if key != "timeAdded"}
-    if "capacity" in found:
-        found["capacity"] = {name: _amounts(each) for name, each in found["capacity"].items()}
+    for key in ("capacity", "counters"):
+        if key in found:
+            found[key] = {name: _amounts(each) for name, each in found[key].items()}
     return found
 
 
