@@ -65,6 +65,22 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     ]
 
 
+def test_bars_are_in_the_page_itself_before_anything_that_is_long(history: Path, tmp_path: Path) -> None:
+    run("report", tmp_path / "out.html", "--history", history)
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    place = page[page.index('<div id="by-application"') : page.index('id="by-application-data"')]
+    bars = re.findall(r"<span>(.*?)</span><b style=\"--part: ([\d.]+); --colour: (.*?)\">(.*?)</b>", place)
+    assert bars == [
+        ("pytorch", "1.0000", "#0072B2", "33.3 %"),
+        ("tensorflow", "1.0000", "#0072B2", "33.3 %"),
+        ("unknown", "1.0000", "#0072B2", "33.3 %"),
+    ]
+    assert "<span>&lt;script&gt;alert(1)&lt;/script&gt;</span>" in page  # the name of a server, escaped once
+    last = page.rindex("data-plot=")
+    assert page.index('id="filter-data"') > last
+    assert page.index('id="plotly"') > last
+
+
 def test_the_reports_table_is_in_the_order_of_its_measure(tmp_path: Path) -> None:
     rows = [
         exports.line(JobIDRaw=1, Comment="vasp", AllocTRES="cpu=1,gres/gpu=8", End="2026-01-01T00:40:00"),

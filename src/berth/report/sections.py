@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import unescape
 from typing import Any
 
 from markupsafe import Markup
@@ -12,7 +13,18 @@ from plotly.io.json import to_json_plotly
 from berth.report.report import Chapter, Report
 from berth.statistics.table import Row
 
-__all__ = ["Plot", "Section", "plot_of", "policies_of", "sections_of", "seeds_of"]
+__all__ = ["Bar", "Plot", "Section", "plot_of", "policies_of", "sections_of", "seeds_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a figure as the page itself draws it, before Plotly is there and where it never is."""
+
+    name: str
+    part: float
+    """Its length as a part of the longest that there is room for."""
+    text: str
+    colour: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,8 @@ class Plot:
     json: Markup
     """Safe inside a script element."""
     height_px: int
+    bars: tuple[Bar, ...] = ()
+    """All that it shows, if that is horizontal bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +99,24 @@ def plot_of(name: str, label: str, figure: go.Figure) -> Plot:
     title = figure.layout.title.text
     above = figure.layout.margin.t - 32
     figure.update_layout(title={"text": ""}, margin={"t": above}, height=figure.layout.height - 32)
-    return Plot(name, title, label, as_json(figure), int(figure.layout.height))
+    return Plot(name, title, label, as_json(figure), int(figure.layout.height), _bars_of(figure))
+
+
+def _bars_of(figure: go.Figure) -> tuple[Bar, ...]:
+    """The bars of a figure that has nothing but one set of horizontal bars with names."""
+    trace = figure.data[0] if len(figure.data) == 1 else None
+    if trace is None or trace.type != "bar" or trace.orientation != "h" or not figure.layout.yaxis.ticktext:
+        return ()
+    axis = figure.layout.xaxis.range
+    longest = float(axis[1] if axis else max(trace.x)) or 1.0
+    colours = trace.marker.color
+    return tuple(
+        # Plotly reads markup, so that names are escaped in figures; a page escapes them itself.
+        Bar(unescape(name), value / longest, text, colours if isinstance(colours, str) else colours[at])
+        for at, (name, value, text) in enumerate(
+            zip(figure.layout.yaxis.ticktext, trace.x, trace.text, strict=True)
+        )
+    )
 
 
 def as_json(figure: go.Figure) -> Markup:

@@ -71,6 +71,7 @@ const drawn = (async () => {
       // Between cells of a few pixels, gaps would be most of what is seen.
       if (trace.xgap && place.clientWidth / figure.layout.xaxis.range[1] < 4) trace.xgap = 0;
     }
+    place.replaceChildren();  // what the page itself drew of it
     Plotly.newPlot(place, figure.data, figure.layout, {
       responsive: true,
       displaylogo: false,

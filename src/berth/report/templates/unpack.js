@@ -8,7 +8,14 @@ async function unpacked(base64) {
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
-// Resolves once Plotly is there; drawing waits for this. Where it cannot be had, the page says so, and draws nothing.
+// Resolves once the browser has shown the page as it came, with the pictures that need no Plotly. A page that is out of
+// sight gets no frame and does not wait for one.
+const shown = new Promise((resolve) => {
+  requestAnimationFrame(() => setTimeout(resolve));
+  setTimeout(resolve, 1000);
+});
+
+// Resolves once Plotly is there; drawing waits for this. Where it cannot be had, the page says so, and keeps the bars that it has.
 const library = (async () => {
   if (typeof DecompressionStream === "undefined") {
     throw new Error(
@@ -16,6 +23,7 @@ const library = (async () => {
         "Firefox since 113 and Safari since 16.4",
     );
   }
+  await shown;
   const script = document.createElement("script");
   script.textContent = await (await unpacked(document.getElementById("plotly").textContent)).text();
   document.head.append(script);
@@ -24,7 +32,9 @@ library.catch((error) => {
   const told = document.createElement("p");
   told.id = "problem";
   told.setAttribute("role", "alert");
-  told.textContent = `The pictures and the filter are missing: ${error.message}. The tables are complete.`;
+  told.textContent = `Pictures and the filter are missing: ${error.message}. The tables and plain bars are complete.`;
   document.querySelector("main").prepend(told);
-  for (const place of document.querySelectorAll("figure, #filter")) place.hidden = true;
+  for (const place of document.querySelectorAll("figure, #filter")) {
+    place.hidden = place.querySelector(".still") === null;
+  }
 });
