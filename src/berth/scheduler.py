@@ -42,6 +42,7 @@ __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
 
 MOST_REQUESTS = 1 << 16
 """Request types beyond this number make those forgotten that no job uses any more."""
+OUT_OF_MEMORY = RecordState.OUT_OF_MEMORY
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
 
 
@@ -190,8 +191,8 @@ class Scheduler:
         `waits`."""
         run = self._running(job_id, "end")
         self._release(job_id, now_ms)
-        before = self.attempts.get(job_id, FIRST)
-        if how is RecordState.OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
+        before = self.attempts.get(job_id, FIRST) if self.attempts else FIRST
+        if how is OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
             self._queue_again(run, now_ms, done_us=self._kept_of(run), memory=True)
         else:
             self._forget(job_id)

@@ -83,7 +83,6 @@ class Run:
         self.work = WorkLeft(cluster, recovery, speeds)
         self.heap: list[_Entry] = []
         self.serial = 0
-        self.ends: dict[str, _Entry] = {}  # running job -> the entry at which it ends
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
         self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
         # How many drains and outages of each node are under way.
@@ -141,7 +140,9 @@ class Run:
     def _will_go_on(self) -> bool:
         """Whether a job is still to come or to end, or nodes to come back, however many instants pass until then."""
         return (
-            self.arrivals.more or bool(self.ends) or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)
+            self.arrivals.more
+            or any(run.end is not None for run in self.truth.values())
+            or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)
         )
 
     def _only_services(self) -> bool:
@@ -154,7 +155,7 @@ class Run:
         """Whether an entry of the heap has been overtaken: the job left, or its end has moved."""
         _, kind, serial, what = entry
         if kind == END:
-            return self.ends.get(what.job.id) is not entry
+            return what.end is not entry
         if kind == LEAVE:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and not (self.sharing and self.sharing.is_current(what, serial))
@@ -170,7 +171,7 @@ class Run:
                 break
             heappop(heap)
             if kind == END:
-                if self.ends.get(what.job.id) is entry:
+                if what.end is entry:
                     self._end(what, now_ms)
                     decide = True
             elif self._is_dead(entry):
@@ -265,7 +266,7 @@ class Run:
                 raise PolicyError(decision.why)
 
     def _start(self, placement: Placement, now_ms: int) -> None:
-        job, slots, share, shared, _ = placement
+        job = placement[0]
         job_id = job.id
         run = self.cluster.running[job_id]
         if self.leaves:
@@ -279,25 +280,27 @@ class Run:
         if self.sharing is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
         else:
-            self.sharing.change(slots)
-        self.happened.append(new(Event, (now_ms, START, job, run.attempt, slots, share, NO_REASON, shared)))
+            self.sharing.change(run.slots)
+        start = (now_ms, START, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+        self.happened.append(new(Event, start))
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
         in_time = run.left_us_at(now_ms) <= 0
-        self.scheduler.ended(run.job.id, COMPLETED if in_time else TIMEOUT, now_ms)
+        job = run.job
+        self.scheduler.ended(job.id, COMPLETED if in_time else TIMEOUT, now_ms)
         self._left_its_gpus(run, now_ms)
         if self.work.left_ms:
-            self.work.forget(run.job.id)
+            self.work.forget(job.id)
         if in_time:
-            finish = (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+            finish = (now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
             self.happened.append(new(Event, finish))
             if self.dependencies.waited_for:
-                for job in self.dependencies.finished(run.job.id):
-                    self._queued(job, now_ms)
+                for held in self.dependencies.finished(job.id):
+                    self._queued(held, now_ms)
         else:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
-            self._never_finishes(run.job.id, now_ms)
+            self._never_finishes(job.id, now_ms)
 
     def _lose(self, outage: Outage, now_ms: int) -> None:
         node, drained = outage.node, outage.drain_ms > 0
@@ -393,14 +396,13 @@ class Run:
         limit_ms = run.job.time_limit_ms
         if limit_ms is not None:
             end_ms = min(end_ms, max(now_ms, run.start_ms + limit_ms))
-        ends, job_id = self.ends, run.job.id
-        if (noted := ends.get(job_id)) is not None:
+        if (noted := run.end) is not None:
             if noted[0] == end_ms:
                 return
-            del ends[job_id]
+            run.end = None
         if end_ms < FOREVER_MS:
             self.serial = serial = self.serial + 1
-            ends[job_id] = entry = (end_ms, END, serial, run)
+            run.end = entry = (end_ms, END, serial, run)
             heappush(self.heap, entry)
 
     def _next_outage(self) -> None:
@@ -475,7 +477,7 @@ class Run:
         if self.copies:
             run = self.copied.pop(job.id)
             run.advance(now_ms, run.speed_milli)
-        self.ends.pop(job.id, None)
+        run.end = None
         if self.sharing is not None and job.gpus:
             self.sharing.change(run.slots)
         return run

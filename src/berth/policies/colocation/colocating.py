@@ -22,7 +22,7 @@ from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Fore
 from berth.policies.colocation.kept import MOST_CANDIDATES, Kept
 from berth.policies.colocation.overtaking import Overtaking
 from berth.policies.colocation.queue_prefix import QueuePrefix
-from berth.policies.colocation.rooms import Room, all_have_room, has_room
+from berth.policies.colocation.rooms import LEAD_STEP_MS, Room, all_have_room, has_room, look_again_ms
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
 from berth.policies.sort_keys import as_queued
@@ -35,9 +35,6 @@ MARGIN = 8
 
 MOST_AT_ONCE = 512
 """GPUs that are forecast before the first of them starts a job: on many, what starts jobs need not wait for all."""
-LEAD_MS, LEAD_STEP_MS = 5_000, 500
-"""A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
-gradually may start while another ends."""
 
 
 class Scene(NamedTuple):
@@ -349,7 +346,7 @@ class Colocating:
             self.asks_again_ms = None
             picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue)).tolist()
             again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
-            for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
+            for at, pick, hold_ms in zip(group, picks, look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
         for number, (slot, tenants, window, _) in enumerate(offered):
             combination, hold_ms = chosen[number], next_ms[number]
@@ -494,14 +491,3 @@ class Colocating:
 def _lane(job: Job) -> Hashable:
     """What decides whether a job may share, but for its work; None of one that may not."""
     return (job.application, job.models) if job.gpus == 1 else None
-
-
-def _look_again_ms(forecasts: Forecasts) -> IntArray:
-    """(O,): after how long a GPU that declines is asked again, if no tenant ends until then. A tenant that has outlived
-    its forecast is due at every moment: beside it no GPU is asked more often than every `LEAD_STEP_MS`."""
-    due_ms, ends_ms = forecasts.next_ms, forecasts.ends_ms[:, 0]
-    first_ms = np.where(ends_ms > 0, ends_ms, due_ms[:, None] + LEAD_MS + 1).min(axis=1)
-    again_ms = np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
-    tenant = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
-    outlived = (tenant & (forecasts.left_us <= 1)).any(axis=1)
-    return np.where(outlived, np.maximum(again_ms, LEAD_STEP_MS), again_ms)

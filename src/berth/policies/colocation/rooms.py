@@ -12,14 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from sortedcontainers import SortedSet
 
+from berth.arrays import IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Running
 from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
+from berth.policies.colocation.forecast import Forecasts
 
-__all__ = ["MOST_ASKED_AGAIN", "Room", "Rooms", "all_have_room", "has_room"]
+__all__ = ["LEAD_STEP_MS", "MOST_ASKED_AGAIN", "Room", "Rooms", "all_have_room", "has_room", "look_again_ms"]
 
 MOST_ASKED_AGAIN = 64
 """GPUs that declined and are asked again at one decision only because other jobs are first in the queue, at most."""
+LEAD_MS, LEAD_STEP_MS = 5_000, 500
+"""A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
+gradually may start while another ends."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
@@ -253,3 +258,14 @@ def has_room(window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int)
     ]
     member = np.arange(count)[:, None] >> np.arange(len(window)) & 1  # (C, M)
     return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))
+
+
+def look_again_ms(forecasts: Forecasts) -> IntArray:
+    """(O,): after how long a GPU that declines is asked again, if no tenant ends until then. A tenant that has outlived
+    its forecast is due at every moment: beside it no GPU is asked more often than every `LEAD_STEP_MS`."""
+    due_ms, ends_ms = forecasts.next_ms, forecasts.ends_ms[:, 0]
+    first_ms = np.where(ends_ms > 0, ends_ms, due_ms[:, None] + LEAD_MS + 1).min(axis=1)
+    again_ms = np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
+    tenant = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
+    outlived = (tenant & (forecasts.left_us <= 1)).any(axis=1)
+    return np.where(outlived, np.maximum(again_ms, LEAD_STEP_MS), again_ms)
