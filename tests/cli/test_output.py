@@ -10,13 +10,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import duckdb
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from berth.cli import main
-from berth.cli.output import Form, console, printed
+from berth.cli.app import app
+from berth.cli.commands import application
+from berth.cli.output import Form, _refuse, console, printed
 from berth.errors import SettingError
 
 ROWS = [
@@ -51,10 +58,71 @@ def test_json_is_the_whole_answer_and_is_what_the_short_option_prints(
         assert printed(form, as_json, ROWS, answer)
         assert json.loads(capsys.readouterr().out) == answer
     assert not printed(Form.TABLE, False, ROWS)
+
+
+@pytest.mark.parametrize(
+    "words", [("--json", "--format", "csv"), ("--format", "csv", "--json"), ("--format=csv", "--json")]
+)
+def test_two_forms_are_refused_before_anything_runs(words: tuple[str, ...]) -> None:
+    refusal = r"^--json is short for --format json and does not go with --format csv$"
+    for command in (["trace", "describe", "nowhere.csv"], ["queue"]):
+        with pytest.raises(SettingError, match=refusal):
+            CliRunner().invoke(app, [*command, *words], catch_exceptions=False)
+
+
+def test_parquet_is_refused_on_a_terminal_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = typer.Context(click.Command("formats"))
+    context.params = {"form": Form.TABLE}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     with pytest.raises(
-        SettingError, match=r"^--json is short for --format json and does not go with --format csv$"
+        SettingError, match=r"^a Parquet file is not for a terminal; write it to a file: … > FILE\.parquet$"
     ):
-        printed(Form.CSV, True, ROWS)
+        _refuse(context, Form.PARQUET)
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+    """Each command's name with its options."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+    if path and not hasattr(command, "commands"):
+        yield " ".join(path), {option for each in command.params for option in each.opts}
+
+
+def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
+    """A command without --format prints sentences, a stream, or what it changed, and no table."""
+    found = dict(commands(typer.main.get_command(application())))
+    assert {name for name, options in found.items() if "--json" in options and "--format" not in options} == {
+        "job", "train", "run", "top", "history undo",
+        *(f"import {name.rpartition(' ')[2]}" for name in found if name.startswith("import ")),
+        *(f"partition {name}" for name in ("exec", "create", "watch", "resize")),
+        *("submit", "logs", "wait", "cancel", "hold", "release", "edit", "requeue", "why", "policy"),
+        *("drain", "undrain", "up", "down"),
+    }  # fmt: skip
+    assert not {name for name, options in found.items() if "--format" in options and "--json" not in options}
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ("trace formats", lambda told: told["formats"] + told["synthetic"] + told["public"]),
+        ("trace describe synthetic:demo?jobs=20", lambda told: [told]),
+        (
+            "experiment utilisation synthetic:demo?jobs=20 --seeds 1 --policies fifo+first-fit,fifo+best-fit",
+            lambda told: told["runs"],
+        ),
+    ],
+)
+def test_the_rows_of_a_table_are_those_of_its_json(words: str, rows: Any) -> None:
+    said = {
+        form: CliRunner().invoke(app, [*words.split(), "--format", form], catch_exceptions=False).stdout
+        for form in ("json", "csv")
+    }
+    listed, found = rows(json.loads(said["json"])), list(csv.DictReader(io.StringIO(said["csv"])))
+    assert len(found) == len(listed) > 0
+    for row, told in zip(found, listed, strict=True):
+        names = [name for name in told if isinstance(told[name], (str, int)) and name != "bad_rows"]
+        assert names
+        assert [row[name] for name in names] == [str(told[name]) for name in names]
 
 
 def test_a_table_goes_through_a_pipe_as_parquet_with_its_types(tmp_path: Path) -> None:

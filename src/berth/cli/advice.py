@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import AsJson, console
+from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Knowledge
 from berth.history.values.moments import moment_ms
 
@@ -62,6 +61,7 @@ def advise(
     knowledge: Knowledge = "oracle",
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Propose limits on jobs, GPUs and nodes, and jobs to share a GPU, by replaying the history under each.
 
@@ -86,8 +86,9 @@ def advise(
         with progress_bar("replaying what answers to it", long=True) as progress:
             settings, _ = respond(workload, advice, factors, policy, progress)
         write_limits(settings, apply_to_policy)
-    if as_json:
-        print(json.dumps(_answer(workload, advice, settings, factors), ensure_ascii=False, allow_nan=False))
+    answer = _answer(workload, advice, settings, factors)
+    rows = [{"proposal": "as things are", **answer["now"]}, *answer["proposals"]]
+    if printed(form, as_json, rows, answer):
         return
     _show(workload, advice)
     if settings is not None:

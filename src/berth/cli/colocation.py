@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from berth.cli.output import AsJson, Form, Format, printed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,9 +63,8 @@ def colocation(
             help="Write report.html and result.json to this folder, and keep finished runs to continue from.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Which waiting jobs to start together on one GPU: chapter V of the thesis.
 
@@ -94,7 +94,7 @@ def colocation(
     worlds = worlds_of(chosen, modes, kinds, gpus, arrivals)
     if len(modes) > 1 or len(kinds) > 1 or gpus != "1x1" or arrivals or DRAWN in chosen:
         own = None if policies is None else tuple(name.strip() for name in policies.split(","))
-        _matrix(worlds, own or OPPONENTS, range(first_seed, first_seed + seeds), jobs, out, as_json)
+        _matrix(worlds, own or OPPONENTS, range(first_seed, first_seed + seeds), jobs, out, as_json, form)
         return
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     what = f"{len(chosen)} × {len(names)} × {seeds} runs"
@@ -132,8 +132,9 @@ def colocation(
         if name in names and "seconds" in (figures := model_named(shipped_for(name, speeds)).figures)
     }
     answer = colocation_dict(result, looks, pair_maps, training_s)
+    table = form is Form.TABLE and not as_json
     written: list[Path] = []
-    if out is not None or not as_json:
+    if out is not None or table:
         from berth.experiments.colocation.chapters import colocation_answers, colocation_chapters
 
         answers = colocation_answers(result)
@@ -147,15 +148,14 @@ def colocation(
             written = write_chapters(
                 out, "Learned co-location on one GPU", what, gpu, chapters, answer, answers
             )
-        if not as_json:
+        if table:
             show_answers(answers)
             for chapter in chapters:
                 if chapter.rows:
                     show_chapter(chapter, ())
             for path in written:
                 print(f"wrote {path}")
-    if as_json:
-        print(json.dumps(answer, allow_nan=False))
+    printed(form, as_json, answer["summary"], answer)
 
 
 def _matrix(
@@ -165,6 +165,7 @@ def _matrix(
     processes: int,
     out: Path | None,
     as_json: bool,
+    form: Form,
 ) -> None:
     """Measure many worlds, and print or write what came of it."""
     from berth.cli.files import told_what_is_kept
@@ -191,8 +192,12 @@ def _matrix(
         written = write_chapters(
             out, "Co-location in many worlds", told, where, [chapter], answer, [str(answer["adds"])]
         )
-    if as_json:
-        print(json.dumps(answer, allow_nan=False))
+    rows = [
+        {name: value for name, value in world.items() if name != "policies"} | row
+        for world in answer["worlds"]
+        for row in world["policies"]
+    ]
+    if printed(form, as_json, rows, answer):
         return
     print(answer["adds"])
     show_chapter(chapter, ())

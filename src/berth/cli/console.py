@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.output import AsJson, Form, Format, printed
+
 app = typer.Typer(
     help="Show the live cluster, its history and 'what if' in a browser.", invoke_without_command=True
 )
@@ -135,10 +137,10 @@ def token(
 def audit(
     last: Annotated[int, typer.Option("--last", min=1, help="The last N lines.")] = 100,
     state: State = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Print who changed what through the console."""
-    import json
     from dataclasses import asdict
 
     from berth.console.audit import Audit
@@ -146,8 +148,7 @@ def audit(
     from berth.live.local.tables import printable
 
     lines = Audit(_state(state) / "audit.jsonl").last(last)
-    if as_json:
-        print(json.dumps([asdict(line) for line in lines]))
+    if printed(form, as_json, [asdict(line) for line in lines]):
         return
     for line in lines:
         why = f": {line.why}" if line.why else ""

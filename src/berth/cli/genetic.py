@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.output import AsJson, console
+from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Knowledge
 
 __all__ = ["optimality", "show_answers", "show_chapter", "utilisation", "write_chapters"]
@@ -43,6 +43,7 @@ def optimality(
     knowledge: Knowledge = "oracle",
     out: Out = None,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Compare each policy with the optimum on batches of jobs.
 
@@ -62,7 +63,8 @@ def optimality(
         found = measure_optimality(
             tasks, names, seed=seed, time_limit_s=limit_s, knowledge=knowledge, progress=progress
         )
-    answer = {"seed": None if batches else seed, "knowledge": knowledge} | optimality_dict(found)
+    measured = optimality_dict(found)
+    answer = {"seed": None if batches else seed, "knowledge": knowledge} | measured
     whole = [one for one in found if not one.interrupted]
     written: list[Path] = []
     if out is not None and whole:
@@ -85,9 +87,8 @@ def optimality(
 
         out.mkdir(parents=True, exist_ok=True)
         write_aside(out / "result.json", json.dumps(answer, allow_nan=False, indent=1) + "\n")
-    if as_json:
-        print(json.dumps(answer, allow_nan=False))
-    else:
+    rows = [{"policy": name} | figures for name, figures in measured["policies"].items()]
+    if not printed(form, as_json, rows, answer):
         _show_optimality(whole, written)
     if len(whole) < len(tasks):
         if found[-1].interrupted:
@@ -110,6 +111,7 @@ def utilisation(
     knowledge: Knowledge = "oracle",
     out: Out = None,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Measure GPU utilisation and completion time under more load than the cluster can hold.
 
@@ -138,7 +140,8 @@ def utilisation(
             knowledge=knowledge,
             progress=progress,
         )
-    answer = {"knowledge": knowledge} | utilisation_dict(outcomes)
+    measured = utilisation_dict(outcomes)
+    answer = {"knowledge": knowledge} | measured
     written: list[Path] = []
     if out is not None:
         from berth.experiments.genetic.chapters import utilisation_answers, utilisation_chapters
@@ -154,10 +157,8 @@ def utilisation(
             answer,
             utilisation_answers(outcomes),
         )
-    if as_json:
-        print(json.dumps(answer, allow_nan=False))
-        return
-    _show_utilisation(outcomes, written)
+    if not printed(form, as_json, measured["runs"], answer):
+        _show_utilisation(outcomes, written)
 
 
 def write_chapters(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from berth.cli.output import AsJson
+from berth.cli.output import AsJson, Form, Format, printed
 
 app = typer.Typer(
     help="How jobs on one GPU slow each other: judge a model by measurements, or fit one.",
@@ -46,6 +45,7 @@ def evaluate(
         str, typer.Option(metavar="NAME|FILE.json", help="time-sliced, mps, mig, none, or a fitted one.")
     ] = "mps",
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Compare predicted speeds with those of measured pairs: the mean absolute error."""
     from berth.interference import make_speeds, mode_of
@@ -54,8 +54,8 @@ def evaluate(
 
     speeds = make_speeds(model)
     found = judge(speeds, read_measurements(alone, pairs))
-    if as_json:
-        print(json.dumps({"mae": round(found.mae, 6), "pairs": found.pairs, "mode": mode_of(speeds)}))
+    answer = {"mae": round(found.mae, 6), "pairs": found.pairs, "mode": mode_of(speeds)}
+    if printed(form, as_json, [answer], answer):
         return
     print(f"mean absolute error {found.mae:.4f} of the speed alone, over {found.pairs:,} pairs")
 
@@ -72,6 +72,7 @@ def fit(
         typer.Option(help="How the GPU was shared when the pairs were measured: mps or time-sliced."),
     ] = "mps",
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Fit a model to your own measurements, and judge it on held-out pairs."""
     from berth.cli.files import write_aside
@@ -98,9 +99,10 @@ def fit(
     mae = sum(one.mae * one.pairs for one in unseen) / len(measured)
     model = fitted(measured, seed, mode)
     write_aside(out, model.to_json())
-    if as_json:
-        answer = {"mae": round(mae, 6), "pairs": len(measured), "mode": mode, "use_milli": model.use_milli}
-        print(json.dumps(answer | {"model": str(out)}))
+    answer = {
+        "mae": round(mae, 6), "pairs": len(measured), "mode": mode, "use_milli": model.use_milli, "model": str(out),
+    }  # fmt: skip
+    if printed(form, as_json, [answer], answer):
         return
     print(
         f"mean absolute error {mae:.4f} on unseen pairs, over {len(measured):,}; under {mode} a GPU that is busy all of"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -16,12 +15,12 @@ import typer
 
 from berth.cli import kubernetes_node
 from berth.cli.kubernetes_options import Compat
-from berth.cli.output import AsJson
+from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.errors import KubernetesError
 
 if TYPE_CHECKING:
     from berth.live.kubernetes.client import Api
-    from berth.live.kubernetes.viewing import Snapshot
+    from berth.live.kubernetes.viewing import GpuUse, Snapshot, Waits
 
 __all__ = ["app"]
 
@@ -137,6 +136,7 @@ def extender(
 @app.command()
 def status(
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
     kubeconfig: Kubeconfig = None,
@@ -144,10 +144,8 @@ def status(
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
     seen = _look(scheduler_name, compat, kubeconfig, context)
-    if as_json:
-        print(json.dumps(asdict(seen), indent=1))
-        return
-    _print(seen)
+    if not printed(form, as_json, _rows(seen.gpus, seen.waits), asdict(seen)):
+        console().print(_table(seen))
 
 
 @app.command()
@@ -160,19 +158,18 @@ def top(
     context: Context = None,
 ) -> None:
     """Show what `status` shows, refreshed until Ctrl-C."""
-    from rich.console import Console
     from rich.live import Live
 
     from berth.live.kubernetes.entries import Settings
     from berth.live.kubernetes.viewing import look
 
     if once:
-        _print(_look(scheduler_name, compat, kubeconfig, context))
+        console().print(_table(_look(scheduler_name, compat, kubeconfig, context)))
         return
 
     async def run(api: Api) -> None:
         settings = Settings(scheduler_name=scheduler_name, compat=compat)
-        with Live(console=Console(), auto_refresh=False) as live:
+        with Live(console=console(), auto_refresh=False) as live:
             while True:
                 live.update(_table(await look(api, settings)), refresh=True)
                 await asyncio.sleep(max(0.1, every_s))
@@ -184,6 +181,7 @@ def top(
 def why(
     pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME, or NAMESPACE/NAME.")],
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
     kubeconfig: Kubeconfig = None,
@@ -198,12 +196,8 @@ def why(
         raise KubernetesError(
             f"pod '{name}' neither waits for scheduler '{scheduler_name}' nor holds a GPU; see berth k8s status"
         )
-    if as_json:
-        print(
-            json.dumps(
-                {"waits": [asdict(each) for each in waits], "on": [asdict(gpu) for gpu in on]}, indent=1
-            )
-        )
+    answer = {"waits": [asdict(each) for each in waits], "on": [asdict(gpu) for gpu in on]}
+    if printed(form, as_json, _rows(on, waits), answer):
         return
     for each in waits:
         print(f"{each.name} has waited for {each.since_s:.0f} s: {each.why}")
@@ -332,19 +326,23 @@ def _log() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
 
 
-def _print(seen: Snapshot) -> None:
-    from rich.console import Console
-
-    Console(width=None).print(_table(seen))
+def _rows(gpus: Sequence[GpuUse], waits: Sequence[Waits]) -> list[dict[str, object]]:
+    """GPUs and pods that wait below one another, told apart by `kind`."""
+    return [
+        *({"kind": "gpu", **asdict(gpu)} for gpu in gpus),
+        *({"kind": "waiting pod", **asdict(each)} for each in waits),
+    ]
 
 
 def _table(seen: Snapshot) -> Any:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
 
     gpus = Table(
-        "node", "GPU", "model", "compute", "memory", "pods", title=f"{seen.nodes} nodes, {seen.running} pods"
-    )
+        "node", "GPU", "model", "compute", "memory", "pods",
+        box=SIMPLE_HEAD, pad_edge=False, title=f"{seen.nodes} nodes, {seen.running} pods", title_justify="left",
+    )  # fmt: skip
     for gpu in seen.gpus:
         memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
         whose = "claims" if gpu.for_claims else "others"
@@ -357,7 +355,7 @@ def _table(seen: Snapshot) -> Any:
             memory,
             ", ".join([*gpu.holders, *others]),
         )
-    waits = Table("waits", "for", "why")
+    waits = Table("waits", "for", "why", box=SIMPLE_HEAD, pad_edge=False)
     for each in seen.waits[:50]:
         waits.add_row(each.name, f"{each.since_s:.0f} s", each.why)
     return Group(gpus, waits) if seen.waits else gpus

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.live.local.words import COMMANDS, Command
+from berth.cli.output import AsJson, Form, Format, printed
+from berth.live.local.words import COMMANDS, FORMAT, JSON, Command
 
 __all__ = ["add_commands", "top"]
 
@@ -47,8 +48,12 @@ def _shown(command: Command) -> Callable[..., None]:
     """A function with the command's flags as parameters, which Typer reads."""
 
     def run(**values: Any) -> None:
-        from berth.live.local.client import main
+        from berth.live.local.client import main, rows
 
+        form = values.get("form", Form.TABLE)
+        if form in (Form.CSV, Form.PARQUET):
+            printed(form, False, rows(sys.argv[1:]))
+            return
         raise typer.Exit(main(sys.argv[1:]) or 0)
 
     parameters = []
@@ -58,6 +63,12 @@ def _shown(command: Command) -> Callable[..., None]:
         kind = Annotated[list[str] | None, shown] if optional else Annotated[list[str], shown]
         parameters.append(_parameter("operands", kind, None if optional else inspect.Parameter.empty))
     for flag in command.flags:
+        if flag is JSON:
+            parameters.append(_parameter("as_json", AsJson, False))
+            continue
+        if flag is FORMAT:
+            parameters.append(_parameter("form", Format, Form.TABLE))
+            continue
         names = [flag.name, *filter(None, [flag.short])]
         if flag.metavar:
             option = typer.Option(*names, metavar=flag.metavar, help=flag.help)

@@ -35,11 +35,27 @@ class Form(StrEnum):
     JSON = "json"
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
+def _refuse(context: typer.Context, value: Form | bool) -> Form | bool:
+    """Refuse before the work two forms that contradict each other, and Parquet on a terminal."""
+    form = value if isinstance(value, Form) else Form(context.params.get("form") or Form.TABLE)
+    as_json = value is True or context.params.get("as_json", False)
+    if as_json and form not in (Form.TABLE, Form.JSON):
+        raise SettingError(f"--json is short for --format json and does not go with --format {form.value}")
+    if form is Form.PARQUET and sys.stdout.isatty():
+        raise SettingError("a Parquet file is not for a terminal; write it to a file: … > FILE.parquet")
+    return value
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", callback=_refuse, help="Print JSON on standard output, and nothing else."),
+]
 Format = Annotated[
     Form,
     typer.Option(
-        "--format", help="Print a table, or its rows as CSV, Parquet or JSON; --json is short for the last."
+        "--format",
+        callback=_refuse,
+        help="Print a table, or its rows as CSV, Parquet or JSON; --json is short for the last.",
     ),
 ]
 
@@ -49,10 +65,8 @@ def printed(
 ) -> bool:
     """Print rows as they are asked for; False if that is a table, which the command draws.
 
-    JSON is the whole `answer`, by default the rows. SettingError if two forms are asked for, or Parquet on a terminal.
+    JSON is the whole `answer`, by default the rows.
     """
-    if as_json and form not in (Form.TABLE, Form.JSON):
-        raise SettingError(f"--json is short for --format json and does not go with --format {form.value}")
     if form is Form.CSV:
         _print_csv(rows)
     elif form is Form.PARQUET:
@@ -100,8 +114,6 @@ def _print_csv(rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _print_parquet(rows: Sequence[Mapping[str, object]]) -> None:
-    if sys.stdout.isatty():
-        raise SettingError("a Parquet file is not for a terminal; write it to a file: … > FILE.parquet")
     names = _columns(rows)
     if not names:
         raise SettingError("there is no row, and so no column to make a Parquet file of")

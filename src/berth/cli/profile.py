@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -85,27 +84,32 @@ def show(
     ] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Show an application's use of its GPU over its run: a summary, or a plot if OUT is given.
 
     `berth profile export` writes every row.
     """
-    profile = _found(application, history)
+    profile, table = _found(application, history), form is Form.TABLE and not as_json
     if out is not None:
         from berth.plots.profiles import profile_figure
         from berth.report.image import write_image
 
         write_image(profile_figure(profile), out)
-        print(f"wrote {out}", file=sys.stderr if as_json else sys.stdout)
-    if as_json or out is None:
+        print(f"wrote {out}", file=sys.stdout if table else sys.stderr)
+    if not table or out is None:
         from berth.profiles import series
         from berth.profiles.series import COLUMNS
 
         shown = series(profile, profile.hardware)
-        if as_json:
-            columns = dict(zip(COLUMNS, shown.usage.T.tolist(), strict=True))
-            print(json.dumps({"application": application, "interval_ms": shown.interval_ms, **columns}))
-        else:
+        usage = shown.usage.tolist()
+        answer = {"application": application, "interval_ms": shown.interval_ms}
+        rows = [
+            {**answer, "at_ms": at * shown.interval_ms, **dict(zip(COLUMNS, row, strict=True))}
+            for at, row in enumerate(usage)
+        ]
+        columns = dict(zip(COLUMNS, map(list, zip(*usage, strict=True)), strict=True))
+        if not printed(form, as_json, rows, {**answer, **columns}):
             _summarise(profile, shown)
 
 

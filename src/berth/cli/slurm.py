@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.output import AsJson
+from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 
 app = typer.Typer(
@@ -213,13 +213,12 @@ def _status(state: Path) -> dict[str, object]:
 
 
 @app.command()
-def status(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show whether berth runs beside Slurm, and what it last saw."""
     import time
 
     told = _status(state)
-    if as_json:
-        print(json.dumps(told))
+    if printed(form, as_json, [told], told):
         return
     age_s = time.time() - int(str(told["at_ms"])) / 1000
     print(f"mode       {told['mode']}, policy {told['policy']}")
@@ -260,6 +259,7 @@ def why(
     job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, or 12_3.")],
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Explain why a job waits: Slurm's reason beside berth's."""
     from berth.live.slurm.controller import Controller
@@ -275,8 +275,7 @@ def why(
     slurm = found[0]
     ours = dict(told["why"]).get(job, "") or _given_up(state, job)  # type: ignore[call-overload]
     answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
-    if as_json:
-        print(json.dumps(answer, ensure_ascii=False))
+    if printed(form, as_json, [answer], answer):
         return
     print(f"job {job}: {slurm.state}")
     print(
@@ -297,6 +296,7 @@ def check(
         Path | None, typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket.")
     ] = None,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Check Slurm's configuration and print the line that fixes each fault; exit 1 if berth cannot place."""
     from dataclasses import asdict
@@ -308,12 +308,11 @@ def check(
 
     cards = Cards(_cards(card))
     found = faults(read_site(Controller(), _names(partitions), state, rest, _names(qos)), cards)
-    if as_json:
-        print(json.dumps([asdict(fault) for fault in found], ensure_ascii=False))
-    for fault in found if not as_json else ():
-        print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
-    if not found and not as_json:
-        print("nothing is in berth's way")
+    if not printed(form, as_json, [asdict(fault) for fault in found]):
+        for fault in found:
+            print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
+        if not found:
+            print("nothing is in berth's way")
     raise typer.Exit(int(any(fault.stops for fault in found)))
 
 
@@ -407,6 +406,7 @@ def compare(
         ),
     ] = None,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Compare waits under berth's decisions with Slurm's, and check them against the accounting."""
     from dataclasses import asdict
@@ -427,8 +427,7 @@ def compare(
         answer["ends_agree"] = bool(both) and all(
             abs(record.end_ms - (each.end_ms or 0)) < 2000 for record, each in both
         )
-    if as_json:
-        print(json.dumps(answer))
+    if printed(form, as_json, [answer], answer):
         return
     print(f"{'':22}{'Slurm':>12}{'berth':>12}")
     for name in ("mean", "median"):

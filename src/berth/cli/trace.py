@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from berth.cli.output import AsJson, console
+from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Columns, Reader
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ def describe(
     reader: Reader = "",
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Summarise a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
     from berth.traces import read_trace
@@ -52,8 +52,8 @@ def describe(
     source = read_trace(trace, columns=columns, reader=reader)
     bad: list[TraceError] = []
     description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
-    if as_json:
-        typer.echo(json.dumps(_as_json(source, description, bad), indent=2))
+    told = {"path": source.path, "format": source.format, **asdict(description)}
+    if printed(form, as_json, [{**told, "bad_rows": len(bad)}], {**told, "bad_rows": _problems(bad)}):
         return
     _print_description(source, description)
     _list_problems(bad)
@@ -74,6 +74,7 @@ def convert(
         typer.Option(metavar="NODES", help="Write the trace's cluster to this file, as CSV."),
     ] = None,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Write a trace as berth's own table of jobs, which `berth simulate` reads fastest and exactly."""
     from berth.errors import ClusterError
@@ -87,10 +88,8 @@ def convert(
     write(counted, out)
     if nodes is not None and source.nodes is not None:
         write_nodes(source.nodes, nodes)
-    if as_json:
-        typer.echo(
-            json.dumps({"out": str(out), "jobs": counted.number, "bad_rows": _problems(bad)}, indent=2)
-        )
+    told = {"out": str(out), "jobs": counted.number}
+    if printed(form, as_json, [{**told, "bad_rows": len(bad)}], {**told, "bad_rows": _problems(bad)}):
         return
     typer.echo(f"{counted.number} jobs written to {out}")
     _list_problems(bad)
@@ -104,6 +103,7 @@ def fetch(
     ] = None,
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only files with this in their name.")] = "",
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Download a public trace from its publisher; resumes, and verifies the download."""
     from berth.errors import FetchError
@@ -116,7 +116,7 @@ def fetch(
     if not files:
         there = ", ".join(file.name for file in trace.files)
         raise FetchError(f"'{name}' has no file with '{only}' in its name; there are {there}")
-    if not as_json:
+    if form is Form.TABLE and not as_json:
         typer.echo(f"{trace.name}: {trace.summary}\nfrom {trace.publisher}")
         typer.echo(f"licence: {trace.licence}\ncite: {trace.cite}")
     paths = []
@@ -130,8 +130,8 @@ def fetch(
             path = fetch_file(file, folder, progress=advance)
             bars.update(bar, completed=path.stat().st_size, total=path.stat().st_size)
             paths.append(str(path))
-    if as_json:
-        typer.echo(json.dumps({"name": trace.name, "licence": trace.licence, "files": paths}, indent=2))
+    told = {"name": trace.name, "licence": trace.licence}
+    if printed(form, as_json, [{**told, "file": path} for path in paths], {**told, "files": paths}):
         return
     typer.echo(f"{len(paths)} files in {folder}")
     if not trace.readable:
@@ -139,30 +139,25 @@ def fetch(
 
 
 @app.command()
-def formats(as_json: AsJson = False) -> None:
+def formats(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """List the formats that are recognised, the synthetic workloads and the public traces."""
     from berth.traces.catalogue import PUBLIC_TRACES
     from berth.traces.formats import FORMATS
     from berth.traces.synthetic import WORKLOADS, defaults_of
 
-    if as_json:
-        known: dict[str, Any] = {
-            "formats": [
-                {"name": f.name, "summary": f.summary, "header": list(f.header), "more": list(f.more)}
-                for f in FORMATS.values()
-            ],
-            "synthetic": [{"name": name, "settings": defaults_of(name)} for name in WORKLOADS],
-            "public": [
-                {
-                    "name": t.name,
-                    "summary": t.summary,
-                    "licence": t.licence,
-                    "files": [f.name for f in t.files],
-                }
-                for t in PUBLIC_TRACES.values()
-            ],
-        }
-        typer.echo(json.dumps(known, indent=2))
+    known: dict[str, list[dict[str, Any]]] = {
+        "formats": [
+            {"name": f.name, "summary": f.summary, "header": list(f.header), "more": list(f.more)}
+            for f in FORMATS.values()
+        ],
+        "synthetic": [{"name": name, "settings": defaults_of(name)} for name in WORKLOADS],
+        "public": [
+            {"name": t.name, "summary": t.summary, "licence": t.licence, "files": [f.name for f in t.files]}
+            for t in PUBLIC_TRACES.values()
+        ],
+    }
+    rows = [{"kind": kind, **row} for kind, listed in known.items() for row in listed]
+    if printed(form, as_json, rows, known):
         return
     for entry in FORMATS.values():
         typer.echo(f"{entry.name}: {entry.summary}\n    {', '.join(entry.header)}")
@@ -186,10 +181,6 @@ class _Counted:
         for job in self._jobs:
             self.number += 1
             yield job
-
-
-def _as_json(source: Trace, description: Description, bad: list[TraceError]) -> dict[str, object]:
-    return {"path": source.path, "format": source.format, **asdict(description), "bad_rows": _problems(bad)}
 
 
 def _problems(bad: list[TraceError]) -> list[dict[str, object]]:

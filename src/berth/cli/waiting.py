@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -55,6 +54,7 @@ def evaluate(
     ] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Train on the first four fifths by time, and judge the answers on the last fifth."""
     from berth.waiting import evaluate as judge
@@ -62,8 +62,7 @@ def evaluate(
     found = judge(questions_of(file, history))
     if file is None:
         found.save(history / EVALUATION_NAME)  # the report shows it
-    if as_json:
-        print(json.dumps(found.to_dict()))
+    if printed(form, as_json, [found.to_dict()], found.to_dict()):
         return
     print(
         f"trained on {found.trained:,}, tested on {found.tested:,}\n"
@@ -112,6 +111,7 @@ def request(
     history: HistoryFolder = Path("history"),
     pseudonymise: Key = None,
     as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Predict the wait of a job submitted now, with a median, an 80 % interval and its causes.
 
@@ -154,8 +154,8 @@ def request(
     values, offset = values_now(history, model, [*jobs, asked], now_ms)
     answer = model.answer(values[-1], offset)
     warnings = [*warnings, *model.doubts]
-    if as_json:
-        print(json.dumps({**_numbers(answer), "warnings": warnings}, ensure_ascii=False))
+    told = {**_numbers(answer), "warnings": warnings}
+    if printed(form, as_json, [told], told):
         return
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)

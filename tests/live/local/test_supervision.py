@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 import socket
 from pathlib import Path
@@ -233,6 +234,11 @@ def test_why_of_an_array_explains_what_is_alike_once(shared: World) -> None:
     assert head.split() == ["ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE", "OR", "WHY"]
     assert [row.split()[0] for row in rows] == [f"{room}_1", f"{room}_2", f"{array}_1"]
     assert (rows[0].split()[-2], rows[2].endswith("waits for room")) == ("GPU", True)
+    listed = json.loads(berth(shared, "queue", "--format", "json").stdout)["jobs"]
+    cells = list(csv.DictReader(berth(shared, "queue", "--format", "csv").stdout.splitlines()))
+    assert [(row["id"], row["state"]) for row in cells] == [(job["id"], job["state"]) for job in listed]
+    cards = list(csv.DictReader(berth(shared, "status", "--format", "csv").stdout.splitlines()))
+    assert [row["index"] for row in cards] == ["0", "1"]
     told = shared.ask("why", id=array)["jobs"]
     assert [job["like"] for job in told] == ["", *[f"{array}_1"] * 39]
     said = berth(shared, "why", array).stdout

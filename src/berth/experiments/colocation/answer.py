@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def weight_of(policy: str) -> int:
 
 def colocation_dict(
     result: Colocation, looks: Sequence[Disagreement], pairs: Sequence[Pair], training_s: Mapping[str, float]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """What `berth experiment colocation --json` prints."""
     summary = [
         {

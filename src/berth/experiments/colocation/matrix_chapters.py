@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def sentence(found: Sequence[Added], subject: str, policy: str) -> str:
     return f"{told}; {', '.join(parts)}."
 
 
-def matrix_dict(matrix: Matrix) -> dict[str, object]:
+def matrix_dict(matrix: Matrix) -> dict[str, Any]:
     """What `--json` prints of it."""
     found, (adds, network_adds) = added(matrix), sentences(matrix)
     return {

@@ -216,7 +216,7 @@ def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) ->
 def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
     """What each policy leaves of the optimum."""
     policies = [gap.policy for gap in found[0].gaps]
-    answer: dict[str, dict[str, float]] = optimality_dict(found)["policies"]  # type: ignore[assignment]
+    answer: dict[str, dict[str, float]] = optimality_dict(found)["policies"]
     proven = sum(one.proven for one in found)
     pooled = [100 * (one.pooled_paper_milli / one.bound_milli - 1) for one in found if one.bound_milli > 0]
     return Chapter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -219,7 +219,7 @@ def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress
     )  # fmt: skip
 
 
-def optimality_dict(found: Sequence[Optimality]) -> dict[str, object]:
+def optimality_dict(found: Sequence[Optimality]) -> dict[str, Any]:
     """What `berth experiment optimality --json` prints; an interrupted batch is in no policy's figures."""
     whole = [one for one in found if not one.interrupted]
     names = [gap.policy for gap in whole[0].gaps] if whole else []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +182,7 @@ def margins(outcomes: Sequence[Outcome], case: str) -> list[Margin]:
     return found
 
 
-def utilisation_dict(outcomes: Sequence[Outcome]) -> dict[str, object]:
+def utilisation_dict(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """What `berth experiment utilisation --json` prints."""
     cases = list(dict.fromkeys(one.case for one in outcomes))
     return {

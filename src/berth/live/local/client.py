@@ -12,7 +12,7 @@ from berth.errors import LiveError
 from berth.live.local.places import find_socket
 from berth.live.local.words import COMMANDS, Parsed, parse
 
-__all__ = ["is_ours", "main", "top_json"]
+__all__ = ["is_ours", "main", "rows", "top_json"]
 
 UP_S = 20.0
 MOST_NAMED = 10
@@ -35,12 +35,31 @@ def is_ours(words: list[str]) -> bool:
 
 
 def main(words: list[str]) -> int | None:
-    """Run a command; its exit status, or None where the history is to answer (`berth job`)."""
+    """Run a command; its exit status, or None if another part of berth answers.
+
+    That is the history (`berth job`), or `berth.cli.local`, which prints rows as CSV and Parquet.
+    """
     name = words[0]
     if name == "job":
         return _job(words[1:])
     values, operands = parse(COMMANDS[name], words[1:])
+    form = values.pop("format", "table")
+    if form == "json":
+        values["json"] = True
+    elif form != "table":
+        return None
     return int(_DO[name](values, operands) or 0)
+
+
+def rows(words: list[str]) -> list[Message]:
+    """What `berth queue` or `berth status` lists: jobs, or GPUs."""
+    name = words[0]
+    values, operands = parse(COMMANDS[name], words[1:])
+    if name == "queue":
+        return _jobs_of(_listing(values, operands, text=False))
+    gpus = _ask({"do": "status"})["gpus"]
+    assert isinstance(gpus, list)
+    return gpus
 
 
 def _ask(message: Message) -> Message:
@@ -68,24 +87,34 @@ def _submit(values: Parsed, operands: list[str]) -> int:
 # Looking
 
 
-def _queue(values: Parsed, operands: list[str]) -> int:
-    message: Message = {"do": "queue", "ids": operands, "ended": bool(values.get("ended"))}
+def _jobs_of(answer: Message) -> list[Message]:
+    """The jobs of a listing, each with its columns."""
+    listed, columns = answer["rows"], answer["columns"]
+    assert isinstance(listed, list)
+    assert isinstance(columns, list)
+    return [dict(zip(columns, row, strict=True)) for row in listed]
+
+
+def _listing(values: Parsed, operands: list[str], *, text: bool) -> Message:
+    """The broker's list of jobs, as text or as rows; what keeps all from starting goes to standard error."""
+    message: Message = {"do": "queue", "ids": operands, "ended": bool(values.get("ended")), "text": text}
     if "user" in values:
         message["user"] = values["user"]
     if "state" in values:
         message["states"] = str(values["state"]).split(",")
     if "limit" in values:
         message["limit"] = _whole(values, "limit")
-    message["text"] = not values.get("json")
     answer = _ask(message)
-    if values.get("json"):
-        rows, columns = answer["rows"], answer["columns"]
-        assert isinstance(rows, list)
-        assert isinstance(columns, list)
-        _print_json({"jobs": [dict(zip(columns, row, strict=True)) for row in rows], "note": answer["note"]})
-        return 0
-    if answer["note"]:
+    if answer["note"] and not values.get("json"):
         print(f"berth: {answer['note']}", file=sys.stderr)
+    return answer
+
+
+def _queue(values: Parsed, operands: list[str]) -> int:
+    answer = _listing(values, operands, text=not values.get("json"))
+    if values.get("json"):
+        _print_json({"jobs": _jobs_of(answer), "note": answer["note"]})
+        return 0
     sys.stdout.write(str(answer["text"]))
     return 0
 
@@ -104,13 +133,8 @@ def _status(values: Parsed, operands: list[str]) -> int:
 def top_json() -> None:
     """Print what `berth top` shows, once."""
     status, queue = _ask({"do": "status"}), _ask({"do": "queue"})
-    rows, columns = queue["rows"], queue["columns"]
-    assert isinstance(rows, list)
-    assert isinstance(columns, list)
     told = {name: status[name] for name in ("policy", "deciding", "brain", "trouble", "gpus")}
-    _print_json(
-        {**told, "jobs": [dict(zip(columns, row, strict=True)) for row in rows], "note": queue["note"]}
-    )
+    _print_json({**told, "jobs": _jobs_of(queue), "note": queue["note"]})
 
 
 def _job(words: list[str]) -> int | None:
@@ -208,11 +232,7 @@ def _say_what_is_waited_for() -> None:
     """Name the jobs that `wait --all` waits for, and why those that wait do."""
     from berth.live.local.tables import printable
 
-    answer = _ask({"do": "queue", "mine": True})
-    rows, columns = answer["rows"], answer["columns"]
-    assert isinstance(rows, list)
-    assert isinstance(columns, list)
-    jobs = [dict(zip(columns, row, strict=True)) for row in rows]
+    jobs = _jobs_of(_ask({"do": "queue", "mine": True}))
     if jobs:
         told = [f"{job['id']} ({job['reason'] or job['state']})" for job in jobs[:MOST_NAMED]]
         more = f" and {len(jobs) - MOST_NAMED:,} more" if len(jobs) > MOST_NAMED else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from berth.errors import LiveError
 
-__all__ = ["COMMANDS", "SUBMIT", "Command", "Flag", "Parsed", "parse"]
+__all__ = ["COMMANDS", "FORMAT", "JSON", "SUBMIT", "Command", "Flag", "Parsed", "parse"]
 
 
 class Flag:
@@ -52,6 +52,10 @@ class Command:
 Parsed = dict[str, "str | bool | list[str]"]
 
 JSON = Flag("--json", "", "Print JSON on standard output, and nothing else.")
+FORMAT = Flag(
+    "--format", "table|csv|parquet|json",
+    "Print a table, or its rows as CSV, Parquet or JSON; --json is short for the last.",
+)  # fmt: skip
 ALL_USERS = Flag("--all-users", "", "Of all users; by default your own.")
 
 SUBMIT = (
@@ -124,7 +128,7 @@ COMMANDS = {
             Flag("--state", "LIST", "Only jobs in these states, such as waiting,running."),
             Flag("--ended", "", "Also list jobs that ended recently."),
             Flag("--limit", "N", "At most N jobs."),
-            JSON,
+            JSON, FORMAT,
         )),
         Command("logs", "Print a job's output.", "ID", (
             Flag("--follow", "", "Follow the output until the job ends.", short="-f"),
@@ -170,7 +174,7 @@ COMMANDS = {
         Command("down", "Stop the queue; running jobs continue, and the next `berth up` finds them.", "", (
             Flag("--cancel", "", "End all running jobs first."), JSON,
         )),
-        Command("status", "Show whether the queue is up, its policy, and what the GPUs hold.", "", (JSON,)),
+        Command("status", "Show whether the queue is up, its policy, and what the GPUs hold.", "", (JSON, FORMAT)),
     )
 }  # fmt: skip
 
