@@ -10,6 +10,8 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
+from berth.console.texts import Texts, composed_pairs, filled, told
+from berth.console.words import span
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served
@@ -141,6 +143,27 @@ def test_ranges_by_keyboard_pick_jobs_and_stand_in_the_address(
     assert page.text_content("#jobs-caption") == "28 attempts, page 1 of 2"
     page.click("#range-none")
     page.wait_for_selector("#jobs", state="hidden")
+    page.context.close()
+
+
+def test_scripts_write_times_and_counts_as_the_server_does(
+    browser: Browser, world: World, address: str
+) -> None:
+    page = opened(browser, world, address, "/queue")
+    seconds = [0, 1, 59.4, 119, 120, 3600, 7199, 7200, 172_799, 172_800, 10_000_000]
+    assert page.evaluate("(all) => all.map(berth.span)", seconds) == [
+        span(each, Texts("en")) for each in seconds
+    ]
+    text = "{n:# job waits|# jobs wait} of {all}"
+    counts = [0, 1, 2, 1234, 1.5]
+    assert page.evaluate(
+        "([text, all]) => all.map((n) => berth.say(text, { n, all: 9 }))", [text, counts]
+    ) == [filled(text, n=each, all=9) for each in counts]
+    pairs = composed_pairs("ko")
+    said = ["process 4711 (a.b)", "the node is DOWN*", "(x) $& {y}"]
+    assert page.evaluate("([pairs, said]) => said.map((each) => berth.told(each, pairs))", [pairs, said]) == [
+        told(each, "ko") for each in said
+    ]
     page.context.close()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from berth.cli.app import app
@@ -144,6 +147,26 @@ def test_a_body_that_no_log_can_hold_is_refused_in_words(
     untyped = olga.post("/api/v1/actions", content=content)
     assert "the body is not sent as JSON; send the header Content-Type" in untyped.json()["detail"]
     assert (lines(world), source.done) == ([], [])
+
+
+def test_two_operators_on_one_gpu_are_both_in_the_log_in_the_order_of_what_was_done(
+    world: World, source: ValuesSource
+) -> None:
+    operators = [world.program(name, Role.OPERATOR) for name in ("olga", "oscar")]
+    wanted = [(client, action) for action in ("drain", "undrain") for client in operators] * 3
+
+    def change(which: tuple[TestClient, str]) -> int:
+        client, action = which
+        body = {"source": "local", "action": action, "id": "node0000:0"}
+        return client.post("/api/v1/actions", json=body).status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(change, wanted)) == [200] * 12
+    told = operators[0].get("/api/v1/actions").json()
+    results = Counter((line["user"], line["action"], line["result"]) for line in told)
+    assert set(results.values()) == {3}
+    assert len(results) == 8
+    assert len(source.done) == 12
 
 
 def test_a_wrong_number_in_a_pages_address_is_refused_by_a_page(world: World) -> None:

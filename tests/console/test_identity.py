@@ -111,6 +111,12 @@ def test_the_header_of_a_trusted_proxy_names_the_user(world: World) -> None:
     assert client.get("/who", headers={"X-Forwarded-User": "bob"}).json() == ["bob", "user", "proxy"]
 
 
+def test_two_headers_of_a_trusted_proxy_name_nobody(world: World) -> None:
+    client = world.stranger("10.0.0.9")
+    answer = client.get("/who", headers=[("X-Forwarded-User", "olga"), ("X-Forwarded-User", "bob")])
+    assert (answer.status_code, "2 headers X-Forwarded-User came" in answer.json()["detail"]) == (401, True)
+
+
 def test_the_header_of_anybody_else_is_forged(world: World) -> None:
     answer = world.stranger("10.0.0.8").get("/who", headers={"X-Forwarded-User": "olga"})
     assert answer.status_code == 401
@@ -159,3 +165,6 @@ def test_a_long_body_is_refused_before_it_is_read(world: World) -> None:
     for path in ("/login", "/change", "/api/v1/actions"):
         assert client.post(path, content=b"x" * (MOST_BODY + 1)).status_code == 413
         assert client.post(path, content=iter([b"x"])).status_code == 411
+        for length in ("many", "-5", "٣"):
+            answer = client.post(path, content=b"x", headers={"Content-Length": length.encode()})
+            assert (answer.status_code, "expected a whole number" in answer.json()["detail"]) == (400, True)

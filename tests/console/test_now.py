@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,29 @@ def test_hostile_names_are_text(tmp_path: Path, address: str) -> None:
     assert answer.status_code == 200
     assert "<img" not in answer.text
     assert HOSTILE.split()[0].replace("<", "&lt;") in answer.text
+
+
+@pytest.mark.parametrize("at_ms", [0, -(10**15), 10**18])
+def test_a_clock_that_jumps_breaks_no_page(tmp_path: Path, at_ms: int) -> None:
+    client = World(tmp_path, sources=[ValuesSource(look_of(gpus=4, waiting=3, at_ms=at_ms))]).browser("ann")
+    assert [client.get(path).status_code for path in ("/now", "/queue", "/job/1", "/job/100000")] == [200] * 4
+
+
+def test_one_of_a_kind_is_singular(tmp_path: Path) -> None:
+    look = look_of(gpus=1, waiting=1)
+    client = World(tmp_path, sources=[ValuesSource(look)]).browser("ann")
+    assert "1 of 1 GPU held" in client.get("/now").text
+    assert "1 job waits, 1 runs" in client.get("/queue").text
+    assert "1 of them matches the filters." in client.get("/queue?state=waiting").text
+
+
+def test_reasons_and_times_are_korean_on_korean_pages(world: World) -> None:
+    client = world.browser("ann")
+    client.headers["Accept-Language"] = "ko"
+    page = client.get("/queue?state=waiting").text
+    assert "자리가 나기를 기다립니다" in page
+    assert "waits for room" not in page
+    assert re.search(r"\d(?:초|분|시간|일)</td>", page)
 
 
 def test_pages_are_korean_where_the_browser_asks_for_it(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
@@ -11,14 +12,19 @@ from string import Formatter
 import pytest
 from jinja2 import Environment, nodes
 
+import berth
 import berth.console
-from berth.console.pages import LANGUAGES
 from berth.console.roles import Role
+from berth.console.texts import COMPOSED, LANGUAGES, Texts, filled, told
+from berth.console.words import span
+from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, describe
 
 CONSOLE = Path(berth.console.__file__).parent
 OTHERS = sorted(LANGUAGES.keys() - {"en"})
-ASKED_BY_NAME = frozenset({*Role, "seconds", "minutes", "hours", "days"})
-"""Texts that templates ask for by a variable: roles, and the units of `berth.statistics.readable_unit`."""
+SUMMARIES = {describe(name) for group in (ORDERS, PLACEMENTS, SCHEMES, POLICIES) for name in group}
+ASKED_BY_NAME = frozenset({*Role, "seconds", "minutes", "hours", "days", *SUMMARIES, *COMPOSED})
+"""Texts that templates ask for by a variable: roles, the units of `berth.statistics.readable_unit`, what policies say
+of themselves, and what other parts of berth compose."""
 
 
 def in_templates() -> Iterator[str]:
@@ -89,6 +95,81 @@ def test_no_translation_is_empty_and_no_text_is_twice(language: str) -> None:
     )
     assert len({text for text, _ in pairs}) == len(pairs)
     assert [text for text, other in pairs if not other.strip()] == []
+
+
+@pytest.mark.parametrize("text", COMPOSED)
+def test_what_other_parts_compose_is_still_said_so(text: str) -> None:
+    """A sentence that is worded anew in the broker needs its template here worded anew."""
+    words = {word for plain, *_ in Formatter().parse(text) for word in re.findall("[A-Za-z]{4,}", plain)}
+    holders = [
+        path
+        for path in Path(berth.__file__).parent.rglob("*.py")
+        if path.name != "texts.py"
+        and words <= set(re.findall("[A-Za-z]{4,}", path.read_text(encoding="utf-8")))
+    ]
+    assert holders
+
+
+@pytest.mark.parametrize(
+    ("sentence", "korean"),
+    [
+        ("waits for room", "자리가 나기를 기다립니다"),
+        (
+            "waits for the machine: 2 of 8 CPUs are free, 4 wanted",
+            "장비의 자원을 기다립니다: CPU 8개 중 2개가 비어 있고 4개가 필요합니다",
+        ),
+        ("process 4711 (python)", "프로세스 4711(python)"),
+        ("process 4711 ({why} (x))", "프로세스 4711({why} (x))"),
+        ("2.5 h", "2.5시간"),
+        ("+3.0 points", "+3.0%p"),
+        ("a name of 3 h", "a name of 3 h"),
+        ("whatever else", "whatever else"),
+        ("", ""),
+    ],
+)
+def test_composed_sentences_are_korean_where_a_template_fits(sentence: str, korean: str) -> None:
+    assert (told(sentence, "ko"), told(sentence, "en")) == (korean, sentence)
+
+
+def test_numbers_have_the_right_form_of_their_noun() -> None:
+    text = "{jobs:# job waits|# jobs wait}, {left:one|# more}"
+    assert [filled(text, jobs=jobs, left=jobs) for jobs in (0, 1, 2, 1234, 1.0, 1.5)] == [
+        "0 jobs wait, 0 more",
+        "1 job waits, one",
+        "2 jobs wait, 2 more",
+        "1,234 jobs wait, 1,234 more",
+        "1 job waits, one",
+        "1.5 jobs wait, 1.5 more",
+    ]
+
+
+def test_no_count_stands_before_a_noun_that_is_plural_in_any_case() -> None:
+    nouns = "jobs|users|GPUs|GPU-hours|nodes|attempts|groups|lines|days"
+    found = {
+        name for text in texts("ko") for name in re.findall(rf"\{{(\w+)\}} (?:\w+ )?(?:{nouns})\b", text)
+    }
+    assert found == {
+        "policy",  # a name
+        "count",  # of the jobs that are replayed: thousands
+        "change",  # in per cent
+        "hours", "idle",  # with decimals
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "english", "korean"),
+    [
+        (0, "0 s", "0초"),
+        (-5, "0 s", "0초"),
+        (119, "119 s", "119초"),
+        (120, "2.0 min", "2.0분"),
+        (7199, "120.0 min", "120.0분"),
+        (7200, "2.0 h", "2.0시간"),
+        (400_000, "4.6 d", "4.6일"),
+    ],
+)
+def test_a_length_of_time_is_written_in_one_way(seconds: float, english: str, korean: str) -> None:
+    assert [span(seconds, Texts(language)) for language in ("en", "ko")] == [english, korean]
 
 
 def test_hints_of_all_pages_are_of_one_template() -> None:

@@ -76,7 +76,14 @@ class Doorkeeper:
         host = request.client.host if request.client else ""
         if host not in self._settings.proxies:
             return None  # the header of anybody else means nothing
-        name = request.headers.get(self._settings.proxy_header, "").strip()
+        names = request.headers.getlist(self._settings.proxy_header)
+        if len(names) > 1:
+            raise HTTPException(
+                401,
+                f"{len(names)} headers {self._settings.proxy_header} came; expected one: let the proxy replace what a"
+                " browser sent",
+            )
+        name = "".join(names).strip()
         return self._named(name, "proxy", Role.USER) if name else None
 
     def _named(self, name: str, via: str, role: Role) -> Viewer:

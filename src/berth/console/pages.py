@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from fastapi import Request
@@ -14,17 +11,16 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, Stric
 
 from berth import __version__
 from berth.console.roles import Viewer
+from berth.console.texts import LANGUAGES, Texts, composed_pairs
 from berth.console.words import moment, span
 
-__all__ = ["LANGUAGES", "language_of", "page", "texts_of", "translated"]
-
-LANGUAGES = {"en": "English", "ko": "한국어"}
-"""Each language of the texts, in its own words."""
+__all__ = ["language_of", "page", "texts_of"]
 
 
 def page(request: Request, template: str, viewer: Viewer, **values: Any) -> HTMLResponse:
     """A template as a page; `t("…")` in it is the text in the reader's language."""
     language = language_of(request)
+    t = texts_of(request)
     text = (
         _environment()
         .get_template(template)
@@ -35,21 +31,18 @@ def page(request: Request, template: str, viewer: Viewer, **values: Any) -> HTML
             language=language,
             languages=LANGUAGES,
             path=request.url.path,
-            t=texts_of(request),
+            t=t,
+            composed=composed_pairs(language),
+            span=lambda ms: span(ms / 1000, t),
             **values,
         )
     )
     return HTMLResponse(text)
 
 
-def texts_of(request: Request) -> Callable[..., str]:
+def texts_of(request: Request) -> Texts:
     """`t("…", part=…)` as templates have it, for sentences that are put together outside of them."""
-    language = language_of(request)
-
-    def t(text: str, **parts: object) -> str:
-        return translated(text, language).format(**parts) if parts else translated(text, language)
-
-    return t
+    return Texts(language_of(request))
 
 
 def language_of(request: Request) -> str:
@@ -63,19 +56,6 @@ def language_of(request: Request) -> str:
     return "en"
 
 
-def translated(text: str, language: str) -> str:
-    """A text of the pages in another language; a test holds that none is missing."""
-    return text if language == "en" else _texts(language).get(text, text)
-
-
-@cache
-def _texts(language: str) -> dict[str, str]:
-    found: dict[str, str] = json.loads(
-        files("berth.console").joinpath(f"texts_{language}.json").read_text(encoding="utf-8")
-    )
-    return found
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -87,6 +67,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"span": span, "moment": moment}
-    environment.filters["n"] = lambda number: f"{number:,}"
+    environment.globals["moment"] = moment
     return environment

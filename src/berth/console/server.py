@@ -28,12 +28,13 @@ from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
 from berth.console.identity import viewer as of_request
 from berth.console.limits import TooMany
 from berth.console.look import Source
-from berth.console.pages import LANGUAGES, page
+from berth.console.pages import page
 from berth.console.predictions import Predictions
 from berth.console.refusals import IN_WORDS, words_of
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
 from berth.console.sources import sources_of
+from berth.console.texts import LANGUAGES
 from berth.console.then import api as then_api
 from berth.console.then import me
 from berth.console.then import page as then_page
@@ -126,8 +127,12 @@ def _too_large(request: Request) -> Response | None:
     """The refusal of a request whose body is too long, or does not say how long it is; None for all others."""
     if "Transfer-Encoding" in request.headers:
         return JSONResponse({"detail": "the length of the body is unknown; send Content-Length"}, 411)
-    length = int(request.headers.get("Content-Length", "0"))
-    if length > MOST_BODY:
+    told = request.headers.get("Content-Length", "0")
+    if not (told.isascii() and told.isdecimal()):
+        return JSONResponse(
+            {"detail": f"Content-Length is {told[:40]!r}; expected a whole number of bytes"}, 400
+        )
+    if (length := int(told[:20])) > MOST_BODY:
         return JSONResponse({"detail": f"the body has {length:,} bytes; expected at most {MOST_BODY:,}"}, 413)
     return None
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+
+from berth.history.values.durations import duration
 
 __all__ = ["moment", "span"]
 
+_UNITS = {"s": "{number} s", "min": "{number} min", "h": "{number} h", "d": "{number} d"}
 
-def span(ms: float) -> str:
-    """A length of time: `12 s`, `3 min`, `2 h 05 min`, `4 d 3 h`."""
-    seconds = max(0, round(ms / 1000))
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes = seconds // 60
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+def span(seconds: float, t: Callable[..., str]) -> str:
+    """A length of time in the reader's language: `90 s`, `2.5 h`."""
+    number, unit = duration(max(0.0, seconds))
+    return t(_UNITS[unit], number=number)
 
 
 def moment(ms: int) -> str:

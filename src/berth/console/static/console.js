@@ -3,6 +3,45 @@
 const berth = {
   csrf: document.querySelector('meta[name="csrf"]').content,
 
+  // A text with its values; `{n:# job|# jobs}` is a number with its noun, as in texts.py.
+  say(text, values) {
+    return text.replace(/\{(\w+)(?::([^{}|]*)\|([^{}]*))?\}/g, (all, name, one, many) => {
+      if (!(name in values)) return all;
+      const value = values[name];
+      const shown = typeof value === "number" ? value.toLocaleString("en-US", { maximumFractionDigits: 1 }) : String(value);
+      return one === undefined ? shown : (value === 1 ? one : many).replace("#", shown);
+    });
+  },
+
+  // A length of time, as words.py writes it.
+  span(seconds) {
+    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([each]) => seconds >= 2 * each) ?? [1, "s"];
+    const digits = unit === "s" ? 0 : 1;
+    const number = (Math.max(0, seconds) / size).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return berth.say(JSON.parse(document.body.dataset.units)[unit], { number });
+  },
+
+  // A sentence that the server's sources have composed, in the language of the page; `pairs` are templates in both.
+  told(sentence, pairs) {
+    for (const [text, other] of pairs) {
+      const plain = text.replace(/[.*+?^$()|[\]\\]/g, "\\$&").replace(/\{(\w+)\}/g, "(?<$1>.+?)");
+      const found = sentence.match(new RegExp(`^${plain}$`, "s"));
+      if (found !== null) return berth.say(other, { ...found.groups });
+    }
+    return sentence;
+  },
+
+  // Draw texts and lines of a figure in the colours of the page, now and when these change.
+  dress(place) {
+    const draw = () => {
+      const style = getComputedStyle(document.documentElement);
+      const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
+      const axes = Object.keys(place.layout).filter((name) => /^[xy]axis\d*$/.test(name));
+      Plotly.relayout(place, Object.fromEntries([["font.color", ink], ...axes.flatMap((name) => [[`${name}.gridcolor`, line], [`${name}.zerolinecolor`, line]])]));
+    };
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  },
+
   // Send a change; gives what the server answers, or tells what it refused and throws.
   async send(address, body, method = "POST") {
     const answer = await fetch(address, {

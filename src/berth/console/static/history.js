@@ -8,19 +8,11 @@
   const NUMBERS = new Set(["gpus", "wait_s", "run_s", "gpu_hours", "gpu_use"]);
   let asked = 0;
 
-  function duration(seconds) {
-    if (seconds === null) return "–";
-    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-      if (seconds >= 2 * size) return `${(seconds / size).toFixed(1)} ${unit}`;
-    }
-    return `${Math.round(seconds)} s`;
-  }
-
   function cellOf(name, job) {
     const value = job[name];
     switch (name) {
       case "end_ms": return new Date(value).toISOString().slice(0, 16).replace("T", " ");
-      case "wait_s": case "run_s": return duration(value);
+      case "wait_s": case "run_s": return value === null ? "–" : berth.span(value);
       case "gpu_hours": return value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
       case "gpu_use": return value === null ? "–" : `${Math.round(value * 100)} %`;
       case "state": return texts.states[value] ?? value;
@@ -41,7 +33,7 @@
   function headOf(search) {
     const parts = [search.get("pick"), search.get("at"), ...search.getAll("range").map((range) => range.replace(":", " ").replace(":", "–"))];
     const told = parts.filter(Boolean).map((part) => (part === "unknown" ? texts.unknown : part)).join(", ");
-    return told ? texts.of.replace("{what}", told) : texts.all;
+    return told ? berth.say(texts.of, { what: told }) : texts.all;
   }
 
   async function listJobs(move) {
@@ -103,7 +95,7 @@
     }));
     const pages = Math.max(1, Math.ceil(told.total / told.size));
     byId("jobs-caption").textContent = told.total
-      ? texts.caption.replace("{total}", told.total.toLocaleString("en")).replace("{page}", told.page).replace("{pages}", pages.toLocaleString("en"))
+      ? berth.say(texts.caption, { total: told.total, page: told.page, pages })
       : texts.none;
     byId("jobs-note").textContent = told.own_only ? texts.own : "";
     byId("jobs-before").disabled = told.page <= 1;
@@ -160,9 +152,9 @@
         Plotly.Fx.hover(place, [{ curveNumber: curve, pointNumber: at }]);
         const name = place.id === "lines" ? `${trace.name}, ${trace.x[at]}` : trace.hovertext[at];
         const value = place.id === "lines" ? trace.y[at] : trace.x[at];
-        byId(`${place.id}-told`).textContent = texts.enter
-          .replace("{name}", plain(name))
-          .replace("{value}", value === null ? "–" : Number(value).toLocaleString("en", { maximumFractionDigits: 2 }));
+        byId(`${place.id}-told`).textContent = berth.say(texts.enter, {
+          name: plain(name), value: value === null ? "–" : Number(value).toLocaleString("en", { maximumFractionDigits: 2 }),
+        });
       } else if (event.key === "Enter" && at >= 0) {
         event.preventDefault();
         drill(...behind(place, place.data[curve], at));
@@ -188,7 +180,7 @@
       displayModeBar: false,
       showSendToCloud: false,
       plotlyServerURL: "",
-    }).then(() => { place.dataset.drawn = "yes"; });
+    }).then(() => { place.dataset.drawn = "yes"; berth.dress(place); });
     if (figure.data[0]?.type === "parcoords") return brush(place);
     place.on("plotly_click", (event) => {
       const point = event.points[0];

@@ -20,5 +20,5 @@
     margin: { l: 55, r: 55, t: 10, b: 45 }, legend: { orientation: "h", y: -0.25 },
     xaxis: { ...axis, title: { text: told.time } }, yaxis: { ...axis, title: { text: told.use }, range: [0, 105] },
     yaxis2: { ...axis, title: { text: told.memory }, overlaying: "y", side: "right", showgrid: false },
-  }, { responsive: true, displaylogo: false, displayModeBar: false });
+  }, { responsive: true, displaylogo: false, displayModeBar: false }).then(berth.dress);
 })();

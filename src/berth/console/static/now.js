@@ -10,15 +10,9 @@
   let boot = null, version = -1, nowMs = Date.now(), chosen = null, rows = ROWS, waiting = null, loading = false;
 
   const key = (gpu) => `${gpu.source} ${gpu.node} ${gpu.index}`;
-  const say = (text, values) => text.replace(/\{(\w+)\}/g, (all, name) => values[name] ?? all);
+  const { say } = berth;
+  const told = (sentence) => berth.told(sentence, texts.composed);
   const gib = (mib) => (mib / 1024).toFixed(mib < 10240 ? 1 : 0);
-  function span(ms) {
-    const minutes = Math.max(0, Math.floor(ms / 60000));
-    if (minutes < 1) return `${Math.max(0, Math.floor(ms / 1000))} s`;
-    if (minutes < 60) return `${minutes} min`;
-    const hours = Math.floor(minutes / 60);
-    return hours < 48 ? `${hours} h ${String(minutes % 60).padStart(2, "0")} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
-  }
   function make(tag, kind, ...inside) {
     const found = document.createElement(tag);
     if (kind) found.className = kind;
@@ -65,8 +59,8 @@
     ];
     const list = make("span", "tenants");
     gpu.tenants.forEach((each, at) => list.append(make("span", "", make("i", `c${at % 6}`), `${each.job} · ${each.user} · ${each.milli / 10} %`)));
-    for (const each of gpu.strangers) list.append(make("span", "", make("i", "cs"), `${each.what} · ${gib(each.mem_mib)} GiB`));
-    if (gpu.health) list.append(make("span", "", gpu.health));
+    for (const each of gpu.strangers) list.append(make("span", "", make("i", "cs"), `${told(each.what)} · ${gib(each.mem_mib)} GiB`));
+    if (gpu.health) list.append(make("span", "", told(gpu.health)));
     tile.replaceChildren(...parts, list);
     tile.setAttribute("aria-pressed", String(chosen === key(gpu)));
   }
@@ -90,7 +84,7 @@
       tiles.clear();
       const blocks = nodes.map((node) => {
         const held = node.gpus.filter((gpu) => gpu.tenants.length).length;
-        const small = make("small", "", ` ${node.gpus[0].model} · ${node.gpus.length} ${texts.gpus} · ${say(texts.held, { n: held })}`);
+        const small = make("small", "", ` ${node.gpus[0].model} · ${say(texts.gpus, { n: node.gpus.length })} · ${say(texts.held, { n: held })}`);
         const list = make("ul", "tiles");
         for (const gpu of node.gpus) {
           const tile = make("button", "tile");
@@ -129,16 +123,16 @@
   function table(nodes) {
     if (!get("twin").open) return;
     const lines = nodes.slice(0, rows).map((node) => {
-      const told = node.gpus.filter((gpu) => gpu.use_pct !== null);
+      const measured = node.gpus.filter((gpu) => gpu.use_pct !== null);
       const users = [...new Set(node.gpus.flatMap((gpu) => gpu.tenants.map((each) => each.user)))];
-      const remarks = node.gpus.filter((gpu) => gpu.health || gpu.drained).map((gpu) => `${texts.gpu} ${gpu.index}: ${gpu.health || texts.drained}`);
+      const remarks = node.gpus.filter((gpu) => gpu.health || gpu.drained).map((gpu) => `${texts.gpu} ${gpu.index}: ${told(gpu.health) || texts.drained}`);
       const head = make("th", "", node.name);
       head.scope = "row";
       const number = (value) => make("td", "number", value);
       return make("tr", "", head, make("td", "", [...new Set(node.gpus.map((gpu) => gpu.model))].join(", ")), number(node.gpus.length),
         number(node.gpus.filter((gpu) => gpu.tenants.length).length),
         number(Math.round(node.gpus.reduce((sum, gpu) => sum + gpu.tenants.reduce((all, each) => all + each.milli, 0), 0) / 10 / node.gpus.length)),
-        number(told.length ? Math.round(told.reduce((sum, gpu) => sum + gpu.use_pct, 0) / told.length) : "–"),
+        number(measured.length ? Math.round(measured.reduce((sum, gpu) => sum + gpu.use_pct, 0) / measured.length) : "–"),
         number(node.gpus.some((gpu) => gpu.used_mib !== null) ? gib(node.gpus.reduce((sum, gpu) => sum + (gpu.used_mib ?? 0), 0)) : "–"),
         make("td", "wide", users.slice(0, 12).join(", ") + (users.length > 12 ? " …" : "")), make("td", "wide", remarks.join("; ") || "–"));
     });
@@ -186,12 +180,12 @@
     gpu.tenants.forEach((each, at) => {
       const link = make("a", "", `${texts.job} ${each.job}`);
       link.href = `/job/${encodeURIComponent(each.job)}?source=${encodeURIComponent(gpu.source)}`;
-      const ran = each.since_ms === null ? "" : `, ${say(texts.for, { time: span(nowMs - each.since_ms) })}`;
+      const ran = each.since_ms === null ? "" : `, ${say(texts.for, { time: berth.span((nowMs - each.since_ms) / 1000) })}`;
       list.append(make("li", "", make("i", `swatch c${at % 6}`), link, ` · ${each.user} · ${say(texts.of, { part: each.milli / 10, memory: gib(each.mem_mib) })}${ran}`));
     });
-    for (const each of gpu.strangers) list.append(make("li", "", make("i", "swatch cs"), `${texts.stranger}: ${each.what}, ${gib(each.mem_mib)} GiB`));
+    for (const each of gpu.strangers) list.append(make("li", "", make("i", "swatch cs"), `${texts.stranger}: ${told(each.what)}, ${gib(each.mem_mib)} GiB`));
     const used = gpu.used_mib === null ? texts.notknown : say(texts.used, { used: gib(gpu.used_mib), all: gib(gpu.mem_mib) });
-    const facts = [gpu.model, texts[kindOf(gpu)], gpu.use_pct === null ? "" : `${texts.compute} ${Math.round(gpu.use_pct)} %`, used, gpu.partition, gpu.rack && say(texts.rack, { name: gpu.rack }), gpu.health];
+    const facts = [gpu.model, texts[kindOf(gpu)], gpu.use_pct === null ? "" : `${texts.compute} ${Math.round(gpu.use_pct)} %`, used, gpu.partition, gpu.rack && say(texts.rack, { name: gpu.rack }), told(gpu.health)];
     const close = make("button", "", texts.close);
     close.type = "button";
     close.addEventListener("click", () => { chosen = null; drawSoon(); });
@@ -212,35 +206,34 @@
     const answer = await fetch("/api/v1/gpus").catch(() => null);
     loading = false;
     if (answer === null || !answer.ok) { setTimeout(load, 2000); return; }
-    const told = await answer.json();
-    gpus = new Map(told.gpus.map((gpu) => [key(gpu), gpu]));
-    boot = told.boot; version = told.version; nowMs = told.now_ms;
+    const news = await answer.json();
+    gpus = new Map(news.gpus.map((gpu) => [key(gpu), gpu]));
+    boot = news.boot; version = news.version; nowMs = news.now_ms;
     drawSoon();
   }
 
-  function sources(told) {
-    const lines = told.map((each) => {
+  function sources(found) {
+    const lines = found.map((each) => {
       const line = make("li", each.here ? "here" : "gone", make("b", "", each.name), " ");
       if (each.here) line.append(texts.here + (each.policy ? ` · ${say(texts.policy, { name: each.policy })}` : ""));
-      else line.append(`${texts.gone} ${new Date(each.since_ms).toLocaleString(document.documentElement.lang, { dateStyle: "short", timeStyle: "medium" })}: ${each.why}`);
-      for (const note of each.notes) line.append(make("br"), make("span", "note", note));
+      else line.append(`${texts.gone} ${new Date(each.since_ms).toLocaleString(document.documentElement.lang, { dateStyle: "short", timeStyle: "medium" })}: ${told(each.why)}`);
+      for (const note of each.notes) line.append(make("br"), make("span", "note", told(note)));
       return line;
     });
     get("sources").replaceChildren(...lines);
   }
 
-  berth.listen("look", (told) => {
-    nowMs = told.now_ms;
-    const counts = Object.entries(told.counts).map(([name, count]) => [name, typeof count === "number" ? count.toLocaleString("en-US") : count]);
-    const values = { ...Object.fromEntries(counts), use: told.counts.use_pct === null ? "–" : `${Math.round(told.counts.use_pct)} %` };
+  berth.listen("look", (news) => {
+    nowMs = news.now_ms;
+    const values = { ...news.counts, use: news.counts.use_pct === null ? "–" : `${Math.round(news.counts.use_pct)} %` };
     get("answer").textContent = say(texts.answer, values);
     get("more").textContent = say(texts.more, values);
     document.title = `${say(texts.title, values)} · berth`;
-    if (told.sources.length) sources(told.sources);
-    if (told.boot === boot && told.version === version) return;
-    if (told.gpus === null || told.boot !== boot || told.version !== version + 1) { load(); return; }
-    for (const gpu of told.gpus) gpus.set(key(gpu), gpu);
-    version = told.version;
+    if (news.sources.length) sources(news.sources);
+    if (news.boot === boot && news.version === version) return;
+    if (news.gpus === null || news.boot !== boot || news.version !== version + 1) { load(); return; }
+    for (const gpu of news.gpus) gpus.set(key(gpu), gpu);
+    version = news.version;
     drawSoon();
   });
 

@@ -110,7 +110,7 @@
       const layout = { ...each.figure.layout, font: { ...each.figure.layout.font, color: ink } };
       Plotly.newPlot(plots[at], each.figure.data, layout, {
         responsive: true, displaylogo: false, displayModeBar: false, showSendToCloud: false, plotlyServerURL: "",
-      });
+      }).then(berth.dress);
     });
     place.dataset.drawn = "yes";
   }

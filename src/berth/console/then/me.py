@@ -16,22 +16,21 @@ from berth.console.history import has_pseudonyms, missing
 from berth.console.identity import viewer
 from berth.console.pages import page, texts_of
 from berth.console.roles import Role, Viewer
+from berth.console.texts import Texts
 from berth.console.then.answers import Answer, Group, answer, settled
 from berth.console.then.api import Asked, Compared, Store, Who
 from berth.console.then.page import (
-    Texts,
     figure_name,
     job_texts,
-    known,
     pictures,
     quick_periods,
     shown,
     words_for,
 )
 from berth.console.then.question import Question, asked
+from berth.console.words import span
 from berth.errors import SettingError
 from berth.history.store.kept import KeptHistory
-from berth.statistics.accounting import duration_text
 
 __all__ = ["api", "router"]
 
@@ -114,7 +113,7 @@ def me(
         sentences=_sentences(found, t),
         advice=_advice(found.whole, _habits(history, told, name), t),
         figures=[
-            (figure_name(each.name, t), known(each.now, t), known(each.before, t), each.change)
+            (figure_name(each.name, t), *map(t.told, (each.now, each.before, each.change)))
             for each in found.figures
         ],
         jobs=found.whole.jobs,
@@ -202,7 +201,7 @@ def _workload(history: KeptHistory, name: str) -> Workload | None:
 
 def _title(whole: Group, name: str, own: bool, t: Texts) -> str:
     """What was found, in a line."""
-    hours = f"{whole.gpu_hours:,.0f}"
+    hours = round(whole.gpu_hours)
     if not whole.jobs:
         return (
             t("None of your jobs ended in this period")
@@ -211,15 +210,15 @@ def _title(whole: Group, name: str, own: bool, t: Texts) -> str:
         )
     if whole.gpu_use is None:
         return (
-            t("You held {hours} GPU-hours", hours=hours)
+            t("You held {hours:# GPU-hour|# GPU-hours}", hours=hours)
             if own
-            else t("{name} held {hours} GPU-hours", name=name, hours=hours)
+            else t("{name} held {hours:# GPU-hour|# GPU-hours}", name=name, hours=hours)
         )
     use = f"{whole.gpu_use * 100:.0f}"
     return (
-        t("You held {hours} GPU-hours and used {use} % of them", hours=hours, use=use)
+        t("You held {hours:# GPU-hour|# GPU-hours} and used {use} %", hours=hours, use=use)
         if own
-        else t("{name} held {hours} GPU-hours and used {use} % of them", name=name, hours=hours, use=use)
+        else t("{name} held {hours:# GPU-hour|# GPU-hours} and used {use} %", name=name, hours=hours, use=use)
     )
 
 
@@ -227,17 +226,19 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     whole, before = found.whole, found.before
     if not whole.jobs:
         return []
-    days = f"{found.question.days:,}"
-    said = [t("{jobs} jobs ended in {days} days.", jobs=f"{whole.jobs:,}", days=days)]
+    days = found.question.days
+    said = [t("{jobs:# job|# jobs} ended in {days:# day|# days}.", jobs=whole.jobs, days=days)]
     if before.gpu_hours:
         change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
-        said.append(t("That is {change} GPU-hours against the {days} days before.", change=change, days=days))
+        said.append(
+            t("That is {change} GPU-hours against the {days:day|# days} before.", change=change, days=days)
+        )
     if whole.wait_median_s is not None:
         said.append(
             t(
                 "Half of them started within {now}, nine of ten within {long}.",
-                now=duration_text(whole.wait_median_s),
-                long=duration_text(whole.wait_p90_s or 0.0),
+                now=span(whole.wait_median_s, t),
+                long=span(whole.wait_p90_s or 0.0, t),
             )
         )
     return said
@@ -270,10 +271,10 @@ def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tupl
         yield (
             _habit(habit, t),
             t(
-                "So it was in {jobs} of {of} completed attempts; what is advised would have done for three of four "
-                "of them.",
-                jobs=f"{habit.jobs:,}",
-                of=f"{habit.of:,}",
+                "So it was in {jobs} of {of:# completed attempt|# completed attempts}; what is advised would have done "
+                "for three of four of them.",
+                jobs=habit.jobs,
+                of=habit.of,
             ),
         )
     if whole.gpu_hours and whole.failed_gpu_hours / whole.gpu_hours >= 0.1:
@@ -289,9 +290,9 @@ def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tupl
 
 def _habit(habit: Habit, t: Texts) -> str:
     amounts = {
-        "asked": _amount(habit, habit.asked),
-        "used": _amount(habit, habit.used),
-        "enough": _amount(habit, habit.enough),
+        "asked": _amount(habit, habit.asked, t),
+        "used": _amount(habit, habit.used, t),
+        "enough": _amount(habit, habit.enough, t),
     }
     match habit.what:
         case "time limit":
@@ -302,22 +303,23 @@ def _habit(habit: Habit, t: Texts) -> str:
             )
         case "memory":
             return t(
-                "Much memory is asked for: {asked}, of which {used} are used. {enough} would do.", **amounts
+                "Much memory is asked for: {asked}, of which {used} is used. {enough} would do.", **amounts
             )
         case "CPUs":
             return t(
-                "Many CPUs are asked for: {asked}, of which {used} are busy. {enough} would do.", **amounts
+                "Many CPUs are asked for: {asked}, of which {used:# is|# are} busy. {enough} would do.",
+                **amounts,
             )
         case _:
-            return t("You ask for {asked} GPUs and use {used} of them. {enough} would do.", **amounts)
+            return t("You ask for {asked:# GPU|# GPUs} and use {used}. {enough} would do.", **amounts)
 
 
-def _amount(habit: Habit, value: float) -> str:
+def _amount(habit: Habit, value: float, t: Texts) -> str | float:
     if habit.unit == "min":
-        return duration_text(value * 60)
+        return span(value * 60, t)
     if habit.unit == "MiB":
         return f"{value / 1024:,.1f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
-    return f"{value:,.1f}".removesuffix(".0")
+    return value
 
 
 def _of_waits(found: Smaller | None, t: Texts) -> Iterator[str]:
@@ -332,11 +334,11 @@ def _of_waits(found: Smaller | None, t: Texts) -> Iterator[str]:
             part=f"{part.milli / 10:g}",
         )
     less = found.wait_now_s - found.wait_then_s
-    times = {"now": duration_text(found.wait_now_s), "then": duration_text(found.wait_then_s)}
+    times = {"now": span(found.wait_now_s, t), "then": span(found.wait_then_s, t)}
     if less >= 60:
         yield t(
             "You would have waited {less} less: {then} instead of {now} in the mean.",
-            less=duration_text(less),
+            less=span(less, t),
             **times,
         )
     elif less <= -60:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -14,21 +13,21 @@ from berth.console.history import has_pseudonyms, missing, own_of
 from berth.console.identity import viewer
 from berth.console.pages import page, texts_of
 from berth.console.roles import Viewer
+from berth.console.texts import Texts
 from berth.console.then.answers import Answer, Group, answer, settled
 from berth.console.then.api import applications, lines_for
 from berth.console.then.question import Measure, Question, asked
+from berth.console.words import span
 from berth.history.store.kept import KeptHistory
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
 from berth.report.sections import as_json
-from berth.statistics.accounting import UNKNOWN, duration_text
+from berth.statistics.accounting import UNKNOWN
 from berth.statistics.tables import Tables
 
 __all__ = [
-    "Texts",
     "figure_name",
     "job_texts",
-    "known",
     "pictures",
     "quick_periods",
     "router",
@@ -39,8 +38,6 @@ __all__ = [
 router = APIRouter(include_in_schema=False)
 Who = Annotated[Viewer, Depends(viewer)]
 Asked = Annotated[Question, Depends(asked)]
-Texts = Callable[..., str]
-
 LISTED = 20
 """This many groups are in the table at first."""
 MOST_LISTED = 2000
@@ -84,13 +81,13 @@ def then(
         title=_title(found, t),
         sentences=_sentences(found, t),
         figures=[
-            (figure_name(each.name, t), known(each.now, t), known(each.before, t), each.change)
+            (figure_name(each.name, t), *map(t.told, (each.now, each.before, each.change)))
             for each in found.figures
         ],
-        rows=[_row(group, told) for group in found.groups[:listed]],
+        rows=[_row(group, told, t) for group in found.groups[:listed]],
         left_out=max(len(found.groups) - listed, 0),
         unfold=not groups and len(found.groups) > LISTED,
-        moments=_moments(found),
+        moments=_moments(found, t),
         periods=quick_periods(told, t),
         bars=bars,
         lines=lines,
@@ -190,11 +187,6 @@ def figure_name(name: str, t: Texts) -> str:
     }.get(name, name)
 
 
-def known(text: str, t: Texts) -> str:
-    """A figure of a digest in the reader's language."""
-    return t("not measured") if text == "not measured" else text
-
-
 def _title(found: Answer, t: Texts) -> str:
     """What was found, in a line."""
     whole, first = found.whole, found.led_by
@@ -204,18 +196,18 @@ def _title(found: Answer, t: Texts) -> str:
     match found.question.measure:
         case Measure.USE:
             if first is None:
-                return t("{jobs} jobs held no GPU", jobs=f"{whole.jobs:,}")
+                return t("{jobs:# job|# jobs} held no GPU", jobs=whole.jobs)
             part = first.gpu_hours / whole.gpu_hours * 100
             return t(
-                "{name} used most: {part} % of {hours} GPU-hours",
+                "{name} used most: {part} % of {hours:# GPU-hour|# GPU-hours}",
                 name=name,
                 part=f"{part:.0f}",
-                hours=f"{whole.gpu_hours:,.0f}",
+                hours=round(whole.gpu_hours),
             )
         case Measure.WAITS:
             if whole.wait_median_s is None:
                 return t("No job of this period has started")
-            median = duration_text(whole.wait_median_s)
+            median = span(whole.wait_median_s, t)
             if whole.wait_median_s < 1 and first is not None:
                 return t("Most jobs started at once; {name} waited longest", name=name)
             if first is None:
@@ -251,17 +243,18 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     if not whole.jobs:
         return []
     told = {
-        "jobs": f"{whole.jobs:,}",
-        "users": f"{whole.users:,}",
-        "hours": f"{whole.gpu_hours:,.0f}",
-        "days": f"{question.days:,}",
+        "jobs": whole.jobs,
+        "users": whole.users,
+        "hours": round(whole.gpu_hours),
+        "days": question.days,
     }
     said = []
     if before.gpu_hours:
         change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
         said.append(
             t(
-                "{jobs} jobs of {users} users held {hours} GPU-hours, {change} against the {days} days before.",
+                "{jobs:# job|# jobs} of {users:# user|# users} held {hours:# GPU-hour|# GPU-hours}, {change} against "
+                "the {days:day|# days} before.",
                 change=change,
                 **told,
             )
@@ -269,19 +262,20 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     else:
         said.append(
             t(
-                "{jobs} jobs of {users} users held {hours} GPU-hours; no job ended in the {days} days before.",
+                "{jobs:# job|# jobs} of {users:# user|# users} held {hours:# GPU-hour|# GPU-hours}; no job ended in "
+                "the {days:day|# days} before.",
                 **told,
             )
         )
     if whole.wait_median_s is not None:
         waits = {
-            "now": duration_text(whole.wait_median_s),
-            "long": duration_text(whole.wait_p90_s or 0.0),
+            "now": span(whole.wait_median_s, t),
+            "long": span(whole.wait_p90_s or 0.0, t),
         }
         if before.wait_median_s is None:
             said.append(t("The median wait was {now}; one in ten waited more than {long}.", **waits))
         else:
-            earlier = duration_text(before.wait_median_s)
+            earlier = span(before.wait_median_s, t)
             said.append(
                 t(
                     "The median wait was {now}, before {earlier}; one in ten waited more than {long}.",
@@ -294,15 +288,15 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     else:
         said.append(
             t(
-                "Of {measured} measured GPU-hours {idle} were held but idle.",
-                measured=f"{whole.measured_gpu_hours:,.0f}",
-                idle=f"{whole.idle_gpu_hours:,.0f}",
+                "Of {measured:# measured GPU-hour|# measured GPU-hours} {idle:# was|# were} held but idle.",
+                measured=round(whole.measured_gpu_hours),
+                idle=round(whole.idle_gpu_hours),
             )
         )
     return said
 
 
-def _row(group: Group, question: Question) -> tuple[str, str, str, tuple[str, ...]]:
+def _row(group: Group, question: Question, t: Texts) -> tuple[str, str, str, tuple[str, ...]]:
     """A group's name, the addresses that list its jobs and that show it alone, and its figures."""
     return (
         group.name,
@@ -314,13 +308,13 @@ def _row(group: Group, question: Question) -> tuple[str, str, str, tuple[str, ..
             f"{group.failed_gpu_hours:,.1f}",
             "–" if group.idle_gpu_hours is None else f"{group.idle_gpu_hours:,.1f}",
             "–" if group.gpu_use is None else f"{group.gpu_use * 100:.0f} %",
-            "–" if group.wait_median_s is None else duration_text(group.wait_median_s),
-            "–" if group.wait_p90_s is None else duration_text(group.wait_p90_s),
+            "–" if group.wait_median_s is None else span(group.wait_median_s, t),
+            "–" if group.wait_p90_s is None else span(group.wait_p90_s, t),
         ),
     )
 
 
-def _moments(found: Answer) -> list[tuple[str, str, list[str]]]:
+def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
     """The table beside the lines: each day or month, the address of its jobs, and the value of each line."""
     waits = found.question.measure is Measure.WAITS
     parts = found.question.measure is Measure.EFFICIENCY
@@ -328,7 +322,7 @@ def _moments(found: Answer) -> list[tuple[str, str, list[str]]]:
     def cell(value: float | None) -> str:
         if value is None:
             return "–"
-        return duration_text(value) if waits else f"{value * 100:.0f} %" if parts else f"{value:,.1f}"
+        return span(value, t) if waits else f"{value * 100:.0f} %" if parts else f"{value:,.1f}"
 
     return [
         (
@@ -412,7 +406,7 @@ def job_texts(t: Texts) -> dict[str, Any]:
             ("name", t("Name")),
             ("command", t("Command")),
         ],
-        "caption": t("{total} attempts, page {page} of {pages}"),
+        "caption": t("{total:# attempt|# attempts}, page {page} of {pages}"),
         "none": t("No attempts here."),
         "own": t("Only your own jobs are listed here: of other people's, what was measured is not shown."),
         "all": t("Jobs of the whole period"),

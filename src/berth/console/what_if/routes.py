@@ -240,9 +240,9 @@ def list_page(request: Request, who: See, number: PageNumber = 1) -> Response:
         nodes=len(nodes),
         gpus=sum(node.gpus for node in nodes),
         may_ask=who.role.includes(Role.USER),
-        common=[(name, " ".join(describe(part) for part in name.split("+"))) for name in COMMON],
+        common=[(name, [describe(part) for part in name.split("+")]) for name in COMMON],
         groups=[
-            (title, [(name, describe(name)) for name in group if name not in COMMON])
+            (title, [(name, [describe(name)]) for name in group if name not in COMMON])
             for title, group in (("Orders", ORDERS), ("Placements", PLACEMENTS), ("Policies", POLICIES))
         ],
         interferences=[name for name in INTERFERENCES if name != "none"],

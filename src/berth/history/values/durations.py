@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["duration_text", "slurm_s"]
+__all__ = ["duration", "duration_text", "slurm_s"]
+
+
+def duration(seconds: float) -> tuple[str, str]:
+    """Seconds for people as a number and its unit: `90` and `s`, `2.5` and `h`."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f}", unit
+    return f"{seconds:,.0f}", "s"
 
 
 def duration_text(seconds: float) -> str:
     """Seconds for people: `90 s`, `2.5 h`."""
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
+    return " ".join(duration(seconds))
 
 
 def slurm_s(text: str) -> int | None:

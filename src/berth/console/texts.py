@@ -1,0 +1,143 @@
+"""The texts of the pages in each language: whole ones, with parts to fill in, and those that other modules compose.
+
+`{jobs:# job|# jobs}` in a text stands for a number with its noun: the first form for 1, the second for all others,
+with the number in place of `#`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Formatter
+from typing import Final
+
+__all__ = ["COMPOSED", "LANGUAGES", "Texts", "composed_pairs", "filled", "told", "translated"]
+
+LANGUAGES = {"en": "English", "ko": "한국어"}
+"""Each language of the texts, in its own words."""
+COMPOSED: Final = (
+    "waits for room",
+    "there is room; the policy has not placed it",
+    "waits for the machine: {what}",
+    "{free} of {all} CPUs are free, {wanted} wanted",
+    "{free} of {all} of the machine's memory is free, {wanted} wanted",
+    "{free} % of its compute is free, {wanted} % wanted",
+    "{free} is free, {wanted} wanted",
+    "it is not among those named by --gpu",
+    "it waits for job {job} ({kind})",
+    "its time to begin has not come",
+    "at most 1 task of its array runs at a time",
+    "at most {count} tasks of its array run at a time",
+    "held by its user",
+    "cancelled while it waited",
+    "it could not be started: {why}",
+    "it could not be started {count} times: {why}",
+    "its last attempt: {what}",
+    "no room by policy {policy}; {count} submitted before it wait",
+    "placed on {where}, and Slurm has not started it yet",
+    "{ours} (Slurm: {code})",
+    "it has fallen off the bus",
+    "the node is {state}",
+    "process {pid} ({command})",
+    "partition {name}",
+    "claims: {part} % of compute",
+    "other pods: {part} % of compute",
+    "no model of waits; make one with: berth predict-wait train",
+    "it has not been looked at yet",
+    "no queue is up at {where}; start one with: berth up",
+    "not measured",
+    "{number} s",
+    "{number} min",
+    "{number} h",
+    "{number} d",
+    "{number} points",
+)
+"""What queues, sources and the report put together, as templates by which the other languages recognise it."""
+_OF_ANYTHING: Final = frozenset({"{number} s", "{number} min", "{number} h", "{number} d", "{number} points"})
+_NUMBER: Final = r"[+-]?[\d,]+(?:\.\d+)?"
+
+
+class _Number:
+    """A number that a text may write with its noun."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def __format__(self, forms: str) -> str:
+        text = (
+            f"{self._value:,}" if isinstance(self._value, int) else f"{self._value:,.1f}".removesuffix(".0")
+        )
+        if not forms:
+            return text
+        one, _, many = forms.partition("|")
+        return (one if text == "1" else many).replace("#", text)
+
+
+def filled(text: str, **parts: object) -> str:
+    """A text with its parts; numbers get commas, and their nouns the right form."""
+    numbers = {name: _Number(part) for name, part in parts.items() if isinstance(part, (int, float))}
+    return text.format(**{**parts, **numbers})
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of one language, as templates have them by the name `t`."""
+
+    language: str
+
+    def __call__(self, text: str, **parts: object) -> str:
+        """A text of the pages with its parts."""
+        found = translated(text, self.language)
+        return filled(found, **parts) if parts else found
+
+    def told(self, sentence: str) -> str:
+        """A sentence that another part of berth has composed; as it is if no template fits."""
+        return told(sentence, self.language)
+
+
+def translated(text: str, language: str) -> str:
+    """A text of the pages in another language; a test holds that none is missing."""
+    return text if language == "en" else _texts(language).get(text, text)
+
+
+def told(sentence: str, language: str) -> str:
+    """A sentence that another part of berth has composed, in the reader's language; as it is if no template fits."""
+    if language == "en" or not sentence:
+        return sentence
+    if sentence in _texts(language):
+        return _texts(language)[sentence]
+    for pattern, text in _patterns(language):
+        if found := pattern.fullmatch(sentence):
+            return text.format(**{name: told(part, language) for name, part in found.groupdict().items()})
+    return sentence
+
+
+def composed_pairs(language: str) -> list[tuple[str, str]]:
+    """The templates with their translations, for scripts; none in English."""
+    return [] if language == "en" else [(text, translated(text, language)) for text in COMPOSED]
+
+
+@cache
+def _patterns(language: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((_pattern(text), translated(text, language)) for text in COMPOSED)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """What a template has made."""
+    part = _NUMBER if text in _OF_ANYTHING else ".+?"
+    words = [
+        re.escape(plain) + (f"(?P<{name}>{part})" if name else "")
+        for plain, name, _, _ in Formatter().parse(text)
+    ]
+    return re.compile("".join(words), re.DOTALL)
+
+
+@cache
+def _texts(language: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(
+        files("berth.console").joinpath(f"texts_{language}.json").read_text(encoding="utf-8")
+    )
+    return found
