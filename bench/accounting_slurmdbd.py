@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from harness import as_installed
 
 CLUSTER = Path(__file__).parents[1] / "tests" / "slurm_cluster.sh"
 
@@ -87,7 +88,7 @@ def main() -> None:
         berth=python.parent / "berth",
     )
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
-        words = {**os.environ, "CLUSTER_DATABASE": "disk"}
+        words = {**as_installed(), "CLUSTER_DATABASE": "disk"}
         done = subprocess.run(
             [CLUSTER, folder, story], stdout=subprocess.PIPE, text=True, check=True, env=words
         )

@@ -67,3 +67,8 @@ def save(name: str, results: object) -> None:
     path = folder / f"{name}.json"
     path.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
     print(f"wrote {path}")
+
+
+def as_installed() -> dict[str, str]:
+    """The environment for a command that is measured: Python keeps compiled modules, as pip leaves them."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

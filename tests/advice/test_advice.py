@@ -295,3 +295,35 @@ def test_the_cluster_has_no_more_gpus_than_its_accounting_says(tmp_path: Path) -
     assert [(node.name, node.gpus) for node in workload.nodes] == [("n0", 4), ("n1", 4)]
     smaller = {"made": (Capacity(0, 5, ("n0", "n1"), 8, 0, 0), Capacity(5, None, ("n0", "n1"), 7, 0, 0))}
     assert workload_of(history, capacities=smaller).gpus == 7
+
+
+@pytest.mark.parametrize(("cpus", "mem_mib"), [(4, 0), (0, 1000), (4, 1000)])
+def test_a_job_waits_for_cpu_and_memory_where_the_accounting_says_how_much_there_is(
+    tmp_path: Path, cpus: int, mem_mib: int
+) -> None:
+    hour = 3_600_000
+    one = replace(
+        next(iter(history_of(hog(1), tmp_path).records())), nodes=("n0",), queued_ms=0, eligible_ms=0,
+        start_ms=0, gpus=1, cpu_milli=4000, mem_mib=1000, end_ms=10 * hour, job_id="first",
+    )  # fmt: skip
+    history = [
+        one,
+        replace(one, job_id="wide", gpus=3, cpu_milli=0, mem_mib=0, end_ms=hour),
+        replace(one, job_id="second", queued_ms=1, eligible_ms=1, start_ms=10 * hour, end_ms=11 * hour),
+    ]
+    bare = workload_of(history)
+    assert [(node.gpus, node.cpu_milli, node.mem_mib) for node in bare.nodes] == [(4, None, None)]
+    assert replay(bare, "fifo+best-fit").wait_p90_s < 2 * 3600
+    told = {"made": (Capacity(0, None, ("n0",), 4, cpus, mem_mib),)}
+    workload = workload_of(history, capacities=told)
+    assert [(node.gpus, node.cpu_milli, node.mem_mib) for node in workload.nodes] == [
+        (4, cpus * 1000 or None, mem_mib or None)
+    ]
+    assert replay(workload, "fifo+best-fit").wait_mean_s == pytest.approx(10 * 3600 / 3, abs=1)
+
+
+def test_a_node_has_its_even_part_of_cpus_and_no_less_than_was_held_on_it(tmp_path: Path) -> None:
+    records = [replace(each, cpu_milli=3000, mem_mib=10) for each in history_of(hog(1), tmp_path).records()]
+    told = {"made": (Capacity(0, None, ("n0", "n1"), 8, 16, 100),)}
+    nodes = workload_of(records, capacities=told).nodes
+    assert [(node.cpu_milli, node.mem_mib) for node in nodes] == [(12_000, 50), (12_000, 50)]

@@ -174,14 +174,16 @@ def test_only_and_dimensions_are_checked(history: Path) -> None:
 
 
 @pytest.mark.parametrize(("jobs", "lines"), [(14, 14), (1500, 1500), (1501, 1)])
-def test_up_to_1500_tries_each_is_a_line_and_of_more_the_like_are_one(
+def test_up_to_1500_attempts_each_is_a_line_and_of_more_the_like_are_one(
     tmp_path: Path, jobs: int, lines: int
 ) -> None:
     rows = [exports.line(JobIDRaw=number) for number in range(jobs)]
     import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
     run("plot", "pcc", tmp_path / "x.html", "--application", "pytorch", "--history", tmp_path / "h")
-    title = re.findall(r"pytorch: [\w, ]+ tries[\w, ]*", (tmp_path / "x.html").read_text())[0]
-    assert title == f"pytorch: {jobs:,} tries" + (f", {lines:,} lines stand for them" if lines < jobs else "")
+    title = re.findall(r"pytorch: [\w, ]+ attempts[\w, ]*", (tmp_path / "x.html").read_text())[0]
+    assert title == f"pytorch: {jobs:,} attempts" + (
+        f", {lines:,} lines stand for them" if lines < jobs else ""
+    )
 
 
 def test_an_axis_that_nobody_measured_is_left_out() -> None:
@@ -190,7 +192,7 @@ def test_an_axis_that_nobody_measured_is_left_out() -> None:
     trace = figure.data[0]
     assert [axis.label for axis in trace.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h"]
     assert list(trace.line.color) == [1.0, 4.0]
-    assert figure.layout.title.text == "pytorch &lt;b&gt;: 4 tries, 2 lines stand for them"
+    assert figure.layout.title.text == "pytorch &lt;b&gt;: 4 attempts, 2 lines stand for them"
 
 
 def test_the_page_lists_the_last_jobs_and_the_share_of_capacity(tmp_path: Path) -> None:
@@ -222,6 +224,17 @@ def test_a_distribution_is_drawn_from_nothing_to_all() -> None:
     assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2, 2.08], [0, 50, 75, 100, 100])
     assert figure.layout.title.text == "pytorch: WAIT_h, hours"
     assert list(figure.layout.xaxis.range) == [0, 2.08]
+    assert figure.layout.xaxis.title.text == "time waited, hours"
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [("uGPUcore", "mean use of its GPUs, as a fraction"), ("nGPU", "GPUs of an attempt")],
+)
+def test_axes_of_distributions_say_in_words_what_a_variable_is(variable: str, words: str) -> None:
+    figure = variable_cdfs({"pytorch": {variable: cdf([0.5, 1.0])}}, variable)
+    assert figure.layout.xaxis.title.text == words
+    assert figure.layout.yaxis.title.text == "attempts with at most this"
 
 
 def test_nodes_and_gpus_are_counted_in_whole_numbers_also_where_all_have_one() -> None:

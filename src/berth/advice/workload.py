@@ -3,14 +3,16 @@
 A job is a try that ran on GPUs; it is submitted when it became eligible, since what lies before is no scheduler's
 doing, and works as long as it ran. Tries without a GPU and tries that never started are left out and counted.
 Where no cluster is given, a node has as many GPUs as were ever held on it at one time, and the partitions of its
-jobs as labels.
+jobs as labels. CPU and memory count where it is known how much of them nodes have: from a cluster that is given, or
+from what its accounting says of all nodes together.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -75,12 +77,12 @@ def workload_of(
     labels = {label for node in made for label in node.labels}
     jobs = [*(_job(record, origin, labels) for record in before), *(_job(r, origin, labels) for r in judged)]
     most = max(node.gpus for node in made)
-    fitting = [job for job in jobs if -(-job.gpus // max(job.nodes, 1)) <= most or job.nodes == 0]
+    fitting = [job for job in jobs if job.nodes == 0 or any(_fits(job, node) for node in made)]
     names = {_id(record) for record in judged} & {job.id for job in fitting}
     if not names:
         raise SettingError(
-            f"none of the {len(judged)} tries that ran on GPUs fits the cluster: no node has more than {most} GPUs; "
-            "say with --cluster where they ran"
+            f"none of the {len(judged)} tries that ran on GPUs fits the cluster: no node has more than {most} GPUs, or "
+            "CPU or memory enough; say with --cluster where they ran"
         )
     return Workload(
         jobs=tuple(sorted(fitting, key=lambda job: job.submit_ms)),
@@ -91,6 +93,18 @@ def workload_of(
         without_gpu=len(ran) - len(on_gpus),
         never_started=len(every) - len(ran),
         too_large=len(jobs) - len(fitting),
+    )
+
+
+def _fits(job: Job, node: Node) -> bool:
+    """Whether a node that is empty has room for what a job wants of each of its nodes."""
+    return all(
+        has is None or -(-wanted // max(job.nodes, 1)) <= has
+        for wanted, has in (
+            (job.gpus, node.gpus),
+            (job.cpu_milli, node.cpu_milli),
+            (job.mem_mib, node.mem_mib),
+        )
     )
 
 
@@ -117,6 +131,8 @@ def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
         application=record.application,
         gpus=record.gpus,
         share=record.share,
+        cpu_milli=record.cpu_milli,
+        mem_mib=record.mem_mib,
         nodes=record.parts,
         labels=(record.virtual_cluster,) if record.virtual_cluster in labels else (),
         time_limit_ms=record.time_limit_ms or None,
@@ -129,7 +145,8 @@ def _nodes_of(records: Sequence[Record], capacity: Capacity | None = None) -> tu
     """Nodes with as many GPUs as were ever held at one time, by the partitions whose jobs ran there.
 
     Where the cluster had fewer, as its accounting says, what was held for the shortest time is taken off: a job's GPUs
-    are told together, not node by node.
+    are told together, not node by node. A node has an even part of the CPUs and memory that its accounting says, and
+    no less than was held on it at one time.
     """
     held: dict[str, list[tuple[int, int]]] = defaultdict(list)
     models: dict[str, Counter[str]] = defaultdict(Counter)
@@ -153,14 +170,43 @@ def _nodes_of(records: Sequence[Record], capacity: Capacity | None = None) -> tu
         for _ in range(over):
             least = min((name for name in sorted(lasted) if lasted[name]), key=lambda name: lasted[name][-1])
             lasted[least].pop()
+    all_of = capacity or Capacity(0, None, (), 0, 0, 0)
+    cpu_milli = _even_part(records, all_of.cpus * 1000, all_of.nodes, lambda record: record.cpu_milli)
+    mem_mib = _even_part(records, all_of.mem_mib, all_of.nodes, lambda record: record.mem_mib)
     found = []
     for name in sorted(lasted):
         gpus = len(lasted[name])
         known = max(models[name], key=lambda model: (models[name][model], model))
         model = gpu_model(known) if known else GpuModel("GPU")
         labels = tuple(sorted(filter(None, partitions[name])))
-        found.append(Node(name, gpus=gpus, gpu_model=replace(model, mem_mib=0), labels=labels))
+        found.append(
+            Node(
+                name,
+                gpus=gpus,
+                gpu_model=replace(model, mem_mib=0),
+                cpu_milli=cpu_milli.get(name),
+                mem_mib=mem_mib.get(name),
+                labels=labels,
+            )
+        )
     return tuple(node for node in found if node.gpus)
+
+
+def _even_part(
+    records: Sequence[Record], whole: int, among: Collection[str], wanted: Callable[[Record], int]
+) -> dict[str, int]:
+    """How much of `whole` each node has that ran one of the records; empty where the whole is not known."""
+    if not whole or not among:
+        return {}
+    changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for record in records:
+        part = -(-wanted(record) // len(record.nodes))
+        for name in record.nodes:
+            changes[name] += [(record.start_ms or 0, part), (record.end_ms, -part)]
+    return {
+        name: max(whole // len(among), *accumulate(part for _, part in sorted(each)))
+        for name, each in changes.items()
+    }
 
 
 def _levels(changes: Sequence[tuple[int, int]]) -> list[int]:

@@ -296,7 +296,8 @@ def _show(workload: Workload, advice: Advice) -> None:
 
 def _missing(workload: Workload) -> Iterator[str]:
     """What keeps a replay from being what happened, as far as it is known."""
-    yield "CPU and memory, of which jobs may have waited for"
+    if any(node.cpu_milli is None or node.mem_mib is None for node in workload.nodes):
+        yield "CPU or memory, which jobs may have waited for: how much nodes have is not known"
     if workload.without_gpu:
         yield f"{workload.without_gpu:,} jobs without a GPU on the same nodes"
     if workload.too_large:

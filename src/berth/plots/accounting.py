@@ -83,7 +83,8 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     )
     total = int(counts.sum())
     thinned = "" if total == len(lines) else f", {len(lines):,} lines stand for them"
-    dress(figure, f"{escape(application)}: {total:,} tries{thinned}", 440)
+    attempts = "attempt" if total == 1 else "attempts"
+    dress(figure, f"{escape(application)}: {total:,} {attempts}{thinned}", 440)
     figure.update_layout(margin={"l": 48, "r": 24, "t": 96, "b": 28}, hovermode=False)
     return figure
 
@@ -98,7 +99,7 @@ def _ticks(top: float, whole: bool) -> list[float]:
 
 
 def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Figure:
-    """The share of tries that have at most so much of a variable, a line an application."""
+    """The share of attempts that have at most a given amount of a variable, a line an application."""
     figure = go.Figure()
     top = max((float(each[variable].values[-1]) for each in cdfs.values() if variable in each), default=0.0)
     end = 1.04 * top if top else 1.0
@@ -121,11 +122,11 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
                 hovertemplate="%{y:.1f} %" + f"<extra>{name}</extra>",
             )
         )
-    unit = next(each.unit for each in VARIABLES if each.name == variable)
+    shown = next(each for each in VARIABLES if each.name == variable)
     alone = f"{figure.data[0].name}: " if len(figure.data) == 1 else ""
-    dress(figure, f"{alone}{variable}, {unit}", 330)
-    figure.update_yaxes(range=[0, 102], ticksuffix=" %")
-    figure.update_xaxes(range=[0, end])
+    dress(figure, f"{alone}{variable}, {shown.unit}", 350)
+    figure.update_yaxes(range=[0, 102], ticksuffix=" %", title={"text": "attempts with at most this"})
+    figure.update_xaxes(range=[0, end], title={"text": shown.words})
     if variable in ("nNODE", "nGPU"):
         figure.update_xaxes(tickvals=_ticks(max(top, 1.0), whole=True))
     return figure
@@ -133,7 +134,8 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
 
 def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure:
     """One dimension's groups as bars, the largest on top; what is beyond a dozen is one bar."""
-    return _bars({row.keys[0]: row.measure(measure) for row in rows}, f"{_title(measure)} by {dimension}")
+    groups = {row.keys[0]: row.measure(measure) for row in rows}
+    return _bars(groups, f"{_title(measure)} by {dimension}", _title(measure))
 
 
 def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], period_h: float) -> go.Figure:
@@ -160,15 +162,19 @@ def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], perio
             hovertemplate="%{customdata}<extra></extra>",
         )
     )
-    dress(figure, "Share of capacity by server type", 110 + 30 * max(len(ordered), 2))
-    figure.update_layout(hovermode="closest", margin={"r": 64})
+    dress(figure, "Share of capacity by server type", 126 + 30 * max(len(ordered), 2))
+    figure.update_layout(hovermode="closest", margin={"r": 64, "b": 60})
     figure.update_yaxes(
         tickvals=list(range(len(ordered))),
         ticktext=[_short(name) for name in ordered],
         autorange="reversed",
         showgrid=False,
     )
-    figure.update_xaxes(range=[0, max(100.0, *shares.values())], ticksuffix=" %")
+    figure.update_xaxes(
+        range=[0, max(100.0, *shares.values())],
+        ticksuffix=" %",
+        title={"text": "GPU-hours held, of all there were"},
+    )
     return figure
 
 
@@ -177,8 +183,8 @@ def _title(measure: str) -> str:
     return {"gpu-hours": "GPU-hours"}.get(measure, measure.capitalize())
 
 
-def _bars(groups: Mapping[str, float], title: str) -> go.Figure:
-    """Groups as bars, the largest on top; what is beyond a dozen is one bar."""
+def _bars(groups: Mapping[str, float], title: str, measured: str) -> go.Figure:
+    """Groups as bars, the largest on top; what is beyond a dozen is one bar. `measured` names the axis."""
     ordered = sorted(groups.items(), key=lambda group: (-group[1], group[0]))
     kept, rest = ordered[:LARGEST_SHOWN], ordered[LARGEST_SHOWN:]
     names = [_short(name) for name, _ in kept]
@@ -200,12 +206,12 @@ def _bars(groups: Mapping[str, float], title: str) -> go.Figure:
             hovertemplate="%{customdata}: %{x:,.1f}<extra></extra>",
         )
     )
-    dress(figure, title, 110 + 30 * max(len(values), 2))
-    figure.update_layout(hovermode="closest", margin={"r": 64})
+    dress(figure, title, 126 + 30 * max(len(values), 2))
+    figure.update_layout(hovermode="closest", margin={"r": 64, "b": 60})
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=names, autorange="reversed", showgrid=False
     )
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(rangemode="tozero", title={"text": measured})
     return figure
 
 
@@ -228,8 +234,8 @@ def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
         figure.add_trace(_stack(months, sums, f"{len(rest):,} more", COLOURS[-1]))
     dress(figure, f"{_title(measure)} by month", 380)
     figure.update_layout(barmode="stack")
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(rangemode="tozero")
+    figure.update_xaxes(type="category", title={"text": "month in which attempts ended (UTC)"})
+    figure.update_yaxes(rangemode="tozero", title={"text": _title(measure)})
     return figure
 
 
@@ -271,7 +277,9 @@ def gpus_over_time(
         "Utilisation of each server type, %" if known else "GPUs held of each server type, mean of each day",
         360,
     )
-    figure.update_yaxes(rangemode="tozero", ticksuffix=" %" if known else "")
+    figure.update_xaxes(title={"text": "day (UTC)"})
+    held_words = "part of its GPUs held" if known else "GPUs held, mean of the day"
+    figure.update_yaxes(rangemode="tozero", ticksuffix=" %" if known else "", title={"text": held_words})
     if order and all(len(set(days[name][0].tolist())) < 2 for name in order):
         figure.update_xaxes(type="category")
     return figure
@@ -345,7 +353,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 def waiting_by_cause(hours: Mapping[str, float]) -> go.Figure:
     """Hours waited by cause, the most on top."""
-    return _bars(hours, "Hours waited by cause")
+    return _bars(hours, "Hours waited by cause", "hours waited, of all jobs together")
 
 
 def _day(number: int) -> str:

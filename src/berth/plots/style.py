@@ -89,4 +89,4 @@ def dress(figure: go.Figure, title: str, height: int = HEIGHT_PX) -> None:
         gridcolor=GRID, zeroline=False, automargin=True, title={"standoff": 8, "font": {"size": 13}}
     )
     figure.update_xaxes(ticklabelstandoff=5, spikethickness=1, spikecolor=INK, spikedash="solid")
-    figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True)
+    figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True, title={"font": {"size": 13}})

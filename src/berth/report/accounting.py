@@ -213,8 +213,8 @@ def _sections(page: Accounting) -> Iterator[Section]:
     yield from page.more
     yield Section(
         "How jobs run",
-        "A line is a try, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move its "
-        "axis, click beside a picked part to let go. Where there are very many, one line stands for those like it, "
+        "A line is an attempt, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move "
+        "its axis, click beside a picked part to let go. Where there are very many, one line stands for those like it, "
         "and none that is unlike the others is left out. nNODE and nGPU are its nodes and GPUs, WAIT_h and RUN_h "
         "hours; uGPUcore is the mean use of its GPUs and uGPUmem of their memory, from 0 to 1, absent where nobody "
         "measured them.",
@@ -222,7 +222,7 @@ def _sections(page: Accounting) -> Iterator[Section]:
     )
     yield Section(
         "Distributions",
-        "The share of tries that have at most so much. Click a name to hide it, twice to see it alone.",
+        "The share of attempts that have at most a given value. Click a name to hide it, twice to see it alone.",
         tuple(
             plot_of(
                 f"cdf-{variable.name}",
@@ -297,7 +297,7 @@ def _facts(page: Accounting) -> tuple[tuple[str, str], ...]:
     idle = f"{totals.idle_gpu_hours:,.1f} of {measured:,.1f} measured" if measured else "not measured"
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
-        ("Jobs", f"{totals.jobs:,} in {totals.tries:,} tries, of {totals.users:,} users"),
+        ("Jobs", f"{totals.jobs:,} in {totals.tries:,} attempts, of {totals.users:,} users"),
         ("GPU-hours", f"{totals.gpu_hours:,.1f}"),
         ("Run-hours", f"{totals.run_hours:,.1f}"),
         ("Failed GPU-hours", f"{totals.wasted_gpu_hours:,.1f} ({share:.1f} %)"),

@@ -121,15 +121,17 @@ class Variable:
 
     name: str
     unit: str
+    words: str
+    """What it is, as an axis says it."""
 
 
 VARIABLES: Final = (
-    Variable("nNODE", "nodes"),
-    Variable("nGPU", "GPUs"),
-    Variable("WAIT_h", "hours"),
-    Variable("RUN_h", "hours"),
-    Variable("uGPUcore", "fraction"),
-    Variable("uGPUmem", "fraction"),
+    Variable("nNODE", "nodes", "nodes of an attempt"),
+    Variable("nGPU", "GPUs", "GPUs of an attempt"),
+    Variable("WAIT_h", "hours", "time waited, hours"),
+    Variable("RUN_h", "hours", "time run, hours"),
+    Variable("uGPUcore", "fraction", "mean use of its GPUs, as a fraction"),
+    Variable("uGPUmem", "fraction", "mean use of their memory, as a fraction"),
 )
 
 DIMENSIONS: Final = (

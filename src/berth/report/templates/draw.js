@@ -68,8 +68,19 @@ const drawn = (async () => {
     const figure = JSON.parse(document.getElementById(place.dataset.plot).textContent);
     for (const trace of figure.data) {
       if (trace.text?.of !== undefined) trace.text = figure.data[trace.text.of].text;
+      // Names that are longer than their axes are apart are turned.
+      if (trace.type === "parcoords" && place.clientWidth < 560) {
+        Object.assign(trace, { labelangle: -30, labelfont: { ...trace.labelfont, size: 11 } });
+      }
       // Between cells of a few pixels, gaps would be most of what is seen.
       if (trace.xgap && place.clientWidth / figure.layout.xaxis.range[1] < 4) trace.xgap = 0;
+    }
+    if (place.clientWidth < 560) {
+      for (const [key, axis] of Object.entries(figure.layout)) {
+        if (!key.startsWith("xaxis") || axis.ticktext?.length !== 12) continue;
+        // Of twelve months each third has room for its name.
+        for (const name of ["tickvals", "ticktext"]) axis[name] = axis[name].filter((_, at) => at % 3 === 0);
+      }
     }
     place.replaceChildren();  // what the page itself drew of it
     Plotly.newPlot(place, figure.data, figure.layout, {
