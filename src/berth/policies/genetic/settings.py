@@ -47,7 +47,7 @@ class GeneticSettings:
     """Solutions that are bettered side by side and cross."""
     generations: int = 30
     """So many rounds at most; after each, solutions cross with another one as it was before."""
-    patience: int = 8
+    patience: int = 4
     """It stops after so many rounds without a better solution."""
     steps: int = 60
     """Changes that are tried on each solution in one round."""
