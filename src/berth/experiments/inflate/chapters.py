@@ -71,19 +71,19 @@ def inflation_chapter(curves: Sequence[InflationCurve]) -> Chapter:
         "allocation follows the dotted line, the better a policy packs; what is left out at the left is where "
         "all do, and a double click shows it. The fragmentation ratio is the part "
         "of the idle GPU capacity that the workload's jobs cannot use where it lies: lower is better. "
-        "The line is the mean over seeds; the shade reaches from the lowest seed to the highest. A policy that decides "
-        "on batches may choose among the jobs of a batch: that helps most beyond 100 %, where not all can fit, so both "
-        "columns count.",
+        "The line is the mean over seeds; the shade reaches from the lowest seed to the highest. The table shows the "
+        "GPUs held, in % of all. A policy that decides on batches chooses among the jobs of a batch, which helps most "
+        "beyond 100 %, where not all of them fit.",
         (
             ("GPU allocation against arrived load", inflation_allocation(curves, styles)),
             ("Fragmentation ratio against arrived load", inflation_fragmentation(curves, styles)),
         ),
         (
             "Policy",
-            f"GPUs held at {FULL_PCT} % of arrived load, %",
-            "the lowest seed",
+            f"at {FULL_PCT} % of load",
+            "lowest seed",
             f"at {UP_TO_PCT} %",
-            "the lowest seed",
+            "lowest seed",
         ),
         [
             (
