@@ -31,7 +31,9 @@ from berth.policies.placements.by_score import BestFit
 from berth.policies.placements.fgd import typical_requests
 from harness import save
 
-AS_THE_PAPER = Weights(utilisation=1e-6, fragmentation=0.0, waiting=1.0, interference=0.0)
+AS_THE_PAPER = Weights(
+    utilisation=1e-6, fragmentation=0.0, waiting=0.0, jobs=1.0, scarcity=0.0, interference=0.0
+)
 """What the paper's fitness comes to: each instance that is placed, and a little for its GPUs."""
 
 

@@ -80,7 +80,7 @@ def test_a_chapter_shows_what_it_has_and_nothing_else() -> None:
     words = Chapter("Words", definitions=[("load", "what is asked for")])
     table = Chapter("Table", "How to read it.", headings=["policy", "jobs"], rows=[["fifo", "3"]])
     figure = inflation_chapter(curves())
-    text = render(replace(report(), chapters=[words, table, replace(figure, names=())]))
+    text = render(replace(report(), chapters=[words, table, replace(figure, names=(), headings=(), rows=())]))
     read = Page(text)
     assert read.texts["h2"] == ["Words", "Table", "Inflation"]
     assert read.texts["dt"][-1:] + read.texts["dd"][-1:] == ["load", "what is asked for"]

@@ -25,7 +25,7 @@ from berth.errors import SettingError
 from berth.experiments.compare import sweep
 from berth.experiments.compare.kept_file import read_kept, write_kept
 from berth.experiments.genetic import utilisation_run
-from berth.experiments.genetic.chapters import utilisation_chapters
+from berth.experiments.genetic.chapters import utilisation_answers, utilisation_chapters
 from berth.experiments.genetic.utilisation import (
     Case,
     Outcome,
@@ -244,6 +244,21 @@ def test_the_most_that_a_margin_could_be_is_told_of_what_the_other_policy_holds(
 
     told = utilisation_chapters([outcome("genetic", 60.0), outcome("first-fit", 40.0)])[-1]
     assert told.rows == [("genetic", "first-fit", "20.00", "50.00", "6.5 %", "40.00", "100.0")]
+
+
+def test_the_answers_say_what_the_search_adds_to_passing_over() -> None:
+    def outcome(policy: str, held_pct: float) -> Outcome:
+        return Outcome(
+            "case", policy, 0, held_pct, 1.0, 1.0, 1, np.array([1]), np.array([held_pct]), (0, 1), 90.0
+        )
+
+    held = {"first-fit": 40.0, "passing+first-fit": 62.5, "passing+tetris": 50.0, "genetic": 60.0}
+    answers = utilisation_answers([outcome(*one) for one in held.items()])
+    assert answers[1:] == (
+        "Beside passing+first-fit, the best of those that pass over jobs without a search, genetic is at -2.50"
+        " points.",
+    )
+    assert len(utilisation_answers([outcome("first-fit", 40.0), outcome("genetic", 60.0)])) == 1
 
 
 def crowd() -> tuple[list[Job], list[Node]]:

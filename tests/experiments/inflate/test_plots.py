@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from berth.experiments.inflate.chapters import inflation_answers, inflation_chapter
 from berth.experiments.inflate.plots import inflation_allocation, inflation_fragmentation
 from berth.plots import policy_styles
 from tests.experiments.inflate.curves import curves
@@ -36,3 +39,21 @@ def test_the_allocation_plot_begins_before_any_policy_falls_behind() -> None:
 
 def test_nothing_to_draw_is_an_empty_figure_and_no_error() -> None:
     assert len(inflation_fragmentation([], policy_styles([])).data) == 0
+
+
+def test_the_table_and_the_answers_show_both_100_and_130_per_cent() -> None:
+    crossing = [
+        replace(
+            curve,
+            allocation_pct=np.minimum(np.arange(131.0), limit) + np.where(np.arange(131) > 100, gain, 0),
+        )
+        for curve, limit, gain in zip(curves(seeds=(1,)), (95.0, 94.0), (0.0, 3.0), strict=True)
+    ]
+    chapter = inflation_chapter(crossing)
+    assert [list(row) for row in chapter.rows] == [
+        ["fgd", "95.00", "95.00", "95.00", "95.00"],
+        ["random", "94.00", "94.00", "97.00", "97.00"],
+    ]
+    at_full, at_most = inflation_answers(crossing)
+    assert at_full.startswith("fgd packs best: 95.0 % of the GPUs held when jobs for 100 % have arrived")
+    assert at_most.startswith("random holds most under overload: 97.0 % of the GPUs held when jobs for 130 %")

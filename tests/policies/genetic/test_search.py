@@ -208,7 +208,7 @@ def test_a_job_that_fits_nowhere_is_named_with_what_is_short_and_the_rest_is_pla
     [
         ("budget_ms=0", "budget_ms is 0; expected from 1 to 86,400,000"),
         ("population=1", "population is 1; expected from 2 to 1,000"),
-        ("utilisation=0&fragmentation=0&waiting=0&interference=0", "their sum above 0"),
+        ("utilisation=0&fragmentation=0&waiting=0&interference=0&scarcity=0", "their sum above 0"),
         ("utilisation=-1", "expected each from 0 to 1,000,000"),
         ("speed=3", "no setting 'speed'; there are population, generations"),
         ("budget_ms=soon", "setting 'budget_ms' is 'soon'; expected a whole number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from berth.experiments.genetic.plots import (
 from berth.experiments.genetic.utilisation import SIZES, Outcome, margins
 from berth.plots import Style, policy_styles
 from berth.report.report import Chapter
-from berth.statistics import Interval, best_sentence, confidence_interval_95
+from berth.statistics import Interval, best_sentence, confidence_interval_95, paired_difference_95
 
 __all__ = [
     "batches_chapter",
@@ -32,7 +33,7 @@ __all__ = [
 
 
 def utilisation_answers(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """For each case, which policy holds most of the GPUs."""
+    """For each case, which policy holds most of the GPUs, and what a search adds to passing over."""
     found = []
     cases = dict.fromkeys(one.case for one in outcomes)
     for case in cases:
@@ -40,8 +41,26 @@ def utilisation_answers(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         for one in sorted((one for one in outcomes if one.case == case), key=lambda one: one.seed):
             held.setdefault(one.policy, []).append(one.utilisation_pct)
         sentence = best_sentence(held, "holds most of the GPUs", "% of them", least=False)
-        found.append(f"{case}: {sentence}" if len(cases) > 1 and sentence else sentence)
-    return tuple(sentence for sentence in found if sentence)
+        found += [
+            f"{case}: {said}" if len(cases) > 1 else said
+            for said in (sentence, _beside_control(held))
+            if said
+        ]
+    return tuple(found)
+
+
+def _beside_control(held: Mapping[str, Sequence[float]]) -> str:
+    """What the search of `genetic` is worth beside the best policy that only passes over what does not fit."""
+    controls = {name: of_seeds for name, of_seeds in held.items() if name.startswith("passing+")}
+    if "genetic" not in held or not controls:
+        return ""
+    best = max(controls, key=lambda name: fmean(controls[name]))
+    points = paired_difference_95(held["genetic"], controls[best])
+    half = f" ± {points.high - points.mean:.2f}" if points.count >= LEAST_SEEDS else ""
+    return (
+        f"Beside {best}, the best of those that pass over jobs without a search, genetic is at"
+        f" {points.mean:+.2f}{half} points."
+    )
 
 
 def optimality_answers(found: Sequence[Optimality]) -> tuple[str, ...]:
@@ -145,8 +164,9 @@ def _waits(case: str, here: Sequence[Outcome], policies: Sequence[str]) -> list[
     return [
         Chapter(
             f"Waits by size: {case}",
-            "Mean wait in hours, by the GPUs that a job asks for, of the jobs that started, and how many did. Who "
-            "passes over what does not fit fills the GPUs and lets large jobs wait: nobody keeps room free for them.",
+            "Mean wait in hours, by the GPUs that a job asks for, of the jobs that started, and how many did. A "
+            "policy that passes over what does not fit fills the GPUs and lets large jobs wait, because it keeps no "
+            "room free for them.",
             [],
             ("Policy", *(f"{SIZES[at][0]}: {came[at]:,.0f} jobs" for at in sizes)),
             [(policy, *(_wait_said(of[policy][:, at, :]) for at in sizes)) for policy in policies],

@@ -18,6 +18,7 @@ from berth.policies.genetic.batch import Batch
 from berth.policies.genetic.nodes import numbers_among, numbers_of, on_nodes, worth_a_look
 from berth.policies.genetic.packing_kernels import Packing, Solution, add, prepare
 from berth.policies.genetic.random_kernels import seeded
+from berth.policies.genetic.scarcity import detours
 from berth.policies.genetic.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
 from berth.policies.genetic.settings import GeneticSettings
 from berth.policies.genetic.time_budget import TimeBudget
@@ -63,8 +64,9 @@ def packing_of(
     type_of = np.ascontiguousarray(type_of.reshape(-1), dtype=np.int64)
     waited_h = np.array([(now_ms - job.submit_ms) / 3_600_000 for job in batch.jobs])
     together = np.array([max(1, job.nodes) for job in batch.jobs])
-    started = weights.waiting * (1 + np.maximum(waited_h, 0))  # a job is worth that once, a gang in parts
-    worth = weights.utilisation * milli[type_of] / 1000 + started / together
+    gpus = np.maximum(requests[type_of, GPUS], 1)
+    started = weights.waiting * gpus * (1 + np.maximum(waited_h, 0)) + weights.jobs / together
+    worth = weights.utilisation * milli[type_of] / 1000 + started
     top = np.argsort(-typical.weight, kind="stable")[: settings.typical]
     weight = typical.weight[top]
     return Packing(
@@ -86,6 +88,7 @@ def packing_of(
         sizes=typical.sizes,
         stranding=float(weights.fragmentation) if len(weight) else 0.0,
         contention=float(weights.interference) if profiles else 0.0,
+        detour=weights.scarcity * detours(batch.jobs, type_of, milli, typical, cluster),
     )
 
 

@@ -19,7 +19,13 @@ class Weights:
     fragmentation: float = 1.0
     """What a GPU left idle costs where it is of no use to the usual requests, in the measure of `fgd`."""
     waiting: float = 0.02
-    """What starting a job is worth whatever its size, and as much again for each hour that it has waited."""
+    """What starting a job is worth for each GPU that it asks for, or in all where that is less than one, and as much
+    again for each hour that it has waited."""
+    jobs: float = 0.0
+    """What starting a job is worth whatever its size. Above 0, eight jobs of one GPU outweigh one of eight."""
+    scarcity: float = 1.0
+    """What a GPU costs a job that could do without its model, times the part of the model that the usual requests
+    naming it would fill."""
     interference: float = 0.5
     """What a GPU's time costs that jobs on one GPU take from each other, by the use that their profiles tell."""
 
@@ -41,7 +47,7 @@ class GeneticSettings:
     """Solutions that are bettered side by side and cross."""
     generations: int = 30
     """So many rounds at most; after each, solutions cross with another one as it was before."""
-    patience: int = 8
+    patience: int = 4
     """It stops after so many rounds without a better solution."""
     steps: int = 60
     """Changes that are tried on each solution in one round."""

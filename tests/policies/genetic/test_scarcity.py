@@ -1,0 +1,64 @@
+"""GPUs of a model that some jobs name are left to them while others have a choice."""
+
+import numpy as np
+import pytest
+
+from berth.cluster import Cluster
+from berth.experiments.inflate import Arrivals, inflate
+from berth.model import GpuModel, Job, Node
+from berth.policies.genetic.scarcity import demand_by_model, detours
+from berth.policies.placements.fgd import typical_requests
+
+A100, T4 = GpuModel("A100", 80_000), GpuModel("T4", 16_000)
+NODES = [Node("a", 4, A100, 64_000), Node("b", 4, T4, 64_000), Node("c", 0, None, 64_000)]
+
+
+def any_gpu(name: str) -> Job:
+    return Job(name, 0, 1000, gpus=1)
+
+
+def one_t4(name: str) -> Job:
+    return Job(name, 0, 1000, gpus=1, models=("T4",))
+
+
+def test_demand_is_the_part_of_a_model_that_jobs_naming_it_fill_when_as_much_is_asked_for_as_there_is() -> (
+    None
+):
+    cluster = Cluster(NODES)
+    jobs = [any_gpu(f"a{at}") for at in range(6)] + [one_t4(f"t{at}") for at in range(2)]
+    # A quarter of 8 GPUs is asked for on T4s, of which there are 4.
+    expected = {"A100": 0.0, "T4": 0.5}
+    of_model = demand_by_model(typical_requests(jobs, cluster), cluster)
+    assert {name: of_model[number] for name, number in cluster.models.items()} == pytest.approx(expected)
+
+
+def test_naming_every_model_or_none_is_no_demand_and_more_than_there_is_counts_as_all_of_it() -> None:
+    cluster = Cluster(NODES)
+    both = Job("both", 0, 1000, gpus=1, models=("A100", "T4"))
+    assert not demand_by_model(typical_requests([both, any_gpu("x")], cluster), cluster).any()
+    assert demand_by_model(typical_requests([one_t4("t")], cluster), cluster).max() == 1.0
+    nothing = demand_by_model(typical_requests([Job("cpu", 0, 1, cpu_milli=1)], cluster), cluster)
+    assert not nothing.any()
+
+
+def test_who_has_a_choice_pays_for_what_others_name_and_who_has_none_pays_nothing() -> None:
+    cluster = Cluster(NODES)
+    jobs = [any_gpu("a"), one_t4("t"), Job("cpu", 0, 1000, cpu_milli=1)]
+    usual = typical_requests([any_gpu(f"a{at}") for at in range(6)] + [one_t4("t"), one_t4("u")], cluster)
+    cost = detours(jobs, np.arange(3), np.array([1000, 1000, 0]), usual, cluster)
+    t4 = cluster.models["T4"]
+    expected = np.zeros((3, len(cluster.models) + 1))
+    expected[0, t4] = 0.5
+    assert cost[:, 1:] == pytest.approx(expected[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("policy", "held_pct"), [("genetic?fragmentation=0", 100.0), ("genetic?fragmentation=0&scarcity=0", 50.0)]
+)
+def test_jobs_with_a_choice_leave_the_named_model_to_those_who_come_later(policy, held_pct) -> None:
+    # Without scarcity all nodes look alike to the first four, and node `b` comes first.
+    nodes = [Node("b", 4, T4), Node("a", 4, A100)]
+    usual = [any_gpu(f"a{at}") for at in range(4)] + [one_t4(f"t{at}") for at in range(4)]
+    order = Arrivals(np.arange(8))
+    run = inflate(nodes, usual, policy, seed=0, arrivals=order, batch=4)
+    assert run.curve.allocation_pct[100] == held_pct
