@@ -225,6 +225,7 @@ def instances(folder: Path) -> list[tuple[str, int]]:
 
 
 @needs_root
+@pytest.mark.slow
 def test_claims_get_instances_that_are_made_for_them_and_go_with_them(
     play: Played, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +290,7 @@ def test_claims_get_instances_that_are_made_for_them_and_go_with_them(
 
 
 @needs_root
+@pytest.mark.slow
 def test_an_agent_that_died_over_an_instance_leaves_none_behind(
     play: Played, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
