@@ -36,9 +36,10 @@ GPUS = 8
 
 
 def fill(api: FakeApi, claims: int, pods: int) -> tuple[list[Any], list[Any]]:
-    """The claims and pods of both sides, of different shares on eight GPUs."""
-    made = [api.add_claim(f"claim{n}", (n % GPUS, 10, 100 + n % 37)) for n in range(claims)]
-    return made, [api.add_pod(f"pod{n}", (n % GPUS, 5, 100 + n)) for n in range(pods)]
+    """The claims and pods of both sides, of different shares; claims have the first four GPUs, pods the others."""
+    half = GPUS // 2
+    made = [api.add_claim(f"claim{n}", (n % half, 5, 100 + n % 37)) for n in range(claims)]
+    return made, [api.add_pod(f"pod{n}", (half + n % half, 5, 100 + n)) for n in range(pods)]
 
 
 async def serve(folder: Path, claims: int, pods: int) -> None:

@@ -207,7 +207,8 @@ FAKE_EXPORT int nvmlGpuInstanceGetInfo(struct fake_mig_instance *made, struct in
 {
     ptrdiff_t at = made - fake_mig_attach()->instances[0];
     *info = (struct instance_info){ (NVdevice)(uintptr_t)(at / FAKE_MIG_INSTANCES + 1),
-                                    (unsigned)(at % FAKE_MIG_INSTANCES + 1), made->profile,
+                                    (unsigned)(at % FAKE_MIG_INSTANCES + 1),
+                                    made->profile,
                                     { made->start, made->size } };
     return NV_SUCCESS;
 }

@@ -26,12 +26,11 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         aside.replace(path)
         if durable:
             _to_disk(path.parent)
-    except OSError as error:
-        if error.filename in (None, str(aside)):  # a full disk names no file; the user knows only `path`
-            error.filename = str(path)
-        raise
-    finally:
+    except BaseException as error:
         aside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(aside)):
+            error.filename = str(path)  # a full disk names no file; the user knows only `path`
+        raise
 
 
 def plain_name(text: str) -> str:

@@ -68,13 +68,25 @@ def create(
 
 
 def create_promised(name: str, gpu: Gpu, limit: Limit, root: Path) -> None:
-    """Make a partition whose maker keeps account itself of what it promises of each GPU, and what is there: by the
-    hundred, to look at others and to read back what was made would take most of the time."""
+    """Make a partition whose maker keeps account itself of what it promises of each GPU, and what is there, and mounts
+    the loader's list from elsewhere: by the hundred, to look at others and to read back what was made would take most
+    of the time. Raises PartitionError, and OSError where the folder cannot be made."""
     if not _NAME.fullmatch(name):
         _check_new(name, gpu, root)  # it says why
     _check_room(gpu, limit, [], overcommit=True)
-    check_host(limit.swap_mib, overcommit=True)
-    _make_files(name, gpu.uuid, limit, MAKERS, root)
+    uuid, folder = _plain(gpu.uuid), root / name
+    try:
+        _check_owner(root)
+        folder.mkdir(mode=0o700)
+    except (FileExistsError, FileNotFoundError):  # it has a region of another GPU, or is the first of all
+        _make_files(name, gpu.uuid, limit, MAKERS, root)
+        return
+    try:
+        make_region(folder, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        os.chmod(f"{folder}/{uuid}.use", MAKERS.file_mode)
+    except (OSError, PartitionError):
+        _clear(folder, uuid)
+        raise
 
 
 def create_mig(

@@ -18,6 +18,7 @@ from celpy.adapter import json_to_cel
 
 from berth.errors import SettingError
 from berth.live.kubernetes.names import DRIVER, RESOURCE
+from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, cut_devices_of, devices_of
@@ -31,7 +32,7 @@ from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_cdi
 from tests.live.kubernetes.node.fake_api import FakeApi
-from tests.live.kubernetes.node.test_service import Running, claims_served, needs_root, node, share
+from tests.live.kubernetes.node.test_service import ANYTHING, Running, claims_served, needs_root, node, share
 from tests.live.kubernetes.world import World
 
 RESOURCES = "/apis/resource.k8s.io/v1"
@@ -113,6 +114,36 @@ def test_slices_have_the_form_that_the_api_server_keeps(
         assert api.known_slices == {}
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("spec_of_slices", "expected"),
+    [
+        (ANYTHING, ["-counters-0", "-gpu-1-0"]),
+        ({**ANYTHING, "required": ["sharedCounters"]}, ["-gpu-1"]),
+        ({"type": "object", "properties": {
+            "driver": {"type": "string"}, "nodeName": {"type": "string"}, "pool": ANYTHING,
+            "devices": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+        }}, []),
+    ],
+    ids=["apart", "together", "dropped"],
+)  # fmt: skip
+def test_a_real_api_server_is_asked_whether_it_keeps_counters(
+    play: Played, tmp_path: Path, spec_of_slices: dict[str, Any], expected: list[str]
+) -> None:
+    """By a write that is not carried out: a slice of its own for counters may be refused, and their fields dropped."""
+
+    async def story(world: World) -> None:
+        async with claims_served(world, spec_of_slices):
+            await world.node("here", gpus=0)
+            api = ApiServer(world.api, "here")
+            assert await api.find_version() == "v1"
+            publisher = SlicePublisher("here", tmp_path, api)
+            await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
+            assert sorted(await slices_of(world)) == [f"{publisher.name}{rest}" for rest in expected]
+            assert not await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
+
+    play(story)
 
 
 def test_the_scheduler_reads_what_the_node_publishes() -> None:
@@ -225,6 +256,7 @@ def instances(folder: Path) -> list[tuple[str, int]]:
 
 
 @needs_root
+@pytest.mark.slow
 def test_claims_get_instances_that_are_made_for_them_and_go_with_them(
     play: Played, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +321,7 @@ def test_claims_get_instances_that_are_made_for_them_and_go_with_them(
 
 
 @needs_root
+@pytest.mark.slow
 def test_an_agent_that_died_over_an_instance_leaves_none_behind(
     play: Played, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

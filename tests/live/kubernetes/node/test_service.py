@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -196,13 +196,18 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
     play(story)
 
 
-async def make_crds(world: World) -> None:
-    """The kinds of dynamic resource allocation, as 1.20 can have them."""
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+async def make_crds(world: World, spec_of_slices: Mapping[str, Any]) -> None:
+    """The kinds of dynamic resource allocation, as 1.20 can have them: it drops fields that their schema lacks."""
     for plural, kind, scope in (
         ("resourceslices", "ResourceSlice", "Cluster"),
         ("resourceclaims", "ResourceClaim", "Namespaced"),
     ):
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        schema: dict[str, Any] = {**ANYTHING}
+        if kind == "ResourceSlice":
+            schema = {"type": "object", "properties": {"spec": spec_of_slices}}
         version: dict[str, Any] = {
             "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
         }  # fmt: skip
@@ -227,9 +232,9 @@ async def make_crds(world: World) -> None:
 
 
 @asynccontextmanager
-async def claims_served(world: World) -> AsyncIterator[None]:
+async def claims_served(world: World, spec_of_slices: Mapping[str, Any] = ANYTHING) -> AsyncIterator[None]:
     """The kinds are there within, and gone after it."""
-    await make_crds(world)
+    await make_crds(world, spec_of_slices)
     try:
         yield
     finally:

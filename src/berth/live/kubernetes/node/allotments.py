@@ -7,6 +7,7 @@ again. No more of a GPU is given than it has, and no GPU by claims and by the de
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -217,7 +218,7 @@ class Allotments:
             self.take_back(asked.name)
         self._remove_region(asked.name, force=False)  # one that is left over has the limits of another
         try:
-            self._make(asked)
+            self._make(asked, fresh=True)
         except (OSError, PartitionError):
             self._remove_region(asked.name, force=True)
             raise
@@ -292,12 +293,13 @@ class Allotments:
 
     def _check_room(self, asked: Allotment, before: Allotment | None) -> None:
         """Whether there is room when `before`, which it takes the place of, is gone."""
-        taken = {part.index: replace(self._taken.get(part.index, _Taken())) for part in asked.parts}
-        for part in before.parts if before is not None else ():
-            if part.index in taken and before is not None:
-                taken[part.index].add(before, part, -1)
         for part in asked.parts:
-            card, there = self.cards.get(part.index), taken[part.index]
+            card, there = self.cards.get(part.index), self._taken.get(part.index) or _Taken()
+            if before is not None:
+                there = replace(there)
+                for other in before.parts:
+                    if other.index == part.index:
+                        there.add(before, other, -1)
             if card is None:
                 raise KubernetesError(
                     f"{asked.holder} is to have a part of GPU {part.index}, and this node has"
@@ -320,10 +322,9 @@ class Allotments:
                     " given; it starts when others have ended"
                 )
 
-    def _make(self, asked: Allotment) -> None:
-        """The regions that are not there yet, of the GPUs that are there."""
-        folder = self.root / asked.name
-        there = set(regions_in(folder)) if folder.exists() else set()
+    def _make(self, asked: Allotment, *, fresh: bool = False) -> None:
+        """The regions that are not there yet, of the GPUs that are there; `fresh`: none is there."""
+        there = set() if fresh else set(regions_in(self.root / asked.name))
         wanted = {index: Limit(CLOSED_MIB) for index in asked.closed}
         wanted |= {part.index: part.limit for part in asked.parts if not part.profile}
         for index, limit in wanted.items():
@@ -348,7 +349,7 @@ class Allotments:
 
     def _remove_region(self, name: str, *, force: bool, known: bool = False) -> None:
         """Take a folder of regions away; `known`: it has been seen that some are there."""
-        if not (self.root / name).exists():
+        if not os.path.exists(f"{self.root}/{name}"):
             return
         if known or regions_of(name, self.root):
             remove(name, force=force, driver_folder=self._driver_folder, root=self.root)

@@ -44,13 +44,13 @@ class ClaimFiles:
             ],
         }
         text, path = msgspec.json.encode(told), self._path(uid)
+        if path.exists() and path.read_bytes() == text:
+            return
         try:
-            if path.read_bytes() == text:
-                return
-        except FileNotFoundError:
+            _write(path, text)
+        except FileNotFoundError:  # the folder, which lies in memory
             self._folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as aside:
-            aside.write_bytes(text)
+            _write(path, text)
 
     def remove(self, uid: str) -> None:
         """Take the specification of a claim away; one that is not there is no error."""
@@ -60,7 +60,7 @@ class ClaimFiles:
         return self._folder / f"{DRIVER}-claim-{uid}.json"
 
     @cached_property
-    def _shared(self) -> dict[str, Any]:
+    def _shared(self) -> msgspec.Raw:
         """What every container with a part of a GPU needs."""
         edits: dict[str, Any] = {
             "mounts": [
@@ -71,7 +71,7 @@ class ClaimFiles:
             "deviceNodes": [_node(path) for path in self._driver.common],
             "env": [f"{name}={value}" for name, value in self._driver.environment.items()],
         }
-        return {name: found for name, found in edits.items() if found}
+        return msgspec.Raw(msgspec.json.encode({name: found for name, found in edits.items() if found}))
 
     def _edits(self, allotment: Allotment, allotments: Allotments) -> dict[str, Any]:
         mounts: list[dict[str, Any]] = []
@@ -88,6 +88,11 @@ class ClaimFiles:
                 nodes += [{"path": path, "permissions": "rw"} for path in self._driver.access_of(instance)]
                 edits["env"] = [f"{name}={value}" for name, value in variables([instance]).items()]
         return edits
+
+
+def _write(path: Path, text: bytes) -> None:
+    with whole_file(path) as aside:
+        aside.write_bytes(text)
 
 
 def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from berth.errors import BerthError, KubernetesError
@@ -172,8 +171,12 @@ class Claims:
                     f" {self._node}"
                 )
             part, name = self._part(claim, device), f"{claim.uid}.{number}"
-            made = Allotment(name, holder, (part,), request=device.request, device=device.device)
-            found.append(replace(made, share=device.share, of=len(claim.devices)))
+            found.append(
+                Allotment(
+                    name, holder, (part,), request=device.request, device=device.device, share=device.share,
+                    of=len(claim.devices),
+                )
+            )  # fmt: skip
         return found
 
     def _part(self, claim: Claim, device: ClaimDevice) -> Part:
