@@ -17,6 +17,7 @@ from berth.errors import (
     BerthError,
     ClusterError,
     KnowledgeError,
+    NotRunning,
     PlacementError,
     PolicyError,
     SchedulerError,
@@ -105,14 +106,15 @@ class Scheduler:
         if not fits and job.elastic:
             fitting = [size for size, _ in job.elastic if self._fits(sized(job, size))]
             job, fits = sized(job, max(fitting, default=job.gpus)), bool(fitting)
-        if ahead_of is not None and ahead_of not in self.queue:
+        queue = self.queue
+        if ahead_of is None:
+            queued = job.id not in self.cluster.running and queue.add(job)
+        elif ahead_of in queue:
+            queued = job.id not in self.cluster.running and queue.insert(job, ahead_of)
+        else:
             raise SchedulerError(
                 f"job '{job.id}' cannot go ahead of job '{ahead_of.id}', which does not wait"
             )
-        queue = self.queue
-        queued = job.id not in self.cluster.running and (
-            queue.add(job) if ahead_of is None else queue.insert(job, ahead_of)
-        )
         if not queued:
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
         if not fits:
@@ -123,7 +125,7 @@ class Scheduler:
         """Take out a job that waits (returns the job) or runs (returns the run, which is released)."""
         run = self.cluster.running.get(job_id)
         if run is not None:
-            self._release(job_id, now_ms)
+            self._release(job_id, now_ms, "be withdrawn")
             queued_ms = self.attempts.get(job_id, FIRST).queued_ms
             self._forget(job_id)
             self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
@@ -169,8 +171,7 @@ class Scheduler:
         """
         if job_id in self._confirmed:
             raise SchedulerError(f"job '{job_id}' has started already; tell how it ended")
-        run = self._running(job_id, "fail to start")
-        self._release(job_id, now_ms)
+        run = self._release(job_id, now_ms, "fail to start")
         if again:
             self._queue_again(run, now_ms, done_us=self.attempts.get(job_id, FIRST).done_us)
         else:
@@ -180,8 +181,7 @@ class Scheduler:
     def ended(self, job_id: str, how: RecordState, now_ms: int, *, held_mib: int = 0) -> Running:
         """A running job has ended; one that ran out of memory, having held `held_mib`, is queued again while it has
         retries left. Returns the run; whether it waits again tells `waits`."""
-        run = self._running(job_id, "end")
-        self._release(job_id, now_ms)
+        run = self._release(job_id, now_ms, "end")
         before = self.attempts.get(job_id, FIRST) if self.attempts else FIRST
         if how is OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
             self._queue_again(run, now_ms, done_us=self._kept_of(run), memory=True)
@@ -395,16 +395,24 @@ class Scheduler:
     def _running(self, job_id: str, what: str) -> Running:
         run = self.cluster.running.get(job_id)
         if run is None:
-            raise SchedulerError(f"job '{job_id}' cannot {what}: it is not running")
+            raise self._not_running(job_id, what)
         return run
 
-    def _release(self, job_id: str, now_ms: int) -> Running:
+    @staticmethod
+    def _not_running(job_id: str, what: str) -> SchedulerError:
+        return SchedulerError(f"job '{job_id}' cannot {what}: it is not running")
+
+    def _release(self, job_id: str, now_ms: int, what: str) -> Running:
         if self._beliefs is not None:
+            self._running(job_id, what)
             try:
                 self._beliefs.advance(now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
                 self._told.fault = self._told.fault or error
-        run = self.cluster.release(job_id, now_ms=now_ms)
+        try:
+            run = self.cluster.release(job_id, now_ms=now_ms)
+        except NotRunning:
+            raise self._not_running(job_id, what) from None
         if self._confirmed:
             self._confirmed.discard(job_id)
         if self._beliefs is not None:
@@ -412,7 +420,7 @@ class Scheduler:
         return run
 
     def _evict(self, job_id: str, now_ms: int) -> Running:
-        run = self._release(job_id, now_ms)
+        run = self._release(job_id, now_ms, "be evicted")
         before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
         self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
         return run
@@ -471,7 +479,7 @@ class Scheduler:
         """Release and queue again what runs on these nodes."""
         there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
         for run in there:
-            self._release(run.job.id, now_ms)
+            self._release(run.job.id, now_ms, "be cleared away")
             before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
             self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         return there
