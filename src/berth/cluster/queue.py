@@ -59,13 +59,18 @@ class _Order:
 class _Lanes:
     """The waiting jobs in lanes; entries of a lane are (key, serial, job), in order."""
 
-    def __init__(self, lane: Lane, key: Key) -> None:
+    def __init__(self, lane: Lane, key: Key, jobs: Iterable[tuple[Serial, Job]]) -> None:
         self.lane = lane
         self.key = key
         self.failed = False
         """Whether the lane or the key could not take a job."""
-        self.entries: dict[Hashable, SortedList] = {}
-        self._of: dict[str, tuple[Hashable, Entry]] = {}
+        self._of: dict[str, tuple[Hashable, Entry]] = {
+            job.id: (lane(job), (key(job), serial, job)) for serial, job in jobs
+        }
+        found: dict[Hashable, list[Entry]] = {}
+        for of, entry in self._of.values():
+            found.setdefault(of, []).append(entry)
+        self.entries: dict[Hashable, SortedList] = {of: SortedList(found[of]) for of in found}
 
     def add(self, job: Job, serial: Serial) -> None:
         lane = self.lane(job)
@@ -166,9 +171,7 @@ class Queue:
         """
         found = self._lanes.get((lane, key))
         if found is None:
-            found = self._lanes[lane, key] = _Lanes(lane, key)
-            for serial, job in self._entries():
-                found.add(job, serial)
+            found = self._lanes[lane, key] = _Lanes(lane, key, self._entries())
         return found.entries
 
     def add(self, job: Job) -> bool:
