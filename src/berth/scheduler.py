@@ -17,22 +17,14 @@ from berth.errors import (
     BerthError,
     ClusterError,
     KnowledgeError,
+    NotRunning,
     PlacementError,
     PolicyError,
     SchedulerError,
     in_one_line,
 )
 from berth.knowledge import Knowledge
-from berth.model import (
-    Evict,
-    GpuSlot,
-    Job,
-    Node,
-    Placement,
-    RecordState,
-    WakeAt,
-    sized,
-)
+from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, WakeAt, sized
 from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, returned_nonsense, why_never
 from berth.policies import Decision, Policy
 from berth.sizes import check_sizes, is_resized
@@ -105,14 +97,15 @@ class Scheduler:
         if not fits and job.elastic:
             fitting = [size for size, _ in job.elastic if self._fits(sized(job, size))]
             job, fits = sized(job, max(fitting, default=job.gpus)), bool(fitting)
-        if ahead_of is not None and ahead_of not in self.queue:
+        queue = self.queue
+        if ahead_of is None:
+            queued = job.id not in self.cluster.running and queue.add(job)
+        elif ahead_of in queue:
+            queued = job.id not in self.cluster.running and queue.insert(job, ahead_of)
+        else:
             raise SchedulerError(
                 f"job '{job.id}' cannot go ahead of job '{ahead_of.id}', which does not wait"
             )
-        queue = self.queue
-        queued = job.id not in self.cluster.running and (
-            queue.add(job) if ahead_of is None else queue.insert(job, ahead_of)
-        )
         if not queued:
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
         if not fits:
@@ -123,7 +116,7 @@ class Scheduler:
         """Take out a job that waits (returns the job) or runs (returns the run, which is released)."""
         run = self.cluster.running.get(job_id)
         if run is not None:
-            self._release(job_id, now_ms)
+            self._release(job_id, now_ms, "be withdrawn")
             queued_ms = self.attempts.get(job_id, FIRST).queued_ms
             self._forget(job_id)
             self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
@@ -169,8 +162,7 @@ class Scheduler:
         """
         if job_id in self._confirmed:
             raise SchedulerError(f"job '{job_id}' has started already; tell how it ended")
-        run = self._running(job_id, "fail to start")
-        self._release(job_id, now_ms)
+        run = self._release(job_id, now_ms, "fail to start")
         if again:
             self._queue_again(run, now_ms, done_us=self.attempts.get(job_id, FIRST).done_us)
         else:
@@ -178,19 +170,11 @@ class Scheduler:
         return run
 
     def ended(
-        self,
-        job_id: str,
-        how: RecordState,
-        now_ms: int,
-        *,
-        held_mib: int = 0,
-        beside: Sequence[tuple[Job, int]] = (),
-    ) -> Running:
-        """A running job has ended; one that ran out of memory, having held `held_mib`, is queued again while it has
-        retries left. `beside` are its neighbours and what each held then. Returns the run; whether it waits again tells
-        `waits`."""
-        run = self._running(job_id, "end")
-        self._release(job_id, now_ms)
+        self, job_id: str, how: RecordState, now_ms: int, *, held_mib: int = 0, beside: Sequence[tuple[Job, int]] = ()
+    ) -> Running:  # fmt: skip
+        """A running job has ended; one that ran out of memory, having held `held_mib` while its neighbours held what
+        `beside` lists, is queued again while it has retries left. Returns the run; `waits` tells if it waits again."""
+        run = self._release(job_id, now_ms, "end")
         before = self.attempts.get(job_id, FIRST) if self.attempts else FIRST
         if how is OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
             self._queue_again(run, now_ms, done_us=self._kept_of(run), memory=True)
@@ -402,18 +386,21 @@ class Scheduler:
     # How
 
     def _running(self, job_id: str, what: str) -> Running:
-        run = self.cluster.running.get(job_id)
-        if run is None:
-            raise SchedulerError(f"job '{job_id}' cannot {what}: it is not running")
+        if (run := self.cluster.running.get(job_id)) is None:
+            raise _not_running(job_id, what)
         return run
 
-    def _release(self, job_id: str, now_ms: int) -> Running:
+    def _release(self, job_id: str, now_ms: int, what: str) -> Running:
         if self._beliefs is not None:
+            self._running(job_id, what)
             try:
                 self._beliefs.advance(now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
                 self._told.fault = self._told.fault or error
-        run = self.cluster.release(job_id, now_ms=now_ms)
+        try:
+            run = self.cluster.release(job_id, now_ms=now_ms)
+        except NotRunning:
+            raise _not_running(job_id, what) from None
         if self._confirmed:
             self._confirmed.discard(job_id)
         if self._beliefs is not None:
@@ -421,7 +408,7 @@ class Scheduler:
         return run
 
     def _evict(self, job_id: str, now_ms: int) -> Running:
-        run = self._release(job_id, now_ms)
+        run = self._release(job_id, now_ms, "be evicted")
         before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
         self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
         return run
@@ -468,20 +455,12 @@ class Scheduler:
             raise SchedulerError(f"job '{job.id}' makes no sense: {in_one_line(error)}") from error
 
     def _tell(
-        self,
-        run: Running,
-        how: RecordState,
-        now_ms: int,
-        *,
-        held_mib: int = 0,
-        beside: Sequence[tuple[Job, int]] = (),
-        queued_ms: int | None = None,
-    ) -> None:
+        self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0,
+        beside: Sequence[tuple[Job, int]] = (), queued_ms: int | None = None,
+    ) -> None:  # fmt: skip
         """Tell the knowledge how an attempt ended, and go by what it believes then."""
         done_us = self._work_us(run, run.work_us - run.left_us_at(now_ms))
-        self._told.ended(
-            run, how, now_ms, done_us=done_us, held_mib=held_mib, beside=beside, queued_ms=queued_ms
-        )
+        self._told.ended(run, how, now_ms, done_us, held_mib=held_mib, beside=beside, queued_ms=queued_ms)
         if self._learns and self._beliefs is not None:
             self._told.guarded(self._beliefs.refresh, run.job.id, now_ms)
 
@@ -489,7 +468,7 @@ class Scheduler:
         """Release and queue again what runs on these nodes."""
         there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
         for run in there:
-            self._release(run.job.id, now_ms)
+            self._release(run.job.id, now_ms, "be cleared away")
             before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
             self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         return there
@@ -507,3 +486,7 @@ class Scheduler:
     def _size(job: Job) -> tuple[object, ...]:
         owner = (job.user, job.virtual_cluster, job.application)
         return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
+
+
+def _not_running(job_id: str, what: str) -> SchedulerError:
+    return SchedulerError(f"job '{job_id}' cannot {what}: it is not running")

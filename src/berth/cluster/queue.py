@@ -43,6 +43,8 @@ class _Order:
 
     def __init__(self, key: Key, jobs: Iterable[tuple[Serial, Job]]) -> None:
         self.key = key
+        self.failed = False
+        """Whether the key could not take a job."""
         self._of: dict[str, Entry] = {job.id: (key(job), serial, job) for serial, job in jobs}
         self.entries: SortedList = SortedList(self._of.values())
 
@@ -57,11 +59,18 @@ class _Order:
 class _Lanes:
     """The waiting jobs in lanes; entries of a lane are (key, serial, job), in order."""
 
-    def __init__(self, lane: Lane, key: Key) -> None:
+    def __init__(self, lane: Lane, key: Key, jobs: Iterable[tuple[Serial, Job]]) -> None:
         self.lane = lane
         self.key = key
-        self.entries: dict[Hashable, SortedList] = {}
-        self._of: dict[str, tuple[Hashable, Entry]] = {}
+        self.failed = False
+        """Whether the lane or the key could not take a job."""
+        self._of: dict[str, tuple[Hashable, Entry]] = {
+            job.id: (lane(job), (key(job), serial, job)) for serial, job in jobs
+        }
+        found: dict[Hashable, list[Entry]] = {}
+        for of, entry in self._of.values():
+            found.setdefault(of, []).append(entry)
+        self.entries: dict[Hashable, SortedList] = {of: SortedList(found[of]) for of in found}
 
     def add(self, job: Job, serial: Serial) -> None:
         lane = self.lane(job)
@@ -162,9 +171,7 @@ class Queue:
         """
         found = self._lanes.get((lane, key))
         if found is None:
-            found = self._lanes[lane, key] = _Lanes(lane, key)
-            for serial, job in self._entries():
-                found.add(job, serial)
+            found = self._lanes[lane, key] = _Lanes(lane, key, self._entries())
         return found.entries
 
     def add(self, job: Job) -> bool:
@@ -253,16 +260,16 @@ class Queue:
         self._lanes = {kept: lanes for kept, lanes in self._lanes.items() if kept[0] != lane}
 
     def _sort_in(self, job: Job, serial: Serial) -> None:
-        for key, order in [*self._orders.items()]:
+        failed = False
+        kept: list[_Order | _Lanes] = [*self._orders.values(), *self._lanes.values()]
+        for each in kept:
             try:
-                order.add(job, serial)
+                each.add(job, serial)
             except Exception:  # noqa: BLE001  whatever it is, the policy that asks next is told
-                del self._orders[key]
-        for kept, lanes in [*self._lanes.items()]:
-            try:
-                lanes.add(job, serial)
-            except Exception:  # noqa: BLE001
-                del self._lanes[kept]
+                each.failed = failed = True
+        if failed:
+            self._orders = {key: order for key, order in self._orders.items() if not order.failed}
+            self._lanes = {told: lanes for told, lanes in self._lanes.items() if not lanes.failed}
 
     def _entries(self) -> Iterator[tuple[Serial, Job]]:
         return (

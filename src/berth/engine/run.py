@@ -66,7 +66,7 @@ class Run:
         speeds: CardSpeeds,
     ) -> None:
         self.cluster = cluster
-        self.speeds = speeds
+        self.cards_differ = bool(speeds)
         self.scheduler = Scheduler(cluster, policy, knowledge, speeds=speeds)
         self.queue = self.scheduler.queue
         self.resizes = isinstance(policy, Resizing) and policy.resizes
@@ -124,11 +124,7 @@ class Run:
                 else:
                     in_vain += 1
             if in_vain > IN_VAIN:
-                if not self._will_go_on():
-                    raise SimulationError(
-                        f"since {IN_VAIN:,} instants nothing happens, at {now_ms} ms: the policy asks to be woken, or"
-                        " the interference model to be asked again, for ever"
-                    )
+                self._check_goes_on(now_ms)
                 in_vain = 0
         if self.scheduler.fault is not None:
             raise self.scheduler.fault
@@ -137,13 +133,18 @@ class Run:
                 last_ms, REJECT, job, self.scheduler.attempt(job.id), (), job.share, Reason.LEFT_WAITING
             )
 
-    def _will_go_on(self) -> bool:
-        """Whether a job is still to come or to end, or nodes to come back, however many instants pass until then."""
-        return (
+    def _check_goes_on(self, now_ms: int) -> None:
+        """Raise SimulationError unless a job is still to come or to end, or nodes to come back, however many instants
+        pass until then."""
+        if not (
             self.arrivals.more
             or any(run.end is not None for run in self.truth.values())
             or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)
-        )
+        ):
+            raise SimulationError(
+                f"since {IN_VAIN:,} instants nothing happens, at {now_ms} ms: the policy asks to be woken, or"
+                " the interference model to be asked again, for ever"
+            )
 
     def _only_services(self) -> bool:
         """Whether no job is to come, to end or to leave, so that services would be looked at again for ever."""
@@ -274,7 +275,7 @@ class Run:
         if self.copies:
             work_us = work_of(job) * 1000
             run = self.copied[job_id] = run.with_work(work_us)
-        if self.work.left_ms or job.elastic or self.speeds:
+        if self.work.left_ms or job.elastic or self.cards_differ:
             self.work.begin(run)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
@@ -286,8 +287,8 @@ class Run:
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
-        in_time = run.left_us_at(now_ms) <= 0
         job = run.job
+        in_time = job.time_limit_ms is None or run.left_us_at(now_ms) <= 0
         self.scheduler.ended(job.id, COMPLETED if in_time else TIMEOUT, now_ms)
         self._left_its_gpus(run, now_ms)
         if self.work.left_ms:
