@@ -230,6 +230,35 @@ def test_a_job_that_is_queued_again_begins_only_when_its_nodes_have_forgotten_it
     assert slurm.jobs["1"]["State"] == "RUNNING"
 
 
+def test_a_job_that_a_slurmctld_forgot_to_have_ended_is_told_once_for_its_one_start(tmp_path: Path) -> None:
+    """What slurmctld had not saved when it was killed is told otherwise by the one that takes over."""
+    slurm = FakeSlurm()
+    slurm.held("1", NumNodes="2", request="gres:gpu:2")
+    ours = service(slurm, tmp_path)
+    for _ in range(2):
+        ours.step()
+    ran = dict(slurm.jobs["1"])
+    slurm.end("1")
+    ours.step()
+    slurm.jobs["1"] = ran | {"State": "COMPLETING"}
+    slurm.held("2")
+    for _ in range(2):
+        ours.step()
+    assert (
+        slurm.jobs["2"].get("State", "PENDING") == "PENDING"
+    )  # as long as Slurm says so the job has its GPUs
+    slurm.end("1")
+    for _ in range(2):
+        ours.step()
+    # A task that has to run again has another start, and is told.
+    slurm.jobs["1"] |= {"State": "RUNNING", "StartTime": "3000", "EndTime": "N/A"}
+    ours.step()
+    told = [(each.event, each.job, each.start_ms) for each in read_decisions(tmp_path / DECISIONS)]
+    assert [each for each in told if each[0] in ("started", "ended") and each[1] == "1"] == [
+        ("started", "1", 2_000_000), ("ended", "1", 2_000_000), ("started", "1", 3_000_000),
+    ]  # fmt: skip
+
+
 def test_a_job_whose_prolog_could_not_make_its_partition_is_told(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.held("1")

@@ -25,6 +25,9 @@ FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
 LATE_S = 60
 """How long before the last line of a log a job may have ended that is not in it: the look was not finished."""
 NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU there"
+RETOLD_FOR_S = 3600
+"""How long an end is remembered that was logged. A slurmctld that dies loses what it had not saved, of 5 s at most
+(SAVE_MAX_WAIT); the one that takes over tells such jobs as running, and ends them once more."""
 RESULTS_FOR_S = 7 * 86_400
 """What an Epilog left is thrown away then, if Slurm tells nothing of the job: it may have run before berth did."""
 
@@ -69,6 +72,8 @@ class Happened:
         """How long a job that is queued again may not begin."""
         self._ends = Ends()
         """What `ended` has told since `started` was called last: after an exception in between it is told again."""
+        self._over: dict[tuple[str, int | None], int] = {}
+        """When the ends of the last hour were logged, by the job's number and its start."""
         self._runs: dict[str, SlurmJob] | None = None
         self._waited: set[str] = set()
 
@@ -113,7 +118,14 @@ class Happened:
             if ran is None:
                 self._world.take_back(job_id, now_ms)
                 continue
-            if job_id not in runs and job is not None and job.node_list and not self._was_told(job):
+            over = ran.start_ms is not None and (ran.raw_id, ran.start_ms) in self._over
+            if (
+                job_id not in runs
+                and job is not None
+                and job.node_list
+                and not over
+                and not self._was_told(job)
+            ):
                 log.append(Decision(
                     now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms,
                     user=job.user, where=self._where(job), gpus=self._gpus_of(job),
@@ -136,7 +148,10 @@ class Happened:
                 if result.refused and state in FAILED:
                     ends.peaks_mib[job_id] = result.peak_mib or result.needs_mib
                     ends.changes += self._again(job_id, ran, result, decision, log)
-            log.append(decision)
+            if not over:
+                log.append(decision)
+                self._over[ran.raw_id, ran.start_ms] = now_ms
+        self._over = {key: at_ms for key, at_ms in self._over.items() if now_ms - at_ms < 1000 * RETOLD_FOR_S}
         self.told.taken()
         return ends
 
@@ -152,6 +167,8 @@ class Happened:
         for job_id, job in self._runs.items():
             was_placed = placed.pop(job_id, None)
             if job_id in before if before is not None else self._logged is None or self._was_told(job):
+                continue
+            if (job.raw_id, job.start_ms) in self._over:
                 continue
             ours = found.running[job_id]
             log.append(Decision(
