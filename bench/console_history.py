@@ -31,6 +31,7 @@ QUESTIONS = {
     "jobs of a day": "/api/v1/history/jobs?at=2021-02-{:02d}",
     "page of figures, four weeks": "/then?by=application&user=user{}",
     "page of all figures, 14 months": f"/then?{WHOLE}&measure={{}}",
+    "parallel coordinates, 14 months": "/then/lines?from=2020-01-{:02d}&to=2021-03-01",
 }
 """What is asked; each time with another number, or of the last another measure."""
 MEASURES = ("use", "waits", "failures", "efficiency")

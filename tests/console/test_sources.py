@@ -16,7 +16,7 @@ from berth.console.sources.kubernetes import KubernetesSource, look_of
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
 from berth.errors import AccessError, KubernetesError, LiveError, SettingError
-from berth.live.kubernetes.viewing import GpuUse, Snapshot, Waits
+from berth.live.kubernetes.viewing import GpuUse, Runs, Snapshot, Waits
 from tests.live.local.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm
 
@@ -100,18 +100,23 @@ def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:
                 shares=((300, 20_000), (200, 20_000)),
             ),
         ),
-        (Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),),
+        (
+            Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),
+            Waits("ml/d", 60.0, "held by annotation berth.dev/hold", 1, held=True),
+        ),
         2,
+        (Runs("ml/a", 400_000, 500_000, 1, "n1", 7), Runs("ml/b", 600_000, None, 1, "n1")),
     )
     look = look_of(snapshot, 1_000_000)
     assert look.gpus[0].tenants == (
         Tenant("ml/a", "ml", "a", 300, 20_000),
         Tenant("ml/b", "ml", "b", 200, 20_000),
     )
-    assert [(job.id, job.state, job.where or job.why) for job in look.jobs] == [
-        ("ml/a", "running", "n1 GPU 0"),
-        ("ml/b", "running", "n1 GPU 0"),
-        ("ml/c", "waiting", "no GPU has 500 milli free"),
+    assert [(job.id, job.state, job.where or job.why, job.submit_ms, job.start_ms) for job in look.jobs] == [
+        ("ml/a", "running", "n1 GPU 0", 400_000, 500_000),
+        ("ml/b", "starting", "n1 GPU 0", 600_000, None),
+        ("ml/c", "waiting", "no GPU has 500 milli free", 940_000, None),
+        ("ml/d", "held", "held by annotation berth.dev/hold", 940_000, None),
     ]
     assert look.gpus[0].strangers[0].what == "other pods: 20 % of compute"
 
@@ -188,6 +193,50 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
     slurm.gone = True
     with pytest.raises(LiveError, match="does not answer"):
         asyncio.run(source.look())
+
+
+def test_a_job_that_berth_holds_waits_for_berth_and_is_held_by_a_later_begin(tmp_path: Path) -> None:
+    note = "berth:1;node=gres/gpu:1;job=;task=;socket="
+    held = {"State": "PENDING", "Reason": "JobHeldAdmin", "PriorityLong": "0", "admin_comment": note}
+    slurm = FakeSlurm(nodes={"node1": "IDLE"})
+    slurm.jobs = {
+        "8": {"JobID": "8", **held},
+        "9": {"JobID": "9", **held, "JobArrayID": "9_[1-3%1]"},
+        "10": {"JobID": "10", **held, "SubmitTime": "1000", "StartTime": "1000000000"},
+    }
+    told: list[list[str]] = []
+
+    def run(words: Sequence[str], lines: str) -> str:
+        if words[0] == "squeue" or words[-1] == "node":
+            return slurm(words, lines)
+        told.append(list(words))
+        return ""
+
+    status = {
+        "at_ms": 1,
+        "policy": "fifo",
+        "mode": "place",
+        "why": {"8": "no room", "9_1": "job 8 goes first"},
+    }
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    source = SlurmSource(tmp_path, run)
+    jobs = {job.id: job for job in asyncio.run(source.look()).jobs}
+    assert {name: (job.state, job.gpus, job.why) for name, job in jobs.items()} == {
+        "8": ("waiting", 1, "no room"),
+        "9": ("waiting", 1, "job 8 goes first"),
+        "10": ("held", 1, "held by its user or an operator"),
+    }
+    ann = Viewer("ann", Role.USER, "token", "")
+    assert source.command("hold", {"id": "8"}) == "scontrol update JobId=8 StartTime=now+3650days"
+    assert source.command("priority", {"id": "8", "value": 5}) is None
+    asyncio.run(source.act("hold", {"id": "8"}, ann))
+    asyncio.run(source.act("release", {"id": "10"}, ann))
+    with pytest.raises(SettingError, match="no action 'priority'"):
+        asyncio.run(source.act("priority", {"id": "8", "value": 5}, OLGA))
+    assert [words[2:] for words in told] == [
+        ["JobId=8", "StartTime=now+3650days"],
+        ["JobId=10", "StartTime=now"],
+    ]
 
 
 @pytest.mark.parametrize("action", ["hold", "policy", "drain"])

@@ -347,6 +347,7 @@ def _table(seen: Snapshot) -> Any:
         memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
         whose = "claims" if gpu.for_claims else "others"
         others = [f"{whose}: {gpu.foreign_milli / 10:g} %"] if gpu.foreign_milli or gpu.for_claims else []
+        others += [f"nothing new: {why}" for why in (gpu.drained, gpu.ailing) if why]
         gpus.add_row(
             gpu.node,
             str(gpu.index),

@@ -45,7 +45,10 @@ async def act(
     values: dict[str, Any] = {"id": asked.id, "value": asked.value}
     command = seen.source.command(asked.action, values)
     if command is None:
-        raise HTTPException(400, f"the source '{asked.source}' has no action '{asked.action}'")
+        why = seen.source.lacks(viewer).get(asked.action, "")
+        raise HTTPException(
+            400, f"the source '{asked.source}' has no action '{asked.action}'. {why}".rstrip(". ")
+        )
     line = Line(
         now_ms(), viewer.user, viewer.role.value, viewer.via, asked.source, asked.action, asked.id, asked.value,
         command, "asked",

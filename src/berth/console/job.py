@@ -115,17 +115,21 @@ async def job(
     found = await find_job(request.app.state, job_id, source, who)
     hub: Hub = request.app.state.hub
     live = hub.seen.get(found.source)
-    actions = {}
+    actions: dict[str, str] = {}
+    lacks: list[str] = []
     if request.app.state.settings.actions and found.controls and live is not None:
         wanted = {"held": ("release", "cancel"), "waiting": ("hold", "priority", "cancel")}.get(
             found.state, ("cancel",) if found.state in ("starting", "running") else ()
         )
+        lacking = live.source.lacks(who)
+        lacks = [lacking[name] for name in wanted if name in lacking]
         actions = {
             name: command
             for name in wanted
-            if (command := live.source.command(name, {"id": found.id, "value": "VALUE"})) is not None
+            if name not in lacking
+            and (command := live.source.command(name, {"id": found.id, "value": "VALUE"})) is not None
         }
     return page(
         request, "job.html", who, job=found, actions=actions, now_ms=time.time_ns() // 1_000_000,
-        live_job=live is not None,
+        live_job=live is not None, lacks=lacks,
     )  # fmt: skip

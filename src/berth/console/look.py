@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -116,6 +117,10 @@ class Source(Protocol):
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """The command that does the same, or None where the source has no such action."""
+        ...
+
+    def lacks(self, viewer: Viewer) -> Mapping[str, str]:
+        """Actions that this queue does not have for this viewer, or has in part, each with the reason in a sentence."""
         ...
 
 

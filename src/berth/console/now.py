@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
+from berth.console.look import Source
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
 
@@ -35,8 +36,19 @@ async def now(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> HTML
         users=_options(tenant.user for gpu in gpus for tenant in gpu.tenants),
         partitions=_options(gpu.partition for gpu in gpus),
         asked={name: query.get(name, "") for name in ("model", "user", "partition")},
+        commands={name: _commands(each.source) for name, each in seen.items()},
+        lacks=[why for each in seen.values() if each.look for why in each.source.lacks(who).values()],
         operates=request.app.state.settings.actions and who.role is Role.OPERATOR,
     )
+
+
+def _commands(source: Source) -> dict[str, str | None]:
+    """The commands of an operator's actions, with words to be replaced by what is chosen on the page."""
+    gpu, other = {"id": "NODE:INDEX"}, {"id": "NAME", "value": "VALUE"}
+    return {
+        **{action: source.command(action, gpu) for action in ("drain", "undrain")},
+        **{action: source.command(action, other) for action in ("policy", "resize")},
+    }
 
 
 def _options(values: Any) -> list[str]:

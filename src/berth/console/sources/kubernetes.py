@@ -6,13 +6,15 @@ import asyncio
 import re
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from berth.console.look import Gpu, LiveJob, Look, Stranger, Tenant
-from berth.console.roles import Viewer
+from berth.console.roles import Role, Viewer
 from berth.console.sources.rights import check_operator, word_of
 from berth.errors import KubernetesError, SettingError
+from berth.live.kubernetes import names
 
 if TYPE_CHECKING:
     from berth.live.kubernetes.viewing import Snapshot
@@ -20,6 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["KubernetesSource"]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_ANY_GPU: Final = ("NODE", "INDEX")
+"""What stands for a GPU in a command that is yet to be filled in."""
+_OF_PODS: Final = ("hold", "release", "cancel")
+_ACTIONS: Final = (*_OF_PODS, "drain", "undrain")
+_NO_OWNERS: Final = "Kubernetes does not tell whose a pod is: operators alone change pods from here."
+_LACKS: Final = {
+    "priority": "Kubernetes fixes a pod's priority when it is made: delete it and make it again with another class.",
+    "policy": "The policy is an argument of the scheduler's Deployment: run berth k8s install with another --policy.",
+    "resize": "A pod keeps the part of a GPU that it was placed with.",
+}
 
 
 class KubernetesSource:
@@ -45,31 +57,42 @@ class KubernetesSource:
         name = job_id if "/" in job_id else f"default/{job_id}"
         found = next((job for job in look.jobs if job.id == name), None)
         if found is None:
-            raise KubernetesError(f"pod '{name}' neither waits for berth nor holds a GPU")
+            raise KubernetesError(f"pod '{name}' neither waits for berth nor runs by it")
+        beside = [
+            f"{tenant.job} on {gpu.node} GPU {gpu.index}"
+            for gpu in look.gpus
+            if any(tenant.job == name for tenant in gpu.tenants)
+            for tenant in gpu.tenants
+            if tenant.job != name
+        ]
         return {
             "source": self.name, "id": found.id, "user": found.user, "state": found.state,
             "own": viewer.owns(found.user), "controls": viewer.controls(""), "name": found.name,
             "reason": found.why, "gpus": found.gpus, "milli": found.milli, "mem_mib": found.mem_mib,
-            "submit_ms": found.submit_ms or None, "where": found.where, "why": [found.why] if found.why else [],
+            "priority": found.priority, "submit_ms": found.submit_ms or None, "start_ms": found.start_ms,
+            "where": found.where, "beside": beside, "why": [found.why] if found.why else [],
         }  # fmt: skip
 
     async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
-        """Delete a pod, for an operator."""
-        if action != "cancel":
-            raise SettingError(f"Kubernetes has no action '{action}' here; there is cancel")
+        """Do it by a request to the API server, for an operator."""
+        change = _change_of(action, values)
+        if change is None:
+            raise SettingError(f"Kubernetes has no action '{action}' here; there are {', '.join(_ACTIONS)}")
         check_operator(viewer, action)
-        namespace, _, name = word_of(values, "id").rpartition("/")
-        namespace = namespace or "default"
-        if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
-            raise SettingError(f"'{values['id']}' is no NAMESPACE/NAME of a pod")
-        await asyncio.to_thread(self._delete, f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return f"pod {namespace}/{name} is being deleted"
+        await asyncio.to_thread(self._request, change)
+        return change.done
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """The command line that does the same."""
-        namespace, _, name = str(values.get("id", "")).rpartition("/")
-        words = ("kubectl", "delete", "pod", "-n", namespace or "default", name)
-        return shlex.join(words) if action == "cancel" else None
+        try:
+            change = _change_of(action, values)
+        except SettingError:
+            return "kubectl"  # what it is about makes no sense, and `act` says so
+        return None if change is None else shlex.join(change.words)
+
+    def lacks(self, viewer: Viewer) -> dict[str, str]:
+        """What Kubernetes does not let a console do."""
+        return _LACKS if viewer.role is Role.OPERATOR else {**dict.fromkeys(_OF_PODS, _NO_OWNERS), **_LACKS}
 
     def _snapshot(self) -> Snapshot:
         from berth.live.kubernetes.access import find_access
@@ -83,15 +106,63 @@ class KubernetesSource:
 
         return asyncio.run(ask())
 
-    def _delete(self, path: str) -> None:
+    def _request(self, change: _Change) -> None:
         from berth.live.kubernetes.access import find_access
-        from berth.live.kubernetes.client import Api
+        from berth.live.kubernetes.client import MERGE_PATCH, Api
 
         async def ask() -> None:
             async with Api(find_access(str(self._kubeconfig)), agent="berth-console") as api:
-                await api.request("DELETE", path)
+                if change.body is None:
+                    await api.request("DELETE", change.path)
+                else:
+                    await api.request("PATCH", change.path, change.body, content_type=MERGE_PATCH)
 
         asyncio.run(ask())
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change of one object: as a request, and as a command."""
+
+    path: str
+    body: dict[str, Any] | None
+    """What is merged into it; None: it is deleted."""
+    words: tuple[str, ...]
+    done: str
+
+
+def _change_of(action: str, values: dict[str, Any]) -> _Change | None:
+    """The change that an action is; None where there is none. Raises SettingError for a name that is none."""
+    if action not in _ACTIONS:
+        return None
+    what = word_of(values, "id")
+    words: tuple[str, ...]
+    if action in _OF_PODS:
+        namespace, _, name = what.rpartition("/")
+        namespace = namespace or "default"
+        if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+            raise SettingError(f"'{what}' is no NAMESPACE/NAME of a pod")
+        path, pod = f"/api/v1/namespaces/{namespace}/pods/{name}", f"pod {namespace}/{name}"
+        if action == "cancel":
+            words = ("kubectl", "delete", "pod", "-n", namespace, name)
+            return _Change(path, None, words, f"{pod} is being deleted")
+        held = "true" if action == "hold" else None
+        words = ("kubectl", "annotate", "pod", "-n", namespace, name, _set(names.HOLD, held), "--overwrite")
+        done = f"{pod} is not placed until it is released" if held else f"{pod} may be placed"
+        return _Change(path, {"metadata": {"annotations": {names.HOLD: held}}}, words, done)
+    node, _, index = what.rpartition(":")
+    if (node, index) != _ANY_GPU and not (_NAME.fullmatch(node) and index.isascii() and index.isdecimal()):
+        raise SettingError(f"'{what}' is no GPU; expected NODE:INDEX, such as node1:0")
+    label, drained = f"{names.LABEL_GPU_DRAINED}{index}", "true" if action == "drain" else None
+    words = ("kubectl", "label", "node", node, _set(label, drained), "--overwrite")
+    gpu = f"GPU {index} of {node}"
+    done = f"nothing new starts on {gpu}" if drained else f"pods may start on {gpu} again"
+    return _Change(f"/api/v1/nodes/{node}", {"metadata": {"labels": {label: drained}}}, words, done)
+
+
+def _set(key: str, value: str | None) -> str:
+    """How kubectl is told to give a key this value, or to take it away."""
+    return f"{key}-" if value is None else f"{key}={value}"
 
 
 def look_of(snapshot: Snapshot, now_ms: int) -> Look:
@@ -108,18 +179,27 @@ def look_of(snapshot: Snapshot, now_ms: int) -> Look:
         if gpu.foreign_milli:
             whose = "claims" if gpu.for_claims else "other pods"
             strangers = (Stranger(f"{whose}: {gpu.foreign_milli / 10:g} % of compute", 0),)
-        gpus.append(Gpu(gpu.node, gpu.index, gpu.model, gpu.card_mib, tuple(tenants), strangers))
-    running = [
-        LiveJob(
-            name, name.partition("/")[0], name.rpartition("/")[2], "running", count, milli, mem_mib, 0, None,
-            ", ".join(places),
-        )
-        for name, (count, places, milli, mem_mib) in sorted(on.items())
-    ]  # fmt: skip
+        gpus.append(
+            Gpu(
+                gpu.node, gpu.index, gpu.model, gpu.card_mib, tuple(tenants), strangers, health=gpu.ailing,
+                drained=bool(gpu.drained),
+            )
+        )  # fmt: skip
+    running = []
+    for pod in sorted(snapshot.runs, key=lambda pod: pod.name):
+        _, places, milli, mem_mib = on.get(pod.name, (0, [pod.node], 1000, 0))
+        running.append(
+            LiveJob(
+                pod.name, pod.name.partition("/")[0], pod.name.rpartition("/")[2],
+                "starting" if pod.start_ms is None else "running", pod.gpus, milli, mem_mib, pod.submit_ms,
+                pod.start_ms, ", ".join(places), priority=pod.priority,
+            )
+        )  # fmt: skip
     waits = [
         LiveJob(
-            each.name, each.name.partition("/")[0], each.name.rpartition("/")[2], "waiting", each.gpus, each.milli,
-            each.mem_mib, now_ms - round(1000 * each.since_s), None, "", each.why,
+            each.name, each.name.partition("/")[0], each.name.rpartition("/")[2], "held" if each.held else "waiting",
+            each.gpus, each.milli, each.mem_mib, now_ms - round(1000 * each.since_s), None, "", each.why,
+            priority=each.priority,
         )
         for each in snapshot.waits
     ]  # fmt: skip

@@ -61,6 +61,10 @@ class LocalSource:
         """The command line that does the same."""
         return command_of(action, values)
 
+    def lacks(self, viewer: Viewer) -> dict[str, str]:
+        """It has them all."""
+        return {}
+
     def pending(self) -> tuple[Any, ...]:
         """The queue as the model of waits is asked about it; called in a thread."""
         from berth.history.importing.pending import Queued

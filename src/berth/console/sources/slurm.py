@@ -9,26 +9,35 @@ import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from berth.console.look import Gpu, LiveJob, Look, Tenant
 from berth.console.roles import Role, Viewer
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import AccessError, LiveError, SettingError
-from berth.gpu_models import GPU_MODELS
 from berth.history.values.gres import base_type
 from berth.history.values.hostlist import expand
 from berth.live.slurm.controller import Controller, Run, run_program
 from berth.live.slurm.decisions import GIVEN_UP, PLACED, read_decisions
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
+from berth.live.slurm.requests import Cards, NotOursError, note_of, part_of
 from berth.live.slurm.service import DECISIONS, STATUS
+from berth.model import Share
 
 __all__ = ["SlurmSource"]
 
 _ID = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HELD_BY_ADMIN = "JobHeldAdmin"
+_LACKS: Final = {
+    "drain": "Slurm drains whole nodes: with one GPU all of its node is drained.",
+    "policy": "The policy is an option of berth slurm run: start that again with another one.",
+    "resize": "A job of Slurm keeps the part of a GPU that it was given.",
+}
+FAR: Final = "now+3650days"
+"""When a job begins that is held although berth holds it."""
+HELD_MS: Final = 365 * 86_400_000
 OLD_S = 120.0
 """A berth that has not looked for this long is said to have stopped."""
 
@@ -43,6 +52,9 @@ class SlurmSource:
         self._state = state
         self._run = run
         self._controller = Controller(run)
+        self._cards = Cards()
+        self._by_berth: frozenset[str] = frozenset()
+        """Jobs that berth held at the last look."""
 
     async def look(self) -> Look:
         """Nodes and jobs; berth's reasons beside Slurm's where it runs."""
@@ -58,8 +70,14 @@ class SlurmSource:
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """The command line that does the same."""
-        words = _words(action, str(values.get("id", "")), str(values.get("value", "")))
+        what = str(values.get("id", ""))
+        words = _words(action, what, str(values.get("value", "")), what in self._by_berth)
         return shlex.join(words) if words else None
+
+    def lacks(self, viewer: Viewer) -> dict[str, str]:
+        """What Slurm does not let a console do."""
+        operates = viewer.role is Role.OPERATOR
+        return _LACKS if operates else {**_LACKS, "priority": "Slurm lets operators alone raise a priority."}
 
     def pending(self) -> tuple[Any, ...]:
         """The queue as the model of waits is asked about it; called in a thread."""
@@ -92,8 +110,14 @@ class SlurmSource:
         nodes, jobs = self._controller.nodes(), self._controller.jobs()
         told, wrong = self._status()
         why: Mapping[str, str] = told.get("why", {})
-        gpus, unsure = _gpus(nodes, jobs, self._placed())
-        live = tuple(_live(job, why.get(job.id, "")) for job in sorted(jobs, key=lambda job: not job.runs))
+        self._cards.look_at(nodes)
+        self._by_berth = frozenset(_id(job) for job in jobs if _is_berths(job))
+        parts = {job.id: _part(job, self._cards) for job in jobs}
+        gpus, unsure = _gpus(nodes, jobs, self._placed(), parts, self._cards)
+        live = tuple(
+            _live(job, why, parts[job.id])
+            for job in sorted(jobs, key=lambda job: (not job.runs, job.submit_ms))
+        )
         waiting = sum(max(1, len(job.array_tasks)) for job in jobs if job.waits)
         notes = [wrong, *self._controller.odd[:3]]
         if unsure:
@@ -116,19 +140,28 @@ class SlurmSource:
         job = self._found(job_id)
         own = viewer.owns(job.user)
         told, _ = self._status()
-        ours = told.get("why", {}).get(job.id, "") or self._given_up(job.id)
-        live = _live(job, ours)
+        given_up = self._given_up(job.id)
+        why = {job.id: given_up} if given_up else told.get("why", {})
+        live = _live(job, why, _part(job, self._cards))
+        there = self._look().gpus if job.runs else ()
+        gpus = [gpu for gpu in there if any(each.job == live.id for each in gpu.tenants)]
+        where = ", ".join(f"{gpu.node} GPU {gpu.index}" for gpu in gpus)
+        beside = [
+            f"{each.job} ({each.user}) on {gpu.node} GPU {gpu.index}"
+            for gpu in gpus
+            for each in gpu.tenants
+            if each.job != live.id
+        ]
         return {
-            "source": self.name, "id": job.id, "user": job.user, "own": own, "controls": viewer.controls(job.user),
+            "source": self.name, "id": live.id, "user": job.user, "own": own, "controls": viewer.controls(job.user),
             "state": live.state if not job.ended else job.state.lower(), "name": job.name if own else "",
-            "reason": job.reason, "gpus": live.gpus, "milli": 1000, "mem_mib": 0,
+            "reason": live.why if job.waits else "", "gpus": live.gpus, "milli": live.milli, "mem_mib": live.mem_mib,
             "cpu_milli": job.tres.cpus * 1000, "host_mem_mib": job.tres.mem_mib, "priority": job.priority,
             "time_limit_ms": job.time_limit_ms, "submit_ms": job.submit_ms,
             "start_ms": None if job.waits else job.start_ms, "end_ms": job.end_ms if job.ended else None,
-            "attempt": job.restarts + 1, "where": job.node_list, "partition": job.partition,
+            "attempt": job.restarts + 1, "where": where or job.node_list, "beside": beside, "partition": job.partition,
             "command": job.command if own else None, "comment": job.comment if own else None,
-            "why": [f"Slurm: {job.reason}", f"berth: {ours}"] if job.waits and ours else
-                   [f"Slurm: {job.reason}"] if job.waits else [],
+            "why": [live.why] if job.waits else [],
         }  # fmt: skip
 
     def _given_up(self, job_id: str) -> str:
@@ -155,84 +188,122 @@ class SlurmSource:
             if action == "priority":
                 check_operator(viewer, action)  # Slurm lets no user raise a priority
                 number_of(values, "value")
-            if action == "release" and job.admin_comment:
-                raise SettingError(
-                    f"job {what} is held by berth until it places it, and is not released by hand"
-                )
-            if action == "release" and job.reason == HELD_BY_ADMIN and viewer.role is not Role.OPERATOR:
+            self._by_berth = (self._by_berth - {what}) | ({what} if _is_berths(job) else frozenset())
+            admins = job.reason == HELD_BY_ADMIN and what not in self._by_berth
+            if action == "release" and admins and viewer.role is not Role.OPERATOR:
                 raise AccessError(f"job {what} is held by an administrator, who alone may release it")
-        words = _words(action, what, str(values.get("value", "")))
+        words = _words(action, what, str(values.get("value", "")), what in self._by_berth)
         if not words:
             raise SettingError(f"Slurm has no action '{action}' here")
-        if action == "hold" and viewer.role is not Role.OPERATOR:
+        if words[1] == "hold" and viewer.role is not Role.OPERATOR:
             words[1] = "uhold"  # as Slurm's operator the console would otherwise hold it from its own user
         self._run(words, "")
         return f"{' '.join(words)}: done"
 
 
-def _words(action: str, what: str, value: str) -> list[str]:
-    """The command of an action; none where there is none. A node drains with all of its GPUs."""
+def _words(action: str, what: str, value: str, by_berth: bool) -> list[str]:
+    """The command of an action; none where there is none. A node drains with all of its GPUs.
+
+    A job that berth holds until it places it is held by a later begin, which berth respects; it has no priority of
+    Slurm's, and one that it were given would release it without a GPU.
+    """
     node = what.rpartition(":")[0] or what
+    begins = ["scontrol", "update", f"JobId={what}"]
     return {
-        "hold": ["scontrol", "hold", what],
-        "release": ["scontrol", "release", what],
+        "hold": [*begins, f"StartTime={FAR}"] if by_berth else ["scontrol", "hold", what],
+        "release": [*begins, "StartTime=now"] if by_berth else ["scontrol", "release", what],
         "cancel": ["scancel", what],
-        "priority": ["scontrol", "update", f"JobId={what}", f"Priority={value}"],
+        "priority": [] if by_berth else [*begins, f"Priority={value}"],
         "drain": ["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=berth console"],
         "undrain": ["scontrol", "update", f"NodeName={node}", "State=RESUME"],
     }.get(action, [])
 
 
-def _live(job: SlurmJob, ours: str) -> LiveJob:
+def _is_berths(job: SlurmJob) -> bool:
+    """Whether berth holds it until it places it."""
+    return job.held and note_of(job.admin_comment) is not None
+
+
+def _id(job: SlurmJob) -> str:
+    """What people call it: of tasks that are still one row, the array."""
+    return job.array_id if job.array_tasks else job.id
+
+
+def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
+    """How many GPUs a job has or asks for, and which part of each."""
+    told = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
+    try:
+        gpus, share = part_of(job, cards)
+    except NotOursError:
+        return told or (max(1, job.nodes) if job.tres.shards else 0), Share()
+    return told or gpus, share
+
+
+def _live(job: SlurmJob, why: Mapping[str, str], part: tuple[int, Share]) -> LiveJob:
+    gpus, share = part
     state = "held" if job.held else "waiting" if job.waits else "running"
-    if job.admin_comment and job.held:
-        state = "waiting"  # held by berth until it is placed
-    why = f"{ours} (Slurm: {job.reason})" if ours else job.reason
+    tasks = (f"{job.id}{task}" for task in job.array_tasks)
+    said = next((why[name] for name in (job.id, *tasks) if name in why), "")
+    told = f"{said} (Slurm: {job.reason})" if said else job.reason
+    if _is_berths(job):
+        # Slurm says of all of these that an administrator holds them.
+        later = job.start_ms is not None and job.start_ms - job.submit_ms > HELD_MS
+        state = "held" if later else "waiting"
+        told = "held by its user or an operator" if later else said or "berth has not looked at it yet"
     return LiveJob(
-        job.id, job.user, job.name, state, job.tres.gpus or job.tres.gpus_a_node * max(1, job.tres.nodes), 1000, 0,
-        job.submit_ms, job.start_ms if job.runs else None, job.node_list if job.runs else "", why if job.waits else "",
-        job.start_ms if job.waits else None, None, job.priority, job.partition,
+        _id(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms,
+        job.start_ms if job.runs else None, job.node_list if job.runs else "", told if job.waits else "",
+        job.start_ms if job.waits and state != "held" else None, None, job.priority, job.partition,
     )  # fmt: skip
 
 
 def _gpus(
-    nodes: tuple[SlurmNode, ...], jobs: tuple[SlurmJob, ...], placed: Mapping[str, str]
+    nodes: tuple[SlurmNode, ...],
+    jobs: tuple[SlurmJob, ...],
+    placed: Mapping[str, str],
+    parts: Mapping[str, tuple[int, Share]],
+    cards: Cards,
 ) -> tuple[tuple[Gpu, ...], bool]:
     """Each GPU with its jobs, and whether some jobs could be on other GPUs of their node than is shown."""
     held: dict[tuple[str, int], list[Tenant]] = {}
     used = {node.name: sorted({at for gres in node.used for at in gres.where}) for node in nodes}
+    models = {node.name: node.model for node in nodes}
     unsure = False
     for job in jobs:
-        if not job.runs or not (job.tres.gpus or job.tres.shards):
+        gpus, share = parts[job.id]
+        if not job.runs or not gpus:
             continue
         where = _slots_of(placed.get(job.raw_id, ""))
         names = expand(job.node_list) if job.node_list else []
-        each = max(1, job.tres.gpus // max(1, len(names)))
+        each = max(1, gpus // max(1, len(names)))
         for name in names:
             slots = where.get(name) or [at for at in used.get(name, []) if (name, at) not in held][:each]
             unsure |= name not in where and len(used.get(name, [])) > each
-            milli = 1000 if job.tres.gpus else 1000 * job.tres.shards // max(1, _shards(nodes, name))
+            card_mib = cards.model(models.get(name, "")).mem_mib
             for at in slots:
                 held.setdefault((name, at), []).append(
-                    Tenant(job.id, job.user, job.name, min(1000, milli), 0, since_ms=job.start_ms)
+                    Tenant(
+                        job.id,
+                        job.user,
+                        job.name,
+                        share.milli,
+                        share.mem_mib or card_mib,
+                        since_ms=job.start_ms,
+                    )
                 )
     found = []
     for node in nodes:
         for at, kind in enumerate(node.gpu_kinds):
-            model = GPU_MODELS.get(base_type(kind).upper())
+            model = base_type(kind)
             drained = not node.up and not node.lost
             found.append(
                 Gpu(
-                    node.name, at, kind or "GPU", model.mem_mib if model else 0, tuple(held.get((node.name, at), ())),
+                    node.name, at, model or "GPU", cards.model(model).mem_mib, tuple(held.get((node.name, at), ())),
                     health=f"the node is {node.state}" if node.lost else "", drained=drained,
                     partition=node.partitions[0] if node.partitions else "",
                 )
             )  # fmt: skip
     return tuple(found), unsure
-
-
-def _shards(nodes: tuple[SlurmNode, ...], name: str) -> int:
-    return next((node.shards_a_gpu for node in nodes if node.name == name), 0)
 
 
 def _slots_of(where: str) -> dict[str, list[int]]:

@@ -133,6 +133,10 @@ class ValuesSource:
 
         return command_of(action, values)
 
+    def lacks(self, viewer: Viewer) -> dict[str, str]:
+        """It has them all."""
+        return {}
+
     def _there(self) -> None:
         if self.gone:
             raise LiveError(self.gone)

@@ -29,7 +29,9 @@
     if (values.value !== undefined) body.value = values.value;
     const texts = berth.texts ?? {};
     const question = what.question ?? texts[`ask_${what.action}`] ?? what.action;
-    const command = (what.command ?? commandOf(body)).replace("VALUE", body.value ?? "");
+    const [node, index] = body.id.includes(":") ? body.id.split(":") : ["", ""];
+    const chosen = { NODE: node, INDEX: index, NAME: body.id, VALUE: body.value ?? "" };
+    const command = what.command.replace(/\b(NODE|INDEX|NAME|VALUE)(?=\b|M\b)/g, (word) => chosen[word]);
     if (!await berth.confirm(question, command)) return;
     try {
       const told = await berth.send("/api/v1/actions", body);
@@ -37,12 +39,6 @@
       again();
     } catch { /* it was told */ }
   };
-
-  function commandOf(body) {
-    if (body.action === "resize") return `berth partition resize ${body.id} --mem ${body.value}M`;
-    if (body.action === "policy") return `berth policy ${body.value}`;
-    return `berth ${body.action} ${body.id.split(":").pop()}`;
-  }
 
   let asked = 0;
   let waits = null;

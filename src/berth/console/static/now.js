@@ -190,11 +190,11 @@
     close.type = "button";
     close.addEventListener("click", () => { chosen = null; drawSoon(); });
     const parts = [make("h2", "", `${gpu.node} · ${texts.gpu} ${gpu.index}`), make("div", "", facts.filter(Boolean).join(" · ")), list];
-    if (operates) {
+    if (operates && texts.commands[gpu.source]?.drain) {
       const action = gpu.drained ? "undrain" : "drain";
       const button = make("button", action === "drain" ? "danger" : "", texts[action]);
       button.type = "button";
-      button.addEventListener("click", () => berth.change({ source: gpu.source, action, id: `${gpu.node}:${gpu.index}` }, {}));
+      button.addEventListener("click", () => berth.change({ source: gpu.source, action, id: `${gpu.node}:${gpu.index}`, command: texts.commands[gpu.source][action] }, {}));
       parts.push(button, " ");
     }
     get("detail").replaceChildren(...parts, close);

@@ -25,7 +25,7 @@ from berth.live.slurm.nodes import SlurmNode
 from berth.model import GpuModel, Job, Share
 from berth.partition.sizes import mem_mib
 
-__all__ = ["Cards", "NotOursError", "Note", "job_of", "note_of"]
+__all__ = ["Cards", "NotOursError", "Note", "job_of", "note_of", "part_of"]
 
 BEGINS = "berth:1;"
 _FEATURES = re.compile(r"[\w.:/-]+(?:&[\w.:/-]+)*")
@@ -136,9 +136,7 @@ class _Asked(NamedTuple):
 
 def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries: int) -> Job:
     """The job as the scheduler knows it; NotOursError says why berth does not decide on it."""
-    note = note_of(job.admin_comment) or Note(
-        job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
-    )
+    note = _note(job)
     for wrong, why in (
         (job.het, "it is a component of a heterogeneous job"),
         (job.exclusive, "it asks for whole nodes (--exclusive)"),
@@ -150,9 +148,7 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
     ):
         if wrong:
             raise NotOursError(f"{why}, which berth leaves to Slurm")
-    asked = _asked(job, note)
-    share = _share(job, asked, cards)
-    share = Share(share.milli, max(share.mem_mib, note.needs_mib))
+    asked, share = _asked(job, note), part_of(job, cards)[1]
     features = tuple(f"feature:{each}" for each in job.features.split("&")) if job.features else ()
     named = (f"node:{job.req_nodes}",) if job.req_nodes and note_of(job.admin_comment) is None else ()
     return Job(
@@ -163,6 +159,21 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
         labels=(f"partition:{job.partition}", *features, *named), priority=priority,
         time_limit_ms=job.time_limit_ms, retries=retries, virtual_cluster=job.partition,
     )  # fmt: skip
+
+
+def part_of(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
+    """How many GPUs a job asks for, and which part of each; NotOursError where berth cannot tell."""
+    note = _note(job)
+    asked = _asked(job, note)
+    share = _share(job, asked, cards)
+    return asked.gpus, Share(share.milli, max(share.mem_mib, note.needs_mib))
+
+
+def _note(job: SlurmJob) -> Note:
+    """What it asks for: while berth holds it, that stands in berth's note alone."""
+    return note_of(job.admin_comment) or Note(
+        job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
+    )
 
 
 def _asked(job: SlurmJob, note: Note) -> _Asked:
