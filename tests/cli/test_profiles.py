@@ -153,7 +153,7 @@ def test_a_fitted_model_is_used_by_its_file(measured: tuple[Path, Path], tmp_pat
     assert isinstance(runs, dict)
     assert ended(runs) == 40
     assert "cannot be dealt to 5 folds" in berth("interference", "fit", *files, model).stderr
-    assert "expected a name that ends on .json" in berth("interference", "fit", *files, tmp_path / "m").stderr
+    assert "expected a name that ends in .json" in berth("interference", "fit", *files, tmp_path / "m").stderr
 
 
 def test_a_missing_model_or_column_ends_with_one_message(measured: tuple[Path, Path], tmp_path: Path) -> None:

@@ -326,7 +326,7 @@ def test_one_request_that_cannot_be_written_refuses_no_other(tmp_path: Path) -> 
     good, bad = asyncio.run(run())
     assert (good, store.meta("good")) == (None, 1)
     assert isinstance(bad, StoreError)
-    assert str(bad) == "what was to be written cannot be: Python int too large to convert to SQLite INTEGER"
+    assert str(bad) == "the changes cannot be written: Python int too large to convert to SQLite INTEGER"
     store.close()
 
 

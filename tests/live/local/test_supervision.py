@@ -211,7 +211,7 @@ def test_what_was_meant_otherwise_is_said_and_a_bad_line_of_a_script_named(share
     held = shared.submit("true", gpus=0, begin="now+1h")
     done = berth(shared, "wait", "--all", "--timeout", "0.01")
     assert (done.returncode, done.stdout) == (124, "")
-    assert f"waiting for job {held} (its time to begin has not come)" in done.stderr
+    assert f"waiting for job {held} (its start time has not come yet)" in done.stderr
     assert "1 job has not ended yet" in done.stderr
     shared.ask("cancel", all=True)
 

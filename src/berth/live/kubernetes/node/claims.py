@@ -182,7 +182,7 @@ class Claims:
         if index in self.lost:
             raise KubernetesError(
                 f"the claim {claim.namespace}/{claim.name} was allocated the device '{device.device}', which has fallen"
-                " off the bus; nothing is prepared there until the machine was restarted"
+                " off the bus; nothing is prepared there until the machine has been restarted"
             )
         card = self._allotments.cards[index]
         mem_mib = card.mem_mib if device.mem_mib is None else device.mem_mib
