@@ -334,7 +334,7 @@ def plot(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .png, .svg or .html.")],
     application: Annotated[
-        str, typer.Option(help="For pcc: the column whose values are the lines; by default the largest.")
+        str, typer.Option(help="For pcc: application to draw; by default the largest.")
     ] = "",
     variable: Annotated[
         str, typer.Option(help="For ecdf: nNODE, nGPU, WAIT_h, RUN_h, uGPUcore or uGPUmem.")

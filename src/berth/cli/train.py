@@ -34,8 +34,8 @@ def train(
         int,
         typer.Option(
             min=0,
-            help="Number of worlds to train in under each model of interference: drawn applications and cards, short queues"
-            " and errors in what is believed beside the given ones.",
+            help="Number of worlds to train in under each model of interference: drawn applications and cards, short"
+            " queues and errors in what is believed beside the given ones.",
         ),
     ] = 0,
     slots: Annotated[

@@ -307,7 +307,7 @@ def test_a_script_that_is_not_utf_8_runs_as_it_is_and_what_cannot_be_kept_is_sai
     assert shared.wait(job) == {job: ("completed", 0)}
     assert (shared.state / "output" / f"{job}.1.out").read_bytes() == b"caf\xe9"
     bad = {"argv": ["x"], "flags": {"gpus": "0"}, "script": "#!/bin/sh\n\ud800"}
-    with pytest.raises(LiveError, match=r"the script has characters that no file can hold \(at 10\)"):
+    with pytest.raises(LiveError, match=r"the script contains characters that cannot be stored \(at 10\)"):
         shared.ask("submit", cwd="/", env={}, jobs=[bad])
 
 

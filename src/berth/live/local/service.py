@@ -202,8 +202,8 @@ class Service:
                         texts[text] = key_of_text(text)
                     except UnicodeEncodeError as error:
                         raise LiveError(
-                            f"the {_TEXTS[name]} contains characters that cannot be stored (at {error.start}); write it anew"
-                            " in UTF-8"
+                            f"the {_TEXTS[name]} contains characters that cannot be stored (at {error.start}); write"
+                            " it in UTF-8"
                         ) from error
                     statements.append(of_text(text))
                 keys[name] = texts[text]
