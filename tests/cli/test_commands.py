@@ -311,7 +311,7 @@ def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brin
         ("def p(queue, cluster, now_ms):\n    cluster.free.milli[:] = 5\n    yield\n", "read-only"),
         (
             "def p(queue):\n    yield\n",
-            "the policy cannot be asked: p() takes 1 positional argument but 3 were given",
+            "'mine:p': a policy is called with (queue, cluster, now_ms): too many positional arguments",
         ),
         ("def p(:\n", "module 'mine' fails when it is imported: SyntaxError"),
     ],
