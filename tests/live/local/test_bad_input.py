@@ -32,7 +32,10 @@ from tests.live.local.world import BERTH, World, berth
         (["--gpus", "9", "true"], "--gpus 9, but this machine has 2 GPUs"),
         (["--gpus", "1.5", "true"], "--gpus '1.5'; expected a whole number, or a part of one GPU"),
         (["--mem", "8", "true"], "--mem '8'; write a size"),
-        (["--mem", "100G", "true"], "--mem 102400M on each GPU, but the largest"),
+        (
+            ["--mem", "100G", "true"],
+            "--mem 102400M on each GPU, but the GPUs with most memory that it may use have",
+        ),
         (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
         (["--time", "²", "true"], "--time '²'; write 2:00:00"),
         (["--array", "5-1", "true"], "--array '5-1': 5-1 has no numbers"),
@@ -391,12 +394,12 @@ def test_a_file_where_metrics_are_to_be_served_stays(
 
     kept = tmp_path / "results.csv"
     kept.write_text("1,2\n")
-    with pytest.raises(LiveError, match="this is no socket, and stays as it is"):
+    with pytest.raises(LiveError, match="this is not a socket and is left alone"):
         starting._check({"metrics": str(kept)})
     monkeypatch.setattr(sys, "argv", ["exporter", "none", str(kept)])
     with pytest.raises(SystemExit):
         exporter.main()
-    assert "this is no socket" in capsys.readouterr().err
+    assert "this is not a socket" in capsys.readouterr().err
     assert kept.read_text() == "1,2\n"
 
 
