@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from berth.cluster import Running
@@ -45,13 +46,14 @@ def malformed(placement: Placement, error: Exception, now_ms: int) -> str:
 
 
 def returned_nonsense(policy: object, error: TypeError) -> str:
-    """What is wrong with a policy that returned nothing that can be iterated, and where the policy is."""
+    """What is wrong with a policy that returned no decisions or cannot be called, and where the policy is."""
     code = getattr(policy, "__code__", None) or getattr(type(policy).__call__, "__code__", None)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    return (
-        f"the policy returned no decisions to go through: {error}; expected that it yields them, or returns a list"
-        f"{where}"
-    )
+    returned = re.fullmatch(r"'(\w+)' object is not iterable", str(error))
+    if returned is None:
+        return f"the policy cannot be asked: {error}; expected a function of queue, cluster and now_ms{where}"
+    what = "None" if returned[1] == "NoneType" else f"a value of type {returned[1]}"
+    return f"the policy returned {what}; expected it to yield decisions, or to return a list of them{where}"
 
 
 def why_never(job: Job) -> str:

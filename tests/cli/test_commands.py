@@ -68,8 +68,7 @@ def nothing(queue, cluster, now_ms):
         ("idle", 1, "berth: warning: own:idle, seed 0, finished none of 20 jobs; does the policy yield placements?"),
         (
             "nothing", 2,
-            "the policy returned no decisions to go through: 'NoneType' object is not iterable; expected that it yields"
-            " them, or returns a list ({folder}/own.py:5)",
+            "the policy returned None; expected it to yield decisions, or to return a list of them ({folder}/own.py:5)",
         ),
     ],
 )  # fmt: skip
@@ -307,9 +306,13 @@ def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brin
         ),
         (
             "def p(queue, cluster, now_ms):\n    return None\n",
-            "the policy returned no decisions to go through: 'NoneType'",
+            "the policy returned None; expected it to yield decisions",
         ),
         ("def p(queue, cluster, now_ms):\n    cluster.free.milli[:] = 5\n    yield\n", "read-only"),
+        (
+            "def p(queue):\n    yield\n",
+            "'mine:p': a policy is called with (queue, cluster, now_ms): too many positional arguments",
+        ),
         ("def p(:\n", "module 'mine' fails when it is imported: SyntaxError"),
     ],
 )

@@ -20,7 +20,7 @@ BERTH = Path(sys.executable).parent / "berth"
     [
         (("--mtbf", "nan"), "--mtbf is nan; expected a number"),
         (("--mtbf", "9", "--mttr", "inf"), "--mttr is inf; expected a number"),
-        (("--mttr", "3"), "--mttr tells how long repairs take of nodes that fail by --mtbf; give both"),
+        (("--mttr", "3"), "--mttr is the repair time of nodes that fail by --mtbf; give both"),
         (("--checkpoint", "inf"), "--checkpoint is inf; expected a number"),
         (("--restart", "nan"), "--restart is nan; expected a number"),
         (("--round", "nan"), "--round is nan; expected a number"),

@@ -110,7 +110,7 @@ Use of its GPUs (mean, peak):
   2026-01-01 00:30:00 UTC  #####                 GPU 25 %, 50 %; memory 12 %, 12 %  gpu01
   2026-01-01 00:50:00 UTC  #                     GPU 5 %, 10 %; memory 25 %, 25 %  gpu01
 
-It should have asked for less:
+It could have asked for less:
   time limit: 48.0 min instead of 2.0 h (used at most 40.0 min)
   memory: 1.2 GiB instead of 16.0 GiB (used at most 1.0 GiB)
   CPUs: 2 instead of 8 (used at most 1)

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -170,20 +171,24 @@ def test_a_disk_with_a_fault_is_not_blamed_on_standard_output(
     )
 
 
-def completed(tmp_path: Path, *words: str) -> list[str]:
-    """What bash offers for the last of these words, by the script that `berth --install-completion` installs."""
+def command_in(tmp_path: Path) -> dict[str, str]:
+    """The environment in which `berth` is the one under test."""
     (tmp_path / "berth").write_text(
         f"#!{sys.executable}\nimport sys\nsys.argv[0] = 'berth'\nfrom berth.cli import main\nmain()\n"
     )
     (tmp_path / "berth").chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def completed(tmp_path: Path, *words: str) -> list[str]:
+    """What bash offers for the last of these words, by the script that `berth --install-completion` installs."""
     script = (
         'source <(_BERTH_COMPLETE=source_bash berth)\nCOMP_WORDS=(berth "$@")\nCOMP_CWORD=$#\n'
         '_berth_completion berth\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
     )
     done = subprocess.run(
         ["bash", "-c", script, "bash", *words],
-        capture_output=True, text=True, check=True,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=True, env=command_in(tmp_path),
     )  # fmt: skip
     assert done.stderr == ""
     return done.stdout.split()
@@ -194,3 +199,19 @@ def test_bash_completes_commands_options_and_forms(tmp_path: Path) -> None:
     assert completed(tmp_path, "polic") == ["policies", "policy"]
     assert completed(tmp_path, "stats", "--form") == ["--format"]
     assert completed(tmp_path, "stats", "--format", "") == ["table", "csv", "parquet", "json"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_zsh_completes_commands_and_forms(tmp_path: Path) -> None:
+    script = (
+        "compdef() { }\n_arguments() { print -r -- $@ }\nsource <(_BERTH_COMPLETE=source_zsh berth)\n"
+        "words=(berth polic); CURRENT=2; _berth_completion\n"
+        'words=(berth stats --format ""); CURRENT=4; _berth_completion'
+    )
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script], capture_output=True, text=True, check=True, env=command_in(tmp_path)
+    )
+    commands, forms = done.stdout.splitlines()
+    assert done.stderr == ""
+    assert re.findall(r'"(\w+)":', commands) == ["policies", "policy"]
+    assert forms == '*: :(("table" "csv" "parquet" "json"))'

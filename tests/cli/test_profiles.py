@@ -126,7 +126,7 @@ def test_a_wrong_profile_ends_with_one_message(tmp_path: Path) -> None:
     assert "is not a profile" in berth("profile", "import", bad).stderr
     absent = berth("profile", "import", tmp_path / "absent.csv")
     assert (absent.returncode, "No such file" in absent.stderr) == (2, True)
-    assert "nobody knows its memory" in berth("profile", "import", tmp_path, "--genai", "--gpu", "G9").stderr
+    assert "its memory is unknown" in berth("profile", "import", tmp_path, "--genai", "--gpu", "G9").stderr
 
 
 def test_evaluate_prints_the_error_and_the_number_of_pairs(measured: tuple[Path, Path]) -> None:
@@ -152,8 +152,8 @@ def test_a_fitted_model_is_used_by_its_file(measured: tuple[Path, Path], tmp_pat
     runs = answer("simulate", "synthetic:demo?jobs=40", "--interference", model, "--json")
     assert isinstance(runs, dict)
     assert ended(runs) == 40
-    assert "cannot be dealt to 5 folds" in berth("interference", "fit", *files, model).stderr
-    assert "expected a name that ends on .json" in berth("interference", "fit", *files, tmp_path / "m").stderr
+    assert "cannot be divided into 5 folds" in berth("interference", "fit", *files, model).stderr
+    assert "expected a name that ends in .json" in berth("interference", "fit", *files, tmp_path / "m").stderr
 
 
 def test_a_missing_model_or_column_ends_with_one_message(measured: tuple[Path, Path], tmp_path: Path) -> None:

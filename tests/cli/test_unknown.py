@@ -23,7 +23,7 @@ def test_a_card_of_unknown_memory_is_named(tmp_path: Path, card: str, known: boo
     asked = ["simulate", str(tmp_path / "jobs.csv"), "--cluster", f"1x1:{card}", "--policy", "greedy"]
     result = CliRunner().invoke(app, [*asked, "--interference", "mps"])
     assert result.exit_code == 0, result.output
-    assert ("nobody knows how much memory these GPUs have" in result.stderr) is not known
+    assert ("the memory of these GPUs is unknown" in result.stderr) is not known
 
 
 def test_a_folder_without_profiles_is_said(tmp_path: Path) -> None:

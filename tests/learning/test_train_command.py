@@ -86,8 +86,8 @@ def test_an_interruption_tells_what_is_kept_and_how_one_goes_on(tmp_path: Path) 
     running.send_signal(signal.SIGINT)
     told = running.communicate(timeout=300)[1]
     assert running.returncode == 130
-    assert "berth: kept has no checkpoint; the training begins anew" in told
-    said = r"0 of 1000000 iterations are in kept/checkpoint.npz; the same command with --resume goes on from there"
+    assert "berth: kept has no checkpoint; the training starts from the beginning" in told
+    said = r"0 of 1000000 iterations are in kept/checkpoint.npz; the same command with --resume continues from there"
     assert re.search(said, told), told
 
 

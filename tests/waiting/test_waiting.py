@@ -309,7 +309,7 @@ def test_who_is_new_and_more_gpus_than_ever_are_warned_of(trained: Path, tmp_pat
         "the history has no user 'zoe', so the answer is that of a new one",
         "the history has no account 'new', so the answer is that of a new one",
         "the history has no application 'odd', so the answer is that of a new one",
-        "no job of the history had 900 GPUs, but 2 at the most; the answer is a guess",
+        "no job of the history had more than 2 GPUs; the answer for 900 is a guess",
         *doubts,
     ]
     told = CliRunner().invoke(app, [*map(str, ask[:-1]), "--user", "zoe"])

@@ -144,7 +144,7 @@ def _factors(history: Path, policy: str, begin: str, end: str) -> tuple[Factor, 
     last_s = moment_ms(end) / 1000 if end else np.inf
     within = questions.at((questions.asked_s >= first_s) & (questions.asked_s < last_s))
     if not len(within):
-        raise SettingError("nothing was submitted in this period; there are no waits to tell the causes of")
+        raise SettingError("nothing was submitted in this period; so there are no waits to explain")
     return driving_factors(train(questions), within)
 
 
@@ -238,14 +238,14 @@ def _show(workload: Workload, advice: Advice) -> None:
     screen = console()
     if advice.far:
         screen.print(
-            "The replay of what happened is far from the record (next line): take what follows as a hint at most. "
+            "The replay of what happened is far from the record (next line): treat what follows only as a hint. "
             f"The replay lacks {'; '.join(_missing(workload))}.",
             style="bold",
             highlight=False,
             markup=False,
         )
     screen.print(
-        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. In truth they waited "
+        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. They really waited "
         f"{advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
         f"{advice.policy} (knowledge: {advice.knowledge}), {advice.now.wait_median_s:,.0f} and "
         f"{advice.now.wait_p90_s:,.0f} s.",
@@ -279,7 +279,7 @@ def _show(workload: Workload, advice: Advice) -> None:
         screen.print(
             f"\nAdvised: {each.proposal.words}. Users' mean waits change by {least:+,.0f} s at the least, "
             f"{low:+,.0f} (10 %), {middle:+,.0f} (median), {high:+,.0f} (90 %), {most:+,.0f} at the most. "
-            "berth runs none of this:",
+            "berth does not run these commands:",
             highlight=False,
             markup=False,
         )

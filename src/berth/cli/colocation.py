@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["colocation"]
 
 LOOKED_AT = 5
-"""So many sets of each workload are gone through again to count where the network differs from greedy."""
+"""Number of sets of each workload that are gone through again to count where the network differs from greedy."""
 
 
 def colocation(

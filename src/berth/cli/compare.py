@@ -66,7 +66,9 @@ def compare(
     ] = None,
     from_history: Annotated[
         bool,
-        typer.Option("--from-history", help="Replay what ran on this machine, beside what really happened."),
+        typer.Option(
+            "--from-history", help="Replay what ran on this machine, and compare with what really happened."
+        ),
     ] = False,
     since: Annotated[
         str,
@@ -99,7 +101,7 @@ def compare(
         return
     if seeds == 2:
         print(
-            "berth: two seeds give wide intervals, which hardly tell policies apart; --seeds 5 or more does",
+            "berth: two seeds give wide intervals that hardly tell policies apart; use --seeds 5 or more",
             file=sys.stderr,
         )
     _run(trace, [name.strip() for name in policies.split(",")], list(range(seeds)), options, jobs, ray)
@@ -166,8 +168,8 @@ def _from_history(
         )
     if short:
         print(
-            f"{short:,} of {len(real.jobs):,} jobs ran for less than {SHORT_MS // 1000} s: of such jobs the time that a"
-            " start takes, which no replay knows, is a large part.",
+            f"{short:,} of {len(real.jobs):,} jobs ran for less than {SHORT_MS // 1000} s: a large part of their time"
+            " is the start itself, which no replay knows.",
             file=sys.stderr,
         )
     if real.left_out:
@@ -257,8 +259,8 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
     )
     if unknown:
         print(
-            f"berth: nobody knows how much memory these GPUs have, so it never runs out there: {', '.join(unknown)};"
-            " name a card that is known, such as T4 or V100",
+            f"berth: the memory of these GPUs is unknown, so it never runs out there: {', '.join(unknown)};"
+            " name a known model, such as T4 or V100",
             file=sys.stderr,
         )
 

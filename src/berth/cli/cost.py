@@ -79,7 +79,7 @@ def _show(names: Sequence[str], rows: Sequence[Cost], currency: str) -> None:
     answer = f"{whole:,.2f} {currency}".strip() + " in all"
     if whole > 0:
         first = max(rows, key=lambda row: row.cost)
-        answer += f", of it {first.cost / whole * 100:.0f} % for {' / '.join(first.keys)}"
+        answer += f", {first.cost / whole * 100:.0f} % of it for {' / '.join(first.keys)}"
     screen.print(f"{answer}.", highlight=False, markup=False, style="bold")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:

@@ -47,7 +47,7 @@ def told_what_is_kept(out: Path | None, folder: str = "runs") -> Iterator[None]:
         if out is not None:
             kept = len(list((out / folder).rglob("*.parquet")))
             print(
-                f"berth: {kept} finished runs are in {out / folder}; the same command goes on from there",
+                f"berth: {kept} finished runs are in {out / folder}; the same command continues from there",
                 file=sys.stderr,
             )
         raise

@@ -80,7 +80,13 @@ def optimality(
         drawn = f"{instances} random instances on {machines} machines, seed {seed}"
         what = f"{len(whole)} {'batch' if len(whole) == 1 else 'batches'} of {batches or drawn}; knowledge: {knowledge}"
         written = write_chapters(
-            out, "Distance to the optimum", what, "see Trace", chapters, answer, optimality_answers(whole)
+            out,
+            "Distance to the optimum",
+            what,
+            "the machines of each batch",
+            chapters,
+            answer,
+            optimality_answers(whole),
         )
     elif out is not None:
         from berth.cli.files import write_aside

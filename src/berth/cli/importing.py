@@ -47,7 +47,7 @@ Nodes = Annotated[
     typer.Option(
         "--nodes",
         metavar="FILE",
-        help="What sinfo -h -N -o '%N %G' prints: GPU types of nodes, where jobs do not tell.",
+        help="What sinfo -h -N -o '%N %G' prints: GPU types of nodes, for jobs that do not name them.",
     ),
 ]
 Pseudonymise = Annotated[
@@ -295,7 +295,7 @@ _add_source(
     "clustercockpit:archive_rows",
     "DIR",
     "A job archive, or a cluster's folder of it.",
-    "Import ClusterCockpit's job archive; it tells of no waits.",
+    "Import ClusterCockpit's job archive, which records no waits.",
 )
 _add_source(
     "pods",
@@ -413,7 +413,7 @@ def tell(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False
         )
         if result.numbered:
             print(
-                f"{result.numbered:,} rows have the id and the moment of submission of another, and other times: "
+                f"{result.numbered:,} rows repeat the id and the submission time of another row with other times: "
                 "they are tasks, numbered ID_2, ID_3 …"
             )
     if dry_run:

@@ -84,13 +84,13 @@ def fit(
     from berth.interference.measurements import read_measurements
 
     if out.suffix != ".json":
-        raise SettingError(f"{out}: expected a name that ends on .json")
+        raise SettingError(f"{out}: expected a name that ends in .json")
     if mode not in MODES:
         raise SettingError(f"--mode {mode}; expected {' or '.join(MODES)}")
     measured = read_measurements(alone, pairs)
     if len(measured) < folds:
         raise SettingError(
-            f"{len(measured)} pairs cannot be dealt to {folds} folds; measure more, or give --folds"
+            f"{len(measured)} pairs cannot be divided into {folds} folds; measure more, or give --folds"
         )
     unseen = [
         judge(fitted(measured.of(train), seed, mode), measured.of(test))

@@ -136,7 +136,7 @@ def _attempt(record: Record, of: int) -> Iterator[str]:
         f"{record.node_count} nodes" if record.node_count else "nodes unknown"
     )
     yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {nodes}"
-    suspended = f", of it suspended {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
+    suspended = f", suspended for {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
     yield f"  for          {_duration((record.end_ms - record.start_ms) / 1000)}{suspended}"
     uses = (
         ("GPU", record.gpu_use_mean, record.gpu_use_peak),
@@ -196,10 +196,10 @@ def _verdict(story: JobStory) -> Iterator[str]:
 
     found = enough(story)
     if found:
-        yield "It should have asked for less:"
+        yield "It could have asked for less:"
         yield from (f"  {_enough(each)}" for each in found)
     elif not any(record.state is RecordState.COMPLETED for record in story.attempts):
-        yield "No attempt completed, so that what it needs is not known."
+        yield "No attempt completed, so what it needs is unknown."
     else:
         yield "Nothing that was measured shows that it could have asked for much less."
 

@@ -80,7 +80,7 @@ def list_(
 def show(
     application: Application,
     out: Annotated[
-        Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends on .html, .png or .svg.")
+        Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends in .html, .png or .svg.")
     ] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
@@ -138,7 +138,9 @@ def diff(
     application: Application,
     versions: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[A] [B]", help="Two versions, from 1; by default the first and that of now."),
+        typer.Argument(
+            metavar="[A] [B]", help="Two versions, from 1; by default the first and the current one."
+        ),
     ] = None,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
@@ -172,7 +174,7 @@ def diff(
     if printed(form, as_json, rows, {"application": application, "versions": rows}):
         return
     if len(kept) == 1:
-        print(f"{application}: there is version {chosen[0]} only, and nothing to compare it with")
+        print(f"{application}: there is version {chosen[0]} alone, and nothing to compare it with")
     else:
         print(f"{application}: version {chosen[0]} and version {chosen[1]} of {len(kept)}")
     for key, unit in (
@@ -212,7 +214,7 @@ def import_(
         card = gpu_model(gpu)
         if not card.mem_mib:
             raise ProfileError(
-                f"--gpu {gpu}: nobody knows its memory; expected a card of the catalogue, such as A40"
+                f"--gpu {gpu}: its memory is unknown; expected a model of the catalogue, such as A40"
             )
         found = list(read_genai(source, card))
     elif source.is_dir():
@@ -224,7 +226,7 @@ def import_(
         found = [read_profile(source)]
     if not found:
         raise ProfileError(
-            f"there is no profile in {source}; expected files that end on .csv and begin as one"
+            f"there is no profile in {source}; expected files that end on .csv with the header of a profile"
         )
     for profile in found:
         keep_profile(profile, history / IN_HISTORY)

@@ -200,7 +200,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
         down_h = 1.0 if options.mttr is None else options.mttr
         failures = FailureRate(up_ms, _whole_ms(down_h, 3_600_000, "--mttr"))
     elif options.mttr is not None:
-        raise SettingError("--mttr tells how long repairs take of nodes that fail by --mtbf; give both")
+        raise SettingError("--mttr is the repair time of nodes that fail by --mtbf; give both")
     every, checkpoint = options.every, options.checkpoint
     return {
         "compress": options.compress,
@@ -227,7 +227,7 @@ def _interference(name: str, folder: Path | None) -> dict[str, Any]:
         return {"interference": name}
     if name == "none":
         raise typer.BadParameter(
-            "profiles say what jobs on one GPU do to each other, and without --interference they do nothing;"
+            "without --interference jobs on one GPU do not slow each other, so profiles have no effect;"
             " add --interference mps, or leave --profiles out",
             param_hint="--profiles",
         )

@@ -69,7 +69,7 @@ def sample(
     from berth.sampling.spool import SpoolWriter
 
     if bool(push) != (token_file is not None):
-        raise SettingError("--push URL needs --token-file FILE, and the reverse")
+        raise SettingError("--push URL and --token-file FILE need each other; one of them is missing")
     name = node or socket.gethostname().partition(".")[0]
     pusher = Pusher(spool, name, push, read_token(token_file), push_every_s) if token_file else nullcontext()
     told: list[int] = []
@@ -83,7 +83,7 @@ def sample(
     )
     with Nvml() as cards, SpoolWriter(spool, name, cluster, settings.interval_ms) as writer, pusher:
         looks = run(cards, writer, settings, stopped=lambda: bool(told))
-    print(f"looked {looks:,} times; the spool is {spool}")
+    print(f"took {looks:,} samples; the spool is {spool}")
 
 
 def collect(

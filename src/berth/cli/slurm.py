@@ -32,7 +32,7 @@ Qos = Annotated[str, typer.Option("--qos", metavar="NAMES", help="Comma-separate
 CardMem = Annotated[
     list[str] | None,
     typer.Option(
-        "--card", metavar="TYPE=MEM", help="Memory of the GPUs of a type, such as a100=80G; repeat it."
+        "--card", metavar="TYPE=MEM", help="Memory of the GPUs of a type, such as a100=80G; repeatable."
     ),
 ]
 DEFAULT_STATE = Path("/var/lib/berth/slurm")
@@ -312,7 +312,7 @@ def check(
         for fault in found:
             print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
         if not found:
-            print("nothing is in berth's way")
+            print("nothing keeps berth from working")
     raise typer.Exit(int(any(fault.stops for fault in found)))
 
 

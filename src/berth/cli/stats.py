@@ -153,7 +153,7 @@ def stats(
 
 
 JOBS_LISTED = 50
-"""By job so many rows are listed where nobody says how many."""
+"""Rows that are listed by job unless --top says otherwise."""
 
 
 def _uses(row: Usage) -> dict[str, float | None]:
@@ -301,7 +301,7 @@ def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Secti
         nodes = tuple(Node(name, count) for name, count in capacity.items())
     else:
         raise SettingError(
-            f"{history / CLUSTER} is not there: run `berth slurm run --history {history}`, or say --gpus SERVER=N"
+            f"{history / CLUSTER} is not there: run `berth slurm run --history {history}`, or use --gpus SERVER=N"
         )
     attempts = attempts_of(decisions)
     count = sum(node.gpus for node in nodes)
@@ -333,9 +333,11 @@ def plot(
         str, typer.Argument(metavar="pcc|ecdf|usage|servers|calendar|waits", help="Which picture.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .png, .svg or .html.")],
-    application: Annotated[str, typer.Option(help="Of pcc: whose lines; by default the largest.")] = "",
+    application: Annotated[
+        str, typer.Option(help="For pcc: application to draw; by default the largest.")
+    ] = "",
     variable: Annotated[
-        str, typer.Option(help="Of ecdf: nNODE, nGPU, WAIT_h, RUN_h, uGPUcore or uGPUmem.")
+        str, typer.Option(help="For ecdf: nNODE, nGPU, WAIT_h, RUN_h, uGPUcore or uGPUmem.")
     ] = "WAIT_h",
     by: By = "application",
     measure: Measure = "gpu-hours",

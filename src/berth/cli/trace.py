@@ -162,7 +162,7 @@ def formats(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     for entry in FORMATS.values():
         typer.echo(f"{entry.name}: {entry.summary}\n    {', '.join(entry.header)}")
         if entry.more:
-            typer.echo(f"    and where there: {', '.join(entry.more)}")
+            typer.echo(f"    optional: {', '.join(entry.more)}")
     for name in WORKLOADS:
         settings = "&".join(f"{key}={value}" for key, value in defaults_of(name).items())
         typer.echo(f"synthetic:{name}?{settings}")

@@ -34,8 +34,8 @@ def train(
         int,
         typer.Option(
             min=0,
-            help="Train in so many worlds under each model of interference: drawn applications and cards, short queues"
-            " and errors in what is believed beside the given ones.",
+            help="Number of worlds to train in under each model of interference: drawn applications and cards, short"
+            " queues and errors in what is believed beside the given ones.",
         ),
     ] = 0,
     slots: Annotated[
@@ -58,7 +58,7 @@ def train(
         str | None,
         typer.Option(
             metavar="MODEL|none",
-            help="Go on from this model; by default with --from-history from the one that ships, else from none.",
+            help="Continue from this model; by default with --from-history from the one that ships, else from none.",
         ),
     ] = None,
     out: Annotated[
@@ -94,7 +94,7 @@ def train(
     plan = Plan(learner, workload, models, slots, family=family)
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
     if resume and checkpoints is None:
-        raise typer.BadParameter("name the folder to go on from with --checkpoints", param_hint="--resume")
+        raise typer.BadParameter("name the folder to continue from with --checkpoints", param_hint="--resume")
     decides = LEARNERS[learner].ships_as is not None
     if out is not None and not decides:
         raise typer.BadParameter(
@@ -106,7 +106,9 @@ def train(
     if curve is not None:
         image_kind(checked_place(curve))
     if resume and checkpoints is not None and not (checkpoints / CHECKPOINT).exists():
-        print(f"berth: {checkpoints} has no checkpoint; the training begins anew", file=sys.stderr)
+        print(
+            f"berth: {checkpoints} has no checkpoint; the training starts from the beginning", file=sys.stderr
+        )
     first = _start(plan, start or ("shipped" if from_history else "none"))
     made = (
         _from_history(plan, from_history, profiles, seed, first) if from_history else make(plan, start=first)
@@ -160,7 +162,7 @@ def _told_how_to_go_on(folder: Path | None, settings: TrainingSettings) -> Itera
         if folder is None:
             said = f"nothing is kept; --checkpoints FOLDER keeps the training {every}"
         elif not (path := folder / CHECKPOINT).is_file():
-            said = f"nothing is kept yet in {folder}, which happens {every}; the same command begins anew"
+            said = f"nothing is kept yet in {folder}, which happens {every}; the same command starts from the beginning"
         else:
             try:
                 done = len(read_arrays(path, FORMAT, VERSION)[0]["notes"]["curve"])
@@ -168,7 +170,7 @@ def _told_how_to_go_on(folder: Path | None, settings: TrainingSettings) -> Itera
                 raise KeyboardInterrupt from None
             said = (
                 f"{done} of {settings.iterations} iterations are in {path};"
-                " the same command with --resume goes on from there"
+                " the same command with --resume continues from there"
             )
         print(f"berth: {said}", file=sys.stderr)
         raise

@@ -102,7 +102,7 @@ def request(
             "--queue",
             metavar="FILE",
             help="The queue now, as squeue --json or sacct of jobs that are PENDING or RUNNING print it; by default "
-            "this machine's own queue is asked, or squeue is run where none is up.",
+            "this machine's own queue is asked, or squeue is run if none is up.",
         ),
     ] = None,
     now: Annotated[
@@ -173,7 +173,7 @@ def queue(
         typer.Argument(
             metavar="[FILE]",
             help="What squeue --json printed, or sacct of jobs that are PENDING or RUNNING; by default this machine's "
-            "own queue is asked, or squeue is run where none is up.",
+            "own queue is asked, or squeue is run if none is up.",
         ),
     ] = None,
     now: Annotated[
@@ -288,7 +288,7 @@ def _key(path: Path | None, history: Path) -> bytes:
         raise SettingError(f"there is no key in {path}")
     key = read_key(path, history)
     if key_mark(key) != mark:
-        kept = "has pseudonyms by another key" if mark else "has real names; leave --pseudonymise away"
+        kept = "has pseudonyms by another key" if mark else "has real names; leave --pseudonymise out"
         raise SettingError(f"{history} {kept}")
     return key
 
@@ -313,9 +313,7 @@ def _doubts(history: Path, named: dict[str, str], shown: dict[str, str], gpus: i
             raise SettingError(f"{words}; {has}")
         found.append(f"{words}, so the answer is that of a new one")
     if gpus > most:
-        found.append(
-            f"no job of the history had {gpus:,} GPUs, but {most:,} at the most; the answer is a guess"
-        )
+        found.append(f"no job of the history had more than {most:,} GPUs; the answer for {gpus:,} is a guess")
     return found
 
 

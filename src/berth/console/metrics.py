@@ -34,7 +34,7 @@ _OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
         "Memory that jobs were promised.",
         lambda gpu: sum(each.mem_mib for each in gpu.tenants) << 20,
     ),
-    ("memory_bytes", "Memory that there is.", lambda gpu: gpu.mem_mib << 20),
+    ("memory_bytes", "Memory of the GPU.", lambda gpu: gpu.mem_mib << 20),
     (
         "used_bytes",
         "Memory in use; absent where nobody measures it.",
@@ -47,7 +47,7 @@ _OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
     ),
     (
         "stranger_bytes",
-        "Memory that processes of no job hold.",
+        "Memory held by processes that belong to no job.",
         lambda gpu: sum(each.mem_mib for each in gpu.strangers) << 20,
     ),
     ("tenants", "Jobs on it.", lambda gpu: len(gpu.tenants)),

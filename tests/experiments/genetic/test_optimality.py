@@ -17,7 +17,11 @@ from berth.cluster import Cluster
 from berth.errors import MissingExtraError, TraceError
 from berth.experiments.genetic import optimality
 from berth.experiments.genetic.batch_file import PlacingTask, random_batches, read_batches
-from berth.experiments.genetic.chapters import convergence_chapter
+from berth.experiments.genetic.chapters import (
+    convergence_chapter,
+    optimality_answers,
+    optimality_chapter,
+)
 from berth.experiments.genetic.optimality import measure_optimality, optimality_dict
 from berth.experiments.genetic.plots import convergence
 from berth.model import GpuModel, Job, Node, Share
@@ -279,3 +283,17 @@ def test_the_cluster_of_a_task_holds_what_is_not_free() -> None:
     cluster = task.cluster()
     assert isinstance(cluster, Cluster)
     assert cluster.free.milli.tolist() == [[1000, 250], [600, -1]]
+
+
+def test_the_page_begins_with_the_policies_that_reach_the_optimum() -> None:
+    found = measure_optimality(
+        random_batches(2, instances=4, machines=6, seed=0), ("round-robin", "fgd"), seed=0, time_limit_s=60.0
+    )
+    chapter = optimality_chapter(found)
+    means = [float(row[2]) for row in chapter.rows]
+    assert means == sorted(means)
+    assert "HiGHS has proven it for each batch." in chapter.hint
+    reached = [row[0] for row in chapter.rows if float(row[3]) == 0]
+    assert reached
+    assert optimality_answers(found)[0].startswith("The optimum is reached in all 2 batches by ")
+    assert all(name in optimality_answers(found)[0] for name in reached)

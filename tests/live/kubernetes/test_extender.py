@@ -91,7 +91,7 @@ def test_another_scheduler_is_told_where_pods_fit_and_their_bind_is_done(
             assert placed["gpus"][0] == {"index": 0, "uuid": None, "milli": 500, "mem_mib": 10_000}
             again = await world.pod("too-big", milli=600, mem=1, scheduler="default-scheduler")
             bind = {"PodName": "too-big", "PodNamespace": "default", "PodUID": again, "Node": "half"}
-            assert "has no room any more" in (await ask("bind", bind))["Error"]
+            assert "no longer has room" in (await ask("bind", bind))["Error"]
             bad = {**pod, "metadata": {**pod["metadata"], "annotations": {names.ASKED_MILLI: "many"}}}
             assert (
                 "gpu-milli is 'many'" in (await ask("filter", {"Pod": bad, "NodeNames": ["half"]}))["Error"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shutil
 import subprocess
@@ -244,7 +246,9 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
     done = berth("scheduler", "--once", "--no-elect", kubeconfig=kubeconfig)
     assert (done.exit_code, done.stdout) == (0, "bound 1, advised 0, stopped 0, failed 0\n"), done.output
     status = berth("status", "--json", kubeconfig=kubeconfig)
-    assert '"holders": [\n    "default/a"\n   ]' in status.stdout
+    assert json.loads(status.stdout)["gpus"][0]["holders"] == ["default/a"]
+    listed = berth("status", "--format", "csv", kubeconfig=kubeconfig).stdout
+    assert [row["kind"] for row in csv.DictReader(listed.splitlines())] == ["gpu", "gpu", "waiting pod"]
     assert "20000 of 81920 MiB" in berth("status", kubeconfig=kubeconfig).stdout
     assert "0/1 nodes: 1 GPU memory short by 8080 MiB" in berth("why", "b", kubeconfig=kubeconfig).stdout
     assert "runs on node n1, GPU " in berth("why", "default/a", kubeconfig=kubeconfig).stdout

@@ -32,7 +32,10 @@ from tests.live.local.world import BERTH, World, berth
         (["--gpus", "9", "true"], "--gpus 9, but this machine has 2 GPUs"),
         (["--gpus", "1.5", "true"], "--gpus '1.5'; expected a whole number, or a part of one GPU"),
         (["--mem", "8", "true"], "--mem '8'; write a size"),
-        (["--mem", "100G", "true"], "--mem 102400M on each GPU, but the largest"),
+        (
+            ["--mem", "100G", "true"],
+            "--mem 102400M on each GPU, but the GPUs with most memory that it may use have",
+        ),
         (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
         (["--time", "²", "true"], "--time '²'; write 2:00:00"),
         (["--array", "5-1", "true"], "--array '5-1': 5-1 has no numbers"),
@@ -307,7 +310,7 @@ def test_a_script_that_is_not_utf_8_runs_as_it_is_and_what_cannot_be_kept_is_sai
     assert shared.wait(job) == {job: ("completed", 0)}
     assert (shared.state / "output" / f"{job}.1.out").read_bytes() == b"caf\xe9"
     bad = {"argv": ["x"], "flags": {"gpus": "0"}, "script": "#!/bin/sh\n\ud800"}
-    with pytest.raises(LiveError, match=r"the script has characters that no file can hold \(at 10\)"):
+    with pytest.raises(LiveError, match=r"the script contains characters that cannot be stored \(at 10\)"):
         shared.ask("submit", cwd="/", env={}, jobs=[bad])
 
 
@@ -326,7 +329,7 @@ def test_one_request_that_cannot_be_written_refuses_no_other(tmp_path: Path) -> 
     good, bad = asyncio.run(run())
     assert (good, store.meta("good")) == (None, 1)
     assert isinstance(bad, StoreError)
-    assert str(bad) == "what was to be written cannot be: Python int too large to convert to SQLite INTEGER"
+    assert str(bad) == "the changes cannot be written: Python int too large to convert to SQLite INTEGER"
     store.close()
 
 
@@ -391,12 +394,12 @@ def test_a_file_where_metrics_are_to_be_served_stays(
 
     kept = tmp_path / "results.csv"
     kept.write_text("1,2\n")
-    with pytest.raises(LiveError, match="this is no socket, and stays as it is"):
+    with pytest.raises(LiveError, match="this is not a socket and is left alone"):
         starting._check({"metrics": str(kept)})
     monkeypatch.setattr(sys, "argv", ["exporter", "none", str(kept)])
     with pytest.raises(SystemExit):
         exporter.main()
-    assert "this is no socket" in capsys.readouterr().err
+    assert "this is not a socket" in capsys.readouterr().err
     assert kept.read_text() == "1,2\n"
 
 

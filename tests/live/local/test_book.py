@@ -340,7 +340,7 @@ def test_a_dependency_that_cannot_come_true_cancels_and_says_so(tmp_path: Path) 
     world.decide()
     world.commit()
     world.end(first, End(3))
-    assert (after.state, after.reason) == ("cancelled", "it waited for ok:1, which cannot come true any more")
+    assert (after.state, after.reason) == ("cancelled", "it waited for ok:1, which can no longer happen")
 
 
 def test_of_an_array_no_more_tasks_run_at_a_time_than_its_user_said(tmp_path: Path) -> None:

@@ -206,12 +206,12 @@ def test_what_was_meant_otherwise_is_said_and_a_bad_line_of_a_script_named(share
     assert (done.returncode, "there is no folder none; make it first" in done.stderr) == (2, True)
     done = berth(shared, "submit", "--gpus", "0", "--profile", "new", "--param", "lr=1,2", "true", "{other}")
     assert done.returncode == 0
-    assert "there is no profile 'new' yet; it is recorded of this job's runs" in done.stderr
+    assert "there is no profile 'new' yet; it will be recorded from this job's runs" in done.stderr
     assert "no {lr} in the command: the job finds it in BERTH_PARAM_lr" in done.stderr
     held = shared.submit("true", gpus=0, begin="now+1h")
     done = berth(shared, "wait", "--all", "--timeout", "0.01")
     assert (done.returncode, done.stdout) == (124, "")
-    assert f"waiting for job {held} (its time to begin has not come)" in done.stderr
+    assert f"waiting for job {held} (its start time has not come yet)" in done.stderr
     assert "1 job has not ended yet" in done.stderr
     shared.ask("cancel", all=True)
 

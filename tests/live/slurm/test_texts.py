@@ -194,7 +194,7 @@ def test_each_line_of_scontrol_answers_for_its_job() -> None:
 def test_a_scontrol_that_dies_on_the_way_is_told_for_the_rest() -> None:
     controller = Controller(lambda words, told: "scontrol: hold 1\n")
     assert controller.apply([Change("1", hold=True), Change("2", hold=True)]) == {
-        "2": "scontrol ended before it came to this"
+        "2": "scontrol ended before it reached this change"
     }
 
 

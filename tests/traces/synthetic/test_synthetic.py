@@ -124,7 +124,10 @@ def test_draws_are_of_the_distribution_that_they_say() -> None:
         ),
         ("synthetic:demo?size=3", "'demo' has no setting 'size'"),
         ("synthetic:demo?jobs=many", "is 'many'; expected a whole number"),
-        ("synthetic:demo?jobs=-1", "expected jobs and seed of 0 or more"),
+        (
+            "synthetic:demo?jobs=-1",
+            "^synthetic:demo.jobs=-1: expected jobs and seed of 0 or more and a load above 0$",
+        ),
         ("synthetic:demo?load=nan", "load above 0"),
         ("synthetic:poisson?gpus=0", "at least one GPU"),
         ("synthetic:pai-like?pinned=2", "pinned from 0 to 1"),

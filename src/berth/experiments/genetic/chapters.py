@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.experiments.genetic.optimality import Optimality, optimality_dict
+from berth.experiments.genetic.optimality import Gap, Optimality, optimality_dict
 from berth.experiments.genetic.plots import (
     LEAST_SEEDS,
     completion_times,
@@ -64,7 +64,7 @@ def _beside_control(held: Mapping[str, Sequence[float]]) -> str:
 
 
 def optimality_answers(found: Sequence[Optimality]) -> tuple[str, ...]:
-    """Which policy leaves least of the optimum."""
+    """Which policies reach the optimum, and which is nearest to it."""
     gaps_of: dict[str, list[float]] = {}
     for one in found:
         for gap in one.gaps:
@@ -72,7 +72,12 @@ def optimality_answers(found: Sequence[Optimality]) -> tuple[str, ...]:
     sentence = best_sentence(
         gaps_of, "is nearest to the optimum", "% below it on average", least=True, pairs="batches"
     )
-    return (sentence,) if sentence else ()
+    reached = [
+        name for name, values in gaps_of.items() if all(one.proven for one in found) and max(values) == 0
+    ]
+    batches = f"all {len(found):,} batches" if len(found) > 1 else "the batch"
+    top = f"The optimum is reached in {batches} by {', '.join(reached)}." if reached else ""
+    return tuple(filter(None, (top, sentence)))
 
 
 def utilisation_chapters(outcomes: Sequence[Outcome]) -> list[Chapter]:
@@ -122,12 +127,12 @@ def _case(
     return Chapter(
         case,
         f"Utilisation is GPU capacity held, from hour {begin:.2f} to hour {end:.2f} of the run ({over}{few}): "
-        "from when 130 % of the GPUs have been asked for until those who wait under some policy ask for less than "
+        "from when 130 % of the GPUs have been asked for until the jobs that wait under some policy ask for less than "
         "10 % of them; the same time for all policies of a seed. Where that never happens it is the time from the "
         f"first submission to the last. No policy could hold more than {most:.2f} % in that time. Completion is "
         "measured from start to end as in the paper, where waiting does not show, and from submission to end, over "
-        "the jobs that finished under the policy: under another they may be others, and who left the queue is in "
-        f"neither.{lost}",
+        "the jobs that finished under the policy: under another they may be others, and jobs that left the queue are "
+        f"in neither.{lost}",
         (
             (
                 "GPU utilisation against jobs scheduled",
@@ -147,7 +152,7 @@ def _case(
                 f"{np.mean([one.finished for one in of[policy]]):,.0f}",
                 f"{np.mean([one.jobs for one in of[policy]]):,.0f}",
             )
-            for policy in policies
+            for policy in sorted(policies, key=lambda name: -held[name].mean)
         ],
         policies,
         seeds,
@@ -164,9 +169,9 @@ def _waits(case: str, here: Sequence[Outcome], policies: Sequence[str]) -> list[
     return [
         Chapter(
             f"Waits by size: {case}",
-            "Mean wait in hours, by the GPUs that a job asks for, of the jobs that started, and how many did. A "
-            "policy that passes over what does not fit fills the GPUs and lets large jobs wait, because it keeps no "
-            "room free for them.",
+            "Mean wait in hours of the jobs that started, by the GPUs that a job asks for; in brackets how "
+            "many started. A policy that passes over jobs that do not fit fills the GPUs but keeps no "
+            "room free for large jobs.",
             [],
             ("Policy", *(f"{SIZES[at][0]}: {came[at]:,.0f} jobs" for at in sizes)),
             [(policy, *(_wait_said(of[policy][:, at, :]) for at in sizes)) for policy in policies],
@@ -234,22 +239,26 @@ def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) ->
 
 
 def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
-    """What each policy leaves of the optimum."""
-    policies = [gap.policy for gap in found[0].gaps]
+    """What each policy leaves of the optimum, the nearest first."""
+    policies = _nearest_first(found)
     answer: dict[str, dict[str, float]] = optimality_dict(found)["policies"]
     proven = sum(one.proven for one in found)
+    certain = (
+        "HiGHS has proven it for each batch"
+        if proven == len(found)
+        else f"HiGHS has proven it for {proven} of {len(found)} batches; in the others the gap is to the bound"
+    )
     pooled = [100 * (one.pooled_paper_milli / one.bound_milli - 1) for one in found if one.bound_milli > 0]
     return Chapter(
         f"{len(found):,} {'batch' if len(found) == 1 else 'batches'}",
-        f"The optimum is the most GPU milli that can be placed at once; HiGHS has proven it for {proven} of "
-        f"{len(found)} batches, and of the others the gap is to the bound. On pooled GPUs, where fractions fit that "
-        f"no device could hold, the paper's algorithm claims {np.mean(pooled or [0]):.1f} % more than that (mean): "
-        "an upper bound, never a result.",
+        f"The optimum is the most GPU milli that can be placed at once; {certain}. Policies with the smallest mean gap "
+        "come first. On pooled GPUs, where fractions fit that no device could hold, the paper's algorithm claims "
+        f"{np.mean(pooled or [0]):.1f} % more than that (mean): an upper bound, never a result.",
         [
             (
                 "What each policy leaves of the optimum",
                 gaps(
-                    {name: [one.gaps[at].gap_pct for one in found] for at, name in enumerate(policies)},
+                    {name: [_gap(one, name).gap_pct for one in found] for name in policies},
                     policy_styles(policies),
                 ),
             )
@@ -261,7 +270,7 @@ def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
             "worst %",
             "ms, median",
             "ms, worst",
-            "ms of the processor, median",
+            "processor ms, median",
         ),
         [
             (
@@ -273,37 +282,52 @@ def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
                 f"{1000 * one['seconds_worst']:.1f}",
                 f"{1000 * one['processor_s_median']:.1f}",
             )
-            for name, one in answer.items()
+            for name, one in ((name, answer[name]) for name in policies)
         ],
         policies,
     )
+
+
+def _nearest_first(found: Sequence[Optimality]) -> list[str]:
+    """The policies by their mean gap: the winner comes first, where no narrow screen cuts it off."""
+    mean = {gap.policy: sum(one.gaps[at].gap_pct for one in found) for at, gap in enumerate(found[0].gaps)}
+    return sorted(mean, key=lambda name: mean[name])
+
+
+def _gap(one: Optimality, policy: str) -> Gap:
+    return next(gap for gap in one.gaps if gap.policy == policy)
 
 
 SHOWN_BATCHES = 200
 
 
 def batches_chapter(found: Sequence[Optimality]) -> Chapter:
-    """What each policy places of each batch, the most there is, and who fits nowhere."""
-    policies = [gap.policy for gap in found[0].gaps]
+    """What each policy places of each batch, the most there is, and what fits nowhere."""
+    policies = _nearest_first(found)
+    proven = all(one.proven for one in found)
     lost = [f"batch {one.batch}: {line}" for one in found for line in one.unplaceable]
     told = f" Instances that fit on no machine: {'; '.join(lost[:20])}" if lost else ""
     more = f"; and {len(lost) - 20:,} more (result.json has all)." if len(lost) > 20 else "." if lost else ""
     cut = f" The first {SHOWN_BATCHES} of {len(found):,} batches." if len(found) > SHOWN_BATCHES else ""
     return Chapter(
         "Each batch",
-        "GPUs placed. The bound is what no placement has more than: the optimum where it is proven. Pooled is what "
-        f"would fit if all GPUs were one, an upper bound and never a result.{cut}{told}{more}",
+        "GPUs placed. "
+        + (
+            ""
+            if proven
+            else "No placement has more than the bound, which is the optimum where that is proven. "
+        )
+        + f"Pooled is what would fit if all GPUs were one, an upper bound and never a result.{cut}{told}{more}",
         [],
-        ("Batch", "asked", "optimum", "bound", "relaxed", "pooled", *policies),
+        ("Batch", "asked", "optimum", *(() if proven else ("bound", "relaxed")), "pooled", *policies),
         [
             (
                 one.batch,
                 _gpus(one.asked_milli),
                 "" if one.optimum_milli is None else _gpus(one.optimum_milli),
-                _gpus(one.bound_milli),
-                _gpus(one.relaxed_milli),
+                *(() if proven else (_gpus(one.bound_milli), _gpus(one.relaxed_milli))),
                 _gpus(one.pooled_milli),
-                *(_gpus(gap.placed_milli) for gap in one.gaps),
+                *(_gpus(_gap(one, name).placed_milli) for name in policies),
             )
             for one in found[:SHOWN_BATCHES]
         ],

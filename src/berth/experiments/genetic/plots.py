@@ -45,7 +45,7 @@ def utilisation_by_jobs(
         )
     dress(figure, "GPU utilisation, % of all GPUs")
     figure.update_xaxes(title={"text": f"Jobs scheduled so far ({over})"}, rangemode="tozero")
-    figure.update_yaxes(ticksuffix=" %", rangemode="tozero")
+    figure.update_yaxes(ticksuffix=" %", rangemode="tozero", title={"text": "GPU utilisation"})
     return figure
 
 
@@ -154,7 +154,7 @@ def convergence(histories: Mapping[str, Floats], styles: Mapping[str, Style], ti
             )
     dress(figure, title)
     figure.update_xaxes(title={"text": "Generations"})
-    figure.update_yaxes(ticksuffix=" %", rangemode="tozero")
+    figure.update_yaxes(ticksuffix=" %", rangemode="tozero", title={"text": "Part of the way to the best"})
     return figure
 
 
@@ -171,7 +171,7 @@ def gaps(by_policy: Mapping[str, Sequence[float]], styles: Mapping[str, Style]) 
     dress(figure, "Below the optimum, % of its GPU milli", 110 + 40 * len(by_policy))
     figure.update_layout(hovermode="closest")
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
-    figure.update_xaxes(ticksuffix=" %", rangemode="tozero")
+    figure.update_xaxes(ticksuffix=" %", rangemode="tozero", title={"text": "Gap to the optimum"})
     return figure
 
 

@@ -74,13 +74,13 @@ def admission_manifests(writers: tuple[str, ...], agent: str) -> list[Manifest]:
             {
                 "expression": "variables.node != '' && (request.resource.resource == 'nodes'"
                 " ? variables.it.metadata.name : variables.it.spec.nodeName) == variables.node",
-                "message": "an agent of berth changes what is of its own node alone",
+                "message": "an agent of berth may change only what belongs to its own node",
                 "reason": "Forbidden",
             },
             {
                 "expression": "request.resource.resource != 'pods' || request.operation == 'DELETE'"
                 " || object.spec == oldObject.spec",
-                "message": "an agent of berth changes annotations of pods alone",
+                "message": "an agent of berth may change only annotations of pods",
                 "reason": "Forbidden",
             },
         ],

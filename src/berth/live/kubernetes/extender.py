@@ -168,7 +168,7 @@ class Extender:
         placement = self._chosen(job, {args.node})
         if placement is None:
             raise AskError(
-                f"node {args.node} has no room any more for pod {args.pod_namespace}/{args.pod_name}"
+                f"node {args.node} no longer has room for pod {args.pod_namespace}/{args.pod_name}"
             )
         text = self.board.text_of(placement, args.node)
         step = Bind(args.pod_uid, args.pod_namespace, args.pod_name, args.node, text, frozenset())
@@ -178,7 +178,7 @@ class Extender:
 
     def _job(self, pod: objects.Pod | None) -> tuple[Job, Any]:
         if pod is None:
-            raise AskError("the question has no pod")
+            raise AskError("the request names no pod")
         self.board.nodes.sync(_now_ms())
         # What the other scheduler honours is its business: volumes, affinity between pods, spread.
         ask = ask_of(pod, self.board.settings.compat, places=False)

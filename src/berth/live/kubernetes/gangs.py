@@ -105,8 +105,8 @@ class GangLine:
         if not gang.group and state.size != gang.size:
             if state.bound or state.waiting or state.placed:
                 raise AskError(
-                    f"gang '{gang.name}' has size {gang.size} here and {state.size} in its other pods; all of a gang"
-                    " say the same"
+                    f"gang '{gang.name}' has size {gang.size} here and {state.size} in its other pods; all pods of a"
+                    " gang must state the same size"
                 )
             state.size = gang.size
         if bound:

@@ -60,7 +60,7 @@ class Leadership:
         while self.is_held:
             await self._attempt()
             await asyncio.sleep(RENEW_S)
-        log.warning("%s does not lead any more", self.identity)
+        log.warning("%s no longer leads", self.identity)
 
     async def release(self) -> None:
         """Give the lease up, so that another may take it at once."""

@@ -27,7 +27,7 @@ def amount(text: str | int | float) -> Fraction:
     """The number that a quantity stands for. Raises AskError."""
     found = _FORM.fullmatch(str(text).strip())
     if found is None:
-        raise AskError(f"'{str(text)[:40]}' is no quantity; expected a number such as 2, 500m or 8Gi")
+        raise AskError(f"'{str(text)[:40]}' is not a quantity; expected a number such as 2, 500m or 8Gi")
     number, power, unit = found.groups()
     value = Fraction(number) * (Fraction(10) ** int(power[1:]) if power else _UNITS[unit or ""])
     if value < 0:

@@ -156,7 +156,7 @@ class _Connection(asyncio.Protocol):
             answer = self._parsed()
         except (ValueError, IndexError) as error:
             self.close()
-            self._fail(ConnectionError(f"the answer is no HTTP that an API server speaks: {error}"))
+            self._fail(ConnectionError(f"the answer is not HTTP as an API server sends it: {error}"))
             return
         if answer is not None:
             self._read.clear()

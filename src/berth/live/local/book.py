@@ -45,7 +45,7 @@ MOST_START_FAILURES = 5
 BACKOFF_MS = 1000
 SOON_MS = 50
 FOR_A_JOB = "it waits for job"
-FOR_ITS_TIME = "its time to begin has not come"
+FOR_ITS_TIME = "its start time has not come yet"
 
 
 @dataclass
@@ -435,7 +435,7 @@ class Book:
             found = self._dependencies.holds(kind, other)
             if found is False:
                 self._finish(
-                    entry, CANCELLED, now_ms, f"it waited for {kind}:{other}, which cannot come true any more"
+                    entry, CANCELLED, now_ms, f"it waited for {kind}:{other}, which can no longer happen"
                 )
                 return "ended"
             if found is None:

@@ -152,7 +152,8 @@ class Cards:
             found = gpus(folder)
         except PartitionError as error:
             raise LiveError(
-                f"the GPUs cannot be told: {error}. Without GPUs: berth up --no-gpus; to try it: --fake-gpus 4xA100-80G"
+                f"the GPUs cannot be listed: {error}. Without GPUs: berth up --no-gpus; to try it:"
+                " --fake-gpus 4xA100-80G"
             ) from error
         self._handles: dict[int, ctypes.c_void_p] = {}
         cards = list(before)

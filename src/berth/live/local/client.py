@@ -149,7 +149,7 @@ def _job(words: list[str]) -> int | None:
         if _a_history_is_there():
             if str(error).startswith("no queue is up"):
                 print(
-                    f"berth: {error}; until then the history answers, of jobs that have ended",
+                    f"berth: {error}; until then the history answers for jobs that have ended",
                     file=sys.stderr,
                 )
             return None
@@ -216,10 +216,10 @@ def _logs(values: Parsed, operands: list[str]) -> int:
         except FileNotFoundError:
             if not follow:
                 waits = job["state"] in ("waiting", "held", "starting")
-                why = "it has not started" if waits else f"{path} is not there"
-                raise LiveError(f"job {job['id']} has written nothing: {why}") from None
+                why = "it has not started" if waits else f"{path} does not exist"
+                raise LiveError(f"job {job['id']} has no output: {why}") from None
         except PermissionError as error:
-            raise LiveError(f"{path} is not open to you; it is {job['user']}'s") from error
+            raise LiveError(f"you may not read {path}; it belongs to {job['user']}") from error
         if not follow or job["state"] not in ("waiting", "held", "starting", "running"):
             return 0
         time.sleep(0.2)
@@ -242,7 +242,7 @@ def _say_what_is_waited_for() -> None:
 
 def _wait(values: Parsed, operands: list[str]) -> int:
     if not operands and not values.get("all"):
-        raise LiveError("berth wait: name jobs, or say --all")
+        raise LiveError("berth wait: name jobs, or use --all")
     message: Message = {"do": "wait", "ids": operands, "all": bool(values.get("all"))}
     if "timeout" in values:
         message["timeout"] = _seconds(values, "timeout")
@@ -259,7 +259,7 @@ def _wait(values: Parsed, operands: list[str]) -> int:
         _print_json(jobs)
     else:
         if not jobs:
-            print("no job of yours waits or runs")
+            print("you have no waiting or running jobs")
         for job in jobs:
             code = "" if job["exit_code"] is None else f", exit code {job['exit_code']}"
             print(f"job {job['id']}: {job['state']}{code}")
@@ -329,7 +329,7 @@ def _drain(on: bool, values: Parsed, operands: list[str]) -> int:
     if not drained:
         print("no GPU is drained")
     for index in drained:
-        print(f"GPU {index}: drained{', its jobs go on until they end' if index in busy else ''}")
+        print(f"GPU {index}: drained{', its jobs run until they end' if index in busy else ''}")
     return 0
 
 
@@ -351,7 +351,7 @@ def _down(values: Parsed, operands: list[str]) -> int:
         _print_json({key: answer[key] for key in ("running", "waiting")})
     else:
         print(
-            f"the queue is down; running jobs that go on: {answer['running']}; jobs that wait for the next `berth up`:"
+            f"the queue is down; jobs that keep running: {answer['running']}; jobs that wait for the next `berth up`:"
             f" {answer['waiting']}"
         )
     return 0

@@ -139,7 +139,7 @@ class Commits:
         except StoreError as error:
             return error
         except Exception as error:  # noqa: BLE001  a row that SQLite cannot take, such as a number of 65 bits
-            return StoreError(f"what was to be written cannot be: {error}")
+            return StoreError(f"the changes cannot be written: {error}")
         return None
 
 

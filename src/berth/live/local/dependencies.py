@@ -59,7 +59,7 @@ class Dependencies:
             self.check(other)
             if self._waits_for(other, entry):
                 raise LiveError(
-                    f"--after {other}: job {other} waits for job {entry.id} itself, so that neither would ever start"
+                    f"--after {other}: job {other} waits for job {entry.id} itself, so neither would ever start"
                 )
         self._wait_no_longer(entry)
         for _, other in request.after:

@@ -30,7 +30,7 @@ def how(entry: Entry, end: End) -> tuple[str, str]:
     if entry.stop in (PREEMPTED, REQUEUE) and end.code != 0:
         return PREEMPTED, "stopped, and queued again"
     if end.code is None:
-        return UNKNOWN, end.reason or "what watched over it was killed, so that its exit is not known"
+        return UNKNOWN, end.reason or "its supervisor was killed, so its exit status is unknown"
     if end.code == 0:
         return COMPLETED, ""
     if end.refused:

@@ -166,7 +166,7 @@ class Limits:
         roomy = sum(mib >= request.mem_mib for mib in among)
         if request.gpus and roomy < request.gpus:
             raise LiveError(
-                f"--mem {request.mem_mib}M on each GPU, but the largest that it may have are of"
+                f"--mem {request.mem_mib}M on each GPU, but the GPUs with most memory that it may use have"
                 f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
             )
         if request.cpu_milli > self.cpu_milli:

@@ -50,7 +50,9 @@ class QueueCollector(Collector):
         for state, count in told["jobs"].items():
             jobs.add_metric([state], count)
         yield jobs
-        ended = CounterMetricFamily("berth_attempts_ended", "Attempts that ended, by how.", labels=["state"])
+        ended = CounterMetricFamily(
+            "berth_attempts_ended", "Attempts that ended, by outcome.", labels=["state"]
+        )
         for state, count in told["ended"].items():
             ended.add_metric([state], count)
         yield ended
@@ -97,9 +99,9 @@ def gpu_metrics(gpus: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         for name, text in (
             ("allocated_milli", "Compute that jobs were given, per mille of the GPU."),
             ("allocated_bytes", "Memory that jobs were given."),
-            ("memory_bytes", "Memory that there is."),
-            ("used_bytes", "Memory in use, whoever uses it."),
-            ("stranger_bytes", "Memory that processes of no job hold."),
+            ("memory_bytes", "Memory of the GPU."),
+            ("used_bytes", "Memory in use by any process."),
+            ("stranger_bytes", "Memory held by processes that belong to no job."),
             ("tenants", "Jobs on it."),
             ("lost", "Whether it has fallen off the bus."),
         )

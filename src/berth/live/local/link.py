@@ -103,7 +103,7 @@ class Link:
             if self._trial is not None:
                 raise LiveError(why) from error
             self._not_spawned += 1
-            self.trouble = f"'{deciding}' does not decide: {why}; it is done again in some seconds"
+            self.trouble = f"'{deciding}' does not decide: {why}; trying again in a few seconds"
             self._log("brain-not-started", why=why)
             self._start_later(self._not_spawned)
             return
@@ -324,7 +324,7 @@ class Link:
         except OSError:
             part = b""
         if not part or len(self._rest) > LONGEST_LINE:
-            self._gone("it crashed, or was killed" if not part else "it said too much at once")
+            self._gone("it crashed, or was killed" if not part else "its message was too long")
             return
         self._rest += part
         lines = self._rest.split(b"\n")
@@ -334,7 +334,7 @@ class Link:
                 message = json.loads(line)
                 self._take(message)
             except (ValueError, KeyError, TypeError) as error:
-                self._gone(f"it said what cannot be understood: {error!r}")
+                self._gone(f"it sent what cannot be read: {error!r}")
                 return
 
     def _take(self, message: Message) -> None:

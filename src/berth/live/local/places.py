@@ -53,7 +53,7 @@ def check_metrics(where: str) -> None:
         return  # it is made
     if not stat.S_ISSOCK(kind):
         raise LiveError(
-            f"--metrics {where}: this is no socket, and stays as it is; name a path that is not there"
+            f"--metrics {where}: this is not a socket and is left alone; name a path that does not exist"
         )
 
 

@@ -47,7 +47,7 @@ def decoded(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except ValueError as error:
-        raise LiveError(f"a message that is no JSON: {error}") from error
+        raise LiveError(f"a message that is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise LiveError(f"a message that is a {type(message).__name__}; expected an object")
     return message
@@ -76,7 +76,9 @@ class Connection:
             self._socket.sendall(encoded(message))
             answer = decoded(self._line())
         except OSError as error:
-            raise LiveError(f"the queue went away: {error.strerror or error}; see: berth status") from error
+            raise LiveError(
+                f"the queue closed the connection: {error.strerror or error}; see: berth status"
+            ) from error
         if not answer.get("ok"):
             raise LiveError(str(answer.get("error", "the queue gave no reason")))
         return answer

@@ -138,7 +138,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         if "gpus" not in values:
             gpus = len(pins)
         if gpus > len(pins):
-            raise LiveError(f"--gpus {gpus} and only {len(pins)} GPUs named by --gpu; name as many")
+            raise LiveError(f"--gpus {gpus}, but --gpu names only {len(pins)}; name as many")
     name = str(values.get("name", ""))
     if len(name) > LONGEST_NAME or "\n" in name:
         raise LiveError(f"--name has {len(name)} characters; at most {LONGEST_NAME} in one line")
@@ -244,7 +244,7 @@ def _array(text: str) -> tuple[tuple[int, ...], int]:
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         if last < first or step < 1:
             raise LiveError(
-                f"--array '{text}': {part} has no numbers; the first is the smaller, the step 1 or more"
+                f"--array '{text}': {part} selects no numbers; write the smaller one first, and a step of at least 1"
             )
         _check_count((last - first) // step + 1 + len(numbers))
         numbers += range(first, last + 1, step)

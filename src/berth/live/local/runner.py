@@ -255,7 +255,7 @@ class Runner:
         run.end_orphans()
         code = None if status is None else os.waitstatus_to_exitcode(status)
         code = 128 - code if code is not None and code < 0 else code
-        reason = "" if code is not None else "its shim was killed, so that its exit is not known"
+        reason = "" if code is not None else "its shim was killed, so its exit status is unknown"
         self._over(entry, run, code, reason, None, None, None)
 
     def reap(self) -> None:

@@ -119,7 +119,7 @@ class Run:
                 str(len(environment)), *(f"{name}={value}" for name, value in environment.items()),
             ]  # fmt: skip
             if any("\0" in word for word in words):
-                raise LiveError("a word of the command or its environment has a zero byte in it")
+                raise LiveError("the command or its environment contains a zero byte")
             with open(self._path("job"), "w", encoding="utf-8", opener=_private) as told:
                 told.write(job)
             with open(self._path("order"), "wb", opener=_private) as order:

@@ -61,7 +61,7 @@ class Service:
             handler = getattr(self, name, None) or getattr(self._listing, name, None)
             if handler is None:
                 raise LiveError(
-                    f"no request '{message.get('do')}'; client and broker are of different versions?"
+                    f"no request '{message.get('do')}'; the client and the broker may be of different versions"
                 )
             answer: Message = await handler(message, caller)
         except BerthError as error:
@@ -114,8 +114,8 @@ class Service:
         book, now_ms = broker.book, broker.now_ms()
         if os.geteuid() != 0 and caller.uid != os.geteuid():
             raise LiveError(
-                f"this queue belongs to {self._user(os.geteuid())} and starts jobs as that user alone; start one of"
-                " your own with `berth up`, or have root start the machine's"
+                f"this queue belongs to {self._user(os.geteuid())} and starts jobs only as that user; start one of"
+                " your own with `berth up`, or ask root to start one for the machine"
             )
         if broker.link.deciding == "" and broker.stopped.is_set():
             raise LiveError("the queue is going down; submit again when it is up")
@@ -172,7 +172,7 @@ class Service:
         profiles = os.path.join(self._broker.places.history, "profiles")
         for profile in {entry.request.profile for entry in made} - {""}:
             if not os.path.exists(os.path.join(profiles, f"{plain_name(profile)}.profile.csv")):
-                hints[f"there is no profile '{profile}' yet; it is recorded of this job's runs"] = None
+                hints[f"there is no profile '{profile}' yet; it will be recorded from this job's runs"] = None
         for each in jobs:
             if each["flags"].get("param") and not each.get("script"):
                 for name in (text.partition("=")[0] for text in each["flags"]["param"]):
@@ -202,8 +202,8 @@ class Service:
                         texts[text] = key_of_text(text)
                     except UnicodeEncodeError as error:
                         raise LiveError(
-                            f"the {_TEXTS[name]} has characters that no file can hold (at {error.start}); write it anew"
-                            " in UTF-8"
+                            f"the {_TEXTS[name]} contains characters that cannot be stored (at {error.start}); write"
+                            " it in UTF-8"
                         ) from error
                     statements.append(of_text(text))
                 keys[name] = texts[text]
@@ -312,7 +312,7 @@ class Service:
         for entry in found:
             if caller.uid not in (0, entry.uid, os.geteuid()):
                 raise LiveError(
-                    f"job {entry.id} is {entry.user}'s; you may see it, and only {entry.user} or root control it"
+                    f"job {entry.id} belongs to {entry.user}; only {entry.user} or root may change it"
                 )
         return found
 

@@ -24,7 +24,7 @@ def up(values: Parsed) -> int:
     places = Places(state_folder())
     places.check()
     if values.get("json") and values.get("foreground"):
-        raise LiveError("berth up: --foreground stays and has no answer; leave --json out")
+        raise LiveError("berth up: --foreground prints no answer; leave --json out")
     words = [sys.executable, "-m", "berth.live.local"]
     for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics"):
         if key in values:

@@ -302,7 +302,7 @@ class Store(Reader):
             self._open()
         except sqlite3.DatabaseError as error:
             raise StoreError(
-                f"{copy} is broken, too ({error}); take it away to begin with an empty queue"
+                f"{copy} is broken, too ({error}); remove it to start with an empty queue"
             ) from error
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
         except LiveError as error:
             raise LiveError(f"{where}: {error}") from error
     if not jobs:
-        raise LiveError("standard input names no job; each line is what could stand behind `berth submit`")
+        raise LiveError("standard input names no job; each line holds what could follow `berth submit`")
     ids: list[object] = []
     count, note = 0, ""
     hints: list[object] = []

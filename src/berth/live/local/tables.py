@@ -203,7 +203,7 @@ def why_lines(job: dict[str, Any]) -> list[str]:
     elif job["state"] in ("waiting", "held", "starting", "running"):
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
     else:
-        head = f"Job {job['id']} has ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
+        head = f"Job {job['id']} ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
     return [printable(line) for line in [head, *_obstacles(job)]]
 
 
@@ -217,10 +217,10 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
     if not brain:
         return lines
     lines.append(
-        f"  policy: {brain['policy']}; {brain['ahead']} of {brain['waiting']} waiting jobs are before it"
+        f"  policy: {brain['policy']}; {brain['ahead']} of {brain['waiting']} waiting jobs are ahead of it"
     )
     if brain["ahead"]:
-        lines.append(f"  first are {', '.join(brain['first'])}")
+        lines.append(f"  the first are {', '.join(brain['first'])}")
     if brain["expected_ms"]:
         basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")

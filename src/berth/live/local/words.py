@@ -73,7 +73,7 @@ SUBMIT = (
         "--param", "NAME=V1,V2", "One job for each value, {NAME} in the command; several make the product.",
         repeats=True,
     ),
-    Flag("--after", "KIND:ID", "Wait for a job: ok:ID, fail:ID or any:ID; several with commas."),
+    Flag("--after", "KIND:ID", "Wait for a job: ok:ID, fail:ID or any:ID; separate several with commas."),
     Flag("--begin", "TIME", "Do not start before this time: 2026-11-22T18:00, 18:00, now+2h."),
     Flag("--name", "NAME", "Name of the job."),
     Flag("--comment", "TEXT", "Note, kept in the history."),
@@ -158,7 +158,7 @@ COMMANDS = {
         Command("policy", "Show or change the policy; no job stops.", "[NAME]", (
             Flag("--knowledge", "KIND", "Source of beliefs about jobs: history, user, or your own."), JSON,
         )),
-        Command("drain", "Start no job on these GPUs; what runs there goes on. Without a GPU, say which are drained.",
+        Command("drain", "Start no job on these GPUs; running jobs continue. Without a GPU, list the drained ones.",
                 "[GPU]", (JSON,)),
         Command("undrain", "Start jobs on these GPUs again.", "GPU", (JSON,)),
         Command("up", "Start the queue of this machine.", "", (

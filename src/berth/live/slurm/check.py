@@ -81,7 +81,7 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
         yield Fault(f"Slurm is {told}; shards came with 22.05", "update Slurm to 22.05 or later")
     elif version > TESTED:
         yield Fault(
-            f"Slurm is {told}; berth was run on 22.05, and knows later ones from their documents",
+            f"Slurm is {told}; berth was tested with 22.05, and follows the documentation of later ones",
             "try `place` on a test partition first, and see docs/compatibility.md", stops=False,
         )  # fmt: skip
     types = get("GresTypes", "").split(",")
@@ -96,7 +96,7 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
         line = "slurm.conf: JobSubmitPlugins=" + ",".join(
             [each for each in plugins if each not in ("(null)", "")] + ["lua"]
         )
-        yield Fault("the Lua plugin is not loaded, so that no job is ever held for berth", line)
+        yield Fault("the Lua plugin is not loaded, so no job is ever held for berth", line)
     if not get("SelectType", "").endswith("cons_tres"):
         yield Fault(f"{get('SelectType')} knows no GPUs of types", "slurm.conf: SelectType=select/cons_tres")
     known = {each.name for each in site.partitions}
@@ -148,7 +148,7 @@ def _of_lua(site: Site) -> Iterator[Fault]:
         return
     if "berth_submit" not in site.lua or "berth_modify" not in site.lua:
         yield Fault(
-            "job_submit.lua does not load berth's functions, so that no job is held, or users release held ones",
+            "job_submit.lua does not load berth's functions, so no job is held, or users release held ones",
             "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install --dry-run`",
         )
         return

@@ -51,7 +51,9 @@ def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIME
             text=True, errors="replace", timeout=timeout_s, env=environment, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise LiveError(f"there is no {words[0]} here; run berth where Slurm's commands are") from error
+        raise LiveError(
+            f"there is no {words[0]} here; run berth where Slurm's commands are installed"
+        ) from error
     except OSError as error:
         raise LiveError(f"{words[0]} cannot be run ({error.strerror}); see: ulimit -a") from error
     except subprocess.TimeoutExpired as error:
@@ -278,5 +280,5 @@ def _errors(text: str, asked: Sequence[tuple[str, str]]) -> Iterable[tuple[str, 
         elif line.strip() and line.strip() != _PROMPT.strip() and at >= 0:
             below.setdefault(asked[at][0], []).append(line.strip())
     for job_id, _ in asked[at + 1 :]:
-        below.setdefault(job_id, []).append("scontrol ended before it came to this")
+        below.setdefault(job_id, []).append("scontrol ended before it reached this change")
     return ((job_id, " ".join(lines)) for job_id, lines in below.items())

@@ -70,5 +70,8 @@ def workload_of(spec: str) -> Workload:
         except ValueError:
             kind = "a whole number" if kinds[key] is int else "a number"
             raise SettingError(f"setting '{key}' in '{spec}' is '{value}'; expected {kind}") from None
-    workload: Workload = settings(**chosen)()
+    try:
+        workload: Workload = settings(**chosen)()
+    except SettingError as error:
+        raise SettingError(f"{spec}: {error}") from error
     return workload

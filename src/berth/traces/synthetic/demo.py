@@ -55,7 +55,7 @@ class Demo:
 
     def __post_init__(self) -> None:
         if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6:
-            raise SettingError(f"{self}: expected jobs and seed of 0 or more and a load above 0")
+            raise SettingError("expected jobs and seed of 0 or more and a load above 0")
 
     def __call__(self) -> Workload:
         return Workload(_NODES, self._jobs)

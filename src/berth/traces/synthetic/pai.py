@@ -104,9 +104,7 @@ class PaiLike:
 
     def __post_init__(self) -> None:
         if self.jobs < 0 or self.seed < 0 or not 0 < self.load < 1e6 or not 0 <= self.pinned <= 1:
-            raise SettingError(
-                f"{self}: expected jobs and seed of 0 or more, load above 0, pinned from 0 to 1"
-            )
+            raise SettingError("expected jobs and seed of 0 or more, load above 0, pinned from 0 to 1")
 
     def __call__(self) -> Workload:
         nodes = tuple(

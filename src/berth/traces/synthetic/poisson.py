@@ -47,7 +47,7 @@ class Poisson:
             or not 0 < self.work_s < 1e9
         ):
             raise SettingError(
-                f"{self}: expected jobs and seed of 0 or more, load and work_s above 0, and at least one GPU"
+                "expected jobs and seed of 0 or more, load and work_s above 0, and at least one GPU"
             )
 
     def __call__(self) -> Workload:

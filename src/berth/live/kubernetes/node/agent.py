@@ -248,7 +248,7 @@ class Agent:
                         pod, NONE_REASON, f"{what}, and its pod was given no part of one by berth"
                     )
             except KubernetesError as error:
-                log.warning("%s; it is told at the next look", error)
+                log.warning("%s; it will be reported at the next look", error)
                 continue
             self._told.add(each)
         self._told &= set(escaped)
@@ -271,7 +271,7 @@ class Agent:
                 await self._api.tell(pod, FOREIGN_REASON, why)
                 await self._evict_by_policy(pod)
             except KubernetesError as error:
-                log.warning("%s; it is told at the next look", error)
+                log.warning("%s; it will be reported at the next look", error)
                 continue
             self._unenforced.add(pod.uid)
         self._unenforced &= {pod.uid for pod in running}
@@ -288,7 +288,7 @@ class Agent:
             try:
                 await self._api.tell(each.pod, REFUSED_REASON, what)
             except KubernetesError as error:
-                log.warning("%s; it is told at the next look", error)
+                log.warning("%s; it will be reported at the next look", error)
                 continue
             self._refused.add(each.pod.uid)
         self._refused &= self._pods.keys()

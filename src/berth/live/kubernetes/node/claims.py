@@ -191,7 +191,7 @@ class Claims:
         if index in self.lost:
             raise KubernetesError(
                 f"the claim {claim.namespace}/{claim.name} was allocated the device '{device.device}', which has fallen"
-                " off the bus; nothing is prepared there until the machine was restarted"
+                " off the bus; nothing is prepared there until the machine has been restarted"
             )
         if gpu is not None and place is not None:
             return Part(index, place.mem_mib, gpu.milli(place), profile=place.profile, start=place.start)

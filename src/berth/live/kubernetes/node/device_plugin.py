@@ -223,7 +223,7 @@ class DevicePlugin:
         if ailing := [gpu for gpu in mine if gpu in self._lost]:
             raise KubernetesError(
                 f"{pod} is placed on GPU {ailing[0]}, which is lost or had an error (XID): nothing starts there until"
-                " it was reset and the agent restarted; delete the pod to have it placed elsewhere"
+                " it has been reset and the agent restarted; delete the pod to have it placed elsewhere"
             )
         name, digest = allotment_name(device_ids), digest_of(pod)
         if any(each.placement != digest for each in self._allotments.of_holder(pod.uid)):

@@ -51,7 +51,7 @@ class Identity:
             units = ", ".join(sorted(asked))
             raise KubernetesError(
                 f"'{container}', which has the units {units}, is an init container, or its pod is going; the kubelet"
-                f" does not tell whose an init container is, so give GPUs to the others alone"
+                f" does not report which pod an init container belongs to, so give GPUs to the others alone"
             )
         if len(found) != 1:
             raise KubernetesError(
