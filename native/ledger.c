@@ -105,15 +105,20 @@ void ledger_put(struct entry entry)
     turn_leave(&turn);
 }
 
-bool ledger_add(struct entry entry)
+bool ledger_add(struct entry *entry)
 {
     turn_take(&turn);
-    bool fresh_key = find(entry.kind, entry.key) == NULL;
-    struct table *table = fresh_key ? roomy() : NULL;
+    struct entry *found = find(entry->kind, entry->key);
+    struct table *table = found == NULL ? roomy() : NULL;
     if (table != NULL)
-        insert(table, entry);
+        insert(table, *entry);
+    if (found != NULL && found->bytes < entry->bytes) {
+        uint64_t less = found->bytes;
+        found->bytes = entry->bytes;
+        entry->bytes = less;
+    }
     turn_leave(&turn);
-    return fresh_key;
+    return found == NULL;
 }
 
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry)

@@ -28,8 +28,9 @@ struct entry {
     uint32_t count;
 };
 void ledger_put(struct entry entry);
-/* Puts an entry in unless there is one of its kind and key. */
-bool ledger_add(struct entry entry);
+/* Puts an entry in. False where there is one of its kind and key: of the two the larger bytes stay
+   there, and the smaller are in `entry` afterwards. */
+bool ledger_add(struct entry *entry);
 bool ledger_take(enum kind kind, uint64_t key, struct entry *entry);
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
 /* Adds to the count of an entry; false where there is none or the count would pass below 0. */

@@ -334,7 +334,8 @@ static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
 {
     uint64_t bytes = 0;
     size_t width = desc->width, height = desc->height, depth = desc->depth;
-    bool layered = (desc->flags & 1) != 0;
+    /* Layers, and the six faces of a cube, are as many at every level. */
+    bool layered = (desc->flags & (CU_ARRAY_LAYERED | CU_ARRAY_CUBEMAP)) != 0;
     for (unsigned level = 0; level < (levels ? levels : 1) && level < 32; level++) {
         uint64_t more =
             array_bytes(width, height, depth, desc->format, desc->channels, desc->flags);

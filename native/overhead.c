@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "looks.h"
+#include "parts.h"
 #include "processes.h"
 #include "swap.h"
 
@@ -24,6 +25,30 @@ static uint64_t lesson(uint64_t bytes, enum told told)
 uint64_t overhead_lesson_bytes(uint64_t word)
 {
     return (word >> 2) - 1;
+}
+
+/* Threads that make contexts on one GPU at once measure each other's: each is then charged what was
+   taken for it, or what it measured where that is more, and nothing is learned. By GPU: how many
+   have begun (the upper half), and how many are under way. */
+static shared64 making[MAX_DEVICES];
+
+static void making_begins(struct overhead *overhead)
+{
+    uint64_t before = atomic_fetch_add(&making[overhead->device->ordinal], (1ull << 32) + 1);
+    overhead->beside = (uint32_t)before != 0;
+    overhead->number = (uint32_t)(before >> 32) + 1;
+}
+
+static bool made_beside(const struct overhead *overhead)
+{
+    uint64_t now = atomic_load(&making[overhead->device->ordinal]);
+    return overhead->beside || (uint32_t)(now >> 32) != overhead->number;
+}
+
+static void making_ends(const struct overhead *overhead)
+{
+    if (overhead->learned == &overhead->device->region.use->context_bytes)
+        atomic_fetch_sub(&making[overhead->device->ordinal], 1);
 }
 
 /* Whether others of the partition hold any of its memory. */
@@ -56,8 +81,8 @@ static uint64_t take_cold(struct device *device, shared64 *learned, uint64_t fir
     }
 }
 
-bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
-                    uint64_t first, const char *call)
+static bool begin(struct overhead *overhead, struct device *device, shared64 *learned,
+                  uint64_t first, const char *call)
 {
     bool context = learned == &device->region.use->context_bytes;
     uint64_t known = atomic_load(learned), reserved = 0, left;
@@ -72,9 +97,7 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
             return false;
         }
     }
-    *overhead = (struct overhead){
-        .device = device, .learned = learned, .call = call, .known = known != 0
-    };
+    overhead->known = known != 0;
     if (known == 0) {
         overhead->reserved = context ? reserved : region_take_some(&device->region, first);
     } else if (take(device, overhead_lesson_bytes(known), call)) {
@@ -85,6 +108,18 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
     if (!context || known == 0 || (known & 3) < TOLD_LIST || processes_wanted(device))
         overhead->before = look_before(device);
     return true;
+}
+
+bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
+                    uint64_t first, const char *call)
+{
+    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call };
+    if (learned == &device->region.use->context_bytes)
+        making_begins(overhead);
+    if (begin(overhead, device, learned, first, call))
+        return true;
+    making_ends(overhead);
+    return false;
 }
 
 void overhead_begin_part(struct overhead *overhead, struct device *device, shared64 *learned,
@@ -100,6 +135,7 @@ void overhead_cancel(struct overhead *overhead)
 {
     look_end(overhead->device, overhead->before);
     give(overhead->device, overhead->reserved);
+    making_ends(overhead);
 }
 
 void overhead_failed(struct overhead *overhead, uint64_t *bytes)
@@ -158,7 +194,10 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     overhead->before = NULL;
     if (*bytes > SANE_BYTES && context)
         *bytes = overhead->reserved;
-    if (context && looked)
+    bool beside = context && made_beside(overhead);
+    if (beside && *bytes < overhead->reserved)
+        *bytes = overhead->reserved;
+    if (context && looked && !beside)
         *bytes = learn_context(overhead->learned, *bytes, told);
     /* Amid others that allocate, a module may seem smaller than it is: it counts as large as any
        before it. */
@@ -181,6 +220,7 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     /* Functions and variables that bring nothing are many, and the others need room. */
     if (!context && (*bytes != 0 || overhead->learned == &device->region.use->module_bytes))
         learn(overhead->learned, *bytes, told);
+    making_ends(overhead);
     return true;
 }
 
@@ -192,7 +232,7 @@ void overhead_give(const struct entry *entry)
     give(device, entry->bytes);
 }
 
-/* Of two threads that made the same primary context at once, the second's part is given back: it is
+/* Of two threads that made the same primary context at once, the smaller part is given back: it is
    one context. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
                    uint64_t bytes)
@@ -204,9 +244,17 @@ void overhead_note(enum kind kind, const void *key, void *owner, struct device *
                            .device = (uint16_t)device->ordinal };
     if (kind != CONTEXT)
         (void)ledger_charge(entry); /* under another GPU's, it stays until the process ends */
-    else if (!ledger_add(entry))
+    else if (!ledger_add(&entry))
         overhead_give(&entry);
 }
+
+static void overhead_forget(void)
+{
+    for (int i = 0; i < MAX_DEVICES; i++)
+        atomic_store(&making[i], 0);
+}
+
+PART(.forget = overhead_forget);
 
 void overhead_renamed(const void *owner)
 {

@@ -13,7 +13,9 @@ struct overhead {
     struct look *before; /* the card (looks.h) */
     const char *call;
     bool known, doubtful,
-        believed; /* doubtful: NVML did not tell; believed: whatever the card says is its own */
+        believed;    /* doubtful: NVML did not tell; believed: whatever the card says is its own */
+    bool beside;     /* another thread made a context of this GPU when it began */
+    uint32_t number; /* of the contexts of this GPU that were begun */
 };
 /* The bytes of what was learned, which is not 0. */
 uint64_t overhead_lesson_bytes(uint64_t lesson);
@@ -32,8 +34,8 @@ void overhead_cancel(struct overhead *overhead);
 /* A call failed that may have loaded something first: what is told of that stays charged, as far as
    there is room. */
 void overhead_failed(struct overhead *overhead, uint64_t *bytes);
-/* Puts it down under a name. Where that is there already, a context's is given back and anything
-   else's is added. */
+/* Puts it down under a name. Where that is there already, the larger of two contexts' stays and
+   anything else's is added. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
                    uint64_t bytes);
 void overhead_give(const struct entry *entry);

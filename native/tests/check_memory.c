@@ -91,6 +91,21 @@ void test_mipmap(void)
     OOM(cuMipmappedArrayCreate(&b, &plane, 12));
     OK(cuMipmappedArrayDestroy(a));
     HELD(0);
+    /* A volume halves its depth from level to level; a cube keeps its faces, and layers stay. */
+    const unsigned kinds[] = { 0, CU_ARRAY_LAYERED, CU_ARRAY_CUBEMAP,
+                               CU_ARRAY_CUBEMAP | CU_ARRAY_LAYERED };
+    for (int i = 0; i < 4; i++) {
+        CUarray3d_desc cube = { 256, 256, 6, 0x20, 4, kinds[i] };
+        OK(cuMipmappedArrayCreate(&a, &cube, 9));
+        bytes = 0;
+        for (size_t side = 256, depth = 6; side >= 1; side /= 2) {
+            bytes += side * side * depth * 16;
+            depth = kinds[i] == 0 && depth > 1 ? depth / 2 : depth;
+        }
+        HELD(bytes);
+        OK(cuMipmappedArrayDestroy(a));
+    }
+    HELD(0);
 }
 
 void test_vmm(void)

@@ -305,11 +305,13 @@ DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned le
     CUresult wrong = fake_given(fake_given(CUDA_SUCCESS, mipmap), d);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    bool flat = (d->flags & (CU_ARRAY_LAYERED | CU_ARRAY_CUBEMAP)) != 0;
     for (unsigned level = 0; level < levels; level++) {
-        size_t w = d->width >> level, h = d->height >> level, z = d->depth >> level;
+        size_t w = d->width >> level, h = d->height >> level,
+               z = flat ? d->depth : d->depth >> level;
         bytes += pixels(w ? w : 1, d->height ? (h ? h : 1) : 0, d->depth ? (z ? z : 1) : 0,
                         d->format, d->channels);
-        if (w <= 1 && h <= 1 && z <= 1)
+        if (w <= 1 && h <= 1 && (flat || z <= 1))
             break;
     }
     return make_array((CUarray *)(void *)mipmap, bytes, d->flags);

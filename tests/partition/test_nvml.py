@@ -51,6 +51,20 @@ def test_a_context_is_charged_what_it_takes(big: Card, kind: str) -> None:
     assert big.run("taken", "context", BERTH_FAKE_NVML=kind) == (0, f"{CONTEXT_MIB} {CONTEXT_MIB}\n")
 
 
+@pytest.mark.parametrize("made", [("primary", 1), ("contexts", 6)], ids=["primary", "contexts"])
+@pytest.mark.parametrize("context_ms", ["0", "20"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_contexts_that_threads_make_at_once_are_charged_no_less_than_they_take(
+    big: Card, kind: str, context_ms: str, made: tuple[str, int]
+) -> None:
+    word, contexts = made
+    limits = {"BERTH_FAKE_CONTEXT_MS": context_ms, "BERTH_GPU_MEM_MIB": "4000"}
+    code, said = big.run("taken", word, BERTH_FAKE_NVML=kind, **limits)
+    charged_mib, own_mib = map(int, said.split())
+    assert (code, own_mib) == (0, contexts * CONTEXT_MIB)
+    assert own_mib <= charged_mib <= contexts * KNOWN_MIB
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_neighbour_holds_is_not_taken_for_a_contexts(big: Card, kind: str) -> None:
     charged = KNOWN_MIB if kind in UNTOLD else CONTEXT_MIB
