@@ -69,7 +69,7 @@ def test_an_annotation_that_makes_no_sense_is_named_with_what_is_expected(
     [
         (pod({names.ASKED_MILLI: "5"}, {}), "without the resource berth.dev/gpu"),
         (pod({}, {names.RESOURCE: "100000"}), "expected at most 1024"),
-        (pod({}, {names.RESOURCE: "one"}), "'one' is no quantity"),
+        (pod({}, {names.RESOURCE: "one"}), "'one' is not a quantity"),
         (pod({}, {"cpu": "-1"}), "below 0"),
         (pod(resourceClaims=[{"name": "other"}]), "or ask by the resource berth.dev/gpu"),
         (pod({}, {}, resourceClaims=[{"name": "other"}]), "a scheduler that knows DRA"),

@@ -38,7 +38,7 @@ from tests.live.local.world import BERTH, World, berth
         ),
         (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
         (["--time", "²", "true"], "--time '²'; write 2:00:00"),
-        (["--array", "5-1", "true"], "--array '5-1': 5-1 has no numbers"),
+        (["--array", "5-1", "true"], "--array '5-1': 5-1 selects no numbers"),
         (["--after", "ok:99", "true"], "--after 99: there is no such job"),
         (["--param", "lr", "true"], "--param 'lr'; write NAME=VALUE,VALUE"),
         (["--bogus", "true"], "no option '--bogus'"),

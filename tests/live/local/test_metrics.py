@@ -58,7 +58,7 @@ def test_why_no_metrics_are_served_is_said_and_the_file_stays(tmp_path: Path) ->
     world = World(gpus="", options=["--metrics", str(kept)])
     try:
         world.up(ready=False)
-        wanted = f"no metrics are served: --metrics {kept}: this is no socket"
+        wanted = f"no metrics are served: --metrics {kept}: this is not a socket"
         world.until(lambda: wanted in str((world.status() or {})["trouble"]), "it is said")
         assert kept.read_text() == "1,2\n"
         status = world.status() or {}

@@ -302,7 +302,7 @@ def test_users_see_all_and_change_their_own(shared: World) -> None:
     service = Service(_BrokerOf("ann", 1001))  # type: ignore[arg-type]
     assert service._controlled({"ids": ["1"]}, Caller(1, 1001, 1001))
     assert service._controlled({"ids": ["1"]}, Caller(1, 0, 0))
-    with pytest.raises(LiveError, match="job 1 is ann's"):
+    with pytest.raises(LiveError, match="job 1 belongs to ann"):
         service._controlled({"ids": ["1"]}, Caller(1, 1002, 1002))
     (shared.folder / "mine").touch()
     assert shared.wait(job) == {job: ("completed", 0)}
