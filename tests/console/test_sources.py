@@ -150,8 +150,10 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
     placed = {"at_ms": 1, "event": "placed", "job": "7", "raw": "7", "where": "node1:1"}
     (tmp_path / "decisions.jsonl").write_text(json.dumps(placed) + "\n")
     told: list[list[str]] = []
+    asked: list[Sequence[str]] = []
 
     def run(words: Sequence[str], lines: str) -> str:
+        asked.append(words)
         if words[0] == "squeue" or words[-1] == "node":
             return slurm(words, lines)
         told.append(list(words))
@@ -170,6 +172,10 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
         ("8", "waiting", "Resources"),
     ]
     assert "berth does not run beside Slurm" in look.notes[0]
+    asked.clear()
+    assert asyncio.run(source.job("7", OLGA, look))["where"] == "node1 GPU 1"
+    assert asyncio.run(source.job("7", OLGA, None))["where"] == "node1"
+    assert {words[0] for words in asked} == {"squeue"}  # nodes are not listed again for every reader of a page
     ann = Viewer("ann", Role.USER, "token", "")
     assert asyncio.run(source.act("cancel", {"id": "8"}, ann)) == "scancel 8: done"
     for action, what, who in (("cancel", "8", NOBODY), ("drain", "node1:0", ann), ("priority", "8", ann)):

@@ -239,7 +239,7 @@ class _Node:
             held, there = self.allotments.instances(index), list[Place]()
             if ailing.get(index) != LOST:
                 there = await asyncio.to_thread(instances_on, gpu.card.gpu, self._driver_folder)
-            held |= self.allotments.instances(index)  # of claims that were prepared while the driver was asked
+            held |= self.allotments.instances(index)  # claims may have been prepared meanwhile
             found.append(cut_devices_of(gpu, ailing, there, held))
         return found
 

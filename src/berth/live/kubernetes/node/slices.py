@@ -112,7 +112,8 @@ class SlicePublisher:
         """
         specs = await self._specs(devices, [each for each in cut if each.devices])
         there = {each.name: each for each in await self._api.slices()}
-        same = specs.keys() == there.keys() and all(  # each tells how many there are: one that goes changes all
+        # Each tells how many there are, so that one that goes changes all.
+        same = specs.keys() == there.keys() and all(
             _plain(there[name].spec.get(key)) == _plain(spec.get(key))
             for name, spec in specs.items()
             for key in ("driver", "nodeName", "devices", "sharedCounters")
