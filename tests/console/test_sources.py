@@ -175,7 +175,7 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
     asked.clear()
     assert asyncio.run(source.job("7", OLGA, look))["where"] == "node1 GPU 1"
     assert asyncio.run(source.job("7", OLGA, None))["where"] == "node1"
-    assert {words[0] for words in asked} == {"squeue"}  # nodes are not listed again for every reader of a page
+    assert {words[0] for words in asked} == {"squeue"}  # no reader of a page has the nodes listed again
     ann = Viewer("ann", Role.USER, "token", "")
     assert asyncio.run(source.act("cancel", {"id": "8"}, ann)) == "scancel 8: done"
     for action, what, who in (("cancel", "8", NOBODY), ("drain", "node1:0", ann), ("priority", "8", ann)):
