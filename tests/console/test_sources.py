@@ -134,6 +134,24 @@ def test_a_pods_page_lists_no_cluster_again() -> None:
         asyncio.run(source.job("ml/c", OLGA, None))
 
 
+def test_a_gpu_for_claims_is_not_said_to_be_drained() -> None:
+    """No label keeps claims away: their scheduler reads slices and whether the node is cordoned."""
+
+    class Seen(KubernetesSource):
+        def _snapshot(self) -> Snapshot:
+            gpus = (GpuUse("n1", at, "A100", 0, 0, 81_920, (), 0, for_claims=at == 1) for at in range(2))
+            return Snapshot(1, tuple(gpus), (), 0)
+
+    source = Seen(Path("/no/such/kubeconfig"))
+    asyncio.run(source.look())
+    with pytest.raises(SettingError, match=r"GPU n1:1 is given through claims, .*: kubectl cordon n1$"):
+        asyncio.run(source.act("drain", {"id": "n1:1"}, OLGA))
+    with pytest.raises(SettingError, match="expected NODE:INDEX"):
+        asyncio.run(source.act("drain", {"id": "n1:00"}, OLGA))  # a label that means no GPU
+    with pytest.raises(KubernetesError, match="/no/such/kubeconfig"):  # it goes to the API server
+        asyncio.run(source.act("drain", {"id": "n1:0"}, OLGA))
+
+
 def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_are_changed(
     tmp_path: Path,
 ) -> None:
