@@ -134,6 +134,24 @@ def test_a_pods_page_lists_no_cluster_again() -> None:
         asyncio.run(source.job("ml/c", OLGA, None))
 
 
+def test_a_gpu_for_claims_is_not_said_to_be_drained() -> None:
+    """No label keeps claims away: their scheduler reads slices and whether the node is cordoned."""
+
+    class Seen(KubernetesSource):
+        def _snapshot(self) -> Snapshot:
+            gpus = (GpuUse("n1", at, "A100", 0, 0, 81_920, (), 0, for_claims=at == 1) for at in range(2))
+            return Snapshot(1, tuple(gpus), (), 0)
+
+    source = Seen(Path("/no/such/kubeconfig"))
+    asyncio.run(source.look())
+    with pytest.raises(SettingError, match=r"GPU n1:1 is given through claims, .*: kubectl cordon n1$"):
+        asyncio.run(source.act("drain", {"id": "n1:1"}, OLGA))
+    with pytest.raises(SettingError, match="expected NODE:INDEX"):
+        asyncio.run(source.act("drain", {"id": "n1:00"}, OLGA))  # a label that means no GPU
+    with pytest.raises(KubernetesError, match="/no/such/kubeconfig"):  # it goes to the API server
+        asyncio.run(source.act("drain", {"id": "n1:0"}, OLGA))
+
+
 def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_are_changed(
     tmp_path: Path,
 ) -> None:
@@ -150,8 +168,10 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
     placed = {"at_ms": 1, "event": "placed", "job": "7", "raw": "7", "where": "node1:1"}
     (tmp_path / "decisions.jsonl").write_text(json.dumps(placed) + "\n")
     told: list[list[str]] = []
+    asked: list[Sequence[str]] = []
 
     def run(words: Sequence[str], lines: str) -> str:
+        asked.append(words)
         if words[0] == "squeue" or words[-1] == "node":
             return slurm(words, lines)
         told.append(list(words))
@@ -170,6 +190,10 @@ def test_slurms_jobs_are_on_the_gpus_where_berth_placed_them_and_nobody_elses_ar
         ("8", "waiting", "Resources"),
     ]
     assert "berth does not run beside Slurm" in look.notes[0]
+    asked.clear()
+    assert asyncio.run(source.job("7", OLGA, look))["where"] == "node1 GPU 1"
+    assert asyncio.run(source.job("7", OLGA, None))["where"] == "node1"
+    assert {words[0] for words in asked} == {"squeue"}  # no reader of a page has the nodes listed again
     ann = Viewer("ann", Role.USER, "token", "")
     assert asyncio.run(source.act("cancel", {"id": "8"}, ann)) == "scancel 8: done"
     for action, what, who in (("cancel", "8", NOBODY), ("drain", "node1:0", ann), ("priority", "8", ann)):

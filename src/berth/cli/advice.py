@@ -144,7 +144,7 @@ def _factors(history: Path, policy: str, begin: str, end: str) -> tuple[Factor, 
     last_s = moment_ms(end) / 1000 if end else np.inf
     within = questions.at((questions.asked_s >= first_s) & (questions.asked_s < last_s))
     if not len(within):
-        raise SettingError("nothing was submitted in this period; so there are no waits to explain")
+        raise SettingError("nothing was submitted in this period, so there are no waits to explain")
     return driving_factors(train(questions), within)
 
 

@@ -226,7 +226,7 @@ def import_(
         found = [read_profile(source)]
     if not found:
         raise ProfileError(
-            f"there is no profile in {source}; expected files that end on .csv with the header of a profile"
+            f"there is no profile in {source}; expected files whose names end in .csv, with the header of a profile"
         )
     for profile in found:
         keep_profile(profile, history / IN_HISTORY)

@@ -28,7 +28,7 @@ COMPOSED: Final = (
     "{free} is free, {wanted} wanted",
     "it is not among those named by --gpu",
     "it waits for job {job} ({kind})",
-    "its time to begin has not come",
+    "its start time has not come yet",
     "at most 1 task of its array runs at a time",
     "at most {count} tasks of its array run at a time",
     "held by its user",
@@ -116,8 +116,13 @@ def told(sentence: str, language: str) -> str:
 
 
 def composed_pairs(language: str) -> list[tuple[str, str]]:
-    """The templates with their translations, for scripts; none in English."""
-    return [] if language == "en" else [(text, translated(text, language)) for text in COMPOSED]
+    """The templates with their translations, for scripts; none in English.
+
+    Without lengths of time and the like: these fit any sentence that ends so, unless their parts are numbers.
+    """
+    if language == "en":
+        return []
+    return [(text, translated(text, language)) for text in COMPOSED if text not in _OF_ANYTHING]
 
 
 @cache

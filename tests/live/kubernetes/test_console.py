@@ -80,6 +80,8 @@ def test_pods_are_held_and_released_and_a_drained_gpu_keeps_what_it_has(play: Pl
             await world.until_bound("third")
             await asyncio.to_thread(do, olga, "cancel", "default/first")
             await until(lambda: jobs_of(olga).get("default/first"), None)
+        await world.pod("fifth")
+        await until(lambda: jobs_of(olga).get("default/fifth", ("",))[0], "waiting")
         await asyncio.to_thread(refused, olga, ann)
         for page in ("/now", "/queue", "/job/default/fourth?source=kubernetes"):
             assert (await asyncio.to_thread(olga.get, page)).status_code == 200
@@ -89,13 +91,13 @@ def test_pods_are_held_and_released_and_a_drained_gpu_keeps_what_it_has(play: Pl
         asked: dict[str, Any] = {
             "source": "kubernetes",
             "action": "priority",
-            "id": "default/fourth",
+            "id": "default/fifth",
             "value": 5,
         }
         answer = olga.post("/api/v1/actions", json=asked)
         assert (answer.status_code, "when it is made" in answer.json()["detail"]) == (400, True)
         answer = ann.post("/api/v1/actions", json=asked | {"action": "hold"})
         assert answer.status_code == 403
-        assert "when it is made" in olga.get("/job/default/fourth?source=kubernetes").text
+        assert "when it is made" in olga.get("/job/default/fifth?source=kubernetes").text
 
     play(story)

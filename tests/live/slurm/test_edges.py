@@ -246,6 +246,9 @@ def test_a_prolog_that_fails_hands_in_nothing_and_berth_is_told(
     with pytest.raises(LiveError, match="NVML knows no"):
         node.prolog(words | {"SLURM_JOB_PARTITION": "of the site"})
     assert taken(tmp_path / "results", {"7"}) == {}
+    with pytest.raises(LiveError, match="NVML knows no"):
+        node.prolog(words | {"SLURM_JOB_PARTITION": "of the site", "BERTH_SLURM_QOS": "fast"})
+    assert taken(tmp_path / "results", {"7"})["7"].closed
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["KubernetesSource"]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
 _ANY_GPU: Final = ("NODE", "INDEX")
 """What stands for a GPU in a command that is yet to be filled in."""
 _OF_PODS: Final = ("hold", "release", "cancel")
@@ -42,10 +43,13 @@ class KubernetesSource:
 
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
+        self._for_claims: frozenset[str] = frozenset()
+        """GPUs that the last look saw given through claims, as NODE:INDEX."""
 
     async def look(self) -> Look:
         """Everything that is there, listed once. In a thread of its own: large clusters take seconds to read."""
         snapshot = await asyncio.to_thread(self._snapshot)
+        self._for_claims = frozenset(f"{gpu.node}:{gpu.index}" for gpu in snapshot.gpus if gpu.for_claims)
         return look_of(snapshot, time.time_ns() // 1_000_000)
 
     async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
@@ -79,6 +83,12 @@ class KubernetesSource:
         if change is None:
             raise SettingError(f"Kubernetes has no action '{action}' here; there are {', '.join(_ACTIONS)}")
         check_operator(viewer, action)
+        if action == "drain" and values["id"] in self._for_claims:
+            node = str(values["id"]).rpartition(":")[0]
+            raise SettingError(
+                f"GPU {values['id']} is given through claims, which no label keeps away; drain its node with: kubectl"
+                f" cordon {node}"
+            )
         await asyncio.to_thread(self._request, change)
         return change.done
 
@@ -148,10 +158,11 @@ def _change_of(action: str, values: dict[str, Any]) -> _Change | None:
             return _Change(path, None, words, f"{pod} is being deleted")
         held = "true" if action == "hold" else None
         words = ("kubectl", "annotate", "pod", "-n", namespace, name, _set(names.HOLD, held), "--overwrite")
-        done = f"{pod} is not placed until it is released" if held else f"{pod} may be placed"
+        may = f"{pod} may be placed, unless a scheduling gate holds it"
+        done = f"{pod} is not placed until it is released" if held else may
         return _Change(path, {"metadata": {"annotations": {names.HOLD: held}}}, words, done)
     node, _, index = what.rpartition(":")
-    if (node, index) != _ANY_GPU and not (_NAME.fullmatch(node) and index.isascii() and index.isdecimal()):
+    if (node, index) != _ANY_GPU and not (_NAME.fullmatch(node) and _INDEX.fullmatch(index)):
         raise SettingError(f"'{what}' is no GPU; expected NODE:INDEX, such as node1:0")
     label, drained = f"{names.LABEL_GPU_DRAINED}{index}", "true" if action == "drain" else None
     words = ("kubectl", "label", "node", node, _set(label, drained), "--overwrite")

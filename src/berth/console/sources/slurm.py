@@ -61,8 +61,8 @@ class SlurmSource:
         return await asyncio.to_thread(self._look)
 
     async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
-        """One job that Slurm still knows."""
-        return await asyncio.to_thread(self._job, job_id, viewer)
+        """One job that Slurm still knows; its GPUs and neighbours as the last look saw them."""
+        return await asyncio.to_thread(self._job, job_id, viewer, look)
 
     async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         """Do it by Slurm's own commands, after the check that this viewer may."""
@@ -136,14 +136,14 @@ class SlurmSource:
             raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it")
         return found[0]
 
-    def _job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
+    def _job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
         job = self._found(job_id)
         own = viewer.owns(job.user)
         told, _ = self._status()
         given_up = self._given_up(job.id)
         why = {job.id: given_up} if given_up else told.get("why", {})
         live = _live(job, why, _part(job, self._cards))
-        there = self._look().gpus if job.runs else ()
+        there = look.gpus if look is not None and job.runs else ()
         gpus = [gpu for gpu in there if any(each.job == live.id for each in gpu.tenants)]
         where = ", ".join(f"{gpu.node} GPU {gpu.index}" for gpu in gpus)
         beside = [

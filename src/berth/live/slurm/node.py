@@ -79,7 +79,7 @@ def prolog(words: Mapping[str, str]) -> None:
     except Exception:
         with contextlib.suppress(BerthError):
             remove(partition_name(words), force=True)
-        if _is_shared(words):
+        if _is_shared(words) or words.get("BERTH_SLURM_QOS"):  # of its QoS a Prolog is told nothing
             keep(_results(words), Result(words["SLURM_JOB_ID"], _node(words), 0, 0, 0, closed=True))
         raise
 

@@ -116,6 +116,24 @@ def test_slices_have_the_form_that_the_api_server_keeps(
     asyncio.run(story())
 
 
+def test_slices_that_stay_tell_how_many_are_left(tmp_path: Path) -> None:
+    """A scheduler takes nothing from a pool with fewer slices than each of them tells."""
+
+    async def story() -> None:
+        api = FakeApi()
+        publisher = SlicePublisher("here", tmp_path, api)
+        whole = devices_of([Card(0, "GPU-0", "A100-80G", 81920)], {})
+        await publisher.publish(whole, [cut_devices_of(CUT, {}, (), ())])
+        assert len(api.known_slices) == 3
+        assert await publisher.publish(whole, ())
+        assert {name: spec["pool"] for name, spec in api.known_slices.items()} == {
+            publisher.name: {"name": "here", "generation": 2, "resourceSliceCount": 1}
+        }
+        assert not await publisher.publish(whole, ())
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize(
     ("spec_of_slices", "expected"),
     [

@@ -40,7 +40,7 @@ from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.kubernetes.served import served_by
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
-from berth.partition.mig import instances_on, places_on
+from berth.partition.mig import Place, instances_on, places_on
 
 __all__ = ["NodeSettings", "run_node", "split_gpus"]
 
@@ -226,19 +226,20 @@ class _Node:
             self._labels_told, self._labelled_s = labels, time.monotonic()
         if self.server.resource_version is None:
             return
-        devices = (devices_of(self._whole, ailing), await asyncio.to_thread(self._cut_devices, ailing))
+        devices = devices_of(self._whole, ailing), await self._cut_devices(ailing)
         now_s = time.monotonic()
         if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
             await self._publisher.publish(*devices)
             self._devices_told, self._published_s = devices, now_s
 
-    def _cut_devices(self, ailing: Mapping[int, str]) -> list[CutDevices]:
+    async def _cut_devices(self, ailing: Mapping[int, str]) -> list[CutDevices]:
         found = []
         for gpu in self.cut_gpus:
-            held = self.allotments.instances(gpu.card.index)
-            there = (
-                [] if ailing.get(gpu.card.index) == LOST else instances_on(gpu.card.gpu, self._driver_folder)
-            )
+            index = gpu.card.index
+            held, there = self.allotments.instances(index), list[Place]()
+            if ailing.get(index) != LOST:
+                there = await asyncio.to_thread(instances_on, gpu.card.gpu, self._driver_folder)
+            held |= self.allotments.instances(index)  # claims may have been prepared meanwhile
             found.append(cut_devices_of(gpu, ailing, there, held))
         return found
 

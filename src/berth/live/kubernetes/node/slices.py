@@ -105,14 +105,15 @@ class SlicePublisher:
         return f"{self._node}-{DRIVER}"
 
     async def publish(self, devices: Sequence[Mapping[str, Any]], cut: Sequence[CutDevices] = ()) -> bool:
-        """Have the API server tell exactly these devices; whether anything had to be written.
+        """Have the API server tell exactly these devices; whether any slice had to be written.
 
         GPUs whose MIG is on are left out where the API server does not keep counters: without them a scheduler would
         allocate more instances than a GPU has room for.
         """
         specs = await self._specs(devices, [each for each in cut if each.devices])
         there = {each.name: each for each in await self._api.slices()}
-        same = specs.keys() <= there.keys() and all(
+        # Each tells how many there are, so that one that goes changes all.
+        same = specs.keys() == there.keys() and all(
             _plain(there[name].spec.get(key)) == _plain(spec.get(key))
             for name, spec in specs.items()
             for key in ("driver", "nodeName", "devices", "sharedCounters")
