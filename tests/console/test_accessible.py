@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
+from berth.console.sources.values import ValuesSource, look_of
 from berth.console.texts import Texts, composed_pairs, filled, told
 from berth.console.words import span
 from tests.console.browser import CHROMIUM, chromium, logged_in
@@ -177,3 +179,15 @@ def test_a_hostile_name_is_drawn_and_not_run(browser: Browser, world: World, add
     assert (said, page.locator("img").count()) == ([], 0)
     assert "<img src=x" in (page.text_content("#jobs-rows") or "")
     page.context.close()
+
+
+def test_a_tile_shows_promised_and_used_compute_and_memory(browser: Browser, tmp_path: Path) -> None:
+    world = World(tmp_path, sources=[ValuesSource(look_of(gpus=2))])
+    with served(world) as address:
+        page = logged_in(browser, world, address).new_page()
+        page.goto(f"{address}/now")
+        page.wait_for_selector("#tiles button .meter")
+        meters = page.locator("#tiles button").nth(1).locator(".meter").all_inner_texts()
+        page.context.close()
+    told = [" ".join(each.split()) for each in meters]
+    assert told == ["promised 70 %", "promised 56 GiB", "compute 55 %", "memory 28 GiB"]

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from fastapi import Depends
+from typer.testing import CliRunner
 
+from berth.cli.app import app
 from berth.console.identity import COOKIE, CSRF_HEADER, operator, viewer
 from berth.console.roles import Role, Viewer
 from berth.console.server import HEADERS, MOST_BODY
+from berth.errors import SettingError
 from tests.console.world import World
 
 WHO = Depends(viewer)
@@ -168,3 +171,31 @@ def test_a_long_body_is_refused_before_it_is_read(world: World) -> None:
         for length in ("many", "-5", "٣"):
             answer = client.post(path, content=b"x", headers={"Content-Length": length.encode()})
             assert (answer.status_code, "expected a whole number" in answer.json()["detail"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([""], "USER ''; expected a printable name"),
+        ([" "], "USER ' '; expected a printable name"),
+        (["a\nb"], "USER 'a\\nb'; expected a printable name"),
+        (["ann", "--days", "inf"], "--days inf; expected more than 0 and at most 3,650"),
+        (["ann", "--days", "nan"], "--days nan; expected more than 0 and at most 3,650"),
+        (["ann", "--days", "0"], "--days 0; expected more than 0 and at most 3,650"),
+    ],
+)
+def test_no_token_is_made_for_a_nameless_user_or_without_an_end(
+    tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    answer = CliRunner().invoke(app, ["console", "token", *arguments, "--state", str(tmp_path)])
+    assert isinstance(answer.exception, SettingError)
+    assert (str(answer.exception), list(tmp_path.iterdir())) == (expected, [])
+
+
+@pytest.mark.parametrize("proxies", ["localhost", "127.0.0.1,10.0.0.0/8"])
+def test_a_proxy_that_is_no_address_is_refused_at_the_start(tmp_path: Path, proxies: str) -> None:
+    answer = CliRunner().invoke(app, ["console", "--proxies", proxies, "--state", str(tmp_path)])
+    assert isinstance(answer.exception, SettingError)
+    assert str(answer.exception).startswith(
+        f"--proxies {proxies}: '{proxies.rpartition(',')[2]}' does not appear to"
+    )

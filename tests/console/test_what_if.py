@@ -17,7 +17,7 @@ from berth.console.roles import Role
 from berth.console.what_if import child as children
 from berth.console.what_if import store as stores
 from berth.console.what_if import worker
-from berth.console.what_if.answer import answered
+from berth.console.what_if.answer import Answer, Row, answered
 from berth.console.what_if.child import starter
 from berth.console.what_if.question import Question, asked, command
 from berth.console.what_if.queue import MOST_ATTEMPTS, Queue
@@ -439,6 +439,21 @@ def test_the_page_of_an_answer_says_it_first_and_hostile_names_stay_text(history
     assert len(page.get(f"/api/v1/what-if/{asked_id}/pictures").json()) == 4
     page.cookies.set("berth-language", "ko")
     assert "평균" in page.get(f"/what-if/{asked_id}").text
+
+
+def test_policies_with_equal_waits_all_have_the_shortest() -> None:
+    def row(name: str, kind: str, wait_s: float | None, unserved: int = 0) -> Row:
+        return Row(name, kind, wait_s, wait_s, wait_s, wait_s, wait_s, 50.0, unserved)
+
+    rows = (
+        row("", "real", 1.0),
+        row("fifo", "asked", 9.0),
+        row("sjf", "asked", 9.0),
+        row("fgd", "asked", 9.0, 1),
+    )
+    answer = Answer(3, 0, 1, 1, "", rows, None, None, ())
+    assert [each.name for each in answer.shortest] == ["fifo", "sjf"]
+    assert Answer(0, 0, 1, 1, "", rows[:1], None, None, ()).shortest == ()
 
 
 def test_a_console_without_a_history_says_so(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ State = Annotated[
     Path | None,
     typer.Option("--state", metavar="DIR", help="Folder of tokens, audit log and kept what-ifs."),
 ]
+MOST_DAYS = 3650
+"""A token that never ends is a mistake more often than a wish, and `inf` would not be JSON."""
 
 
 @app.callback()
@@ -91,7 +93,7 @@ def console(
         slurm_state=slurm_state,
         kubeconfig=kubeconfig,
         actions=actions,
-        proxies=_names(proxies),
+        proxies=_addresses(proxies),
         proxy_header=proxy_header,
         operators=_names(operators),
         certificate=certificate,
@@ -128,8 +130,10 @@ def token(
         return
     if role not in list(Role):
         raise SettingError(f"--role {role}; expected {', '.join(Role)}")
-    if not days > 0:
-        raise SettingError(f"--days {days:g}; expected more than 0")
+    if not 0 < days <= MOST_DAYS:
+        raise SettingError(f"--days {days:g}; expected more than 0 and at most {MOST_DAYS:,}")
+    if not user.strip() or not user.isprintable():  # '' is the user of jobs whose user is not known
+        raise SettingError(f"USER {user!r}; expected a printable name")
     print(tokens.add(user, Role(role), days))
 
 
@@ -174,6 +178,18 @@ def _user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
+
+
+def _addresses(text: str) -> frozenset[str]:
+    """Addresses as a connection names them: a host's name or a network would match nothing, and nobody could get in."""
+    from ipaddress import ip_address
+
+    from berth.errors import SettingError
+
+    try:
+        return frozenset(str(ip_address(each)) for each in _names(text))
+    except ValueError as error:
+        raise SettingError(f"--proxies {text}: {error}; expected addresses, such as 127.0.0.1,::1") from error
 
 
 def _names(text: str) -> frozenset[str]:

@@ -51,9 +51,11 @@
     const kind = kindOf(gpu);
     tile.className = `tile ${kind}`;
     const promised = gpu.tenants.reduce((sum, each) => sum + each.milli / 10, 0);
+    const promisedMib = gpu.tenants.reduce((sum, each) => sum + each.mem_mib, 0);
     const parts = [
       make("span", "head", make("b", "", `${texts.gpu} ${gpu.index}`), make("span", "what", texts[kind])),
       meter(texts.promised, gpu.tenants.map((each, at) => [each.milli / 10, `c${at % 6}`]), `${Math.round(promised)} %`),
+      meter(texts.promised, gpu.tenants.map((each, at) => [partOf(gpu, each.mem_mib), `c${at % 6}`]), `${gib(promisedMib)} GiB`),
       meter(texts.compute, gpu.use_pct === null ? [] : [[gpu.use_pct, "cu"]], gpu.use_pct === null ? "–" : `${Math.round(gpu.use_pct)} %`),
       meter(texts.memory, gpu.used_mib === null ? [] : memoryParts(gpu), gpu.used_mib === null ? "–" : `${gib(gpu.used_mib)} GiB`),
     ];
@@ -65,8 +67,12 @@
     tile.setAttribute("aria-pressed", String(chosen === key(gpu)));
   }
 
+  function partOf(gpu, mib) {
+    return 100 * mib / Math.max(1, gpu.mem_mib);
+  }
+
   function memoryParts(gpu) {
-    const part = (mib) => 100 * mib / Math.max(1, gpu.mem_mib);
+    const part = (mib) => partOf(gpu, mib);
     const strange = gpu.strangers.reduce((sum, each) => sum + each.mem_mib, 0);
     if (gpu.tenants.every((each) => each.used_mib !== null)) {
       return [...gpu.tenants.map((each, at) => [part(each.used_mib), `c${at % 6}`]), [part(strange), "cs"]];

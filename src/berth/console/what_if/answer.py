@@ -62,6 +62,17 @@ class Answer:
         rows = [row for row in self.rows if row.kind == ASKED and row.wait_mean_s is not None]
         return min(rows, key=lambda row: (row.unserved, row.wait_mean_s), default=None)
 
+    @property
+    def shortest(self) -> tuple[Row, ...]:
+        """The best, and those that tie with it."""
+        best = self.best
+        if best is None:
+            return ()
+        served = best.unserved, best.wait_mean_s
+        return tuple(
+            row for row in self.rows if row.kind == ASKED and (row.unserved, row.wait_mean_s) == served
+        )
+
     @classmethod
     def of(cls, values: dict[str, Any]) -> Answer:
         """From what `dataclasses.asdict` made of it."""
