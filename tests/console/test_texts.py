@@ -17,7 +17,7 @@ import berth
 import berth.console
 from berth.console.roles import Role
 from berth.console.texts import COMPOSED, LANGUAGES, Texts, composed_pairs, filled, told
-from berth.console.words import span
+from berth.console.words import in_a_sentence, span
 from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, describe
 
 CONSOLE = Path(berth.console.__file__).parent
@@ -210,3 +210,18 @@ def test_hints_of_all_pages_are_of_one_template() -> None:
     assert {
         text.split("t(")[-1] for page in found.values() for text in page.splitlines() if "hints.hint(" in text
     } == {'"Got it")) }}'}
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [
+        (0, "0 hours"),
+        (0.0021, "0.002 hours"),
+        (0.44, "0.4 hours"),
+        (1.02, "1 hour"),
+        (9.96, "10 hours"),
+        (1234, "1,234 hours"),
+    ],
+)
+def test_few_hours_are_not_none(hours: float, said: str) -> None:
+    assert filled("{hours:# hour|# hours}", hours=in_a_sentence(hours)) == said

@@ -67,9 +67,13 @@ class _Number:
         self._value = value
 
     def __format__(self, forms: str) -> str:
-        text = (
-            f"{self._value:,}" if isinstance(self._value, int) else f"{self._value:,.1f}".removesuffix(".0")
-        )
+        value = self._value
+        if isinstance(value, int):
+            text = f"{value:,}"
+        elif 0 < abs(value) < 0.1:  # the hours of a demo are not 0
+            text = f"{value:.1g}"
+        else:
+            text = f"{value:,.1f}".removesuffix(".0")
         if not forms:
             return text
         one, _, many = forms.partition("|")

@@ -7,9 +7,14 @@ from datetime import UTC, datetime
 
 from berth.history.values.durations import duration
 
-__all__ = ["moment", "span"]
+__all__ = ["in_a_sentence", "moment", "span"]
 
 _UNITS = {"s": "{number} s", "min": "{number} min", "h": "{number} h", "d": "{number} d"}
+
+
+def in_a_sentence(gpu_hours: float) -> float:
+    """GPU-hours as a sentence tells them: whole numbers from 10 on."""
+    return round(gpu_hours) if gpu_hours >= 10 else gpu_hours
 
 
 def span(seconds: float, t: Callable[..., str]) -> str:

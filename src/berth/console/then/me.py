@@ -28,7 +28,7 @@ from berth.console.then.page import (
     words_for,
 )
 from berth.console.then.question import Question, asked
-from berth.console.words import span
+from berth.console.words import in_a_sentence, span
 from berth.errors import SettingError
 from berth.history.store.kept import KeptHistory
 
@@ -201,7 +201,7 @@ def _workload(history: KeptHistory, name: str) -> Workload | None:
 
 def _title(whole: Group, name: str, own: bool, t: Texts) -> str:
     """What was found, in a line."""
-    hours = round(whole.gpu_hours)
+    hours = in_a_sentence(whole.gpu_hours)
     if not whole.jobs:
         return (
             t("None of your jobs ended in this period")

@@ -17,7 +17,7 @@ from berth.console.texts import Texts
 from berth.console.then.answers import Answer, Group, answer, settled
 from berth.console.then.api import applications, lines_for
 from berth.console.then.question import Measure, Question, asked
-from berth.console.words import span
+from berth.console.words import in_a_sentence, span
 from berth.history.store.kept import KeptHistory
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
@@ -202,7 +202,7 @@ def _title(found: Answer, t: Texts) -> str:
                 "{name} used most: {part} % of {hours:# GPU-hour|# GPU-hours}",
                 name=name,
                 part=f"{part:.0f}",
-                hours=round(whole.gpu_hours),
+                hours=in_a_sentence(whole.gpu_hours),
             )
         case Measure.WAITS:
             if whole.wait_median_s is None:
@@ -245,7 +245,7 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     told = {
         "jobs": whole.jobs,
         "users": whole.users,
-        "hours": round(whole.gpu_hours),
+        "hours": in_a_sentence(whole.gpu_hours),
         "days": question.days,
     }
     said = []
@@ -289,8 +289,8 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
         said.append(
             t(
                 "Of {measured:# measured GPU-hour|# measured GPU-hours} {idle:# was|# were} held but idle.",
-                measured=round(whole.measured_gpu_hours),
-                idle=round(whole.idle_gpu_hours),
+                measured=in_a_sentence(whole.measured_gpu_hours),
+                idle=in_a_sentence(whole.idle_gpu_hours),
             )
         )
     return said
