@@ -243,7 +243,7 @@ def test_smaller_requests_are_replayed_where_measurements_show_that_less_would_d
 
 def test_no_advice_comes_without_its_data(operator: TestClient) -> None:
     found = operator.get("/api/v1/history/me", params={"user": HOSTILE}).json()
-    assert found["advice"] == ["How these jobs used their GPUs nobody measured, so nothing is said of it."]
+    assert found["advice"] == ["GPU use was not measured for these jobs."]
 
 
 def test_another_users_page_is_for_operators(ann: TestClient) -> None:

@@ -50,7 +50,7 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
         assert (mine["application"], others["application"]) == ("first", "")  # which is its name
         assert asyncio.run(source.job(second, OLGA, look))["why"][0].startswith(f"Job {second} has")
 
-        with pytest.raises(AccessError, match="may change their own"):
+        with pytest.raises(AccessError, match="may change only their own"):
             asyncio.run(source.act("cancel", {"id": second}, NOBODY))
         assert asyncio.run(source.act("hold", {"id": second}, OLGA)) == f"job {second}: held"
         assert asyncio.run(source.act("priority", {"id": second, "value": 7}, OLGA)).startswith(

@@ -181,7 +181,7 @@ def _user() -> str:
 
 
 def _addresses(text: str) -> frozenset[str]:
-    """Addresses as a connection names them: a host's name or a network would match nothing, and nobody could get in."""
+    """Check that these are IP addresses: a host name or a network would match no connection."""
     from ipaddress import ip_address
 
     from berth.errors import SettingError

@@ -118,12 +118,12 @@ def viewer(request: Request) -> Viewer:
 
 
 def user(request: Request) -> Viewer:
-    """Somebody with at least the role `user`."""
+    """Return the caller, who needs at least the role `user`."""
     return _at_least(request, Role.USER)
 
 
 def operator(request: Request) -> Viewer:
-    """Somebody with the role `operator`."""
+    """Return the caller, who needs the role `operator`."""
     return _at_least(request, Role.OPERATOR)
 
 

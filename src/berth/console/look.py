@@ -46,7 +46,7 @@ class Gpu:
     tenants: tuple[Tenant, ...] = ()
     strangers: tuple[Stranger, ...] = ()
     used_mib: int | None = None
-    """GPU memory in use, or None where nobody measures it."""
+    """GPU memory in use; None where it is not measured."""
     use_pct: float | None = None
     health: str = ""
     """What is wrong with it in words; empty if nothing is."""

@@ -37,12 +37,12 @@ _OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
     ("memory_bytes", "Memory of the GPU.", lambda gpu: gpu.mem_mib << 20),
     (
         "used_bytes",
-        "Memory in use; absent where nobody measures it.",
+        "Memory in use; absent where it is not measured.",
         lambda gpu: None if gpu.used_mib is None else gpu.used_mib << 20,
     ),
     (
         "utilization_ratio",
-        "Part of the time in which the GPU works; absent where nobody measures it.",
+        "Part of the time in which the GPU works; absent where it is not measured.",
         lambda gpu: None if gpu.use_pct is None else gpu.use_pct / 100,
     ),
     (

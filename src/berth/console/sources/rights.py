@@ -16,8 +16,8 @@ def check_job_owners(viewer: Viewer, jobs: Iterable[tuple[str, str]]) -> None:
     for job_id, owner in jobs:
         if not viewer.controls(owner):
             raise AccessError(
-                f"job {job_id} is {owner or 'nobody'}'s; {viewer.user} ({viewer.role.value}) may change their own"
-                " jobs alone"
+                f"job {job_id} belongs to {owner or 'no known user'}; {viewer.user} ({viewer.role.value}) may change"
+                " only their own jobs"
             )
 
 

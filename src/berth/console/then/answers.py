@@ -23,7 +23,7 @@ LINES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one group of attempts used, how it waited, what it lost; absent what nobody measured."""
+    """What one group of attempts used, how long it waited and what it lost; None for what was not measured."""
 
     name: str
     jobs: int
@@ -32,7 +32,7 @@ class Group:
     run_hours: float
     failed_gpu_hours: float
     measured_gpu_hours: float
-    """Held by attempts whose use of the GPU somebody measured."""
+    """Held by attempts whose GPU use was measured."""
     idle_gpu_hours: float | None
     gpu_use: float | None
     """From 0 to 1, of what was measured."""

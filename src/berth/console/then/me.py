@@ -253,7 +253,7 @@ def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tupl
     if whole.gpu_use is None:
         if whole.gpu_hours:
             yield (
-                t("How these jobs used their GPUs nobody measured, so nothing is said of it."),
+                t("GPU use was not measured for these jobs."),
                 t(
                     "berth sample measures it on each node; berth import series takes it from a monitoring system."
                 ),

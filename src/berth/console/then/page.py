@@ -226,7 +226,7 @@ def _title(found: Answer, t: Texts) -> str:
             )
         case Measure.EFFICIENCY:
             if whole.idle_gpu_hours is None:
-                return t("Nobody measured how GPUs were used in this period")
+                return t("GPU use was not measured in this period")
             if first is None:
                 return t("No measured GPU-hour stood idle")
             part = whole.idle_gpu_hours / whole.measured_gpu_hours * 100
@@ -284,7 +284,7 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
                 )
             )
     if whole.idle_gpu_hours is None:
-        said.append(t("How much of the GPUs was used nobody measured."))
+        said.append(t("GPU use was not measured."))
     else:
         said.append(
             t(
