@@ -132,11 +132,13 @@ def test_of_two_schedulers_one_leads_and_the_other_takes_over(play: Played) -> N
             async with world.scheduler("waits", elect=True) as second:
                 more = await fill(world, 6, 3)
                 await world.until_bound(*more)
-                assert (first.counts.bound, second.counts.bound) == (9, 0)
+                await world.until_counted(9, first)
+                assert second.counts.bound == 0
                 await first.lease.release()  # loses it, as after a long pause
                 last = await fill(world, 9, 3)
                 await world.until_bound(*last)
-                assert first.counts.bound + second.counts.bound == 12
+                await world.until_counted(12, first, second)
+                assert first.counts.failed == 0
         await world.check()
 
     play(test)

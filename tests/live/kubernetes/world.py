@@ -196,6 +196,14 @@ class World:
         found: dict[str, str] = await self.until(f"{names_} are bound", bound, patience_s)
         return found
 
+    async def until_counted(self, binds: int, *schedulers: Scheduling) -> None:
+        """Wait until these schedulers have counted so many binds: the server knows of one before its caller does."""
+
+        async def counted() -> bool:
+            return sum(scheduler.counts.bound for scheduler in schedulers) == binds
+
+        await self.until(f"{binds} binds are counted", counted)
+
     async def until_told(self, name: str, *words: str, patience_s: float = 60) -> str:
         """Wait until the condition of a pod says all of these words; returns its message."""
 

@@ -26,6 +26,7 @@ HELD_S = 10.0
 `BIND_S`, and is over before the lease is."""
 BIND_S = 4.0
 RENEW_S = 2.0
+UNCERTAIN_S = 0.1
 
 
 class Leadership:
@@ -61,6 +62,11 @@ class Leadership:
             await self._attempt()
             await asyncio.sleep(RENEW_S)
         log.warning("%s no longer leads", self.identity)
+
+    async def until_held(self) -> None:
+        """Wait while it is not certain that this process leads: its renewal is late, or `keep` is about to return."""
+        while not self.is_held:
+            await asyncio.sleep(UNCERTAIN_S)
 
     async def release(self) -> None:
         """Give the lease up, so that another may take it at once."""

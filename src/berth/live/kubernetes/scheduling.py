@@ -342,12 +342,11 @@ class Scheduling:
         """Bind a pod; what cannot be is given back to the board."""
         why = ""
         for attempt in range(5):
+            if self.options.elect:
+                await self.lease.until_held()
             entry = self.board.entries.get(step.uid)
             if entry is None or entry.state is not State.PLACED or entry.node != step.node:
                 return  # gone, or decided anew
-            if self.options.elect and not self.lease.is_held:
-                why = ""
-                break  # another leads, or we do again later
             try:
                 await writing.bind(self.api, step)
             except writing.Taken as error:
