@@ -31,7 +31,7 @@ MARGIN = 8
 """After it ran out of memory, an application is believed to need what it held and an eighth; twice as much more each
 further time."""
 COMPANY = {2: 2, 3: 1}
-"""After so many times, the most jobs on its GPU, itself included; fewer than that have no limit."""
+"""By times out of memory, the most jobs on its GPU, itself included; fewer times set no limit."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class History:
             str, int
         ] = {}  # application -> what it needs at least, since it ran out of memory
         self._out_of_memory: dict[str, int] = {}
-        self._ran_ms: dict[str, int] = {}  # job -> it has run at least so long
+        self._ran_ms: dict[str, int] = {}  # job -> it has run at least this long
         self._user = User()
         self._warned: set[str] = set()
         for record in records:

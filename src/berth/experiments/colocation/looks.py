@@ -51,13 +51,13 @@ class Disagreement:
     workload: str
     seeds: int
     decisions: int
-    """Moments at which somebody could have been started."""
+    """Moments at which a job could have been started."""
     other_combination: int
-    """Both start somebody, but not the same."""
+    """Both start a job, but not the same."""
     holds: int
-    """The network holds where `greedy` starts somebody."""
+    """The network holds where `greedy` starts a job."""
     starts: int
-    """The network starts somebody where `greedy` holds."""
+    """The network starts a job where `greedy` holds."""
 
     @property
     def different_pct(self) -> float:

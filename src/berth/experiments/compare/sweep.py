@@ -116,7 +116,7 @@ def run_task(
 def run_all(
     tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
 ) -> Iterator[Result]:
-    """Every task's result, as they are done. Whoever stops asking stops what still runs."""
+    """Every task's result, as they are done. Closing the iterator cancels the rest."""
     if ray_address is not None:
         from berth.experiments.compare.ray_sweep import run_on_ray
 
@@ -142,7 +142,7 @@ def run_all(
 
 
 def same_jobs(one: Task, other: Task) -> bool:
-    """Whether two tasks replay the same jobs, so that who has read those of one need not read the other's."""
+    """Whether two tasks replay the same jobs, so that those read for one serve the other."""
     files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
     here, there = one.conditions, other.conditions
     return (
