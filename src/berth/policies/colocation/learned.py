@@ -289,7 +289,7 @@ def check_mode(model: Model | ImageModel, speeds: Speeds, *, refuse: bool) -> No
 
 @cache
 def _warn(words: str) -> None:
-    logging.getLogger(__name__).warning("%s", words)
+    logging.getLogger(__name__).warning(words)
 
 
 def shipped_for(name: str, speeds: Speeds) -> str:
