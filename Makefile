@@ -2,6 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
+# uv trusts the authorities that it ships, unlike pip. Where the machine has its own (Debian, Fedora, SUSE), they count.
+ifneq (,$(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem))
+export UV_SYSTEM_CERTS ?= 1
+endif
 
 .PHONY: demo test test-slow coverage check bench dist docs install native apis lock clean
 

@@ -31,7 +31,7 @@ _files: dict[str, frozenset[str]] = {}
 def compiled(function: Function) -> Function:
     """Compile a function that allocates nothing, and keep the result on disk.
 
-    Without Numba's reference counts (`_nrt`), which nobody needs who allocates nothing: counting, atomically,
+    Without Numba's reference counts (`_nrt`), which code that allocates nothing does not need: counting, atomically,
     every array that is passed from one kernel to another took most of the time.
     """
     return _kept(njit(cache=True, _nrt=False)(function), function)  # type: ignore[call-overload, no-any-return]

@@ -23,7 +23,7 @@ def longer_us(done_us: int) -> int:
 
 
 class Beliefs:
-    """How far the runs are believed to be, where nobody knows: by believed profiles, speeds and run times."""
+    """How far the runs are believed to be if the truth is unknown: by believed profiles, speeds and run times."""
 
     def __init__(self, cluster: Cluster, knowledge: Knowledge, speeds: CardSpeeds = ALL_ALIKE) -> None:
         self._cluster = cluster
@@ -113,7 +113,7 @@ class Beliefs:
 
     def _look(self, now_ms: int) -> None:
         going, full = self._sharing.look(now_ms, self._call_again)
-        for run in (*going, *full):  # a belief that memory runs out is no reason to stop anybody
+        for run in (*going, *full):  # a belief that memory runs out stops no job
             self._expect(run)
 
     def _call_again(self, time_ms: int, slot: GpuSlot) -> int:

@@ -91,7 +91,7 @@ EXTRAS = {
 
 
 def in_one_line(error: Exception) -> str:
-    """An error of somebody else's code in one line, with the place where it was raised."""
+    """An error of foreign code in one line, with the place where it was raised."""
     import traceback  # here, because clients of the local queue start often and never need it
 
     where = traceback.extract_tb(error.__traceback__)[-1]

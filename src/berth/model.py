@@ -77,7 +77,7 @@ class Node:
     """Its memory; None if it is not known, and then memory is not accounted for."""
     labels: tuple[str, ...] = ()
     reserved_for: tuple[str, ...] = ()
-    """The users whose jobs alone may start on it now; empty: anybody's."""
+    """The users whose jobs alone may start on it now; empty: all users'."""
 
 
 class Share(NamedTuple):
@@ -122,7 +122,7 @@ class Job:
     time_limit_ms: int | None = None
     """What the user requested; an attempt that runs longer is ended as failed, and is the last."""
     estimate_ms: int | None = None
-    """What somebody or something expects of its run time, for orders that use an estimate."""
+    """An estimate of its run time, for orders that use one."""
     retries: int = 3
     """How often it is queued again after it ran out of memory. A lost node or an eviction does not count."""
     keeps_work: bool = False
@@ -132,7 +132,7 @@ class Job:
     virtual_cluster: str = ""
     """The queue, partition, virtual cluster or account it was submitted under."""
     deadline_ms: int | None = None
-    """It is to have finished so long after its submission; None: whenever. It is for orders and metrics: a job that
+    """Time from its submission by which it is to finish; None: whenever. It is for orders and metrics: a job that
     misses it runs on."""
     after: tuple[str, ...] = ()
     """Ids of jobs that must have finished before it is queued. They are submitted before it, so that there is no cycle.
@@ -221,8 +221,8 @@ class Outage(NamedTuple):
     down_ms: int
     up_ms: int | None = None
     drain_ms: int = 0
-    """Announced so long before, as maintenance is: nothing starts on the node from then on, what still runs there at
-    `down_ms` is evicted rather than failed. 0: nobody knew."""
+    """Announced this long before, as maintenance is: nothing starts on the node from then on, what still runs there at
+    `down_ms` is evicted rather than failed. 0: not announced."""
 
 
 class Reservation(NamedTuple):
@@ -258,7 +258,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     NODE_LOST = "node-lost"
     LOST_TOO_OFTEN = "lost-too-often"
-    """A node was lost under it, as under so many attempts before that kept nothing that it is given up."""
+    """A node was lost under it, after so many such attempts that kept nothing that it is given up."""
     TIME_LIMIT = "time-limit"
     FAILED_TO_START = "failed-to-start"
     """The attempt never ran."""
@@ -356,7 +356,7 @@ class Record:
     cpu_used_ms: int | None = None
     """CPU time that its processes used, of all cores together."""
     mem_peak_mib: int | None = None
-    """The most memory that its processes had, over all nodes, as far as somebody measured it."""
+    """The most memory that its processes had, over all nodes, as far as it was measured."""
     energy_j: int | None = None
     """Energy that its nodes took for it."""
 

@@ -233,7 +233,7 @@ class Scheduler:
         return cleared
 
     def strangers(self, slot: GpuSlot, milli: int, mem_mib: int) -> None:
-        """Processes that are not the scheduler's use so much of a GPU from now on."""
+        """Note how much of a GPU processes that are not the scheduler's use from now on."""
         try:
             self.cluster.strangers(slot, milli, mem_mib)
         except PlacementError as error:

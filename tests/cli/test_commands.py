@@ -23,7 +23,7 @@ def berth(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Complet
 
 
 def answer(*arguments: str | Path) -> object:
-    done = berth(*arguments)
+    done = berth("--quiet", *arguments)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return json.loads(done.stdout)
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import duckdb
 import pytest
 import typer
@@ -24,7 +23,7 @@ from typer.testing import CliRunner
 from berth.cli import main
 from berth.cli.app import app
 from berth.cli.commands import application
-from berth.cli.output import Form, _refuse, console, printed
+from berth.cli.output import Form, console, printed
 from berth.errors import SettingError
 
 ROWS = [
@@ -71,14 +70,18 @@ def test_two_forms_are_refused_before_anything_runs(words: tuple[str, ...]) -> N
             CliRunner().invoke(app, [*command, *words], catch_exceptions=False)
 
 
-def test_parquet_is_refused_on_a_terminal_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = typer.Context(click.Command("formats"))
-    context.params = {"form": Form.TABLE}
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    with pytest.raises(
-        SettingError, match=r"^a Parquet file is not for a terminal; write it to a file: … > FILE\.parquet$"
-    ):
-        _refuse(context, Form.PARQUET)
+def test_parquet_is_refused_on_a_terminal_before_anything_runs() -> None:
+    terminal, its_end = os.openpty()
+    done = subprocess.run(
+        [Path(sys.executable).with_name("berth"), "trace", "describe", "nowhere.csv", "--format", "parquet"],
+        stdin=its_end, stdout=its_end, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(its_end)
+    os.close(terminal)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "berth: a Parquet file is not for a terminal; write it to a file: … > FILE.parquet\n",
+    )
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
@@ -154,17 +157,16 @@ def test_a_table_is_as_wide_as_columns_says_and_has_no_style_without_colour(
 
 
 def test_a_disk_with_a_fault_is_not_blamed_on_standard_output(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> None:
+    def fail(_: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("berth.cli._run", fail)
-    monkeypatch.setattr("berth.cli._drop_output", lambda: None)
+    monkeypatch.setattr("berth.cli.commands.application", fail)
     monkeypatch.setattr(sys, "argv", ["berth", "policies"])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert (ended.value.code, capsys.readouterr().err) == (
+    assert (ended.value.code, capfd.readouterr().err) == (
         2,
         "berth: Input/output error while a file was read or written; the kernel's log (dmesg) names the disk with the "
         "fault\n",

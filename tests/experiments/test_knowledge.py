@@ -126,9 +126,13 @@ def test_co_location_under_wrong_run_times_is_another_for_who_goes_by_them() -> 
 
 def test_the_network_beside_greedy_believes_what_the_runs_do() -> None:
     model = make_interference("mps")
-    true, user = (disagreement("GPU_light", model, (0,), knowledge) for knowledge in ("oracle", "user"))
+    true, user, learns = (
+        disagreement("GPU_light", model, (0,), knowledge)
+        for knowledge in ("oracle", "user", "history?begin=empty")
+    )
     assert true.decisions > 0
-    assert user.decisions == 0  # without profiles nobody is offered a place beside another
+    assert user.decisions == 0  # without profiles no job is offered a place beside another
+    assert 0 < learns.decisions < true.decisions  # what is not recorded yet runs alone
 
 
 def test_advice_is_of_replays_under_the_same_knowledge(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_with_nothing_known_the_users_limits_count_and_then_a_default_that_is_sa
     assert known.run_ms(job(estimate_ms=HOUR, time_limit_ms=9 * HOUR)) == Spread(HOUR, 0, 9 * HOUR, "user")
     assert not caplog.records
     assert known.run_ms(job()) == Spread(CAUTIOUS_MS, 0, CAUTIOUS_MS, "default")
-    assert "nothing is known of how long 'a' runs" in caplog.text
+    assert "the run time of 'a' is unknown, and it has no time limit: 24 h are assumed" in caplog.text
     assert known.peak_mem_mib(job(share=Share(1000, 700))) == Spread(700, 0, 700, "user")
     whole = Spread(THESIS_GPU.mem_mib, 0, THESIS_GPU.mem_mib, "default")
     assert known.peak_mem_mib(job(), THESIS_GPU) == whole

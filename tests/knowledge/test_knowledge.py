@@ -168,8 +168,10 @@ def test_the_neighbour_that_held_too_much_is_learned_from_and_not_who_failed_bes
     def profile(name: str, mem_mib: int) -> Profile:
         return Profile(name, "", 0, "", card, 1000, np.tile([0.1, mem_mib / 1000, 0.05, 0.0], (9, 1)))
 
-    profiles = Profiles([profile("large", 600), profile("small", 500)])
-    model = ProfiledInterference(profiles, unhindered)
+    model, believed = (
+        ProfiledInterference(Profiles([profile("large", mem_mib), profile("small", 500)]), unhindered)
+        for mem_mib in (600, 400)
+    )
     large, small = (Job(name, 0, 9_000, application=name, retries=9) for name in ("large", "small"))
 
     class Known(Noisy):
@@ -182,9 +184,7 @@ def test_the_neighbour_that_held_too_much_is_learned_from_and_not_who_failed_bes
             super().held_beside(job, held_mib)
 
     told: list[tuple[str, str, int]] = []
-    known = Known(Oracle([large, small], model), Noise(run=0.001))
-    known._mem_factor["large"] = 400 / 600
-    known._profiles["large"] = known._believed("large")
+    known = Known(Oracle([large, small], believed), Noise(run=0.001))
     nodes = Cluster([Node("node", 1, card)])
     events = list(simulate([large, small], nodes, "greedy", interference=model, knowledge=known))
     assert told == [("failed", "small", 500), ("beside", "large", 600)]

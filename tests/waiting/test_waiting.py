@@ -285,6 +285,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return a_trained_history(tmp_path_factory.mktemp("trained"))
 
 
+def test_what_was_trained_is_a_row_for_programs(trained: Path) -> None:
+    told = json.loads(run("predict-wait", "train", "--history", trained, "--json"))
+    assert told == {
+        "waits": 600,
+        "model": str(trained / "waiting.json"),
+        "warnings": list(WaitModel.load(trained / "waiting.json").doubts),
+    }
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [

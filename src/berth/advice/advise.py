@@ -19,7 +19,7 @@ __all__ = ["DEFAULT_POLICY", "NOTICED_S", "NOTICED_SHARE", "Advice", "Progress",
 DEFAULT_POLICY: Final = "easy+fifo+best-fit"
 """What Slurm does by default: first in, first out with backfilling."""
 GAIN: Final = 0.1
-"""A proposal is worth having where the typical user's wait falls by a tenth at least, and somebody notices …"""
+"""A proposal is worth having if the typical user's wait falls by at least a tenth, and a user notices …"""
 LOSS_POINTS: Final = 1.0
 """… while the use of the GPUs falls by no more than one point, and every job still starts."""
 FAR: Final = 2.0
@@ -87,7 +87,7 @@ def advise(
     knowledge: str = "oracle",
     progress: Progress | None = None,
 ) -> Advice:
-    """Replay the workload as things are, then under each proposal; `share` names applications to share by so many.
+    """Replay the workload as things are, then under each proposal; `share` maps applications to jobs per GPU.
 
     `knowledge` is what policies believe of jobs; the replay knows what ran, and so does an oracle.
     """
@@ -124,7 +124,7 @@ def advise(
 def better(now: Outcome, then: Outcome, *, sharing: bool = False) -> bool:
     """Whether one outcome is worth having over another; with `sharing` the same work may hold less of the GPUs.
 
-    Somebody must notice it: see NOTICED_S and NOTICED_SHARE.
+    A user must notice it: see NOTICED_S and NOTICED_SHARE.
     """
     enough = then.typical_user_wait_s <= (1 - GAIN) * now.typical_user_wait_s
     noticed = any(change < 0 for change in noticed_changes(now, then).values())
@@ -133,7 +133,7 @@ def better(now: Outcome, then: Outcome, *, sharing: bool = False) -> bool:
 
 
 def noticed_changes(now: Outcome, then: Outcome) -> dict[str, float]:
-    """By how many seconds the mean waits of those users change who notice it."""
+    """Seconds by which the mean waits of the users that notice it change."""
     return {
         user: change
         for user, change in change_of_users(now, then).items()

@@ -18,11 +18,11 @@ from berth.policies.schemes.limit_settings import AMOUNTS, Limit
 __all__ = ["Proposal", "limits_to_try", "sharing_to_try"]
 
 QUANTILES: Final = (0.5, 0.75, 0.9)
-"""A limit is tried where so many of the users had less at their peak."""
+"""A limit is tried if this share of the users had less at their peak."""
 OF_HIGHEST: Final = (0.25, 0.5, 0.75)
 """And at these parts of the highest peak of all."""
 SHARERS: Final = (2, 4)
-"""So many jobs are let onto one GPU."""
+"""Jobs that may share one GPU."""
 PACKING: Final = ("best-fit", "fgd")
 """The placements that pack parts of GPUs."""
 
@@ -80,7 +80,7 @@ def can_share(job: Job) -> bool:
 
 
 def limits_to_try(workload: Workload, now: Outcome) -> Iterator[Proposal]:
-    """Limits below what somebody has at his peak as things are, and not below what one job asks for.
+    """Limits below the peak of some user as things are, and not below what one job asks for.
 
     None is of submitted jobs: Slurm refuses what is beyond such a limit, and a replay only delays it.
     """
@@ -103,7 +103,7 @@ def limits_to_try(workload: Workload, now: Outcome) -> Iterator[Proposal]:
 
 
 def sharing_to_try(workload: Workload, wanted: Mapping[str, int]) -> Iterator[Proposal]:
-    """Applications that were measured to need a part of a GPU only, and those that are `wanted` with so many.
+    """Applications that were measured to need a part of a GPU only, and those in `wanted` with their jobs per GPU.
 
     Of a measured application nine in ten jobs must use no more than the part, of the GPU and of its memory.
     SettingError where one is wanted that has no job on one GPU.

@@ -58,7 +58,7 @@ class Outcome:
 def mean_use(use: Mapping[str, tuple[float, float | None]]) -> Interference:
     """Jobs on one GPU run at full speed while their mean uses add up to one GPU at most, else in proportion.
 
-    A job that nobody measured is taken to use its whole share.
+    An unmeasured job is taken to use its whole share.
     """
 
     def model(tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:

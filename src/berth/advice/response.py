@@ -24,7 +24,7 @@ __all__ = ["Factor", "Step", "driving_factors", "respond"]
 NOTABLE: Final = 0.1
 """A factor that moves waits less than this part of all movement is not answered to."""
 LOOKED_AT: Final = 5000
-"""So many of the last questions tell what drives waits now."""
+"""The number of last questions that tell what drives waits now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Workload:
     recorded_wait_s: tuple[float, ...]
     """How long those that are judged waited in truth once eligible."""
     use: dict[str, tuple[float, float | None]]
-    """By job: mean use of its GPUs and of their memory as fractions, where somebody measured it."""
+    """By job: mean use of its GPUs and of their memory as fractions, if measured."""
     without_gpu: int = 0
     never_started: int = 0
     too_large: int = 0

@@ -26,7 +26,7 @@ __all__ = ["Configurations", "configurations"]
 MOST_CONFIGURATIONS = 400_000
 MEM = 1
 LATE_MS = 1.0
-"""A tenant's speed is asked for anew at the first whole millisecond at which it is in its next row: so much of a row's
+"""A tenant's speed is asked anew in the first whole millisecond in which it is in its next row: this much of a row's
 work, at most, is done at the speed of the row before."""
 
 
@@ -43,7 +43,7 @@ class Configurations:
     """Work that a job has done at least when it is asked about in the segment."""
     ends_ms: NDArray[np.float64]  # (S,)
     """Work that a job has left at least while it is asked about in the segment."""
-    tenants: IntArray  # (n, K): segments, ascending; S where there is nobody
+    tenants: IntArray  # (n, K): segments, ascending; S for an empty place
     speeds_milli: IntArray  # (n, K)
 
 
@@ -140,7 +140,7 @@ class _Merging:
         self.scale = np.maximum(rows.max(axis=0), 1)
 
     def down_to(self, limit: int) -> tuple[NDArray[np.int32], NDArray[np.bool_], IntArray]:
-        """Use (S, 4) and owners (S, applications) of so many segments at most, and each row's segment (R,)."""
+        """Use (S, 4) and owners (S, applications) of at most this many segments, and each row's segment (R,)."""
         while len(self.use) > max(1, limit):
             least = np.minimum(self.use[:, None], self.use[None, :])  # (S, S, 4)
             loss = ((self.use[:, None] - least) / self.scale).sum(axis=2) * self.work[:, None]

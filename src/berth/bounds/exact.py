@@ -33,7 +33,7 @@ def least_total_time(
     """The shortest time from 0 to the last end, of all schedules that start jobs at 0 and whenever one ends.
 
     With `every_row` jobs may also start whenever a tenant enters a new row of its profile. Schedules in which
-    somebody runs out of memory are left out. Raises SettingError for more than 8 jobs, and where one fits nowhere.
+    a job runs out of memory are left out. Raises SettingError for more than 8 jobs, and where one fits nowhere.
     """
     if not 1 <= len(jobs) <= MOST_JOBS:
         raise SettingError(f"{len(jobs)} jobs to try every schedule of; expected 1…{MOST_JOBS}")
@@ -63,7 +63,7 @@ class _Search:
     def least(
         self, running: Running, waiting: tuple[int, ...]
     ) -> tuple[int | None, tuple[tuple[int, str], ...]]:
-        """How long it takes at least from here, None where somebody runs out of memory however one goes on."""
+        """The least time it takes from here; None if a job runs out of memory whatever is done."""
         if not running and not any(waiting):
             return 0, ()
         found = self.known.get((running, waiting))
@@ -97,7 +97,7 @@ class _Search:
         return best, best_starts
 
     def _until_decision(self, running: Running) -> tuple[int, Running] | None:
-        """Let time go on until somebody may start again; None where somebody runs out of memory until then."""
+        """Let time go on until a job may start again; None if a job runs out of memory until then."""
         passed_ms = 0
         while True:
             tenants = []

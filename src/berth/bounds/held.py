@@ -12,7 +12,7 @@ from berth.model import Job, Node, work_of
 __all__ = ["most_held_pct"]
 
 MOST_MODELS = 12
-"""With more GPU models than so many, which of them jobs may run on is left out of `most_held_pct`."""
+"""If there are more GPU models than this, `most_held_pct` ignores which of them jobs may run on."""
 
 
 def most_held_pct(jobs: Sequence[Job], nodes: Sequence[Node], begin_ms: int, end_ms: int) -> float:

@@ -1,17 +1,17 @@
-"""The speeds that nobody exceeds in a segment, whichever of its rows he and his neighbours are in.
+"""The speeds that no tenant exceeds in a segment, whichever of its rows it and its neighbours are in.
 
 Letters: R rows, S segments, n configurations, K tenants at most.
 
 The proof, for tenants in rows r₁ … r_K, merged into segments A₁ … A_K. Let ℓ(A) be the least that any row of A uses
 of each resource.
 
-- `time_sliced`, `unhindered` and the link (`pcie_shared`) never answer less where somebody uses less, and in whole
+- `time_sliced`, `unhindered` and the link (`pcie_shared`) never answer less if a tenant uses less, and in whole
   numbers: sums fall, what switching costs falls with them, the even part rises, and rounding keeps order. So the
   speeds at ℓ(A₁) … ℓ(A_K) are not below those at r₁ … r_K. A model of the user's own must be of this kind.
 - Under `Contention` the same holds of what is left of the card and of how a neighbour presses, but not of how a
   row's own use makes it feel that. So the stress between two segments is the least that any row of the one feels
   beside any row of the other, which is not above that between the rows that meet; stress adds up, and with stress
-  that is too small nobody is too slow.
+  that is too small no tenant is too slow.
 - Under `Mig` a segment has the largest slice that the least needs of the others leave (`Mig.at_most`).
 """
 
@@ -39,11 +39,11 @@ AT_ONCE = 50_000
 def segment_speeds(
     rows: Int32Array,  # (R, 4)
     segment: IntArray,  # (R,): whose row it is
-    tenants: IntArray,  # (n, K): segments; S where there is nobody
+    tenants: IntArray,  # (n, K): segments; S for an empty place
     speeds: Speeds,
     capacity_mem_mib: int,
 ) -> IntArray:  # (n, K)
-    """Speeds per mille of each configuration that no rows of its segments exceed; 0 where there is nobody."""
+    """Speeds per mille of each configuration that no rows of its segments exceed; 0 for an empty place."""
     least = _grouped(rows, segment, int(segment.max()) + 1)
     if isinstance(speeds, Contention):
         answer = _by_stress(rows, segment, least, speeds)

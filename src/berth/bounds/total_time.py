@@ -1,6 +1,6 @@
 """No schedule of jobs that share a GPU ends sooner: a linear program over all that may run together.
 
-A schedule spends so much time in each *configuration*, a set of moments of applications that run together. However
+A schedule spends some time in each *configuration*, a set of moments of applications that run together. However
 it is ordered, each job must do its work in each of its moments, at the speed that the configuration gives it. The
 least total time in which that can be done, times split at will, is a bound below every schedule.
 """
@@ -39,7 +39,7 @@ class TimeBound:
     longest_ms: float
     """The longest job's run time alone."""
     alone_ms: float
-    """All run times alone, one after the other, on so many GPUs: what there is to win from."""
+    """All run times alone, one after the other, on this many GPUs: what sharing can improve on."""
     ramps_ms: float = 0.0
     """What is lost at the begin and the end, when the best mix of configurations cannot run."""
 
@@ -53,16 +53,16 @@ def time_bound(
     gpus: int = 1,
     segments: int = 40,
 ) -> TimeBound:
-    """A bound below the total time of jobs, from the first start to the last end, on so many GPUs of one model.
+    """A bound below the total time of jobs, from the first start to the last end, on `gpus` GPUs of one model.
 
     It holds for every schedule of the simulator in which each job runs once from its beginning to its end on one GPU,
-    whatever starts when and whoever waits, as long as no more than ten share a GPU. Schedules that run out of memory
+    whatever starts when and whatever waits, as long as no more than ten share a GPU. Schedules that run out of memory
     and begin again only take longer. It holds for preemption without loss, too: the program does not know the order
     of a job's moments, and that is where it is loose.
 
     Proof. Cut a schedule into the stretches between two questions to the model of speeds; in each, every GPU has one
     list of tenants, in segments that fit beside one another, since a segment takes the least memory of its rows. Count
-    a stretch for its configuration. Nobody in it is faster than `segment_speeds` says (proof there). What a job does
+    a stretch for its configuration. No tenant in it is faster than `segment_speeds` says (proof there). What a job does
     while it is asked about in a segment adds up to its work there, but for the millisecond that it may be late: it
     enters a segment by less than 1 ms of work too late and leaves it no sooner than all is done. So the work counted
     for a segment is at least `Configurations.work_ms`, and the lengths of the stretches are a solution of the program.
@@ -71,11 +71,11 @@ def time_bound(
     the prices are scaled down to where none does, so that the bound holds however exactly the program was solved.
 
     At the begin and the end it is tighter. Let a schedule take T, and let a job's work earn its segment's price. In
-    all, Σ prices × work is earned. No moment earns more than 1 a GPU. As nobody is faster than alone, who runs t after
-    the begin has done no more than t of its work, and who runs t before the end has no more than t left (of a segment
-    that it is asked about, up to a millisecond less): a moment
-    earns at most a(t), the most of all configurations of segments that somebody can be in by then, and c(t) likewise
-    from the end. A try that runs out of memory earns nothing, and a configuration less some of its tenants, whom that
+    all, Σ prices × work is earned. No moment earns more than 1 a GPU. As none is faster than alone, a job that runs t
+    after the begin has done at most t of its work, and one that runs t before the end has no more than t left (of a
+    segment that it is asked about, up to a millisecond less): a moment
+    earns at most a(t), the most of all configurations of segments that a job can be in by then, and c(t) likewise
+    from the end. A try that runs out of memory earns nothing, and a configuration less some of its tenants, which that
     does not slow, is a configuration. So for any X ≤ T ÷ 2, and T is no less than the bound without this:
     Σ prices × work ≤ gpus × (∫a + (T − 2X) + ∫c), both from 0 to X, which is
     T ≥ Σ prices × work ÷ gpus + ∫(1 − a) + ∫(1 − c).

@@ -248,7 +248,7 @@ def _warn_of_idle(result: Comparison) -> None:
 
 
 def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> None:
-    """Say of which cards nobody knows the memory, where a model of interference would go by it."""
+    """Say for which cards the memory is unknown, if the model of interference would go by it."""
     from berth.interference.profiled import ProfiledInterference
 
     if not isinstance(interference, ProfiledInterference):

@@ -16,7 +16,7 @@ __all__ = ["checked_place", "command_line", "told_what_is_kept", "write_aside"]
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Write a text under another name first, so that nobody ever finds half of it."""
+    """Write a text under another name first, so that a reader never finds half of it."""
     with whole_file(path) as aside:
         aside.write_text(text, encoding="utf-8")
 

@@ -213,13 +213,18 @@ def history(
     namespace: Annotated[str, typer.Option(help="Where the agents run.")] = "berth-system",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
 ) -> None:
     """Collect the histories and profiles of all nodes, for report, stats and --knowledge history."""
     from berth.live.kubernetes.collecting import collect
 
     into.mkdir(parents=True, exist_ok=True)
-    for node, said in _ask(lambda api: collect(api, into, namespace), kubeconfig, context).items():
-        print(f"{node}: {said}")
+    said = _ask(lambda api: collect(api, into, namespace), kubeconfig, context)
+    if printed(form, as_json, [{"node": node, "result": result} for node, result in said.items()]):
+        return
+    for node, result in said.items():
+        print(f"{node}: {result}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""How far something is, on standard error: a bar for people, for long work lines where nobody watches."""
+"""Progress on standard error: a bar on a terminal, and lines for long work off it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Update(Protocol):
     """What shows how far something is."""
 
     def __call__(self, done: float, total: float, said: str = "", /) -> None:
-        """So much of so much is done; `said` stands beside what is done."""
+        """Note how much of the whole is done; `said` stands beside it."""
 
 
 @contextmanager

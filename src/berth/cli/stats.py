@@ -157,7 +157,7 @@ JOBS_LISTED = 50
 
 
 def _uses(row: Usage) -> dict[str, float | None]:
-    """What was measured of a row's use; None for what nobody measured."""
+    """What was measured of a row's use; None for what was not measured."""
     return {
         name.replace("-", "_"): row.known(name)
         for name in ("idle-gpu-hours", "gpu-use", "cpu-use", "mem-use")

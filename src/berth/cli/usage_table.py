@@ -49,7 +49,7 @@ _USES = {
 
 
 def _measured(rows: Sequence[Usage]) -> list[str]:
-    """Those of the uses that somebody measured of any row."""
+    """The uses that were measured in at least one row."""
     return [name for name in _USES if any(row.known(name) is not None for row in rows)]
 
 

@@ -72,7 +72,9 @@ def evaluate(
 
 
 @app.command()
-def train(history: HistoryFolder = Path("history")) -> None:
+def train(
+    history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
+) -> None:
     """Train on the history, and keep the model there, judged on the last fifth."""
     from berth.waiting import doubts_of
     from berth.waiting import train as learn
@@ -81,6 +83,9 @@ def train(history: HistoryFolder = Path("history")) -> None:
     model = learn(questions)
     model.doubts = doubts_of(questions)
     model.save(history / MODEL_NAME)
+    told = {"waits": len(questions), "model": str(history / MODEL_NAME), "warnings": list(model.doubts)}
+    if printed(form, as_json, [told], told):
+        return
     print(f"learned from {len(questions):,} waits; wrote {history / MODEL_NAME}")
     for doubt in model.doubts:
         print(f"warning: {doubt}", file=sys.stderr)
@@ -217,7 +222,7 @@ def queue(
             f"{job.job_id}: {times[0]} more ({times[1]} to {times[2]})" + (f"; {drivers}" if drivers else "")
         )
     if not answers:
-        print("nobody waits")
+        print("no job waits")
 
 
 def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, ...], int]:

@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 def amounts_of(nodes: Sequence[Node], width: int) -> Amounts:
-    """What these nodes have, with so many GPU slots each."""
+    """What these nodes have, with `width` GPU slots each."""
     gpus = np.array([node.gpus for node in nodes], dtype=np.int64)
     there = np.arange(width) < gpus[:, None]  # (N, G)
     cards = np.array([card_mem_mib(node) for node in nodes], dtype=np.int64)

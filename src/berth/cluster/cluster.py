@@ -65,7 +65,7 @@ class Cluster(Room):
         """How often `reopen` was called: what was expected of running jobs may not hold any more."""
         self.losses = 0
         """How often something may have ceased to fit without a job that takes it: a node was lost, changed or vanished,
-        or a stranger came. Only then does what fitted when somebody ends not fit any more."""
+        or a stranger came. Only then may what fitted no longer fit when a job ends."""
         self.changes = 0
         """How often anything changed."""
         self.memo: dict[Any, Any] = {}
@@ -92,7 +92,7 @@ class Cluster(Room):
     # What is there
 
     def usage(self) -> Usage:
-        """Who has used how much GPU time; kept from the first call on, with what runs then from its start."""
+        """GPU time used by each user; kept from the first call on, with what runs then from its start."""
         if self._usage is None:
             self._usage = Usage()
             for run in self._running.values():
@@ -108,7 +108,7 @@ class Cluster(Room):
         return tuple(self._on.get(slot, ()))
 
     def digest(self) -> str:
-        """A fingerprint of everything that can change, to see that somebody has changed nothing."""
+        """A fingerprint of everything that can change, to see that a caller has changed nothing."""
         state = hashlib.sha256()
         state.update(self.block[: -self._arrays.slots.size].tobytes())  # slots are those of the last call
         state.update(repr([*self.running.items()]).encode())

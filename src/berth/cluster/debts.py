@@ -34,7 +34,7 @@ class Debts:
         return first - floor - owed[0], second - floor - owed[1]
 
     def set(self, place: GpuSlot, first: int, second: int) -> None:
-        """Let so much be left of both amounts; what is below 0 is owed."""
+        """Set what is left of both amounts; what is below 0 is owed."""
         floor, (node, index) = self._floor(place), place
         if index == NO_GPU:
             self.free.cpu_milli[node], self.free.mem_mib[node] = max(first, 0), max(second, 0)

@@ -91,7 +91,7 @@ compiled_arrays_of = compiled(arrays_of)
 
 
 def is_allowed(request: IntArray, traits: IntArray, node: int) -> bool:
-    """Whether a request may run on nodes of this one's kind: its GPU model, its labels and whom it is reserved for."""
+    """Whether a request may run on nodes of this one's kind: its GPU model, its labels and its reservation."""
     return bool((request[traits[node, KIND_AT]] & traits[node, KIND_BIT]) != 0)
 
 
@@ -348,7 +348,7 @@ def spread_over_nodes(
     nodes: IntArray,  # (N,), written: the chosen nodes, in the order of their choice
     takes: IntArray,  # (N,), written: how many GPUs each gives
 ) -> int:
-    """Choose as few nodes as give so many GPUs together; how many they are, or 0 where all give too few.
+    """Choose the fewest nodes that give these GPUs together; their number, or 0 if all give too few.
 
     The nodes with the most come first; the last one is the tightest that gives what remains.
     """
@@ -423,7 +423,7 @@ def nodes_beside(
     block: IntArray,  # what is free now
     request: IntArray,  # of a job of one part
     head: IntArray,  # the request of another one that is to start later
-    parts: int,  # on so many nodes
+    parts: int,  # nodes to spread over
     then_cpu: IntArray,  # (N,): what is free then, written and restored
     then_mem: IntArray,  # (N,)
     then_milli: IntArray,  # (N, G)

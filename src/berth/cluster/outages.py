@@ -1,7 +1,7 @@
 """Outages of nodes: from a file, or drawn at a rate, and what a job keeps of its work when it is stopped.
 
 A file is CSV with the columns `node` (its name), `down_s` and `up_s` (seconds from the trace's origin; an empty
-`up_s`: it does not come back). With `drain_s` it is maintenance: from so long before `down_s` nothing starts on the
+`up_s`: it does not come back). With `drain_s` it is maintenance: from `drain_s` before `down_s` nothing starts on the
 node, and what still runs there then is evicted.
 """
 
@@ -25,12 +25,12 @@ class Recovery:
     """What a job that keeps its work has left of it after an eviction or a lost node."""
 
     checkpoint_ms: int | None = None
-    """It writes a checkpoint whenever it has done so much work, and loses what came after the last one; None: it
+    """It writes a checkpoint each time it has done this much work, and loses what came after the last one; None: it
     loses nothing."""
     restart_ms: int = 0
     """How long every attempt but the first runs before it works on, to load what it needs. Every job pays it."""
     most_lost: int = 100
-    """A job is given up after so many attempts in a row that were lost with their nodes and kept nothing: one that
+    """A job is given up after this many attempts in a row that were lost with their nodes and kept nothing: one that
     runs for days where nodes fail within hours would run for ever."""
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class FailureRate:
             )
 
     def outages(self, nodes: int, seed: int = 0) -> Iterator[Outage]:
-        """The outages of so many nodes in order of time, without end; other seeds give others."""
+        """The outages of a number of nodes in order of time, without end; other seeds give others."""
         draw = random.Random(seed)
         turns = [(self._up_ms(draw), node) for node in range(nodes)]
         heapify(turns)

@@ -97,7 +97,7 @@ class Queue:
         self._jobs: list[Job | None] = []  # None where one has left
         self._serials: list[Serial] = []  # at the same places; they grow from place to place
         self._first = 0  # the place of the first waiting job; behind all places where none waits
-        self._room = 64  # so many places are filled before those that have left are taken out
+        self._room = 64  # places to fill before those that have left are taken out
         self._orders: dict[Key, _Order] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
         self._next_serial = 0

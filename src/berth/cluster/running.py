@@ -11,7 +11,7 @@ __all__ = ["PLACE_MILLI", "Part", "Running", "account_of", "parts_of"]
 
 _FOREVER_US = FOREVER_MS * 1000
 PLACE_MILLI = 1000 // PLACES
-"""What a placement by best effort takes of a GPU in the account: so many fit, and no job that wants it whole."""
+"""What a placement by best effort takes of a GPU in the account: ten fit, and no job that wants it whole."""
 
 
 class Part(NamedTuple):
@@ -34,7 +34,7 @@ class Running:
     share: Share
     start_ms: int
     left_us: int
-    """Work left at `as_of_ms`, as run time alone: a speed per mille does so many microseconds in a millisecond, so
+    """Work left at `as_of_ms`, as run time alone: a speed per mille is microseconds of work in a millisecond, so
     that nothing is lost however often the speed changes."""
     as_of_ms: int
     speed_milli: int

@@ -150,7 +150,7 @@ def _spread(
     milli: IntArray,  # (N, G)
     gpu_mem_mib: IntArray,  # (N, G)
 ) -> tuple[GpuSlot, ...] | None:
-    """The job's slots on as few nodes as give so many together, the lowest-numbered GPUs that fit; or None."""
+    """The job's slots on the fewest nodes that fit it, the lowest-numbered GPUs that fit; or None."""
     chosen, takes = np.empty((2, len(usable)), dtype=np.int64)
     nodes = kernels.spread_over_nodes(usable, job.gpus, rank, chosen, takes)
     slots: list[GpuSlot] = []

@@ -1,7 +1,7 @@
-"""Who has used how much GPU time: by user, by virtual cluster and by job.
+"""GPU time used by each user, virtual cluster and job.
 
 The cluster keeps it for orders that share fairly. Time is GPU milli × milliseconds: a whole GPU for a second is
-1,000,000. With a half-life, what was used counts half as much after so long, as in Slurm's multifactor priority.
+1,000,000. With a half-life, what was used counts half as much after that time, as in Slurm's multifactor priority.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Account:
         return self.past * kept + self.held_milli * (1 - kept) * (HALF_LIFE_MS / log(2))
 
     def change(self, now_ms: int, milli: int) -> None:
-        """Settle until now, and hold so much more from now on."""
+        """Settle until now, and hold this much more from now on."""
         self.past = self.used(now_ms)
         self.as_of_ms = max(self.as_of_ms, now_ms)
         self.held_milli += milli

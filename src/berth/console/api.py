@@ -34,7 +34,7 @@ class GpuFilter:
 
 @router.get("/gpus", response_model=GpusAnswer, responses={304: {"description": "Nothing has changed"}})
 async def gpus(request: Request, who: Who, wanted: Annotated[GpuFilter, Depends()]) -> Response | GpusAnswer:
-    """Every GPU with who has which part of it."""
+    """Every GPU with the jobs on it and the part that each has."""
     hub: Hub = request.app.state.hub
     if wanted != GpuFilter():
         await hub.fresh()

@@ -1,4 +1,4 @@
-"""The history that a console shows: one open database, and what is shown to whom."""
+"""The history that a console shows: one open database, and what each viewer is shown."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Hub:
         return sum(seen.jobs_version for seen in self.seen.values())
 
     async def gpus(self) -> Packed:
-        """All GPUs as JSON; made once for each version, for all who ask."""
+        """All GPUs as JSON; made once for each version, for all requests."""
         await self.fresh()
         packed = self._packed
         version = f"{self.boot}-{self.version}"
@@ -172,7 +172,7 @@ class Hub:
         return len(self._watchers)
 
     async def _poll(self) -> None:
-        """Look while anybody watches."""
+        """Look while a page is open."""
         while self._watchers:
             await self.fresh()
             now_s = time.monotonic()

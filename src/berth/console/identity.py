@@ -75,7 +75,7 @@ class Doorkeeper:
     def _by_proxy(self, request: Request) -> Viewer | None:
         host = request.client.host if request.client else ""
         if host not in self._settings.proxies:
-            return None  # the header of anybody else means nothing
+            return None  # the header means nothing from any other sender
         names = request.headers.getlist(self._settings.proxy_header)
         if len(names) > 1:
             raise HTTPException(
@@ -112,7 +112,7 @@ class Doorkeeper:
 
 
 def viewer(request: Request) -> Viewer:
-    """Anybody who was let in; for FastAPI's Depends."""
+    """Return any caller that was let in; for FastAPI's Depends."""
     doorkeeper: Doorkeeper = request.app.state.doorkeeper
     return doorkeeper.recognise(request)
 

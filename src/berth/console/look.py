@@ -1,4 +1,4 @@
-"""What a source shows of now, the same for every source: GPUs with who has which part, and who waits or runs."""
+"""What a source shows of now, the same for every source: GPUs with the jobs on them, and the jobs that wait or run."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/static-plotly.js")
 def plotly_script(request: Request) -> Response:
-    """The script; like everything in /static/ it is for anybody, because it tells nothing of this cluster."""
+    """The script; like everything in /static/ it is public, because it tells nothing of this cluster."""
     packed, tag = _packed()
     headers = {"Cache-Control": "public, max-age=86400", "ETag": tag, "Vary": "Accept-Encoding"}
     known = request.headers.get("If-None-Match", "")

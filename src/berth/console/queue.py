@@ -1,4 +1,4 @@
-"""`/queue`: who runs and waits, why, and when it may start; filtered and paged here, so that it may be long."""
+"""`/queue`: which jobs run and wait, why, and when they may start; filtered and paged here, so that it may be long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console as an application: who may in, what every answer carries, and the routes of its parts."""
+"""The console as an application: who is let in, what every answer carries, and the routes of its parts."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Settings:
     """Addresses of reverse proxies whose user header is believed."""
     proxy_header: str = "X-Forwarded-User"
     operators: frozenset[str] = frozenset()
-    """Users who may act on everybody's jobs and on the cluster."""
+    """Users who may act on the jobs of all users and on the cluster."""
     certificate: Path | None = None
     key: Path | None = None
     what_if_processes: int = 1

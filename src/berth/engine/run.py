@@ -44,7 +44,7 @@ SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
 NO_REASON = Reason.NONE
 COMPLETED, TIMEOUT, OUT_OF_MEMORY = RecordState.COMPLETED, RecordState.TIMEOUT, RecordState.OUT_OF_MEMORY
 _Entry = tuple[int, int, int, Any]
-"""Of the heap: when, what happens, a serial number, and to whom."""
+"""An entry of the heap: when, what happens, a serial number, and to what."""
 new = tuple.__new__
 """Makes an Event in half of the time that it takes itself, which is a function of Python: `new(Event, (…))`."""
 IN_VAIN = 1_000_000
@@ -326,7 +326,7 @@ class Run:
             self.scheduler.node_back(self.cluster.nodes[node].name)
 
     def _reserve(self, reservation: Reservation, users: tuple[str, ...], now_ms: int) -> None:
-        """Keep nodes for these users from now on, or for anybody."""
+        """Keep nodes for these users from now on, or for all users."""
         nodes = list(self.cluster.nodes)
         for node in reservation.nodes:
             nodes[node] = replace(nodes[node], reserved_for=users)

@@ -20,7 +20,7 @@ class Case:
     cluster: str | None = None
     """A node list or spec; None: the cluster that the trace brings."""
     part: float = 1.0
-    """So much of the cluster's nodes, drawn by the seed."""
+    """A share of the cluster's nodes, drawn by the seed."""
     compress: float = 1.0
     """The gaps between arrivals are divided by this."""
 

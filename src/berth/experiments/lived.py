@@ -70,7 +70,7 @@ def lived(
 ) -> Lived:
     """The jobs that were submitted from then, and before `until_ms`.
 
-    `nodes` are what they ran on, where the history does not tell it. Raises SettingError if none ran, or nobody knows
+    `nodes` are what they ran on, where the history does not tell it. Raises SettingError if none ran, or nothing tells
     the machine.
     """
     kept = history.folder / CLUSTER

@@ -5,11 +5,11 @@ cluster-trace-gpu-v2020/simulator of github.com/alibaba/clusterdata. Its steps, 
 
 1. Rows of the job sample, at most ten times as many as are asked for and one more; GPUs and CPU in whole per cent,
    run times in whole seconds, at least one.
-2. They are shuffled by Python's generator with the seed, the first so many are taken and put in order of
-   submission, then of number, and arrive anew: so many a minute, all at the beginning of it.
+2. They are shuffled by Python's generator with the seed, as many as asked for are taken and put in order of
+   submission, then of number, and arrive anew: a fixed number a minute, all at the beginning of it.
 3. One node has all GPUs, and 23.22 cores a GPU. A job fits where enough is left of both in sum, so that fractions
    fit that no single GPU could hold: what is measured here of utilisation would be too good.
-4. Every second, those that wait are gone through in order, and each that fits is started: nobody holds up
+4. Every second, those that wait are gone through in order, and each that fits is started: none holds up
    another. The orders are by run time as it is believed (SJF), by the true one's mean over the user's (SJU), the
    group's (SJG), or the group's and GPUs' (SJGG) jobs, and by arrival (FIFO); the smaller number wins a tie.
 5. Completion and wait are averaged over instances.
@@ -122,7 +122,7 @@ def read_rows(path: str, at_most: int) -> list[PaiRow]:
 
 
 def sample(rows: Sequence[PaiRow], jobs: int, seed: int) -> list[PaiRow]:
-    """So many of the rows, drawn as the simulator draws them, in order of submission."""
+    """A number of the rows, drawn as the simulator draws them, in order of submission."""
     drawn = list(rows)
     generator = random.Random(seed)
     if jobs <= len(drawn):

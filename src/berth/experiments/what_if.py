@@ -77,9 +77,9 @@ def what_if(
     `nodes` are those of the replay, by default the machine as it was; they are also taken for the machine where the
     history does not know it. With `whole_gpus` each job has whole GPUs, whatever part it asked for. `conditions` are
     fields of `berth.experiments.compare.conditions.Conditions`. The policy that ran is always replayed as it ran,
-    because without it nobody knows how far a replay is from what happens.
+    because without it a replay's distance from what happens is unknown.
 
-    Raises SettingError if no job ran then, or nobody knows the machine, and what `compare` raises.
+    Raises SettingError if no job ran then or the machine is unknown, and what `compare` raises.
     """
     real = lived(history, since_ms=since_ms, until_ms=until_ms, nodes=nodes)
     there = tuple(nodes) or real.nodes

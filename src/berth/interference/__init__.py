@@ -1,6 +1,6 @@
 """How fast jobs on one GPU advance together, and when they run out of memory.
 
-A model is a function of the jobs on one GPU at one moment; the simulator asks it again whenever somebody comes
+A model is a function of the jobs on one GPU at one moment; the simulator asks it again whenever a job comes
 or goes, or the time has passed that its answer holds for. The models that know profiles are made of a function
 `Speeds` (`speeds.py`), which the learning environment shares to the bit.
 """
@@ -102,7 +102,7 @@ def make_speeds(name: str) -> Speeds:
 
 
 def mode_of(model: Interference | Speeds) -> str:
-    """In which way GPUs are shared under a model: one of `MODES`, `none` if nobody slows anybody, else `own`."""
+    """In which way GPUs are shared under a model: one of `MODES`, `none` if no job slows another, else `own`."""
     speeds: object = model.speeds if isinstance(model, KnowsProfiles) else model
     if isinstance(speeds, OfMode):
         return speeds.mode

@@ -5,7 +5,7 @@
 Each measured application is a *centre*: its use of the card, rounded to a cell. The table has the stress of each
 centre beside each other one, as a fit says it. A row of use that was not measured is stressed as a mean of the
 centres close to it, and presses as the hardest centre that uses no more than it of anything. So more use by a
-neighbour never helps; stress is never negative, so that nobody is faster than alone or for a neighbour more.
+neighbour never helps; stress is never negative, so that no job is faster than alone or for a neighbour more.
 
 What is left of the card: the tenants' *effective* use (`effective_milli`), their use of the cores, and that of the
 PCIe link each add up to at most the whole. What is asked for beyond that is shared in proportion. No triple was ever

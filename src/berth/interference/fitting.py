@@ -54,7 +54,7 @@ SLOWEST = 0.05
 PRIOR = 0.9
 """An application counts as if it had been measured once more, at this speed."""
 WITHIN = 0.99
-"""Of the measured pairs, so many have no more than the whole card in effective use together."""
+"""The share of the measured pairs with no more than the whole card in effective use together."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -3,7 +3,7 @@
 A *class* is a row of use that some series has. The table is an open-addressed hash: a key stands for a set of classes,
 in ascending order, in two numbers; its row holds the speeds of the set's members, per mille. H rows, a power of two.
 
-Numba keeps what it has compiled by the file of the caller: who changes something here also touches those who call it,
+Numba keeps what it has compiled by the file of the caller: a change here must also touch the callers,
 `berth.policies.colocation.forecast_kernels` and `berth.learning.queue_kernels`, or empties their `__pycache__`.
 """
 
@@ -54,7 +54,7 @@ def free_row(high: int, low: int, keys: IntArray) -> int:
 
 @compiled
 def key_of(classes: IntArray, count: int) -> tuple[int, int]:
-    """The key of so many classes in ascending order; 0 stands for nobody."""
+    """The key of these classes in ascending order; 0 stands for an empty place."""
     high, low = 0, 0
     for at in range(count):
         if at < MOST // 2:

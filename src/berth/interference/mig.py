@@ -3,7 +3,7 @@
     time = 1 − c + c / x(slice)          speed = 1 / time
 
 `c` is the part of its time alone in which a tenant is held up by the card, taken to be its use of the cores; `x` is
-what a slice can do, fitted to MISO's measurements on an A100 (`mig_fitting`). Nobody slows anybody: a neighbour only
+what a slice can do, fitted to MISO's measurements on an A100 (`mig_fitting`). No job slows another: a neighbour only
 takes slices. Each tenant has at least the smallest slice that holds its memory; beyond that all have the largest
 size that all can have.
 """
@@ -33,7 +33,7 @@ FORMAT = "berth-mig"
 
 @dataclass(frozen=True, slots=True)
 class Mig:
-    """A card that is cut up anew whenever somebody comes or goes; called as `Speeds` are."""
+    """A card that is cut up anew whenever a job comes or goes; called as `Speeds` are."""
 
     work_milli: tuple[int, ...]
     """What each size of slice can do, per mille of the card."""
@@ -54,7 +54,7 @@ class Mig:
         return xp.where(present & fits[..., None], xp.minimum(speeds, link), 0).astype(xp.int32)
 
     def at_most(self, usage: Any, present: Any, capacity_mem_mib: Any) -> Any:
-        """Speeds that nobody exceeds who uses no less than this, nor whose neighbours do: for bounds, NumPy only.
+        """Speeds that no job exceeds if it and its neighbours use no less than this: for bounds, NumPy only.
 
         Each has the largest slice that its neighbours' least ones leave.
         """

@@ -1,4 +1,4 @@
-"""Speeds of pairs that were measured by name, for applications that nobody has a profile of.
+"""Speeds of pairs that were measured by name, for applications without a profile.
 
 Gavel (Narayanan et al., *Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads*, OSDI 2020)
 published steps per second of 26 training jobs, alone and in pairs, on a K80, a P100 and a V100. What ships is a

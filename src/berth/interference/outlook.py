@@ -23,7 +23,7 @@ class Tenant(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What happens on a GPU as long as nobody comes or goes."""
+    """What happens on a GPU as long as no job comes or goes."""
 
     speeds_milli: tuple[int, ...]
     """Of each tenant, per mille of its speed alone."""
@@ -49,7 +49,7 @@ class KnowsMemory(Protocol):
         rejected when it comes."""
 
     def used_mib(self, tenant: Tenant, gpu: GpuModel | None) -> int:
-        """The GPU memory that a tenant uses at this moment, MiB; 0 where nobody knows."""
+        """The GPU memory that a tenant uses at this moment, MiB; 0 if unknown."""
 
 
 @runtime_checkable
@@ -64,5 +64,5 @@ class KnowsProfiles(Protocol):
 
 
 def no_interference(tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
-    """Everybody advances as if alone."""
+    """Every job advances as if alone."""
     return Outlook((1000,) * len(tenants))

@@ -1,4 +1,4 @@
-"""Interference from profiles: where each tenant is in its application's series tells who slows whom, and when.
+"""Interference from profiles: where each tenant is in its application's series tells which slows which, and when.
 
 The simulator's face of the functions in `SPEEDS`. A tenant that has done d milliseconds of its work is in row
 d ÷ interval of its series; the answer holds until the first tenant enters its next row.
@@ -25,7 +25,7 @@ from berth.profiles import Series, profile_text, series, thesis_profiles
 __all__ = ["ProfiledInterference", "thesis_mig", "thesis_mps", "thesis_time_sliced"]
 
 NOTHING_KNOWN = GpuModel("")
-"""Stands for the model of a GPU of which nobody tells anything: profiles are not scaled, memory is not judged."""
+"""Stands for the model of a GPU of which nothing is known: profiles are not scaled, memory is not judged."""
 
 Rows = tuple[tuple[int, int, int, int], ...]
 

@@ -22,7 +22,7 @@ class Sharing:
         model: Interference,
         runs_on: Callable[[GpuSlot], tuple[Running, ...]] | None = None,
     ) -> None:
-        """`runs_on` tells who runs on a GPU in order of their start, by default the cluster's own values."""
+        """`runs_on` tells which jobs run on a GPU in order of their start, by default the cluster's own values."""
         self.cluster = cluster
         self.model = model
         self.runs_on = runs_on or cluster.jobs_on
@@ -31,7 +31,7 @@ class Sharing:
         self._outlooks: dict[GpuSlot, tuple[tuple[Running, ...], Outlook, int]] = {}
 
     def change(self, slots: Iterable[GpuSlot]) -> None:
-        """Somebody came to these GPUs or left them, or what was said of them does not hold any more."""
+        """Note that a job came to these GPUs or left them, or that what was said of them no longer holds."""
         self.changed.update(dict.fromkeys(slots))
 
     def is_current(self, slot: GpuSlot, serial: int) -> bool:
@@ -41,7 +41,7 @@ class Sharing:
     def look(
         self, now_ms: int, call_again: Callable[[int, GpuSlot], int]
     ) -> tuple[list[Running], list[Running]]:
-        """Ask about the GPUs that have changed, and note the new speeds: who runs on them, and who is out of memory.
+        """Ask about the GPUs that have changed, and note the new speeds: the jobs on them, and those out of memory.
 
         `call_again` takes the time at which an answer ends to hold, and gives the number of that call. Raises
         SimulationError for an answer that makes no sense.

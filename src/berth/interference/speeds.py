@@ -36,7 +36,7 @@ GPU, MEM, CORES, PCIE = range(4)
 class Speeds(Protocol):
     """Speeds per mille of each tenant's speed alone: a pure function of what all use at one moment.
 
-    1000 for who is alone, never above, and adding a tenant never raises anybody's; 0 for a row that is not present.
+    1000 for a tenant alone, never above, and adding a tenant never raises another's; 0 for a row that is not present.
     """
 
     def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
@@ -72,14 +72,14 @@ def effective_milli(speeds: object, usage: Any) -> Any:
 
 
 def unhindered(usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
-    """Everybody advances as if alone."""
+    """Every job advances as if alone."""
     return xp.where(present, xp.int32(1000), xp.int32(0))
 
 
 def what_is_left(wanted: Any, present: Any, *, xp: Any = np) -> Any:
     """Speeds where one resource alone slows: int32 (..., K), from what each tenant wants of it, per mille.
 
-    A resource that is asked for more than it has gives everybody the same part of what it asks for; whoever uses none
+    A resource asked for more than it has gives each tenant the same part of what it asks for; one that uses none
     of it is not slowed. More use by a neighbour never helps.
     """
     wanted = xp.where(present, wanted, 0)
@@ -94,7 +94,7 @@ def pcie_shared(usage: Any, present: Any, *, xp: Any = np) -> Any:
 
 
 def slowest(speeds: Any, present: Any, *, xp: Any = np) -> Any:
-    """The same speeds, at least 1 per mille for who is present: nobody stands still for good. 0 for the others."""
+    """The same speeds, at least 1 per mille for each tenant present: none stands still for good. 0 for the others."""
     return xp.where(present, xp.maximum(speeds, 1), 0).astype(xp.int32)
 
 

@@ -3,9 +3,9 @@
 That is what a GPU does with processes that do not share a context (no MPS): at any moment the kernels of one
 process run. Two things slow a tenant then:
 
-- **The card is full.** Its time, less what switching takes, is shared out evenly; who asks for less than its part
+- **The card is full.** Its time, less what switching takes, is shared out evenly; one that asks for less than its part
   keeps what it asks for (max–min fairness, as round robin gives it).
-- **The card is taken.** Who wants the GPU for a part of the time finds somebody else's kernel on it for a part of
+- **The card is taken.** A tenant that wants the GPU for a part of the time finds another's kernel on it for a part of
   *that*, and waits out its turn, even on a card that is not full.
 
 `SWITCH_MILLI` is calibrated, not measured: see docs/interference.md.
@@ -24,7 +24,7 @@ __all__ = ["SWITCH_MILLI", "WAIT_MILLI", "time_sliced"]
 SWITCH_MILLI = 560
 """What switching costs, per mille of the time during which a second process has kernels to run as well."""
 WAIT_MILLI = 250
-"""How much of somebody else's turn is waited for, on average, by a kernel that finds the card taken, per mille."""
+"""How much of another's turn is waited for, on average, by a kernel that finds the card taken, per mille."""
 
 
 def time_sliced(
@@ -35,7 +35,7 @@ def time_sliced(
     total = xp.sum(wanted, axis=-1, keepdims=True, dtype=xp.int32)
     overlap = total - xp.max(wanted, axis=-1, keepdims=True)  # of the others, when the busiest runs
     capacity = xp.int32(1_000_000) // (1000 + switch_milli * overlap // 1000)
-    level = xp.zeros_like(capacity)  # the largest even part that the card can give to all who want as much
+    level = xp.zeros_like(capacity)  # the largest even part that the card can give to all that want as much
     for bit in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
         higher = level + bit
         given = xp.sum(xp.minimum(wanted, higher), axis=-1, keepdims=True, dtype=xp.int32)

@@ -97,7 +97,7 @@ class LearnsWork(Protocol):
     """What else a knowledge has that learns run times from jobs that shared GPUs."""
 
     def worked(self, job: Job, work_ms: int, *, alone: bool) -> None:
-        """A job has ended that did so much work, as run time alone, at the speeds that it is believed to have had;
+        """A job has ended that did this much work, as run time alone, at the speeds that it is believed to have had;
         `alone` if no other job shared its GPUs."""
 
 
@@ -106,7 +106,7 @@ class LearnsMemory(Protocol):
     """What else a knowledge has that learns from what partitions and samplers measured of live jobs."""
 
     def measured(self, job: Job, peak_mib: int) -> None:
-        """A job has ended that held so much GPU memory at most, on each of its GPUs."""
+        """A job has ended that held at most this much GPU memory on each of its GPUs."""
 
     def recorded(self, profile: Profile) -> None:
         """An application's profile was recorded, or brought up to date."""

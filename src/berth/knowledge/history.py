@@ -31,7 +31,7 @@ MARGIN = 8
 """After it ran out of memory, an application is believed to need what it held and an eighth; twice as much more each
 further time."""
 COMPANY = {2: 2, 3: 1}
-"""After so many times, the most jobs on its GPU, itself included; fewer than that have no limit."""
+"""By times out of memory, the most jobs on its GPU, itself included; fewer times set no limit."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,9 +69,9 @@ class History:
             str, int
         ] = {}  # application -> what it needs at least, since it ran out of memory
         self._out_of_memory: dict[str, int] = {}
-        self._ran_ms: dict[str, int] = {}  # job -> it has run at least so long
+        self._ran_ms: dict[str, int] = {}  # job -> it has run at least this long
         self._user = User()
-        self._warned: set[str] = set()
+        self._warned: set[str] = set()  # applications, or jobs without one, of unknown run time
         for record in records:
             self._user.observe(record)
             if record.state is RecordState.COMPLETED and record.start_ms is not None:
@@ -95,10 +95,13 @@ class History:
         said = self._user.run_ms(job)
         if said is not None and (said.basis == "user" or ran_ms >= CAUTIOUS_MS):
             return said
-        self._warn(
-            f"nothing is known of how long '{job.application or job.id}' runs, and it has no time limit:"
-            f" taken to be {CAUTIOUS_MS // 3_600_000} h"
-        )
+        name = job.application or job.id
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning(
+                "the run time of '%s' is unknown, and it has no time limit: %d h are assumed",
+                *(name, CAUTIOUS_MS // 3_600_000),
+            )
         return Spread(CAUTIOUS_MS, ran_ms, CAUTIOUS_MS, "default")
 
     def profile(self, job: Job, gpu: GpuModel | None) -> Profile | None:
@@ -213,11 +216,6 @@ class History:
         kinds = _kinds(job.application, job.user, _request(job.gpus, job.share.milli))
         there = [seen for kind in kinds if (seen := where.get(kind)) is not None]
         return next((seen for seen in there if len(seen.values) >= ENOUGH), there[0] if there else None)
-
-    def _warn(self, words: str) -> None:
-        if words not in self._warned:
-            self._warned.add(words)
-            _log.warning("%s", words)
 
 
 class _Seen:

@@ -154,7 +154,7 @@ class Noisy:
 class NoisySpeeds:
     """A function of speeds with an error in how much each tenant is slowed, drawn from its row and its neighbours'.
 
-    Slowness is 1 / speed − 1; it is multiplied by the error, so that nobody alone is slowed and nobody is faster than
+    Slowness is 1 / speed − 1; it is multiplied by the error, so that no job alone is slowed and none is faster than
     alone. NumPy only: the learning environment, which compiles speeds, is trained on the truth.
     """
 

@@ -32,8 +32,8 @@ class User:
     def __init__(self) -> None:
         self.profiles: Mapping[str, Profile] = {}
         self.speeds: Speeds = unhindered
-        self._ran_ms: dict[str, int] = {}  # job -> it has run at least so long
-        self._held_mib: dict[str, int] = {}  # job -> it needs more than so much
+        self._ran_ms: dict[str, int] = {}  # job -> it has run at least this long
+        self._held_mib: dict[str, int] = {}  # job -> it needs more than this
         self._counted: dict[str, int] = {}  # jobs of which an attempt has ended
         self._requests: Counter[Job] = Counter()
         self._usual: tuple[Job, ...] | None = None

@@ -1,4 +1,4 @@
-"""A training under way as one file: whoever is killed goes on from it as if nothing had happened.
+"""A training under way as one file: a killed training goes on from it as if nothing had happened.
 
 A NumPy archive like a model's (`berth.network.model_file`): every array of the learner's state, and a header that
 says what the training is. It is written beside its place and moved there whole; it is never unpickled.

@@ -63,12 +63,12 @@ class State(eqx.Module):
     now_ms: Array  # int32 ()
     application: Array  # int32 (J,)
     work_ms: Array  # int32 (J,)
-    slot: Array  # int32 (M,): the jobs that are seen, NOBODY where there is none
+    slot: Array  # int32 (M,): the jobs that are seen, NOBODY for none
     line: Array  # int32 (J,): the jobs behind them, a ring
     head: Array  # int32 (): place of the first of the line
     behind: Array  # int32 (): how many are in the line
     waiting_ms: Array  # int32 (): work of all that wait
-    tenant: Array  # int32 (K,): who runs, in the order of their start, NOBODY behind the last
+    tenant: Array  # int32 (K,): the jobs that run, in the order of their start, NOBODY behind the last
     left_ms: Array  # int32 (K,): work that is left of them: whole milliseconds
     left_us: Array  # int32 (K,): and microseconds, 0…999
     start_ms: Array  # int32 (J,): of the last try, −1 before
@@ -79,7 +79,7 @@ class State(eqx.Module):
 class Observation(eqx.Module):
     """What an agent is shown; the images of Oh 2019, figure 7, as amounts rather than as fields of 0 and 1."""
 
-    cluster: Array  # int32 (H, 4): what those who run use, together
+    cluster: Array  # int32 (H, 4): what the running jobs use together
     jobs: Array  # int32 (M, H, 4): what each job that is seen would use
     backlog: Array  # int32 (2,): jobs behind them, and their work in steps
     mask: Array  # bool (C,): which actions are allowed
@@ -147,7 +147,7 @@ class Environment:
         return speeds
 
     def over(self, state: State) -> Array:
-        """Whether nobody waits or runs."""
+        """Whether no job waits or runs."""
         return jnp.all(state.end_ms >= 0)
 
     def step(self, state: State, action: Array) -> tuple[State, Array]:
@@ -155,7 +155,7 @@ class Environment:
         return self._stepped(state, action, self.mask(state))
 
     def step_masked(self, state: State, action: Array, mask: Array) -> tuple[State, Array]:
-        """The same for who knows the mask already."""
+        """The same for a caller that knows the mask already."""
         return self._stepped(state, action, mask)
 
     def _stepped(self, state: State, action: Array, mask: Array) -> tuple[State, Array]:
@@ -170,7 +170,7 @@ class Environment:
     # Starting
 
     def _started(self, state: State, member: Array) -> State:
-        """The members of a combination, bool (M,), take their places behind those who run; the line moves up."""
+        """The members of a combination, bool (M,), take their places behind those that run; the line moves up."""
         job = state.slot
         member = member & (job >= 0)
         count = jnp.sum(state.tenant >= 0, dtype=jnp.int32)
@@ -202,7 +202,7 @@ class Environment:
     # Holding
 
     def _held(self, state: State) -> tuple[State, Passed]:
-        """Somebody is out of memory now and leaves at once, or time goes on to what happens next."""
+        """A job is out of memory now and leaves at once, or time goes on to what happens next."""
         present = state.tenant >= 0
         application, row, change_ms, done_ms = self._positions(state)
         usage = jnp.where(present[:, None], self.usage[application, row], 0)  # (K, 4)
@@ -286,7 +286,7 @@ class Environment:
     # Seeing
 
     def cells(self, state: State) -> tuple[Array, Array]:
-        """What those who run and those who are seen need in each step of the horizon: (K, H, 4), (M, H, 4)."""
+        """What the jobs that run and those that are seen need in each step of the horizon: (K, H, 4), (M, H, 4)."""
         application, _, _, done_ms = self._positions(state)
         horizon, step_ms = self.task.horizon, self.task.step_ms
         left_ms = jnp.where(state.tenant >= 0, state.left_ms + (state.left_us > 0), 0)
@@ -307,7 +307,7 @@ class Environment:
     def mask(self, state: State) -> Array:
         """Which actions are allowed, bool (C,): where for each resource and each step the sum stays within capacity.
 
-        Oh 2019, section IV.2. Holding is allowed where somebody runs or nobody could start.
+        Oh 2019, section IV.2. Holding is allowed if a job runs or none could start.
         """
         return self.observe(state).mask
 
@@ -332,7 +332,7 @@ class Environment:
 
 
 def _duration_ms(left_ms: Array, left_us: Array, speed_milli: Array) -> Array:
-    """How long so much work takes at that speed, rounded up; LONGEST_MS at most. 32 bits are enough."""
+    """How long this work takes at that speed, rounded up; LONGEST_MS at most. 32 bits are enough."""
     speed = jnp.maximum(speed_milli, 1)
     whole = jnp.minimum(left_ms // speed, LONGEST_MS // 1000)
     part_us = (left_ms % speed) * 1000 + left_us
@@ -340,7 +340,7 @@ def _duration_ms(left_ms: Array, left_us: Array, speed_milli: Array) -> Array:
 
 
 def _closed_up(tenant: Array, left_ms: Array, left_us: Array) -> tuple[Array, Array, Array]:
-    """Those who are left move up, in their order."""
+    """Those that are left move up, in their order."""
     present = tenant >= 0
     place = jnp.cumsum(present, dtype=jnp.int32) - 1
     lands = present[None] & (

@@ -15,7 +15,7 @@ __all__ = ["tuned_habits"]
 def tuned_habits(
     model: Rollouts, sets: JobSets, count: int, tries: int, tuned_on: int, seed: int
 ) -> FloatArray:
-    """The two habits that everybody has (mean speeds; joint progress), and `count` others: (2 + count, 2, F).
+    """The two habits of every world (mean speeds; joint progress), and `count` others: (2 + count, 2, F).
 
     Each of these is changed at random, and the change kept where the least total time over all habits becomes less on
     `tuned_on` of the sets.

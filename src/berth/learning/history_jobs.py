@@ -14,13 +14,13 @@ __all__ = ["history_sets"]
 
 
 MEASURED_ON = 5
-"""The last one in so many jobs, by submission, is measured on and never trained on."""
+"""One job in this many, the last by submission, is measured on and never trained on."""
 
 
 def history_sets(
     task: Task, records: Iterable[Record], jobs: int, sets: tuple[int, int], seed: int
 ) -> tuple[JobSets, JobSets]:
-    """So many sets of jobs that followed each other in a history, to train on and to measure on, drawn by the seed.
+    """Sets of jobs that followed each other in a history, to train on and to measure on, drawn by the seed.
 
     The two have no job in common: those to measure on were submitted after the others. A job counts where its
     application has a profile, it used one GPU and it completed; its work is what the record says, else how long it

@@ -73,7 +73,7 @@ class Task:
         return make_catalogue(usages, [one.interval_ms for one in self.series], self.step_ms, demand)
 
     def sets(self, sets: Sequence[Sequence[Job]]) -> JobSets:
-        """Sets of equally many jobs as arrays; SettingError for a job that nobody knows or that cannot run here."""
+        """Sets of equally many jobs as arrays; SettingError for a job that is unknown or cannot run here."""
         index = {name: at for at, name in enumerate(self.applications)}
         for job in (job for jobs in sets for job in jobs):
             if job.application not in index:

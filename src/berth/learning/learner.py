@@ -32,7 +32,7 @@ class Learner(Protocol):
         """The state before the first iteration; the same for a seed."""
 
     def iterate(self, state: Any) -> tuple[Any, Figures]:
-        """One iteration: play, then learn from it. Compiled by whoever calls it."""
+        """One iteration: play, then learn from it. Compiled by the caller."""
 
     def network(self, state: Any) -> Any:
         """The network as it is now, a tree of arrays."""

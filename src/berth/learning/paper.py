@@ -5,7 +5,7 @@ discounted returns v, the network the predictions q, and the weights move by α�
 is prediction minus outcome, which makes actions that turn out better than predicted less likely; `mended` takes
 outcome minus prediction. Where the thesis is silent: the predictions are a second output of the network, drawn to v by
 least squares; actions are drawn from π rather than taken by the largest q, since a policy's gradient needs trajectories
-of that policy; Adam takes the steps. All trajectories are so many steps long: who is through begins again with the same
+of that policy; Adam takes the steps. All trajectories have L steps: one that is through begins again with the same
 set, and of what is not through at the end nothing is learned, so that every v is of a whole trajectory. Letters: E
 trajectories side by side, L steps, C actions, H steps of the horizon.
 """
@@ -38,7 +38,7 @@ class PaperSettings:
     """How `dqn` learns."""
 
     trajectories: int = 8
-    """N: so many about each set of jobs."""
+    """N: trajectories for each set of jobs."""
     sets: int = 4
     """Sets of jobs in an iteration."""
     length: int = 512
@@ -202,7 +202,7 @@ class Paper:
         reset = jax.vmap(jax.vmap(environment.reset, (0, None)), (None, 0))
         states = reset(JobSets(*map(jnp.asarray, sets)), jnp.arange(models))
         states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
-        # A policy that holds where it could start goes on for ever only if nobody runs, which the mask forbids.
+        # A policy that holds where it could start goes on for ever only if no job runs, which the mask forbids.
         done = jax.lax.while_loop(
             lambda now: ~jnp.all(jax.vmap(environment.over)(now)), jax.vmap(move), states
         )

@@ -61,7 +61,7 @@ class _Plan:
 
     began_ms: int
     steps: list[tuple[int, int, int]]
-    """After how long (ms), the combination that starts (0: somebody has ended), and how many run then."""
+    """After how long (ms), the combination that starts (0: a job has ended), and how many run then."""
     running: int
     waiting: int
     at: int = 0
@@ -123,7 +123,7 @@ class LearnedWithPlans(Learned):
         )
 
     def _next_step(self, scene: Scene) -> int | None:
-        """The combination that the plan starts now, 0 for nobody yet; None where there is no plan that still holds."""
+        """The combination that the plan starts now, 0 for none yet; None if there is no plan that still holds."""
         plan, forecasts = self._plan, scene.forecasts
         if plan is None:
             return None

@@ -21,7 +21,7 @@ from berth.network.scores import Network, scores
 __all__ = ["Player", "best_of_listed", "listed"]
 
 TOGETHER = 128
-"""So many moments go through the features at once."""
+"""Moments that go through the features at once."""
 
 
 class Player:

@@ -32,9 +32,9 @@ __all__ = [
 SEATS, SEEN = MOST, 5
 TRAITS = 8
 LEAD_MS = 5_000
-"""So long before somebody ends the next are asked whether they load meanwhile."""
+"""The time before a job's end at which the next are asked whether they load meanwhile."""
 FULL_LINE_MS = 600_000
-"""With so much work in the queue, or more, the first weights of a habit hold, with none the second."""
+"""With at least this much work in the queue the first weights of a habit hold, with none the second."""
 NEAR_MS = 60_000
 ASKED = 4096
 """Sets whose speeds are asked for at once, at most."""
@@ -73,7 +73,7 @@ class Room(NamedTuple):
 
 
 def room_for(jobs: int) -> Room:
-    """Room for queues of so many jobs."""
+    """Room for queues of `jobs` jobs."""
     seats, many, line = (
         np.zeros(2 * SEATS, np.int64),
         np.zeros((2 * SEATS, 3), np.int64),
@@ -85,7 +85,7 @@ def room_for(jobs: int) -> Room:
 
 @compiled
 def enter(sets: IntArray, counts: IntArray, values: IntArray, keys: IntArray, speeds: IntArray) -> int:
-    """Write speeds (n, S) of sets (n, S) of so many classes, in ascending order, into the table, those that it lacks.
+    """Write speeds (n, S) of sets (n, S) of classes, in ascending order, into the table, those that it lacks.
 
     How many these were.
     """
@@ -302,7 +302,7 @@ def _held(
 
 @compiled
 def _seated(tenants: IntArray, to: IntArray) -> int:
-    """Copy those who run, who come first; how many they are."""
+    """Copy the running jobs, which come first; returns their number."""
     count = 0
     for seat in range(SEATS):
         for column in range(3):
@@ -357,8 +357,8 @@ def worth_of(
 ) -> None:  # fmt: skip
     """Total time of each entry where `out` is NONE: the action first (NONE: what its habit takes), then the habit.
 
-    (E, 2, F), (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Every start, and every end before the last
-    start, is written to `trace` (E, T, 3) as time, combination (0: somebody has ended) and how many run then, as far as
+    (E, 2, F), (E, S, 3), (E, J, 2), (E,), (E,): of each queue its jobs. Every start, and every end before the last
+    start, is written to `trace` (E, T, 3) as time, combination (0: a job has ended) and how many run then, as far as
     there is room; `traced` (E,) is how many these are. Where a speed is unknown `out` stays NONE, `room.asked`
     has the keys of sets, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
     them by then: enter the speeds, and call again.
@@ -417,7 +417,7 @@ def next_choice(
 ) -> None:  # fmt: skip
     """Do each world's action (NONE: nothing), then go on to where two combinations or more are allowed, or to the end.
 
-    All in place, of E worlds; one whose head is at the queue's end and where nobody runs is over. Where a speed is
+    All in place, of E worlds; one whose head is at the queue's end and where no job runs is over. Where a speed is
     unknown a world goes no further, `unknown` (E,) says so, what is to be done is in `action`, and `room.asked` has the
     keys of sets: enter them, and call again. Starts and ends are noted as `worth_of` notes them.
     """

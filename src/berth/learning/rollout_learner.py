@@ -43,7 +43,7 @@ class RolloutSettings:
     sets: int = 20
     """Sets of jobs that are played in an iteration."""
     taught: int = 2
-    """In so many iterations of each domain the best is done; then what the network says."""
+    """Iterations of each domain in which the best is done; after them, what the network says."""
     stray: float = 0.12
     """How often anything else that is allowed is done."""
     ahead: int = 10
@@ -54,21 +54,21 @@ class RolloutSettings:
     """From this iteration on what a start is worth is found by following the network itself as well, whose continuation
     is better than any habit's once it has learned something."""
     followed: int = 4
-    """So many of what the network would do best, and two others, are followed then, and learned from alone."""
+    """Of what the network would do, this many of the best and two others are followed then, and learned from alone."""
     choices: int = 16
     """Combinations of a moment that are learned from: the best one and others."""
     habits: int = 2
-    """Habits that are looked for, besides the two that everybody has."""
+    """Habits that are looked for, besides the two of every world."""
     tries: int = 400
-    """So many changes of each are tried, on `tuned_on` sets."""
+    """Changes of each that are tried, on `tuned_on` sets."""
     tuned_on: int = 25
     passes: int = 4
     batch: int = 128
     learning_rate: float = 1.5e-3
     fading: int = 60
-    """The learning rate falls evenly to a twentieth over so many iterations."""
+    """Iterations over which the learning rate falls evenly to a twentieth."""
     unit_s: float = 10.0
-    """A second that is lost costs one over so many."""
+    """A lost second costs one divided by this."""
     softness_s: float = 4.0
     """The network is also to prefer what is nearly as good, about as much."""
     soft: float = 0.2

@@ -38,7 +38,7 @@ from berth.network.features import Scene
 __all__ = ["Rollouts", "Trace", "Worlds", "habit"]
 
 TICK_MS, STEP_MS = 15_000, 1_000
-"""How often, while all hold, and how often while somebody is about to end, something may be decided."""
+"""How often something may be decided while all hold, and while a job is about to end."""
 COARSE_MS = 5_000
 """The second for habits, which only say what a start is worth."""
 TABLE = 1 << 16
@@ -61,7 +61,7 @@ def habit(*weights: tuple[int, float]) -> FloatArray:
 class Worlds:
     """GPUs with a queue each, at moments at which something is to be decided."""
 
-    tenants: IntArray  # (W, S, 3): application, work left and all work in µs, those who run first
+    tenants: IntArray  # (W, S, 3): application, work left and all work in µs, running ones first
     queue: IntArray  # (W, J, 2): application and work in µs
     head: IntArray  # (W,): the first job in the queue that waits
     now_ms: IntArray  # (W,)
@@ -97,12 +97,14 @@ class Worlds:
 class Trace(NamedTuple):
     """What is done in E worlds, and when."""
 
-    steps: IntArray  # (E, T, 3): time in ms, the combination that starts (0: somebody has ended), how many run then
+    steps: (
+        IntArray  # (E, T, 3): time in ms, the combination that starts (0: a job has ended), how many run then
+    )
     many: IntArray  # (E,): how many steps there are
 
     @classmethod
     def of(cls, entries: int, steps: int) -> Trace:
-        """Room for so many steps of each."""
+        """Room for `steps` steps of each."""
         return cls(np.zeros((entries, steps, 3), np.int64), np.zeros(entries, np.int64))
 
 
@@ -312,7 +314,7 @@ class Rollouts:
     def _learn(self, asked: IntArray) -> None:
         """Ask the model for the speeds of the sets that it was not asked for before, and empty the list of them."""
         keys = asked[: asked[-1, 0]]
-        # Told apart by one number: whoever is taken for another one here is asked for again.
+        # Told apart by one number: one that is taken for another here is asked for again.
         keys = keys[np.unique(keys[:, 0] * 0x9E3779B1 + keys[:, 1], return_index=True)[1]]
         asked[-1, 0] = 0
         halves = [(keys[:, [half]] >> _SHIFTS) & ((1 << BITS) - 1) for half in (0, 1)]

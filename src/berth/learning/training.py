@@ -40,11 +40,11 @@ class TrainingSettings:
     measure_every: int = 20
     """Iterations between two measurements on other sets of jobs."""
     measure_every_s: float | None = None
-    """Measure also after every so many seconds of training, so that learners can be compared at equal times."""
+    """Also measure after each such number of seconds of training, so that learners can be compared at equal times."""
     keep_every: int = 10
     """Iterations between two checkpoints."""
     budget_s: float | None = None
-    """Stop after so long; what comes then depends on how fast the machine is."""
+    """Stop after this time; the result then depends on how fast the machine is."""
 
     def __post_init__(self) -> None:
         times_s = (self.budget_s, self.measure_every_s)

@@ -34,7 +34,7 @@ def within(scene: Scene, members: NDArray[np.bool_], limits: Limits = "card") ->
     """Where for each resource and each step the demands together stay within the card (Oh 2019, IV.2): (W, C).
 
     The scene is of W moments on cards of one size, in NumPy; `members` is (C, M). A combination of slots of which one
-    holds nobody is not within.
+    holds no job is not within.
     """
     mem_mib = int(np.max(scene.mem_mib)) or np.iinfo(np.int32).max
     capacity = np.array([WHOLE_MILLI, mem_mib, WHOLE_MILLI, WHOLE_MILLI])

@@ -12,12 +12,12 @@ from berth.errors import SettingError
 __all__ = ["MOST_SLOTS", "combinations"]
 
 MOST_SLOTS = 12
-"""So many waiting jobs at most: 4,095 combinations."""
+"""The most waiting jobs: 4,095 combinations."""
 
 
 @cache
 def combinations(slots: int) -> NDArray[np.bool_]:
-    """Who is in each action, (2^slots, slots): row 0 holds and starts nobody, row c the slots of the bits of c.
+    """Which slots are in each action, (2^slots, slots): row 0 holds and starts none, row c the slots of the bits of c.
 
     The virtual job slots of Oh 2019, section IV.2: for slots a, b, c they are a, b, ab, c, ac, bc, abc.
     """

@@ -31,7 +31,7 @@ COMBINATION_FEATURES = 2 * len(LOOKS) + 21
 JOBS = 30
 """Jobs that count as a full queue, to scale by."""
 MARGIN_MILLI = 850
-"""A tenant may be slower than predicted by so much when it is told how long its memory is in use."""
+"""How much slower than predicted a tenant may be when it is told how long its memory is in use."""
 SLOWEST_MILLI = 50
 LONG_MS = 2_000_000
 """Ends and changes are foreseen no further; 32 bits hold it in microseconds."""
@@ -41,7 +41,7 @@ class Scene(NamedTuple):
     """A GPU and the head of the queue at one moment, as a policy sees them; any leading axes.
 
     A job is five things: what it needs in each step of the horizon (`left_cells`), what it uses now, how much work
-    it does until that changes (NEVER_MS: it will not), and what work is left, as run time alone, 0 where nobody is.
+    it does until that changes (NEVER_MS: it will not), and what work is left, as run time alone, 0 for an empty place.
     """
 
     running: Any  # int32 (..., K, H, 4)
@@ -61,14 +61,14 @@ class Scene(NamedTuple):
 class Joint(NamedTuple):
     """How the tenants of each combination would advance together if it were started now.
 
-    P seats hold the tenants of a combination, those who run already first.
+    P seats hold the tenants of a combination, those that run already first.
     """
 
-    present: Any  # bool (..., C, T): who would run
-    old: Any  # bool (..., C, P): seats of those who run already
-    new: Any  # bool (..., C, P): seats of those who would start
+    present: Any  # bool (..., C, T): which would run
+    old: Any  # bool (..., C, P): seats of those that run already
+    new: Any  # bool (..., C, P): seats of those that would start
     left_ms: Any  # int32 (..., C, P)
-    speed_milli: Any  # int32 (..., C, G, P): at the steps `LOOKS`, 0 for who is over by then
+    speed_milli: Any  # int32 (..., C, G, P): at the steps `LOOKS`, 0 for those that are over by then
     together_milli: Any  # float32 (..., C): mean of the tenants' speeds summed, over their time together
     mem_mib: Any  # int32 (..., C): the most memory that they may use together, however late they are
 
@@ -83,7 +83,7 @@ class Features(NamedTuple):
 
 
 def most_tenants(scene: Scene, members: Any) -> int:
-    """The most who would run together in any of the combinations: seats that are enough for `joint`."""
+    """The most that would run together in any of the combinations: seats that are enough for `joint`."""
     return max(1, int(_present(scene, members, np).sum(axis=-1).max(initial=1)))
 
 
@@ -101,8 +101,8 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     present = _present(scene, members, xp)
     horizon, step_ms = cells.shape[-2], scene.step_ms
     mem_mib = xp.asarray(scene.mem_mib, dtype=xp.int32)
-    # Everything is seen from the seats: index (..., C, P) tells who sits there.
-    order = xp.cumsum(present, axis=-1) * present  # (..., C, T): 1 for the first who is present
+    # Everything is seen from the seats: index (..., C, P) tells which tenant sits there.
+    order = xp.cumsum(present, axis=-1) * present  # (..., C, T): 1 for the first that is present
     number = to_rank(xp.arange(1, seats + 1)[:, None], order.ndim + 1)
     sits = order[..., None, :] == number  # (..., C, P, T)
     index, taken = xp.argmax(sits, axis=-1), xp.any(sits, axis=-1)
@@ -183,12 +183,12 @@ def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
 
 
 def _of(values: Any, index: Any, xp: Any) -> Any:
-    """What is known of tenants, (..., T), for who sits in each seat: (..., C, P)."""
+    """What is known of tenants, (..., T), for the tenant in each seat: (..., C, P)."""
     return xp.take_along_axis(values[..., None, :], index, axis=-1)
 
 
 def _gone_first(taken: Any, speed_milli: Any, left_ms: Any, same_ms: Any, xp: Any) -> Any:
-    """Who is over before anybody's use changes, with a hundredth to spare: bool (..., C, P)."""
+    """Which are over before any use changes, with a hundredth to spare: bool (..., C, P)."""
     speed = xp.maximum(speed_milli, 1)
     left, same = xp.minimum(left_ms, LONG_MS), xp.minimum(same_ms, LONG_MS)
     lasts = xp.where(same_ms < left_ms, same * 1000 // speed, NEVER_MS)
@@ -197,7 +197,7 @@ def _gone_first(taken: Any, speed_milli: Any, left_ms: Any, same_ms: Any, xp: An
 
 
 def _present(scene: Scene, members: Any, xp: Any) -> Any:
-    """Who would run in each combination: those who run, and its members; bool (..., C, T)."""
+    """Which would run in each combination: those that run, and its members; bool (..., C, T)."""
     running = scene.running_left_ms > 0
     waiting = scene.waiting_left_ms > 0
     shape = (*running.shape[:-1], members.shape[-2])

@@ -8,5 +8,5 @@ __all__ = ["to_rank"]
 
 
 def to_rank(array: Any, rank: int) -> Any:
-    """The array of NumPy or JAX with so many axes in all, the new ones in front and of length 1."""
+    """The array of NumPy or JAX with `rank` axes in all, the new ones in front and of length 1."""
     return array.reshape((1,) * (rank - array.ndim) + array.shape)

@@ -1,4 +1,4 @@
-"""Who may join a named partition: whoever may write its counters.
+"""Who may join a named partition: every user that may write its counters.
 
 Without an owner and a group these are its maker, and the containers that it is mounted into, under whatever user
 they run: the counters' file is open to all, in a folder that no other user may enter.
@@ -36,7 +36,7 @@ class Access:
 
     @property
     def folder_mode(self) -> int:
-        """Whoever enters the folder may read the limits in it; the counters have their own mode."""
+        """A user that may enter the folder may read the limits in it; the counters have their own mode."""
         return 0o755 if self.open_to_named else 0o700
 
 
@@ -58,7 +58,7 @@ def access_of(owner: str | None, group: str | None) -> Access:
 
 
 def grant(folder: Path, uuid: str, access: Access) -> None:
-    """Open a new region, which is its maker's alone, to those who may join."""
+    """Open a new region, which is its maker's alone, to those that may join."""
     use = folder / f"{uuid}.use"
     try:
         if access.open_to_named:

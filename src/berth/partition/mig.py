@@ -128,7 +128,7 @@ def places_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
 
 
 def instances_on(gpu: Gpu, driver_folder: Path | None = None) -> list[Place]:
-    """The places that instances are in now, whoever made them."""
+    """The places that instances are in now, whatever made them."""
     nvml = open_nvml(driver_folder)
     device = _device(nvml, gpu.uuid)
     return [

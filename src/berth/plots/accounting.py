@@ -37,7 +37,7 @@ LARGEST_SHOWN = 12
 def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: str) -> go.Figure:
     """Lines (L, 6) over the six variables, coloured by how many nodes; drag along an axis to pick.
 
-    A variable that nobody measured has no axis; a line without a value lies below the axis's zero.
+    A variable that was not measured has no axis; a line without a value lies below the axis's zero.
     """
     shown = [at for at in range(len(VARIABLES)) if len(lines) and not np.isnan(lines[:, at]).all()]
     dimensions = []
@@ -361,5 +361,5 @@ def _day(number: int) -> str:
 
 
 def _short(name: str, most: int = 28) -> str:
-    """A text of somebody's, escaped, for Plotly reads markup; long ones are cut."""
+    """A foreign text, escaped, for Plotly reads markup; long ones are cut."""
     return escape(name if len(name) <= most else name[: most - 1] + "…")

@@ -100,5 +100,5 @@ def group_lines(
 
 
 def _short(name: str, most: int = 24) -> str:
-    """A text of somebody's, escaped, because Plotly reads markup; long ones are cut."""
+    """A foreign text, escaped, because Plotly reads markup; long ones are cut."""
     return escape(name if len(name) <= most else name[: most - 1] + "…")

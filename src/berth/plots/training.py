@@ -14,7 +14,7 @@ from berth.plots.style import INK, dress, policy_styles
 __all__ = ["TrainingPoint", "training_curve"]
 
 SMOOTH = 5
-"""Returns are shown as the mean of so many iterations; each is of few episodes."""
+"""Iterations over which returns are averaged; each is of few episodes."""
 
 
 class TrainingPoint(Protocol):
@@ -41,8 +41,8 @@ def training_curve(
 ) -> go.Figure:
     """A line a training: above the mean return of its episodes, below the total time that its network needs.
 
-    `begun` is what the networks needed before the first iteration, drawn at no decision; `others` is what somebody
-    needs who learns nothing, a level line each with its name on it.
+    `begun` is what the networks needed before the first iteration, drawn at no decision; `others` is what a
+    policy that learns nothing needs, a level line each with its name on it.
     """
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.12)
     for name, style in policy_styles(curves).items():

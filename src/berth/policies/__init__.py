@@ -306,7 +306,7 @@ def _made(thing: Any, setting: Setting, name: str, what: str, *forms: tuple[str,
 
 
 def _takes(thing: Any, parameters: tuple[str, ...]) -> bool:
-    """Whether a function can be called with so many arguments."""
+    """Whether a function can be called with these arguments."""
     try:
         inspect.signature(thing).bind(*parameters)
     except (TypeError, ValueError):

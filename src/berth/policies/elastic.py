@@ -86,7 +86,7 @@ class Elastic:
 
         All is tried out first, so that nothing is stopped for GPUs that it would not get: jobs that shrink, those that
         wait, then those that grow. One that finds no room for a size worth its restart stays as it is, and one whose
-        GPUs nobody takes does not shrink.
+        GPUs no other job takes does not shrink.
         """
         changing = [
             run for run in cluster.running.values() if self._is_worth(run, wanted.get(run.job.id), now_ms)
@@ -191,7 +191,7 @@ def _largest(job: Job, most: int, slots_for: Callable[[Job], tuple[GpuSlot, ...]
 def _needed(
     changing: list[Running], new: dict[str, Placement], shadow: Shadow
 ) -> list[tuple[Running, Placement]]:
-    """Without the runs that shrink for nobody: with all others in their places, they could stay in theirs."""
+    """Without the runs that shrink for no other: with all others in their places, they could stay in theirs."""
     kept: list[tuple[Running, Placement]] = []
     for run in changing:
         placement = new[run.job.id]

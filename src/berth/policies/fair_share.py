@@ -19,7 +19,7 @@ __all__ = ["FairShare"]
 
 _NOBODY = Account()
 _LASTING_MS = HALF_LIFE_MS / log(2)
-"""GPU time that is held for ever comes to so much of it for each GPU, decayed."""
+"""What GPU time that is held for ever comes to for each GPU, decayed."""
 
 
 class _Turn(NamedTuple):
@@ -38,7 +38,7 @@ class FairShare:
     the ACM 31(1), 1988, with the half-life of Slurm's multifactor priority. GPUs that run count until now, so that
     a user's turn passes on as soon as one of his jobs has run for a while.
 
-    Multiplied by what everybody's time has decayed by, T = 2^(now / half-life), the time used by one who holds h
+    Multiplied by what every user's time has decayed by, T = 2^(now / half-life), the time used by one who holds h
     GPUs is base + h·T·half-life / ln 2, where the base stays as it is until the user starts or ends something. Users
     who hold as many GPUs therefore keep their order, and a decision looks at the first of each such group alone.
     """
@@ -103,7 +103,7 @@ class FairShare:
         return job.user
 
     def _settle(self) -> None:
-        """Put the turns of all users of whom something has changed in their places."""
+        """Put the turns of all changed users in their places."""
         if not self._touched:
             return
         assert self._queue is not None

@@ -177,7 +177,7 @@ class Gavel(LeastAttainedService):
 
     The heterogeneity-aware least attained service of Narayanan, Santhanam, Kazhamiaka, Phanishayee and Zaharia,
     "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 4.1: an hour on a
-    card counts by the job's throughput there against its mean over all cards of the cluster, so that who got slow
+    card counts by the job's throughput there against its mean over all cards of the cluster, so that a user with slow
     cards comes first. Gavel solves a linear program for shares of time and rounds it; here jobs are started and
     evicted by level, one at a time. It goes well with `fastest-fit`. Without speeds by GPU model it is
     `least-attained-service`.

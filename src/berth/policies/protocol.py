@@ -36,7 +36,7 @@ class Searching(Protocol):
     """What else a policy has that gets better over generations: how far it is, and how it got there."""
 
     progress: Progress | None
-    """Hears of the generations done and to do in each search; None: nobody listens."""
+    """Hears of the generations done and to do in each search; None: there is no listener."""
     history: FloatArray  # (generations + 1, 2)
     """The best and the mean worth of the last search's solutions, from the first ones on."""
 
@@ -130,7 +130,7 @@ class Order(Protocol):
     """Decides which waiting job comes first.
 
     An order may also be a function of the queue alone; `make_policy` takes both. One that is given the cluster may
-    look at who runs (`cluster.running`) and who has used how much (`cluster.usage()`), and writes to neither.
+    look at the running jobs (`cluster.running`) and at past use (`cluster.usage()`), and writes to neither.
     """
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:

@@ -1,4 +1,4 @@
-"""Orders that are a key: what they sort by can be told to those who sort a part of the queue."""
+"""Orders that are a key: what they sort by can be told to code that sorts a part of the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applications drawn at random: what networks are trained on beside the thesis's, and what nobody has seen."""
+"""Applications drawn at random: what networks are trained on beside the thesis's, and what none has seen."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DUTY, MEMORY = "pod_gpu_duty_cycle_anon", "pod_gpu_memory_used_bytes_anon"
 STEP_S = 57
 """What lies between two samples."""
 BRIDGED = 3
-"""So many samples in a row may be missing and are taken as the one before them; a longer gap ends the series."""
+"""Samples in a row that may be missing and are taken as the one before them; a longer gap ends the series."""
 LEAST = 10
 """A pod with fewer samples in a row than that has no profile."""
 

@@ -43,7 +43,7 @@ class Card(Protocol):
 
     model: GpuModel
     cores_are: str
-    """`sm-activity`, or where nobody tells that `memory-activity`: the part of the time in which memory was busy."""
+    """`sm-activity`, or if that is unknown `memory-activity`: the part of the time in which memory was busy."""
 
     def sample(self) -> Sample:
         """What it does now."""

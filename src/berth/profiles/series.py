@@ -26,11 +26,11 @@ class Series:
 
     @cached_property
     def rows(self) -> tuple[tuple[int, int, int, int], ...]:
-        """The same as plain numbers, for who looks up one row at a time."""
+        """The same as plain numbers, for looking up one row at a time."""
         return tuple(map(tuple, self.usage.tolist()))
 
     def row_at(self, done_ms: int) -> int:
-        """The row of a job that has done so much of its work; the last row holds after the end."""
+        """The row of a job that has done this much of its work; the last row holds after the end."""
         return min(done_ms // self.interval_ms, len(self.usage) - 1)
 
     @property
@@ -48,7 +48,7 @@ class Series:
         return [int(peak) for peak in np.maximum.accumulate(self.usage[:, 1])]
 
     def peak_within(self, work_ms: int) -> int:
-        """The most memory, in MiB, that a job with so much work uses."""
+        """The most memory, in MiB, that a job with this much work uses."""
         return self._peaks_mib[self.row_at(max(0, work_ms - 1))]
 
 

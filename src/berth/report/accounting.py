@@ -35,7 +35,7 @@ USAGE_SHOWN = 20
 APPLICATIONS = 6
 """At most this many applications, those with most GPU-hours, have distributions."""
 WITH_LINES = 4
-"""And so many have lines: each takes three of the sixteen drawing contexts that a browser gives a page."""
+"""Of them, those that have lines: each takes three of the sixteen drawing contexts that a browser gives a page."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +65,7 @@ class Accounting:
     models: Sequence[Usage] = ()
     """By GPU model; where several are known they are shown."""
     idle_users: Sequence[Usage] = ()
-    """Those whose GPUs stood idle for most hours, as far as somebody measured."""
+    """Those whose GPUs stood idle for most hours, as far as was measured."""
     idle_jobs: Sequence[JobUse] = ()
     latest: Sequence[ListedJob] = ()
     """The attempts that ended last."""
@@ -77,7 +77,7 @@ class Accounting:
     """Which periods they are of."""
     filters: Filters | None = None
     predictions: Evaluation | None = None
-    """How well waits were predicted, where somebody had that judged."""
+    """How well waits were predicted, if that was judged."""
     more: Sequence[Section] = ()
     """What else the page tells of, before how jobs run."""
 

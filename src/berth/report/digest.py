@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 LISTED: Final = 10
-"""So many users, jobs and causes are named."""
+"""The most users, jobs and causes that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Digest:
     """What was found, in sentences: the first thing that is read."""
     figures: tuple[Figure, ...]
     idle_users: tuple[Usage, ...]
-    """Empty for one user's digest, and where nobody measured."""
+    """Empty for one user's digest, and if nothing was measured."""
     idle_jobs: tuple[JobUse, ...]
     failed_jobs: tuple[JobUse, ...]
     waits: tuple[tuple[str, float], ...]

@@ -22,7 +22,7 @@ __all__ = ["Filters", "filters_of"]
 MOST_BYTES: Final = 3_900_000
 """What the sums may take packed, a third less than in the page; if days take more, weeks are added up, then months."""
 SAMPLED: Final = 20_000
-"""Attempts of which waits are told: a median of so many is within 1 % of the rank."""
+"""Attempts of which waits are told: their median is within 1 % of the rank."""
 
 
 @dataclass(frozen=True, slots=True)

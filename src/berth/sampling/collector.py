@@ -30,13 +30,13 @@ LARGEST_BODY: Final = 8 << 20
 LARGEST_SEGMENT: Final = 2 * LARGEST_BYTES
 """No sampler writes a longer one."""
 TIMEOUT_S: Final = 30.0
-"""A node that sends nothing for so long is hung up on."""
+"""Time after which the connection of a silent node is closed."""
 _NAME: Final = re.compile(rf"/segments/([\w][\w.-]{{0,200}}{re.escape(SUFFIX)})", re.ASCII)
 _SHORTEST_TOKEN: Final = 16
 
 
 def read_token(path: Path) -> str:
-    """The token in a file; SamplingError where it is not there, too short or readable for everybody."""
+    """The token in a file; SamplingError if it is missing, too short or readable by all users."""
     try:
         if path.stat().st_mode & 0o007:
             raise SamplingError(f"the token in {path} can be read by everybody; `chmod o= {path}` mends that")

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 30.0
 REST_S: Final = 3600.0
-"""A segment to which nothing was added for so long is not written to any more."""
+"""A segment to which nothing was added for this time is no longer written to."""
 
 
 def push(spool: Path, node: str, url: str, token: str, *, now_s: float) -> int:
@@ -70,7 +70,7 @@ def _ask(
 
 
 class Pusher:
-    """Pushes a spool every so often in a thread of its own, and at the end; a context manager.
+    """Pushes a spool at intervals in a thread of its own, and at the end; a context manager.
 
     Where the collector is away it says so once, and the spool keeps what could not be sent.
     """

@@ -2,7 +2,7 @@
 
 A job alone on a GPU has what nvidia-smi shows of the card. Jobs that share one have each their own part: of its
 utilisation in proportion to what their processes took of its multiprocessors, of its memory what their processes
-hold. What nobody can tell is absent, never 0.
+hold. What is unknown is absent, never 0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JobUse:
 
     job_id: str
     gpus: int
-    """GPUs of this node that it is on; 0 where it is there and nobody knows of any."""
+    """GPUs of this node that it is on; 0 if it is there and none is known."""
     use: float | None
     mem: float | None
     sm: float | None
@@ -117,7 +117,7 @@ def _parts(gpu: GpuReading, job_of: Mapping[int, str], given: set[str]) -> dict[
         held = gpu.mem_used_bytes / gpu.mem_total_bytes
     if len(jobs) == 1 and "" not in owners:
         return {jobs[0]: _Part(used, held, 1.0)}
-    everybody = sorted({*jobs, *owners})  # with "" for processes of nobody's
+    everybody = sorted({*jobs, *owners})  # with "" for processes of no job
     share = _shares(gpu, owners, everybody)
     memory = dict.fromkeys(everybody, 0)
     told = all(process.mem_bytes is not None for process in gpu.processes)
@@ -141,7 +141,7 @@ def _shares(gpu: GpuReading, owners: Sequence[str], everybody: Sequence[str]) ->
     whole = sum(busy.values())
     if whole > 0:
         return {name: amount / whole for name, amount in busy.items()}
-    there = set(owners) or set(everybody)  # nobody tells: who has a process has an equal part
+    there = set(owners) or set(everybody)  # unknown: each with a process has an equal part
     return {name: 1 / len(there) if name in there else 0.0 for name in everybody}
 
 

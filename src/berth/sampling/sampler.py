@@ -28,13 +28,13 @@ class Settings:
 
     interval_ms: int = 1000
     flush_ms: int = 10_000
-    """What was seen is written after so long, so that a crash costs no more."""
+    """Time after which what was seen is written, so that a crash costs no more."""
     prolog: Path | None = Path("/run/berth/jobs")
     """Where a Prolog says which GPUs a job was given."""
     cgroups: Path = Path("/sys/fs/cgroup")
     proc: Path = Path("/proc")
     for_ms: int | None = None
-    """Stop after so long; None: never."""
+    """Stop after this time; None: never."""
 
 
 @dataclass(slots=True)

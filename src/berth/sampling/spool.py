@@ -38,7 +38,7 @@ _LONGEST_FIRST: Final = 1 << 16
 _SLICE: Final = re.compile(rb'\{"job_id":"[^"\\]*(?:\\.[^"\\]*)*","begin_ms":\d+,"end_ms":(\d{1,15}),')
 """How a line of a job's use begins."""
 LARGEST_BYTES: Final = 64 << 20
-"""Where a segment has grown to so much, another is begun."""
+"""Size at which another segment is begun."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What jobs used and how they waited: what is asked of a history, and what its answers are called.
 
-A try holds `gpus` GPUs, or its part of one where it shares it, from its start to its end. What nobody can tell is
+A try holds `gpus` GPUs, or its part of one where it shares it, from its start to its end. What is unknown is
 absent, never 0. `berth.statistics.tables` gives the answers by SQL; tests hold them against the same worked out
 record by record.
 """
@@ -65,7 +65,7 @@ class Usage:
     wasted_gpu_hours: float
     """Held by tries that failed, ran out of time or memory, or lost their node."""
     measured_gpu_hours: float
-    """Held by tries whose use of the GPU somebody measured."""
+    """Held by tries whose use of the GPU was measured."""
     idle_gpu_hours: float
     """Of those, not used."""
     cpu_hours: float = 0.0
@@ -76,7 +76,7 @@ class Usage:
     mem_held_gib_hours: float = 0.0
 
     def measure(self, name: str) -> float:
-        """One of MEASURES; NaN for a use that nobody measured."""
+        """One of MEASURES; NaN for a use that was not measured."""
         return {
             "gpu-hours": self.gpu_hours,
             "run-hours": self.run_hours,
@@ -89,7 +89,7 @@ class Usage:
         }[name]
 
     def known(self, name: str) -> float | None:
-        """One of MEASURES; None for what nobody measured."""
+        """One of MEASURES; None for what was not measured."""
         if name == "idle-gpu-hours" and not self.measured_gpu_hours:
             return None
         value = self.measure(name)
@@ -105,7 +105,7 @@ def _part(part: float, whole: float) -> float:
 
 
 def largest_first(rows: Iterable[Usage], measure: str) -> list[Usage]:
-    """Rows in order: the largest first; of a use the least first, and what nobody measured last."""
+    """Rows in order: the largest first; of a use the least first, and what was not measured last."""
     sign = 1 if measure in USES else -1
 
     def place(row: Usage) -> tuple[float, float, tuple[str, ...]]:

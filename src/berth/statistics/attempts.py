@@ -60,7 +60,7 @@ ORDERS: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt in a list of many; what its reader may not see, or nobody knows, is None or empty."""
+    """One attempt in a list of many; what its reader may not see, or is unknown, is None or empty."""
 
     job: str
     """The job's name for people, such as 12_3."""

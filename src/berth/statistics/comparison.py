@@ -36,7 +36,7 @@ class Standing:
 def standings(runs: Sequence[Run], metric: Metric) -> tuple[Standing, ...]:
     """The policies in one metric, in the order in which the runs first name them.
 
-    Nobody is marked where all policies are equal or the metric has no better direction.
+    No policy is marked if all are equal or the metric has no better direction.
     """
     values: dict[str, dict[int, float]] = {}
     for run in runs:

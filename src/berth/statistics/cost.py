@@ -68,7 +68,7 @@ class Held:
     gpu_hours: float
     cpu_hours: float
     energy_kwh: float | None
-    """As far as it was measured; None where nobody did."""
+    """As far as it was measured; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)

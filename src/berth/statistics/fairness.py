@@ -49,7 +49,7 @@ def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArra
 def service(columns: EventColumns, owners: Sequence[str]) -> NDArray[np.float64]:
     """How fast each owner was served: the work of his finished jobs over the time that they took, 1 at best.
 
-    `owners` has one name a job; who has none is left out, as are those of whom no job with work finished. In the
+    `owners` has one name a job; jobs without one are left out, as are owners of whom no job with work finished. In the
     order of their first job.
     """
     numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
@@ -66,7 +66,7 @@ def service(columns: EventColumns, owners: Sequence[str]) -> NDArray[np.float64]
 
 
 def jain_index(values: NDArray[np.float64]) -> float:
-    """(Σx)² / (n·Σx²): 1 where all have the same, 1/n where one has everything; NaN for nobody.
+    """(Σx)² / (n·Σx²): 1 where all have the same, 1/n if one has everything; NaN for none.
 
     Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
     Computer Systems", DEC-TR-301, 1984.

@@ -178,7 +178,7 @@ METRICS = (
         "How alike virtual clusters were served, by the speed of their jobs, waiting included",
     ),
 )
-"""What a table compares, in its order, where nobody knows what jobs really use."""
+"""What a table compares, in its order, if what jobs really use is unknown."""
 
 REAL_USE = (
     Metric(

@@ -26,7 +26,7 @@ __all__ = ["Attempt", "RealUse", "attempts_of", "real_use"]
 
 _AS_THE_JOB_SAYS = Recovery()
 _UNKNOWN = GpuModel("")
-"""Stands for a GPU of which nobody tells the model: profiles are as they were measured."""
+"""Stands for a GPU of an unknown model: profiles are as they were measured."""
 
 
 class Attempt(NamedTuple):
@@ -50,7 +50,7 @@ class RealUse:
     peak_mem_mib: int
     """The most memory in use on any GPU at a time."""
     peak_use_pct: float = 0.0
-    """The most that tenants used together of any GPU at a time: above 100 only where nobody slows anybody."""
+    """The most that tenants used together of any GPU at a time: above 100 only if no tenant slows another."""
 
     def gpu_pct(self, nodes: Sequence[Node], lasted_ms: int) -> float | None:
         """Of all GPUs over that time; None where there are none or no time passed."""
@@ -130,7 +130,7 @@ class _Gpu:
 
 
 class _Walk:
-    """One pass through a run. The rules of who advances how fast are those of `berth.interference.sharing`."""
+    """One pass through a run. The rules of how fast each job advances are those of `berth.interference.sharing`."""
 
     def __init__(
         self,

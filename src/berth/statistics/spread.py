@@ -140,7 +140,7 @@ def paired_difference_95(
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:
-    """The value that Student's t with so many degrees of freedom stays below with this probability.
+    """The value that Student's t with these degrees of freedom stays below with this probability.
 
     The distribution function of whole degrees is a finite sum (Abramowitz and Stegun, Handbook of
     Mathematical Functions, 1964, equations 26.7.3 and 26.7.4), which is inverted by bisection.

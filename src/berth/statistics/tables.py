@@ -239,7 +239,7 @@ class Tables:
         ]
 
     def jobs(self, measure: str, most: int) -> list[JobUse]:
-        """The jobs that are first by a measure: the largest, of a use the least; what nobody measured is left out."""
+        """The jobs that are first by a measure: the largest, of a use the least; what was not measured is left out."""
         order = _BY_JOB[measure]
         rows = self._all(
             'SELECT cluster, job_id, arg_max(label, attempt), arg_max("user", attempt), '
@@ -410,9 +410,9 @@ class Tables:
         return np.array([d for d, _ in rows], np.int64), np.array([h or 0 for _, h in rows], np.float64)
 
     def lines(self, application: str, most: int = 1500) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """At most about so many tries (L, 6) of an application, by their six variables, and for how many each stands.
+        """At most about `most` tries (L, 6) of an application, by their six variables, and for how many each stands.
 
-        NaN where nobody measured. Up to so many, each stands for itself. Where there are more, the space of the
+        NaN if not measured. Up to that number, each stands for itself. Where there are more, the space of the
         variables is cut into cells and one try stands for all of its cell: what is rare lies in a cell of its own
         and is never lost.
         """

@@ -105,7 +105,7 @@ def occupancy_at(columns: EventColumns, nodes: Sequence[Node], time_ms: int) -> 
     slot = (tries.slot_node * shape[1] + tries.slot_index)[here]
     cells = shape[0] * shape[1]
     held = np.bincount(slot, tries.milli[owner[here]], minlength=cells).reshape(shape)
-    used = np.minimum(held, WHOLE_MILLI)  # tenants who share it may each hold all of it
+    used = np.minimum(held, WHOLE_MILLI)  # tenants that share it may each hold all of it
     jobs = np.bincount(slot, minlength=cells).reshape(shape)
     gpus = np.array([node.gpus for node in nodes], np.int64).reshape(-1, 1)
     missing = np.arange(shape[1]) >= gpus

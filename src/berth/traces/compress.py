@@ -15,7 +15,7 @@ __all__ = ["compressed"]
 def compressed(fresh: Iterator[Job], factor: float) -> Iterator[Job]:
     """Divide the time of submission of each job by `factor`, rounded down to a millisecond.
 
-    The jobs come straight from a reader and are finished here: nobody else may have seen them. Raises
+    The jobs come straight from a reader and are finished here: no other code may have seen them. Raises
     SettingError for a factor that is not a positive number.
     """
     if not (math.isfinite(factor) and factor > 0):

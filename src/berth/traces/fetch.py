@@ -1,7 +1,7 @@
 """Downloads a public trace from its publisher, goes on where it was cut off, and checks what came.
 
 A file arrives under its name with `.part` after it and is renamed when it is whole and its checksum is right.
-A checksum that nobody publishes is noted in `berth-traces.lock` (JSON, from address to SHA-256) beside the
+A checksum that is not published is noted in `berth-traces.lock` (JSON, from address to SHA-256) beside the
 files on the first download; a later one must give the same.
 """
 

@@ -35,6 +35,6 @@ def finished(unfinished: Any) -> Job:
 
 
 def setter(name: str) -> Callable[[Job, Any], None]:
-    """What sets this field of a job that nobody else has seen yet."""
+    """What sets this field of a job that no other code has seen yet."""
     put: Callable[[Job, Any], None] = getattr(Job, name).__set__
     return put

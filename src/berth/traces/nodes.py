@@ -2,7 +2,7 @@
 
 Two CSV headers are known: openb's `sn,cpu_milli,memory_mib,gpu,model` and berth's own
 `name,gpus,model,gpu_mem_mib,cpu_milli,mem_mib,labels`, which `write_nodes` writes. In berth's own,
-`cpu_milli` and `mem_mib` may be empty (nobody tells), `gpu_mem_mib` may be empty or absent (as the model has
+`cpu_milli` and `mem_mib` may be empty (unknown), `gpu_mem_mib` may be empty or absent (as the model has
 it) and labels are split by `|`; everything after `model` may be left out.
 
 A spec is one or more groups joined by commas, each `NODESxGPUS[:MODEL][:CORESc][:MEMORYg]`: `10x8:V100` is

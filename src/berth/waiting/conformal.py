@@ -23,7 +23,7 @@ DAY_S: Final = 86_400
 WINDOW_S: Final = 7 * DAY_S
 """What lies further back does not count."""
 FEWEST: Final = 1000
-"""Where the window has fewer, what training measured makes them up to so many."""
+"""If the window has fewer, what training measured makes them up to this number."""
 GAIN: Final = 0.3
 """By how much the level moves for a day's worth of questions that the intervals have missed or held too many of."""
 LEVELS: Final = (0.5, 0.99)
@@ -32,7 +32,7 @@ LEVELS: Final = (0.5, 0.99)
 def censored_quantile(values: Floats, seen: Flags, share: float) -> float:
     """The value that a share of the true values (N,) is at most, where those not `seen` are only known to be larger.
 
-    The largest value where so many are not seen that none tells.
+    The largest value if too few are seen to tell.
     """
     order = np.lexsort((~seen, values))
     ordered, events = values[order], seen[order]

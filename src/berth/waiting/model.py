@@ -41,7 +41,7 @@ _NORMAL: Final = NormalDist()
 _TENTH: Final = -_NORMAL.inv_cdf(0.1)
 """How many standard deviations the outer tenth begins from the middle."""
 FEWEST: Final = 200
-"""So many waits that have ended are the least to learn from."""
+"""The least number of ended waits to learn from."""
 FEW_ROWS: Final = 20_000
 """A second thread costs more than it gives where there are fewer."""
 _SETTINGS: Final = {
@@ -236,7 +236,7 @@ class WaitModel:
         return Answer(seconds[0], seconds[1], seconds[2], drivers)
 
     def answer_waiting(self, values: Floats, waited_s: float, offset: float | None = None) -> Answer:
-        """How much longer a job will wait that has waited for so long, from its question at submission (F,).
+        """How much longer a job will wait that has waited for this time, from its question at submission (F,).
 
         The answer for its whole wait is taken for two halves of normal distributions of log10(1 + s) that meet at the
         median; of these only what is longer than the time that has passed is left.

@@ -22,7 +22,7 @@ def check_job_owners(viewer: Viewer, jobs: Iterable[tuple[str, str]]) -> None:
 
 
 def check_operator(viewer: Viewer, action: str) -> None:
-    """Refuse an operator's action to everybody else."""
+    """Refuse an operator's action to all other roles."""
     if viewer.role is not Role.OPERATOR:
         raise AccessError(
             f"'{action}' needs the role operator; {viewer.user} has the role {viewer.role.value}"

@@ -71,7 +71,7 @@ class OwnWaits:
 
 
 def whose(who: Viewer, user: str) -> str:
-    """Whose page is meant, or 403: an operator may look at anybody's."""
+    """Whose page is meant, or 403: an operator may look at any user's."""
     if user and user != who.user and who.role is not Role.OPERATOR:
         raise HTTPException(
             403,

@@ -67,7 +67,7 @@ def asked(
     user_gpus: int | None,
     user_running: int | None,
 ) -> Question:
-    """What somebody asks for, checked; SettingError says what is wrong."""
+    """A question, checked; SettingError says what is wrong."""
     chosen = tuple(dict.fromkeys(policies))
     if not 1 <= len(chosen) <= MOST_POLICIES:
         raise SettingError(f"choose 1 to {MOST_POLICIES} policies, not {len(chosen)}")

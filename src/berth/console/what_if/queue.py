@@ -88,7 +88,7 @@ class Queue:
         return self._store.place_of(question_id)
 
     def turns(self) -> dict[str, int]:
-        """Each waiting question, and how many are answered before it if nobody asks another."""
+        """Each waiting question, and how many are answered before it if no other is asked."""
         with self._lock:
             return {entry.id: at for at, entry in enumerate(self._turns())}
 
@@ -244,7 +244,7 @@ class Queue:
 
 
 def _own(folder: Path) -> int | None:
-    """The lock of a folder, or None where another console holds it or nobody may write there."""
+    """The lock of a folder, or None if another console holds it or the folder is not writable."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -118,7 +118,7 @@ class Store:
         self.write_again()
 
     def advanced(self, question_id: str, done: float) -> None:
-        """Note how far a replay is; a console that begins anew begins it anew, so nobody writes it."""
+        """Note how far a replay is; a console that restarts begins it anew, so it is not written."""
         entry = self._entries[question_id]
         self._entries[question_id] = replace(entry, done=max(entry.done, min(1.0, done)))
 

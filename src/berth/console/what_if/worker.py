@@ -1,7 +1,7 @@
 """The process that answers one question: `python -m berth.console.what_if.worker FOLDER HISTORY MIB`.
 
 It says on standard output, a line of JSON each, how far it is (`{"done": 0.4}`) and what went wrong (`{"failed":
-"…"}`). Its standard input is a pipe that nobody writes to: when that is closed the console has gone, and so does it.
+"…"}`). Its standard input is a pipe that is never written to: it closes when the console has gone, and the worker ends.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 RIVALS = (SJF, "tetris-sharing", "greedy")
-"""Whom `learned` is held against in pairs."""
+"""The policies that `learned` is compared with in pairs."""
 LEAST_SETS = 3
 """Of fewer sets there is no interval: two leave one degree of freedom, and an interval six times as wide as of three
 equally scattered ones tells nothing."""
@@ -199,9 +199,7 @@ def claims(result: Colocation) -> dict[str, object]:
             float(np.mean([value or 0.0 for value in above.values()])) <= 5
         )
     if UNTRAINED in result.policies:
-        found[
-            "untrained_loses"
-        ] = {  # its mean is above learned's; not that it loses to everybody: see `untrained`
+        found["untrained_loses"] = {  # its mean is above learned's; not that it loses to all: see `untrained`
             workload: means[workload, UNTRAINED] > means[workload, "learned"] for workload in result.workloads
         }
     if result.frontier and SJF in result.policies:

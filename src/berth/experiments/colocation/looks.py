@@ -15,7 +15,7 @@ from berth.interference import Interference
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import make_knowledge
 from berth.model import GpuModel, Node
-from berth.policies.colocation.colocating import Chooser, Colocating, Scene
+from berth.policies.colocation.colocating import Chooser, Scene
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress
 from berth.policies.colocation.learned import Learned
@@ -51,13 +51,13 @@ class Disagreement:
     workload: str
     seeds: int
     decisions: int
-    """Moments at which somebody could have been started."""
+    """Moments at which a job could have been started."""
     other_combination: int
-    """Both start somebody, but not the same."""
+    """Both start a job, but not the same."""
     holds: int
-    """The network holds where `greedy` starts somebody."""
+    """The network holds where `greedy` starts a job."""
     starts: int
-    """The network starts somebody where `greedy` holds."""
+    """The network starts a job where `greedy` holds."""
 
     @property
     def different_pct(self) -> float:
@@ -103,8 +103,8 @@ def disagreement(
         jobs = workload_jobs(workload, 30, seed)
         known = make_knowledge(knowledge, jobs, interference, seed)
         network = Learned(Setting(seed, knowledge=known))
-        policy = Colocating(beside.counted(network.choose), known, window=network.window)
-        for _ in simulate(jobs, cluster, policy, knowledge=known, interference=interference):
+        network.choose = beside.counted(network.choose)
+        for _ in simulate(jobs, cluster, network, knowledge=known, interference=interference):
             pass
     return Disagreement(
         workload, len(seeds), beside.decisions, beside.other_combination, beside.holds, beside.starts

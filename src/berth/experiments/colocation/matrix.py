@@ -30,7 +30,7 @@ __all__ = ["CLUSTERS", "OPPONENTS", "Cell", "Matrix", "World", "measure_matrix",
 
 CARDS = ("TITAN-XP", "T4", "V100", "RTX-3090", "A100-40")
 CLUSTERS = ("1x1", "20", "100")
-"""One GPU of the thesis, or so many of five models, four a node."""
+"""One GPU of the thesis, or 20 or 100 GPUs of five models, four per node."""
 PER_NODE = 4
 JOBS, JOBS_PER_GPU = 30, 8
 OPPONENTS = (

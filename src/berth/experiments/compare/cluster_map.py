@@ -23,13 +23,13 @@ __all__ = ["cluster_map"]
 WIDTH_PX = 1060
 """What a map is laid out for; it is drawn as wide as its page lets it be."""
 LEGEND = 4
-"""So many traces before the maps stand for the entries of the legend."""
+"""Traces before the maps, which stand for the entries of the legend."""
 HIGHEST_PX = 240
 CELL_PX = 22
 LEAST_CELLS = 16
 """A map of fewer cells does not fill its width."""
 LABELLED_NODES = 40
-"""Up to so many nodes in one column have their names beside them."""
+"""At most this many nodes in one column have their names beside them."""
 
 TITLE = "GPUs in use"
 IDLE, PART_LOW, PART_HIGH, FULL = "rgba(128, 128, 128, 0.28)", "#F6D7A7", "#C4560C", "#0072B2"

@@ -23,7 +23,7 @@ def held_collector() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if not gc.get_freeze_count():  # else somebody has frozen what he wants to stay so
+            if not gc.get_freeze_count():  # else a caller has frozen what is to stay so
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

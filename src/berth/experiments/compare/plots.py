@@ -54,12 +54,12 @@ def queue_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figu
 
 
 def waiting_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
-    """What share of the jobs that started waited at most so long, for each policy."""
+    """For each policy, the share of the started jobs that waited at most a given time."""
     return _cdfs(runs, styles, lambda run: run.waiting, "Jobs that waited at most so long, %", "Waiting time")
 
 
 def completion_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
-    """What share of the jobs that finished had done so at most so long after submission."""
+    """The share of the finished jobs that ended within a given time after submission."""
     return _cdfs(
         runs, styles, lambda run: run.completion, "Jobs that finished within so long, %", "Completion time"
     )

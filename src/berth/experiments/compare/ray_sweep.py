@@ -128,7 +128,7 @@ def _drive(pipe: connection.Connection, address: str, log: str) -> None:
 
 
 def _on_ray(tasks: Mapping[int, Task], address: str) -> Iterator[_Answer]:
-    # So many tries, a second each, for what speaks Ray's protocol and is no head of a cluster; read on import.
+    # Attempts, a second each, for what speaks Ray's protocol and is no head of a cluster; read on import.
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", str(ANSWERS_WITHIN_S))
     import ray
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from berth.cluster import Cluster
@@ -12,6 +13,7 @@ from berth.engine import simulate
 from berth.errors import TraceError
 from berth.experiments.compare.collector import held_collector
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
+from berth.experiments.compare.warned import Warned, Warnings, gathered
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
@@ -55,6 +57,8 @@ class Result:
     """Bad rows that were left out."""
     measured: object = None
     """What the task's `measure` has made of the run."""
+    warned: Warnings = field(default_factory=dict)
+    """What was logged as a warning."""
 
 
 @held_collector()
@@ -65,6 +69,17 @@ def run_task(
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
+    with gathered() as messages:
+        result = _run(task, jobs, skipped, progress)
+    return replace(result, warned={text: tuple(found) for text, found in messages.items()})
+
+
+def _run(
+    task: Task,
+    jobs: Sequence[Job],
+    skipped: tuple[TraceError, ...],
+    progress: Callable[[int], None] | None,
+) -> Result:
     under = task.conditions
     quotas = None if under.quotas is None else dict(under.quotas)
     knowledge = make_knowledge(under.knowledge, jobs, under.interference, task.seed)
@@ -116,7 +131,23 @@ def run_task(
 def run_all(
     tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
 ) -> Iterator[Result]:
-    """Every task's result, as they are done. Whoever stops asking stops what still runs."""
+    """Every task's result, as they are done. Closing the iterator cancels the rest.
+
+    What the runs warn of is logged once, at the end.
+    """
+    warned = Warned(len(tasks))
+    try:
+        with closing(_results(tasks, processes, progress, ray_address)) as results:
+            for result in results:
+                warned.add(result.warned)
+                yield result
+    finally:
+        warned.log()
+
+
+def _results(
+    tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None
+) -> Generator[Result, None, None]:
     if ray_address is not None:
         from berth.experiments.compare.ray_sweep import run_on_ray
 
@@ -142,7 +173,7 @@ def run_all(
 
 
 def same_jobs(one: Task, other: Task) -> bool:
-    """Whether two tasks replay the same jobs, so that who has read those of one need not read the other's."""
+    """Whether two tasks replay the same jobs, so that those read for one serve the other."""
     files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
     here, there = one.conditions, other.conditions
     return (

@@ -1,7 +1,7 @@
 """The runs of a sweep in processes of this machine.
 
 Each worker has a pipe of its own and does one task at a time; no thread, lock or queue is shared with the others. So
-a worker may be ended at any moment, in the midst of sending a result as well, and nobody waits for the rest of it.
+a worker may be ended at any moment, even while it sends a result, and the rest of it is not waited for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIED = (
 
 
 def run_in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    """Every task's result, as they are done; whoever stops asking ends the processes.
+    """Every task's result, as they are done; closing the iterator ends the processes.
 
     Raises what a task raises, and SimulationError where a process dies.
     """
@@ -54,7 +54,7 @@ def run_in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
 
 
 class Turns:
-    """Who does which task next: one on the trace that he has read last, so that each is read as seldom as can be."""
+    """Which worker does which task next: one on the trace that it read last, so that traces are seldom read."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._untouched: deque[deque[Task]] = deque()
@@ -68,9 +68,9 @@ class Turns:
                 self._untouched.append(deque([task]))
 
     def next(self, last: Task | None) -> Task | None:
-        """The next task for who has done `last`; None where none is left.
+        """The next task for the worker that has done `last`; None if none is left.
 
-        A trace that nobody has begun comes before one that somebody else is at, and of those the one with the
+        A trace that no worker has begun comes before one that another is at, and of those the one with the
         most left.
         """
         self._begun = [tasks for tasks in self._begun if tasks]
@@ -120,7 +120,7 @@ class _Worker:
 
 
 def _work(pipe: connection.Connection) -> None:
-    """What a process does, until nobody holds the other end of its pipe."""
+    """What a process does until the other end of its pipe is closed."""
     loader = Loader()
     source, nodes = (), ()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

@@ -32,7 +32,7 @@ class Told(Protocol):
     """What hears how far the experiment is."""
 
     def __call__(self, done: float, total: float, said: str = "", /) -> None:
-        """So many batches of so many are done, parts of one included; `said` is what goes on now."""
+        """Batches done and to do, parts of one included; `said` is what goes on now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress
     """What a policy places of a batch, and how long it thinks."""
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
-        queue.add(replace(job, patience_ms=0))  # one that does not fit holds up nobody
+        queue.add(replace(job, patience_ms=0))  # one that does not fit holds up no other
     policy = make_policy(name, Setting(seed, knowledge=make_knowledge(knowledge, task.jobs, seed=seed)))
     searching = policy if isinstance(policy, Searching) else None
     if searching is not None:

@@ -25,7 +25,7 @@ ALIKE = 1e-9
 def utilisation_by_jobs(
     curves: Mapping[str, Sequence[tuple[NDArray[np.int64], Floats]]], styles: Mapping[str, Style], over: str
 ) -> go.Figure:
-    """GPU utilisation after so many jobs were scheduled (Kwon and Bahn 2024, figure 3); `over` says of which seeds."""
+    """GPU utilisation by the number of scheduled jobs (Kwon and Bahn 2024, figure 3); `over` says of which seeds."""
     figure = go.Figure()
     most = min((int(x[-1]) for seeds in curves.values() for x, _ in seeds if len(x)), default=1)
     grid = np.linspace(1, most, POINTS)
@@ -86,7 +86,7 @@ def completion_times(
 def margins_over(
     rows: Sequence[tuple[str, Interval, float | None, float]], title: str, colour: str
 ) -> go.Figure:
-    """By how much a policy is above others, the paper's margin beside it, and how much further anybody could be.
+    """By how much a policy is above others, the paper's margin beside it, and how much further any policy could be.
 
     A row is the other policy, the difference in points with its interval, the paper's margin and the most.
     """

@@ -71,11 +71,11 @@ class Outcome:
     scheduled: NDArray[np.int64]  # (P,)
     """Jobs started so far."""
     after_pct: Floats  # (P,)
-    """GPU capacity held after so many."""
+    """GPU capacity held after each number of jobs."""
     span_ms: tuple[int, int]
     """The time that `utilisation_pct` is of."""
     most_pct: float
-    """What no policy could hold more than in that time, given who had come, for how long and for which GPUs."""
+    """The most that any policy could hold in that time, given which jobs had come, for how long and for which GPUs."""
     jobs: int = 0
     """How many there were: those that are not `finished` left the queue, or never started."""
     never_fitting: int = 0

@@ -1,4 +1,4 @@
-"""One policy on one seed of a case: what it held and who waited, over time. Letters: E events, P points of a curve."""
+"""One policy on one seed of a case: what it held and what waited, over time. Letters: E events, P points of a curve."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ POINTS = 200
 SIZES = (("a part of one", 0), ("1", 1000), ("2 or 3", 2000), ("4 to 7", 4000), ("8 or more", 8000))
 """Sizes that waits are told by: what they are called, and the least GPU milli that a job of the size asks for."""
 OVERSUBSCRIBED_PCT = 130
-"""Measuring begins when so much of the GPUs has been asked for since the beginning."""
+"""Measuring begins when this part of the GPUs has been asked for since the beginning."""
 DEEP_PCT = 10
-"""It ends when under some policy those who wait ask for less than so much of the GPUs."""
+"""It ends when under some policy the waiting jobs ask for less than this part of the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Use:
     time_ms: NDArray[np.int64]  # (E,)
     held: NDArray[np.int64]  # (E,): GPU milli held from then on
     scheduled: NDArray[np.int64]  # (P,): jobs started so far
-    after_pct: NDArray[np.float64]  # (P,): GPU capacity held after so many
+    after_pct: NDArray[np.float64]  # (P,): GPU capacity held after each number of jobs
     capacity: int
     """GPU milli of the cluster."""
     begin_ms: int
@@ -67,7 +67,7 @@ class Use:
     """When 130 % of the GPUs had been asked for."""
     last_submit_ms: int
     last_waiting_ms: int
-    """The last time at which those who waited asked for a tenth of the GPUs or more."""
+    """The last time at which the waiting jobs asked for a tenth of the GPUs or more."""
     run_time_s: float
     """Mean time from start to end, over jobs that finished: the paper's completion time."""
     completion_s: float
@@ -119,7 +119,7 @@ class KeptUses:
 def run_uses(
     tasks: Sequence[UseTask], processes: int, progress: Progress | None
 ) -> Iterator[tuple[UseTask, Use]]:
-    """Every task with its run, as they are done, so many at a time; those of one seed of a case follow each other."""
+    """Every task with its run, as they are done, `processes` at a time; those of a seed of a case follow each other."""
     done = 0
     for (case, seed, knowledge), same in groupby(tasks, key=lambda one: (one.case, one.seed, one.knowledge)):
         asked = {task.policy: task for task in same}

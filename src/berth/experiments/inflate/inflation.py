@@ -67,7 +67,7 @@ class Inflation:
     workload: str
     """What the workload is called."""
     batch: int = 1
-    """So many jobs were decided on at once."""
+    """Jobs decided on at once."""
     knowledge: str = "oracle"
     """What the policy believed of jobs."""
 

@@ -104,7 +104,7 @@ STATE_CASE: Final = (
     + " ".join(f"WHEN '{name}' THEN '…'" for name in NOT_ENDED)
     + " ELSE NULL END"
 )
-"""berth's state of a column; '…' where the job has not ended, NULL where nobody knows the state."""
+"""berth's state of a column; '…' if the job has not ended, NULL if the state is unknown."""
 
 
 class Layout:

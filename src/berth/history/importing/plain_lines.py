@@ -85,7 +85,7 @@ class PlainLines:
 
 
 def split_lines(text: Bytes, most: int, lines: Lines) -> PlainLines:
-    """Split a text (B,) of so many lines, all of which have an end."""
+    """Split a text (B,) of at most `most` lines, all of which have an end."""
     places = 1 << max(int(2 * most - 1).bit_length(), 8)
     codes = np.empty((lines.texts, most), np.int32)
     numbers = np.empty((lines.numbers, most), np.int64)
@@ -293,7 +293,7 @@ def _count(text: Bytes, first: Any, length: int) -> tuple[bool, int]:
 
 @released
 def _amount(text: Bytes, first: Any, length: int) -> tuple[bool, int]:
-    """An amount; nothing, and Slurm's marks for none, are NOTHING, as are 0 and 00:00:00: nobody measured it."""
+    """An amount; nothing, and Slurm's marks for none, are NOTHING, as are 0 and 00:00:00: not measured."""
     if length == 0:
         return True, NOTHING
     if length == 8 and text[first + np.uint64(2)] == 58:

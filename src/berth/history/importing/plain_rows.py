@@ -365,7 +365,7 @@ class _Writer:
 
 
 def _state(word: str) -> str | None:
-    """What a state of Slurm's is called; None where the job has not ended or nobody knows it."""
+    """What a state of Slurm's is called; None if the job has not ended or the state is unknown."""
     found = re.match("[A-Z_]+", word.upper())
     state = STATES.get(found[0]) if found else None
     return None if state is None else state.value

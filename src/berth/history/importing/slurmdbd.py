@@ -226,7 +226,7 @@ def _capacities(connection: Connection, table: Table, names: Mapping[str, str]) 
 
 
 def _window_end(connection: Connection, table: Table, begin: int, rows: int) -> int | None:
-    """The last second of a window of about so many rows; None where the rest is no more."""
+    """The last second of a window of about this many rows; None if the rest has no more."""
     found = connection.exec_driver_sql(
         f"SELECT time_end FROM `{table.cluster}_job_table` WHERE time_end >= %s ORDER BY time_end LIMIT 1 OFFSET %s",
         (begin, rows),
@@ -324,7 +324,7 @@ def _stream(connection: Connection, query: str, values: tuple[int, ...]) -> Iter
 
 
 def is_whole(text: str | None, rows: int) -> bool:
-    """Whether a text holds so many rows, and no value holds what separates rows and fields."""
+    """Whether a text holds this many rows, and no value holds what separates rows and fields."""
     if text is None or "\r" in text or "\0" in text:
         return False
     return text.count("\n") + 1 == rows and text.count(SEPARATOR) == rows * (len(_HEADER) - 1)

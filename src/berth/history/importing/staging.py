@@ -139,7 +139,7 @@ _RESOURCES = {"gpu": "GPUs", "cpu": "CPUs", "mem": "memory"}
 
 
 def _no_number(what: str) -> str:
-    """The reason why a job stays out of whose resources one has a mark of Slurm's for none, and nobody tells more."""
+    """The reason why a job stays out of whose resources one has a mark of Slurm's for none, and nothing tells more."""
 
     def among(text: str, condition: str) -> str:
         return f"{text} IN (SELECT text FROM tres WHERE {condition})"

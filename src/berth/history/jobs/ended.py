@@ -27,5 +27,5 @@ class HistoryJobs:
         return [UsePoint(*row) for row in use_of_job(self.history, attempts)]
 
     def refused(self, attempts: Sequence[Record]) -> int | None:
-        """Nobody tells: accounting keeps no refused allocations."""
+        """Unknown: accounting keeps no refused allocations."""
         return None

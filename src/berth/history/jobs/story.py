@@ -53,10 +53,10 @@ class JobSource(Protocol):
         """All ended attempts of the jobs of this id or label, of every cluster, in order of their queueing."""
 
     def series(self, attempts: Sequence[Record]) -> Sequence[UsePoint]:
-        """What was measured of one job's GPUs while these attempts ran, in order of time; nothing if nobody did."""
+        """What was measured of one job's GPUs while these attempts ran, in order of time; empty if nothing was."""
 
     def refused(self, attempts: Sequence[Record]) -> int | None:
-        """How many allocations were refused because the job was at its limit of GPU memory; None if nobody tells."""
+        """How many allocations were refused because the job was at its limit of GPU memory; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class JobStory:
 
     @property
     def idle_gpu_hours(self) -> float | None:
-        """Held and not used, of the attempts that somebody measured; None if nobody did."""
+        """Held and not used, of the measured attempts; None if none was measured."""
         idle = [
             _ran_ms(r, False) * r.gpus * r.share.milli * (1 - r.gpu_use_mean)
             for r in self.attempts
@@ -119,7 +119,7 @@ class JobStory:
 
     @property
     def energy_kwh(self) -> float | None:
-        """What its nodes took for it; None if nobody tells."""
+        """What its nodes took for it; None if unknown."""
         told = [r.energy_j for r in self.attempts if r.energy_j is not None]
         return sum(told) / 3_600_000 if told else None
 

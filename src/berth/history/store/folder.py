@@ -6,12 +6,13 @@
     HISTORY/series/*.parquet    the values of series that some of it was made of (see `series_merge.py`)
     HISTORY/spools/*.parquet    how far the segments of spools have been read (see `spool_marks.py`)
     HISTORY/lock                held while something is merged
-    HISTORY/readers             shared by who reads; while somebody does, no file is removed
+    HISTORY/readers             shared by readers; while there is one, no file is removed
 
 A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
-new files are written beside the old ones, and at last `index.json` is replaced: whoever reads sees all of an
+new files are written beside the old ones, and at last `index.json` is replaced: a reader sees all of an
 import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
-import has replaced, are removed once nobody reads, at the latest by the next import that finds it so. What counted
+import has replaced, are removed when there is no reader, at the
+latest by the next import that finds it so. What counted
 before the last UNDOABLE imports stays, so that these can be taken back.
 """
 
@@ -356,7 +357,7 @@ class History(HistoryReader):
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what a cut-off import left, and files that nothing names any more; not while somebody reads."""
+        """Remove what a cut-off import left, and files that nothing names any more; not while there is a reader."""
         with (self.folder / "readers").open("a") as readers:
             try:
                 fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -392,7 +393,7 @@ def open_history(
 ) -> History:
     """The history in a folder, which is made by its first import.
 
-    With `importing`, what somebody would call it, all that is merged through this object is one import, which is taken
+    With `importing`, a name for a person, all that is merged through this object is one import, which is taken
     back as a whole. With `dry_run` all is done but the last step, so that the history stays as it is.
     """
     path = Path(folder)

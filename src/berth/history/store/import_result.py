@@ -10,7 +10,7 @@ from typing import Final
 __all__ = ["LISTED_PER_REASON", "PLAIN", "ImportResult", "Options", "Plain", "Rejected", "Rejections"]
 
 LISTED_PER_REASON = 1000
-"""So many rows are listed one by one for each kind of reason; the rest are counted."""
+"""Rows that are listed one by one for each kind of reason; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Plain:
     from_bytes: int = 8 << 20
     """A smaller file is read carefully as a whole: starting the compiled loop would take longer."""
     block_bytes: int = 64 << 20
-    """At most so much text at a time becomes a file of records; two blocks are in memory. A file that is not much
+    """At most this much text at a time becomes a file of records; two blocks are in memory. A file that is not much
     longer is cut into four blocks, so that one is split while another is written."""
 
 

@@ -100,7 +100,7 @@ class KeptHistory:
         return found
 
     def close(self) -> None:
-        """Let go of the database, once nobody uses it any more."""
+        """Let go of the database once it is no longer used."""
         with self._lock:
             before, self._opened = self._opened, None
         if before is not None:

@@ -1,6 +1,6 @@
 """Writes columns to one Parquet file a chunk at a time, through DuckDB and with NumPy alone.
 
-A file is written aside, under its name with `.part` after it, and renamed when it is whole: whoever finds it
+A file is written aside, under its name with `.part` after it, and renamed when it is whole: a reader that finds it
 under its name can read it. A file of one chunk is written at once; the chunks of a longer one go to a folder
 beside it first, so that memory stays bounded by the chunk.
 """

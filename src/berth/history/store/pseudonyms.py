@@ -1,7 +1,7 @@
 """Names of people replaced by keyed hashes, with the key outside the history.
 
 The same name under the same key is the same pseudonym, so that statistics stay what they are; without the key
-nobody can tell who it is, nor try names out (BLAKE2b with a key).
+a reader can neither tell who it is nor try names out (BLAKE2b with a key).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from berth.errors import SettingError
 __all__ = ["PSEUDONYMISED", "key_mark", "pseudonym", "read_key"]
 
 PSEUDONYMISED: Final = ("user", "account", "name")
-"""The columns that are replaced; comment and command, which may name anybody, are left empty."""
+"""The columns that are replaced; comment and command, which may name a user, are left empty."""
 
 KEY_BYTES: Final = 32
 

@@ -1,4 +1,4 @@
-"""Records as a Parquet file: one row a try, a column for each field, NULL where nobody knows.
+"""Records as a Parquet file: one row a try, a column for each field, NULL if unknown.
 
 `share_milli` and `share_mem_mib` are the two halves of the share; `nodes` is a list of names. Such a file is
 a trace, too: `berth.traces.read` makes jobs of it again.

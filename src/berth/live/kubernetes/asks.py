@@ -70,7 +70,7 @@ class Ask:
 
 
 def ask_of(pod: Pod, compat: str | None = None, *, places: bool = True) -> Ask:
-    """What the pod asks for. `places` refuses what has to be heeded by whoever places it and is not heeded by berth.
+    """What the pod asks for. `places` refuses what the placing scheduler must heed and berth does not.
     Raises AskError in words that its owner can act on. Pods that ask alike get the same object."""
     key = _key(pod, compat, places=places)
     found = _known.get(key)
@@ -171,7 +171,7 @@ def _parts(wish: Wish | None) -> tuple[int, int, int]:
 
 
 def _refuse_what_nobody_can(pod: Pod) -> None:
-    """Refuse what the node could not carry out, whoever places the pod."""
+    """Refuse what the node could not carry out, whatever places the pod."""
     for each in pod.spec.init_containers:
         asked = {**each.resources.limits, **each.resources.requests}
         if each.restart_policy != "Always" and names.RESOURCE in asked:

@@ -405,7 +405,7 @@ class Board:
                 self._confirm(entry)
                 return
             self.stirred = True
-            self._forget(entry, now_ms)  # somebody else bound it, or it has the place of another of its name
+            self._forget(entry, now_ms)  # bound by another scheduler, or in the place of another of its name
         elif entry is not None:
             self._forget(entry, now_ms)
         self.stirred = True

@@ -1,6 +1,6 @@
 """Collect the histories of all nodes into one folder, for `berth report`, `berth stats` and `--knowledge history`.
 
-The API server passes the request on to the agents' pods (`pods/proxy`), so that whoever runs it needs no way to the
+The API server passes the request on to the agents' pods (`pods/proxy`), so that its user needs no way to the
 nodes. What was collected before is recognised: a pod is known by its name and when it was made.
 """
 

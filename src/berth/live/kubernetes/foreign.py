@@ -87,7 +87,7 @@ class Foreign:
         self._board.nodes.dirty(entry.node)
 
     def node_gone(self, node: str) -> list[Entry]:
-        """A node is gone: forget who sat there, for its view and its sums are gone as well. Returns them."""
+        """A node is gone: forget what ran there, for its view and its sums are gone as well. Returns them."""
         self._on.pop(node, None)
         there = [uid for uid, seat in self._seats.items() if seat.node == node]
         for uid in there:

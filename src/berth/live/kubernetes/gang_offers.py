@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["GangOffers"]
 
 REST_MS = 500
-"""After so long the next are offered."""
+"""The time after which the next are offered."""
 Key = tuple[str, str]
 """Namespace and name of a gang."""
 AT_ONCE = 16

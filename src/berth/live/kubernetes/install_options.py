@@ -12,7 +12,7 @@ class Install:
     """How to install."""
 
     image: str
-    """The container image of berth; none is published, and an image of a name that anybody may take is not run as
+    """The container image of berth; none is published, and an image of a name that anyone may take is not run as
     root on every node by default."""
     policy: str = "fifo+best-fit"
     mode: str = "place"

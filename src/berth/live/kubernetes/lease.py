@@ -1,4 +1,4 @@
-"""Who leads: one scheduler of several, by a Lease of the cluster.
+"""Leader election: one scheduler of several leads, by a Lease of the cluster.
 
 Times are taken from this machine's own monotonic clock alone: a lease is over when it has not changed for its duration
 as seen here, whatever the clock of its holder says.
@@ -20,9 +20,9 @@ __all__ = ["BIND_S", "Leadership"]
 log = logging.getLogger(__name__)
 
 DURATION_S = 15
-"""After so long without renewal another may take the lease."""
+"""Time without renewal after which another may take the lease."""
 HELD_S = 10.0
-"""After so long without renewal its holder does nothing any more. A request that it has sent by then may take
+"""Time without renewal after which its holder stops acting. A request that it has sent by then may take
 `BIND_S`, and is over before the lease is."""
 BIND_S = 4.0
 RENEW_S = 2.0

@@ -20,7 +20,7 @@ __all__ = ["Measured", "Memories", "Memory", "killed_by_kernel", "measured_of"]
 
 MOST_OWNERS = 10_000
 ALONE_AFTER = 2
-"""After so many times the next pod gets whole GPUs."""
+"""Times out of memory after which the next pod gets whole GPUs."""
 Owner = tuple[str, str]
 """Namespace, and the application that was named or the controller."""
 

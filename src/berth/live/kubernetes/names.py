@@ -39,7 +39,7 @@ OWN_GROUP = "scheduling.k8s.io"
 """The API group of Kubernetes' own, which a pod names in its spec."""
 EXCLUSIVE = "berth.dev/exclusive"
 HOLD = "berth.dev/hold"
-"""A pod with it is not placed until it is taken away, or is `false`. Kubernetes lets nobody add a scheduling gate to a
+"""A pod with it is not placed until it is taken away, or is `false`. Kubernetes lets no one add a scheduling gate to a
 pod that there is."""
 BURST = "berth.dev/burst"
 ESTIMATE = "berth.dev/estimate"

@@ -393,7 +393,7 @@ class ListMeta(Struct):
 
 
 class Page(Struct):
-    """A list, or a part of one, whose items are decoded by whoever asked."""
+    """A list, or a part of one, whose items the caller decodes."""
 
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     items: list[msgspec.Raw] = []

@@ -74,7 +74,7 @@ class Rounds:
             each.takers.discard(uid)
 
     def run_on(self, now_ms: int) -> None:
-        """Give those their places back to whom nobody comes."""
+        """Return their places to those that no pod comes for."""
         for uid in [uid for uid, each in self._yields.items() if not each.takers]:
             del self._yields[uid]
             self._board.runs_on(uid, now_ms)

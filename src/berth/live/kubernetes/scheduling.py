@@ -38,24 +38,24 @@ BINDERS = 48
 MOST_UNBOUND = 4 * BINDERS
 """Decisions that wait for a binder; while there are as many, nothing more is decided."""
 SLICE_S = 0.5
-"""After so long of deciding, what has happened meanwhile is taken in."""
+"""Time of deciding after which what has happened meanwhile is taken in."""
 MOST_SLICE_S = 10.0
 """The same for a policy that thinks long."""
 BREATH_S, AT_ONCE = 0.004, 64
-"""After so long of deciding, or so many steps, these are handed out."""
+"""Time of deciding, or steps, after which these are handed out."""
 TELL_S = 0.5
 TOLD_AT_ONCE = 25
 """Pods whose reasons are written each `TELL_S`, and as many events."""
 TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
 """The same while pods wait to be bound: each of these costs the server as much as a bind."""
 EXPLAIN_S = 0.05
-"""So long at most reasons are looked for without a break."""
+"""The longest time that reasons are looked for without a break."""
 STOPPERS = 8
 """Deletions under way at once."""
 QUIET_MS = 1000
 """A pod that waits for less than this is not explained."""
 AGAIN_S = 60.0
-"""A reason that has changed in its numbers alone is written again after so long."""
+"""Time after which a reason that has changed in its numbers alone is written again."""
 RESTARTS_S = 1.0
 
 
@@ -172,7 +172,7 @@ class Scheduling:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _in_thread(self, what: Callable[[], T]) -> T:
-        """Have the board do something in its thread, while nobody else uses it."""
+        """Have the board do something in its thread, while nothing else uses it."""
         async with self._using_board:
             return await asyncio.get_running_loop().run_in_executor(self._thread, what)
 
@@ -383,7 +383,7 @@ class Scheduling:
             self.board.pod_changed(pod, _now_ms())
 
     async def _stop_all(self) -> None:
-        """Delete what is to be stopped. What cannot be deleted now is attempted again; who does not lead any more
+        """Delete what is to be stopped. What cannot be deleted now is attempted again; a scheduler that no longer leads
         deletes nothing."""
         while True:
             step, attempt = await self._stops.get()

@@ -1,4 +1,4 @@
-"""What is on the cluster now, read once: nodes with their GPUs, who has which part, who waits and why."""
+"""What is on the cluster now, read once: nodes with their GPUs, which pod has which part, which wait and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["GpuUse", "Runs", "Snapshot", "Waits", "look"]
 
 @dataclass(frozen=True)
 class GpuUse:
-    """One GPU: what is given away of it, and to whom."""
+    """One GPU: what is given away of it, and to which pods."""
 
     node: str
     index: int
@@ -51,7 +51,7 @@ class Waits:
     milli: int = 1000
     mem_mib: int = 0
     held: bool = False
-    """Whether it waits until somebody lets it go."""
+    """Whether it waits until it is released."""
     priority: int = 0
 
 
@@ -129,7 +129,7 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
             shares = tuple((run.share.milli, run.share.mem_mib or card_mib) for run in runs)
             milli, foreign = 1000 - free.milli, others.milli
             used_mib = card_mib - free.mem_mib if card_mib else 0
-            if not gpu.is_open:  # counted as used, by nobody
+            if not gpu.is_open:  # counted as used, by no pod
                 milli, used_mib, foreign = sum(s[0] for s in shares), sum(s[1] for s in shares), 0
             gpus.append(
                 GpuUse(

@@ -161,7 +161,7 @@ class _Connection(asyncio.Protocol):
         if answer is not None:
             self._read.clear()
             if self._waits is None or self._waits.done():
-                self.close()  # nobody asked
+                self.close()  # no request was made
             else:
                 self._waits.set_result(answer)
 

@@ -1,6 +1,6 @@
 """The jobs of the queue and what may become of each: a state machine without files and without a clock.
 
-Whoever drives it (`broker`) tells it what happens and when, writes what is `dirty` to the store, tells the brain what
+Its driver (`broker`) tells it what happens and when, writes what is `dirty` to the store, tells the brain what
 is in `notes`, and carries out the `starts` and `stops`: the starts only after what is dirty was written.
 
     waiting ⇄ held, waiting → starting → running → ended; an attempt that ends may leave the job waiting again
@@ -176,7 +176,7 @@ class Book:
             self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
 
     def limit_tasks(self, numbers: Iterable[str], most: int, now_ms: int) -> None:
-        """Have at most so many tasks of these arrays run at a time; those that run go on."""
+        """Have at most `most` tasks of these arrays run at a time; those that run go on."""
         for number in numbers:
             for entry in self.named(number):
                 entry.at_most = most
@@ -247,7 +247,7 @@ class Book:
             self.notes.append({"note": "started", "id": entry.id})
 
     def failed_to_start(self, entry: Entry, why: str, now_ms: int, *, no_room: bool = False) -> None:
-        """Nothing of the attempt ran: it waits again. Where `why` tells that the start itself failed, and nobody was
+        """Nothing of the attempt ran: it waits again. Where `why` tells that the start itself failed, and no user was
         killed meanwhile, it fails for good after several times; where only room was lacking, it never does."""
         entry.start_failures += bool(why) and not no_room
         entry.slots, entry.share, entry.start_ms = (), (0, 0), None

@@ -469,7 +469,7 @@ class Broker:
         return future
 
     def wait_no_longer(self, job_id: str, future: asyncio.Future[None]) -> None:
-        """Forget a future of `on_end` that nobody waits for any more."""
+        """Forget a future of `on_end` that is no longer waited for."""
         those = self._waiters.get(job_id, [])
         if future in those:
             those.remove(future)

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as the broker sees them: what there is, who is on them, and which one is lost."""
+"""The GPUs of this machine as the broker sees them: what there is, what runs on them, and which one is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Card", "Cards", "Look", "Promised", "Stranger", "fake_gpus"]
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
 _UNKNOWN = (1 << 64) - 1
 _MOST_FAKE = 8
-_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: nobody was busy
+_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: no process was busy
 _LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 SMALL_MIB = 1024
 """A stranger that holds less counts with its memory alone: a desktop is no reason to keep a GPU from a whole job."""
@@ -138,7 +138,7 @@ class Cards:
     """NVML, asked now and then; the fake one where `fake` is given."""
 
     def __init__(self, *, fake: bool = False, none: bool = False, before: Iterable[Card] = ()) -> None:
-        """LiveError where NVML does not answer; with `none` there is no GPU and nobody is asked. `before` are the cards
+        """LiveError if NVML does not answer; with `none` there is no GPU and no look. `before` are the cards
         that the queue had when the machine was the same: each keeps its index, and one that is not there any more is
         lost."""
         self.fake = fake
@@ -232,7 +232,7 @@ class Cards:
         return Look(card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs)
 
     def _busy(self, index: int, handle: ctypes.c_void_p) -> dict[int, float] | None:
-        """Per cent of the multiprocessors' time of each process since the last look; None where nobody tells."""
+        """Per cent of the multiprocessors' time of each process since the last look; None if unknown."""
         samples, count = (_Busy * 1024)(), ctypes.c_uint(1024)
         since = ctypes.c_ulonglong(self._since_us.get(index, 0))
         told = self._nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), since)

@@ -42,7 +42,7 @@ class Cgroups:
             self.folder, self.limits_memory = folder, limits
 
     def make(self, name: str, mem_mib: int) -> str:
-        """A group for one run, with at most so much memory (0: any); the file that a process enters it by, or ''."""
+        """A group for one run, with at most this much memory (0: any); the file that a process enters it by, or ''."""
         if not self.folder:
             return ""
         group = os.path.join(self.folder, name)

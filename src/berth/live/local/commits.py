@@ -59,7 +59,7 @@ class Commits:
         self._due.set()
 
     async def ask(self, statements: Sequence[Statement]) -> None:
-        """Write what somebody asks for; StoreError where it cannot be, and it is not written later either."""
+        """Write what a client asks for; StoreError if it cannot be, and it is not written later either."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asked.append((statements, future))
         self._due.set()

@@ -127,7 +127,7 @@ class End:
     """How the processes of an attempt ended."""
 
     code: int | None
-    """None: nobody knows."""
+    """None: unknown."""
     reason: str = ""
     end_ms: int | None = None
     peak_mib: int | None = None

@@ -65,7 +65,7 @@ class LivingProfiles:
         usage = _usage(samples, card, peak_mib)
         before = self._known.get(application)
         if before is not None and not life and not alone:
-            return None  # somebody recorded it otherwise, which says more than a shared run
+            return None  # it was recorded otherwise, which says more than a shared run
         if before is None or not life or (alone and before.kind == SHARED):
             kind = "live" if alone else SHARED
             profile = Profile(application, kind, 0, "", card, _interval(samples), usage, "sm-activity")
@@ -168,7 +168,7 @@ def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _stretched(usage: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-    """The same over so many rows: a run that was slowed is compared where it had done as much of its work."""
+    """The same over `steps` rows: a run that was slowed is compared where it had done as much of its work."""
     at = np.linspace(0, len(usage) - 1, steps)
     return np.stack([np.interp(at, np.arange(len(usage)), column) for column in usage.T], axis=1)
 

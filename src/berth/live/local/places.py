@@ -16,7 +16,7 @@ SYSTEM_SOCKET = "/run/berth-queue.socket"
 
 
 def state_folder() -> str:
-    """`$BERTH_STATE`; else root's is /var/lib/berth, everybody else's is in their home."""
+    """`$BERTH_STATE`; else root's is /var/lib/berth, another user's is in their home."""
     if named := os.environ.get("BERTH_STATE"):
         return os.path.abspath(named)
     if os.geteuid() == 0:

@@ -28,7 +28,7 @@ LONGEST = 256 << 20
 
 
 class Caller:
-    """Who asks, as the kernel knows it."""
+    """The caller, as the kernel knows it."""
 
     __slots__ = ("gid", "gone", "pid", "uid")
 

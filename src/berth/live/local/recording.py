@@ -125,7 +125,7 @@ def record_of_attempt(
     host: str,
     samples: Sequence[Sample],
 ) -> Record:
-    """The record of an attempt that has ended; what nobody measured is None."""
+    """The record of an attempt that has ended; what was not measured is None."""
     slots = attempt["slots"]
     model, card_mib = cards[slots[0]] if slots and slots[0] < len(cards) else ("", 0)
     state = RecordState.FAILED if attempt["state"] == UNKNOWN else RecordState(attempt["state"])

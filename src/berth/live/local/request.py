@@ -60,7 +60,7 @@ class Request:
     core_pct: int = 0
     """Its part of the compute time; 0: not limited."""
     burst: bool = False
-    """Whether it may use compute that nobody else wants."""
+    """Whether it may use compute that no other job wants."""
     cpu_milli: int = 1000
     host_mem_mib: int = 0
     pins: tuple[int, ...] = ()
@@ -125,7 +125,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
     if core and "gpus" not in values:
         milli = max(1, core * 10)
     elif milli < WHOLE and share and not core:
-        core, burst = max(1, milli // 10), True  # promised, and what nobody else wants besides
+        core, burst = max(1, milli // 10), True  # promised, and what no other job wants besides
     exclusive = bool(values.get("exclusive"))
     if exclusive:
         milli, mem, core, burst = WHOLE, 0, 0, False

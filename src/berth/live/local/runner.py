@@ -384,7 +384,7 @@ class Runner:
         self._shim_gone(entry, run)
 
     def sweep(self, live: dict[str, Entry]) -> None:
-        """Take away run folders and partitions of attempts that nobody waits for."""
+        """Take away run folders and partitions of attempts that are no longer waited for."""
         kept = {f"{entry.id}-{entry.start}" for entry in live.values() if entry.state in (STARTING, RUNNING)}
         for name in os.listdir(self._places.runs):
             run = Run(self._places.runs, *_split(name))

@@ -1,6 +1,6 @@
 """What the runs of the queue do with their GPUs, looked at every second or two: a file a run, a line a look.
 
-    1700000000123 87.5 20480 1      ms since 1970, per cent of a GPU (- where nobody tells), MiB on each GPU, alone
+    1700000000123 87.5 20480 1      ms since 1970, per cent of a GPU (- if unknown), MiB on each GPU, alone
 
 `alone` is 1 where no other run and no stranger was on its GPUs.
 """

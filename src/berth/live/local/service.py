@@ -1,4 +1,4 @@
-"""What the broker answers to clients: each request by its name, for who the kernel says is asking."""
+"""What the broker answers to clients: each request by its name, for the user that the kernel names."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class Service:
             return await self._edit(message, caller)
 
     def _at_most(self, message: Message, caller: Caller, text: str) -> None:
-        """Have at most so many tasks of the arrays that are named run at a time."""
+        """Limit how many tasks of the named arrays run at a time; `text` is as in `%4`."""
         number = text.removeprefix("%")
         if not number.isdigit() or int(number) < 1:
             raise LiveError(

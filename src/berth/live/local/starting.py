@@ -51,7 +51,7 @@ def up(values: Parsed) -> int:
         if time.monotonic() > until:
             raise LiveError(f"the broker does not answer; see {places.log}")
         time.sleep(0.02)
-    if answer["pid"] != process.pid:  # somebody else was faster
+    if answer["pid"] != process.pid:  # another process was faster
         return _up_already(values, answer)
     answer = _wait_for_brain(places, answer, lambda: _check_alive(process, log))
     _say(values, answer, "is up")

@@ -82,14 +82,14 @@ def note_of(admin_comment: str) -> Note | None:
             note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
         return replace(note, retries=int(pairs.get("retries", "0")), needs_mib=int(pairs.get("needs", "0")))
     except ValueError:
-        return None  # somebody else has written into it
+        return None  # another has written into it
 
 
 class Cards:
     """The GPU models of a cluster's nodes: how much memory a card of each type has, and how many shards."""
 
     def __init__(self, mem_mib: Mapping[str, int] | None = None) -> None:
-        """`mem_mib` is told for types of GPUs; of others the catalogue knows, or nobody."""
+        """`mem_mib` is told for types of GPUs; of others the catalogue knows, or it is unknown."""
         self._told = dict(mem_mib or {})
         self._models: dict[str, GpuModel] = {}
         self.shards_a_gpu = 0

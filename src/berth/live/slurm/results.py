@@ -66,7 +66,7 @@ def names(folder: Path) -> set[str]:
 
 
 def prune(folder: Path, older_s: float) -> None:
-    """Throw away what is older than this: nobody has asked for it."""
+    """Throw away what is older than this: it was not asked for."""
     for path in _files(folder):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > older_s:

@@ -184,7 +184,7 @@ class Service:
     # What is taken and given back
 
     def _back(self, found: Candidates, now_ms: int, log: list[Decision]) -> list[Change]:
-        """Jobs that berth does not decide on after all, that Slurm does not start, or that somebody let loose."""
+        """Jobs that berth does not decide on after all, that Slurm does not start, or that were released."""
         changes = []
         for job_id, (note, why) in found.to_give_back.items():
             changes.append(given_back(job_id, note, found.jobs[job_id].tres_per_node))

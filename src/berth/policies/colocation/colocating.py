@@ -1,7 +1,7 @@
 """Policies that start combinations of waiting jobs together on a GPU, whatever chooses the combination.
 
 Oh 2019, algorithm 2, for many different GPUs: each GPU with room is offered the head of the queue, and a chooser
-says which of those jobs start there now. Everybody who is asked sees the same forecasts.
+says which of those jobs start there now. All choosers see the same forecasts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Scene(NamedTuple):
     backlog_ms: int
     """Their run time alone, together."""
     queue: Iterable[Job]
-    """All who wait, in their order."""
+    """All that wait, in their order."""
 
 
 class Offered(NamedTuple):
@@ -64,7 +64,7 @@ class Chooser(Protocol):
     """Says which combination each GPU starts."""
 
     def __call__(self, scene: Scene) -> IntArray:
-        """(O,): a combination of each offer that `forecasts.fits`, 0 for nobody. A pure function."""
+        """(O,): a combination of each offer that `forecasts.fits`, 0 for none. A pure function."""
 
 
 class Colocating:
@@ -100,7 +100,7 @@ class Colocating:
         self.queue_order: Order | None = None
         """In which order the waiting jobs are looked at; None: as they were queued."""
         self.asks_again_ms: int | None = None
-        """What choosers set: a GPU that declines now is asked again after so long at the latest."""
+        """What choosers set: the longest time until a GPU that declines now is asked again."""
         self._overtaking = Overtaking()
         self._due: Job | None = None
         self._promised: tuple[Job, GpuSlot] | None = None
@@ -461,7 +461,7 @@ class Colocating:
         return False
 
     def _fits_somewhere(self, application: str, models: tuple[str, ...], work_us: int) -> bool:
-        """Whether so much work of the application is believed to fit alone on any card of these models, any if none."""
+        """Whether that work of the application is believed to fit alone on any card of these models, any if none."""
         key = application, models, work_us
         fits = self._kept.fits_somewhere.get(key)
         if fits is None:

@@ -61,7 +61,7 @@ class Forecasts:
     ends_ms: IntArray  # (O, C, K)
     """After how long each job ends, 0 for those that take no part."""
     next_ms: IntArray  # (O,)
-    """If nobody starts: how long until somebody ends or enters a new row of its profile."""
+    """If none starts: how long until a job ends or enters a new row of its profile."""
     tenants: IntArray  # (O,)
     """How many run already; they have the first places."""
     window: IntArray  # (O,)
@@ -69,9 +69,9 @@ class Forecasts:
     names: tuple[str, ...]
     """Applications, some of which the offered jobs are of."""
     application: IntArray  # (O, K)
-    """Which of them each job is of, 0 where there is nobody."""
+    """Which of them each job is of, 0 for an empty place."""
     left_us: IntArray  # (O, K)
-    """Work left, 0 where there is nobody."""
+    """Work left, 0 for an empty place."""
     work_us: IntArray  # (O, K)
     ran_ms: IntArray  # (O, K)
     """How long each has been running."""
@@ -159,7 +159,7 @@ class Forecaster:
         return application in self.profiles
 
     def fits_alone(self, application: str, gpu: GpuModel | None, work_ms: int) -> bool:
-        """Whether its memory never exceeds the card's in so much work."""
+        """Whether its memory never exceeds the card's in this much work."""
         mem_mib = gpu.mem_mib if gpu else 0
         return mem_mib == 0 or self._series(application, gpu).peak_within(work_ms) <= mem_mib
 

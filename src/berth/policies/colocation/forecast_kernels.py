@@ -1,7 +1,7 @@
 """How the tenants of a GPU will go on, compiled: the event loop of one GPU, for many combinations at once.
 
 Letters: O offers (GPUs), M jobs of an offer's window, C = 2^M combinations of them (bit j of the number is job j,
-0 is nobody), K places: first the tenants that are there, then the window's jobs. A *class* is a row of usage that
+0 is none), K places: first the tenants that are there, then the window's jobs. A *class* is a row of usage that
 some series has; the speeds of a set of classes stand in a table (`berth.interference.known_speeds`).
 Rows, speeds and times are those of the engine: whole per mille, work in µs, time rounded up to the millisecond.
 
@@ -121,7 +121,7 @@ def forecast(
     largest: IntArray,  # (O,): the most jobs that may start together
     status: NDArray[np.int8],  # (O, C), in and out
     ends_ms: IntArray,  # (O, C, K), out: after how long each ends; 0 for those that take no part
-    next_ms: IntArray,  # (O,), out: how long nobody ends or enters a new row if nobody starts
+    next_ms: IntArray,  # (O,), out: how long no job ends or enters a new row if none starts
     asked: IntArray,  # (misses, MOST + 2), out: sets that the table lacks, how many classes each has, and its place
     entered: IntArray,  # (2,), in and out: how many entries the table of speeds and that of fresh jobs have
     scratch: IntArray,  # (8, MOST): to work in
@@ -220,7 +220,7 @@ def forecast(
                         until = (row[at] + 1) * interval_ms[application] * 1000 - done
                         if until > 0:
                             dt = min(dt, -(-until // speed))
-                if dt >= FOREVER:  # nobody advances any more
+                if dt >= FOREVER:  # no job advances any more
                     full = True
                     break
                 if mask == 0 and steps == 0:

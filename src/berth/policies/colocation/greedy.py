@@ -60,7 +60,7 @@ def best_progress(scene: Scene) -> IntArray:
 
 
 def joint_progress(forecasts: Forecasts) -> NDArray[np.float64]:
-    """(O, C): work of all who run, as run time alone, over the time until all have ended; 0 for nobody."""
+    """(O, C): work of all that run, as run time alone, over the time until all have ended; 0 for none."""
     runs = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
     there_ms = np.where(runs, forecasts.left_us, 0).sum(axis=1) / 1000
     work_ms = there_ms[:, None] + forecasts.alone_ms()

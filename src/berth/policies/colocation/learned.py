@@ -98,7 +98,7 @@ class Learned(Colocating):
 
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
     a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
-    as soon as predicted joint progress says so; where that holds of all that wait, joint progress says who as well.
+    as soon as predicted joint progress says so; where that holds of all that wait, joint progress says which as well.
     `model` is a file that `berth train` wrote, by default the model that ships for these speeds; `model=untrained` is a
     network that has learned nothing.
     """
@@ -261,11 +261,11 @@ class DeepRmMean(_DeepRm):
 
 
 def slowed_jobs(forecasts: Forecasts) -> IntArray:
-    """(O, C): how many jobs a combination slows by more than 2 % that nobody has slowed so far."""
+    """(O, C): how many jobs a combination slows by more than 2 % that none has slowed so far."""
     work_ms = np.where(forecasts.work_us > 0, -(-forecasts.work_us // 1000), 1 << 60)
     ends_ms = forecasts.ran_ms[:, None] + forecasts.ends_ms
     late = (forecasts.ends_ms > 0) & (ends_ms > NOT_SLOWED * work_ms[:, None])
-    before = late[:, :1]  # who is late even if nobody starts
+    before = late[:, :1]  # which are late even if none starts
     found: IntArray = (late & ~before).sum(axis=2)
     return found
 
@@ -289,7 +289,7 @@ def check_mode(model: Model | ImageModel, speeds: Speeds, *, refuse: bool) -> No
 
 @cache
 def _warn(words: str) -> None:
-    logging.getLogger(__name__).warning("%s", words)
+    logging.getLogger(__name__).warning(words)
 
 
 def shipped_for(name: str, speeds: Speeds) -> str:

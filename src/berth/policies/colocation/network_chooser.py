@@ -32,9 +32,9 @@ LEAST = -1e300
 FEW = 8
 """Offers that are not worth being searched for jobs that are alike."""
 ONCE = 2048
-"""So many combinations are looked at together when each is looked at once."""
+"""Combinations that are looked at together when each is looked at once."""
 TOGETHER = 128
-"""So many offers go through the network at once: what is in between stays in the processor's cache."""
+"""Offers that go through the network at once: what is in between stays in the processor's cache."""
 
 
 class NetworkScores:
@@ -147,7 +147,7 @@ class JobsSeen:
         most, window = max(1, int(forecasts.tenants.max())), max(1, int(forecasts.window.max()))
         column = np.arange(most + window)
         runs = column < most
-        # Tenants have the first `most` places here, whether there are so many or not.
+        # Tenants have the first `most` places here, even if there are fewer.
         place = np.where(runs, column, forecasts.tenants[:, None] + column - most)
         there = np.where(runs, column < forecasts.tenants[:, None], column - most < forecasts.window[:, None])
         place = np.minimum(place, forecasts.left_us.shape[1] - 1)
@@ -161,7 +161,7 @@ class JobsSeen:
         horizon = model.step_ms, model.horizon
         if len(there) <= FEW:
             cells = left_cells(catalogue, application, done_ms, left_ms, *horizon, np)
-        else:  # those who wait have done nothing: many are the same to the network
+        else:  # those that wait have done nothing: many are the same to the network
             cells = np.empty((*left_ms.shape, model.horizon, 4), np.int32)
             tenants = application[:, :most], done_ms[:, :most], left_ms[:, :most]
             cells[:, :most] = left_cells(catalogue, *tenants, *horizon, np)
@@ -210,7 +210,7 @@ def _rows_of(seen: Seen, rows: IntArray) -> Seen:
 
 
 def best_of(score: NDArray[np.float64], allowed: NDArray[np.bool_], forecasts: Forecasts) -> IntArray:
-    """(O,): the best allowed combination; a GPU on which nobody runs starts somebody wherever it may."""
+    """(O,): the best allowed combination; an idle GPU starts a job wherever it may."""
     allowed = allowed.copy()
     allowed[:, 0] |= True
     allowed[(forecasts.tenants == 0) & allowed[:, 1:].any(axis=1), 0] = False

@@ -74,7 +74,7 @@ class WholeGpus:
 
 
 def _slots(job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
-    """Where it fits: a part of a GPU where others have parts, else with nobody beside it; None where it does not."""
+    """Where it fits: a part of a GPU where others have parts, else with none beside it; None if it does not."""
     nodes = cluster.fitting_nodes(job)
     if job.gpus != 1 or job.share.milli == 1000:
         return cluster.slots_for(job, nodes[np.argsort(cluster.rank[nodes])])

@@ -1,4 +1,4 @@
-"""Rounds: decide on many waiting jobs at once, not more often than every so often."""
+"""Rounds: decide on many waiting jobs at once, at most once per interval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Batching"]
 
 
 class Batching:
-    """The batches that a policy decides on, one a round; a round ends early where somebody's patience would."""
+    """The batches that a policy decides on, one a round; a round ends early if a job's patience would."""
 
     def __init__(self, window: int, round_ms: int) -> None:
         self.window = window
@@ -87,7 +87,7 @@ class _Turn:
 
 
 def _due_ms(queue: Queue, now_ms: int, next_ms: int) -> int:
-    """When a round that is to end at `next_ms` ends: before somebody's patience does."""
+    """When a round that is to end at `next_ms` ends: before a job's patience does."""
     if now_ms < next_ms:
         for job in queue.by(_leaves_ms):
             if _leaves_ms(job) >= now_ms:

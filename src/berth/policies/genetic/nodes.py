@@ -13,7 +13,7 @@ from berth.policies.genetic.packing_kernels import Packing, Solution
 __all__ = ["numbers_among", "numbers_of", "on_nodes", "worth_a_look"]
 
 NODES_A_JOB, MORE_NODES = 2, 32
-"""For each type so many nodes a job and so many more are looked at, those that cost it least to begin with."""
+"""For each type this many nodes a job, and this many more, are looked at, those that cost it least to begin with."""
 
 
 def worth_a_look(packing: Packing, empty: Solution) -> tuple[Solution, IntArray]:

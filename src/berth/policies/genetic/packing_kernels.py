@@ -79,7 +79,7 @@ class Solution(NamedTuple):
 
 @compiled
 def contended(use: float) -> float:
-    """How much of a GPU's time jobs take from each other that would use so much of it."""
+    """How much of a GPU's time jobs with these uses take from each other."""
     return use - 1.0 if use > 1.0 else 0.0
 
 

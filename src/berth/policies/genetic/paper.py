@@ -24,7 +24,7 @@ from berth.policies.protocol import Decision, Progress, Setting
 __all__ = ["GeneticPaper", "PaperSettings", "Solution", "evolve_paper", "fitness_of"]
 
 GENERATIONS_A_STEP = 10
-"""So many pass between two looks at whether somebody wants the search to stop."""
+"""Generations between two looks at whether the search is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PaperSettings:
     mutation_others: float = 0.1
     """The same in the others. PyGAD's adaptive mutation means the reverse by (0.25, 0.1): 0.25 below the mean."""
     window: int = 500
-    """So many waiting jobs, the first of the queue that fit somewhere, are decided on at once."""
+    """Waiting jobs that are decided on at once, the first of the queue that fit somewhere."""
     round_ms: int = 10_000
     """It decides not more often than this; what comes meanwhile waits."""
 
@@ -74,7 +74,7 @@ class Solution:
     history: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     """(generations + 1, 2): best and mean fitness, from the first population on."""
     interrupted: bool = False
-    """Whether somebody stopped it before its time."""
+    """Whether it was stopped before its time."""
 
 
 class GeneticPaper:
@@ -178,7 +178,7 @@ def evolve_paper(
 
 
 def _arrays(batch: Batch) -> tuple[Any, ...]:
-    """What the kernels need to know of a batch; parts and GPU memory only where anybody asks for them."""
+    """What the kernels need to know of a batch; parts and GPU memory only if a job asks for them."""
     parts = batch.parts if (batch.parts != 1).any() else batch.parts[:0]
     columns = [batch.free_cpu[:, None], batch.free_mem[:, None], batch.free_milli]
     if batch.requests[:, GPU_MEM].any():

@@ -23,7 +23,7 @@ __all__ = ["Genetic"]
 
 
 class Genetic:
-    """Genetic search over a batch of waiting jobs: most GPU in use, least stranded, nobody forgotten.
+    """Genetic search over a batch of waiting jobs: most GPU in use, least stranded, no job forgotten.
 
     After Kwon and Bahn, *Scheduling of Artificial Intelligence Workloads in Cloud Environments Using Genetic
     Algorithms*, JIIBC 24(3), 2024, and different from it in this: solutions begin as those of heuristics, every
@@ -64,7 +64,7 @@ class Genetic:
         yield from self._rounds.spread(queue, cluster)
 
     def _search(self, batch: Batch, cluster: Cluster, now_ms: int, budget: TimeBudget) -> Found:
-        """The best solution of a round, begun with what others of the round before had for those who wait still."""
+        """The best solution of a round, begun with what others of the round before had for those that still wait."""
         packing = packing_of(batch, cluster, self._typical_of(cluster, batch.jobs), self.settings, now_ms)
         place = {number: at for at, number in enumerate(batch.nodes.tolist())}
         numbers = list(zip((job.id for job in batch.jobs), _part_numbers(batch), strict=True))
@@ -83,7 +83,7 @@ class Genetic:
         return found
 
     def _typical_of(self, cluster: Cluster, jobs: tuple[Job, ...]) -> Typical:
-        """The usual requests: of the workload that the policy was made with, else of those who wait."""
+        """The usual requests: of the workload that the policy was made with, else of those that wait."""
         usual = self.setting.knowledge.usual_requests()
         if not usual or self.setting.knowledge.learns:
             return typical_requests(usual or jobs, cluster)

@@ -48,7 +48,7 @@ def detours(
     """(T, L): what a request type costs on a model, in GPUs, compared with the best model that it may run on.
 
     `jobs` and `type_of` are (I,), `milli` (T,) is what one instance takes of GPUs. A job that has no choice pays
-    nothing: nobody could put it elsewhere.
+    nothing: no one could put it elsewhere.
     """
     demand = demand_by_model(typical, cluster)
     cost = np.zeros((len(milli), len(demand)))

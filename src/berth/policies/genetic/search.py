@@ -48,7 +48,7 @@ class Found:
     others: IntArray
     """(P, I): the nodes in all solutions, to begin the next search with."""
     interrupted: bool = False
-    """Whether somebody stopped it before its time."""
+    """Whether it was stopped before its time."""
 
 
 def packing_of(
@@ -93,7 +93,7 @@ def packing_of(
 
 
 def _used(batch: Batch, cluster: Cluster, profiles: Mapping[str, float]) -> FloatArray:
-    """(N, G): how much those who run use each GPU."""
+    """(N, G): how much the running jobs use each GPU."""
     used = np.zeros(batch.free_milli.shape)
     if profiles:
         place = {number: at for at, number in enumerate(batch.nodes.tolist())}

@@ -27,7 +27,7 @@ BY_COST, BY_FIRST, BY_ROOM = range(3)
 """How `build` chooses a node: the least cost, the first that fits, the least GPU left."""
 
 TRIED = 48
-"""So many of the instances that wait are tried in one step."""
+"""Waiting instances that are tried in one step."""
 
 BLINK = 0.02
 """The probability that a step passes over the best node."""
@@ -249,11 +249,11 @@ def improve(
     s: Solution,
     value: float,
     steps: int,
-    most: int,  # so many instances at most are taken out in a step
+    most: int,  # instances that are taken out in a step
     other: IntArray,  # (I,): the genes of another solution, to cross with
     crossing: float,  # the probability of that in a step
 ) -> float:
-    """Take so many steps, each kept if the solution is worth no less after it; what it is worth then."""
+    """Take `steps` steps, each kept if the solution is worth no less after it; returns its worth then."""
     if s.node.shape[0] == 0:
         return value
     for _ in range(steps):

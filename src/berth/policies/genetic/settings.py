@@ -46,24 +46,24 @@ class GeneticSettings:
     population: int = 8
     """Solutions that are bettered side by side and cross."""
     generations: int = 30
-    """So many rounds at most; after each, solutions cross with another one as it was before."""
+    """The most rounds; after each, solutions cross with another one as it was before."""
     patience: int = 4
-    """It stops after so many rounds without a better solution."""
+    """Rounds without a better solution after which it stops."""
     steps: int = 60
     """Changes that are tried on each solution in one round."""
     ruin: int = 24
-    """So many instances at most are taken out and put back in one change."""
+    """The most instances that are taken out and put back in one change."""
     crossing: float = 0.1
     """The probability that a change takes over genes of another solution instead."""
     budget_ms: int | None = None
-    """Stop after so long with the best so far; None: only when the rounds are over. With a budget that cuts it
+    """Stop after this time with the best so far; None: only when the rounds are over. With a budget that cuts it
     short the result depends on how fast the machine is."""
     window: int = 500
-    """So many waiting jobs, the first of the queue that fit somewhere, are decided on at once."""
+    """Waiting jobs that are decided on at once, the first of the queue that fit somewhere."""
     round_ms: int = 1_000
     """It decides not more often than this; what comes meanwhile waits, and what is given back is idle."""
     typical: int = 64
-    """So many of the usual requests at most are looked at to tell what is stranded."""
+    """The most usual requests that are looked at to tell what is stranded."""
     threads: int = 2
     """Solutions bettered at the same time; the result does not depend on it."""
     profiles: Mapping[str, float] = field(default_factory=dict)

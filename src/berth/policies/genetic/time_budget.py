@@ -9,11 +9,11 @@ from typing import Any
 __all__ = ["TimeBudget"]
 
 STEPS_A_LOOK = 8
-"""So many steps of a search pass between two looks at the clock, where there is a budget."""
+"""Steps of a search between two looks at the clock, if there is a budget."""
 
 
 class TimeBudget:
-    """So many milliseconds from now on, of the clock on the wall; None: as many as it takes.
+    """Milliseconds from now on, of the clock on the wall; None: as many as it takes.
 
     The next piece of work is expected to take as long as the last one, or half of what was expected then, whichever
     is longer: on a busy machine a short piece may wait long for the processor, and does so again. Threads may share
@@ -24,7 +24,7 @@ class TimeBudget:
         self.clock = clock
         self.end_s = float("inf") if budget_ms is None else clock() + budget_ms / 1000
         self.reserved_s = 0.0
-        """What is to be done when the search has ended takes so long."""
+        """The time that the work after the search takes."""
         self._expected_s = 0.0
 
     def has_time(self) -> bool:
@@ -32,7 +32,7 @@ class TimeBudget:
         return self.end_s == float("inf") or self.clock() + self._expected_s + self.reserved_s < self.end_s
 
     def steps(self, wanted: int) -> int:
-        """How many steps to do in one piece, of so many."""
+        """How many of these steps to do in one piece."""
         return wanted if self.end_s == float("inf") else min(wanted, STEPS_A_LOOK)
 
     def timed(self, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -43,5 +43,5 @@ class TimeBudget:
         return result
 
     def reserve(self, pieces: float = 1.0) -> None:
-        """Note that what comes after the search takes as long as so many pieces of work like the last."""
+        """Note that what comes after the search takes as long as `pieces` pieces of work like the last."""
         self.reserved_s = pieces * self._expected_s

@@ -23,7 +23,7 @@ def tournament(
     shuffled: IntArray,  # (P,): a permutation, shuffled further
     state: NDArray[np.uint64],
 ) -> int:
-    """The fittest of so many solutions drawn without repetition."""
+    """The fittest of `size` solutions drawn without repetition."""
     best = -1
     count = fitness.shape[0]
     for drawn in range(size):
@@ -84,7 +84,7 @@ def evolve(
     order: IntArray,  # (P,), kept: a permutation, fittest first after each generation
     history: FloatArray,  # (generations, 2), written: best and mean fitness after each
 ) -> None:
-    """Let so many generations pass; each replaces the C least fit solutions by children."""
+    """Let the generations pass; each replaces the C least fit solutions by children."""
     count = genes.shape[0]
     born = children.shape[0]
     length = genes.shape[1]

@@ -58,7 +58,7 @@ class FirstFit(Scored):
 
 @dataclass(slots=True)
 class _Seen:
-    """Where each type of request does not fit, so that nobody looks there again. Letters as in kernels."""
+    """Where each type of request does not fit, so that it is not tried there again. Letters as in kernels."""
 
     rows: dict[int, int]
     """Request type → its row below."""

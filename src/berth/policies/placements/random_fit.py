@@ -50,7 +50,7 @@ class Random(Scored):
         return super().__call__(job, cluster)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
-        """So many of the nodes that fit, ascending, or None where too few do."""
+        """Some of the nodes that fit, ascending, or None if too few do."""
         fitting = np.flatnonzero(scores > score_kernels.UNFIT)
         if len(fitting) < wanted:
             return None

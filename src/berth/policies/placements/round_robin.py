@@ -65,7 +65,7 @@ def next_in_turn(
     number: int,
     first_node: int,
     first_index: int,  # on the first node, a request for one GPU looks at this slot and those behind it
-    nodes: int,  # so many nodes are looked at, and the first one's other slots after them
+    nodes: int,  # nodes to look at, and the first one's other slots after them
     chosen: IntArray,  # (G,), written: the slots taken
 ) -> int:
     """How many nodes further the next one is that fits, −1 where none does."""

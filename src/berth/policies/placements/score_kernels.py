@@ -397,7 +397,7 @@ def fragmentation_ratios_pct(
     step_slot: IntArray,  # (S,): the slot that the step takes from, −1 for none
     ratios: FloatArray,  # (S,), written
 ) -> None:
-    """100·fragmentation/idle GPU milli over the cluster after each step of a history in which nobody leaves."""
+    """100·fragmentation/idle GPU milli over the cluster after each step of a history in which no job leaves."""
     nodes, width = milli.shape
     idle = 0
     for node in range(nodes):

@@ -35,7 +35,7 @@ class Easy:
     that runs over is expected to end at any moment. Later jobs start in the order's order, where it goes by a key,
     else as queued, if they fit now and either end before the reservation or leave the first job room enough then, on
     whichever GPUs. Where the placement's choice would not, the first node that would is taken. Where nodes
-    carry labels, the first job of each partition has a reservation of its own, and who could take nodes of several
+    carry labels, the first job of each partition has a reservation of its own, and one that could take nodes of several
     partitions heeds them all.
     """
 
@@ -327,7 +327,7 @@ class _State:
             self._losses = cluster.losses
         if cluster.openings != self._openings:
             self._see_ends()
-        if len(self._expected) != len(cluster.running):  # somebody else has started some
+        if len(self._expected) != len(cluster.running):  # another caller has started some
             self.forget_reservations()
             for run in cluster.running.values():
                 if run.job.id not in self._expected:

@@ -96,7 +96,7 @@ class _Shown(Queue):
         return self.by(as_queued)
 
     def first(self) -> Job | None:
-        """The first in these places; None where nobody is shown."""
+        """The first in these places; None if none is shown."""
         return next(iter(self), None)
 
     def put(self, job: Job, serial: float) -> None:
@@ -180,7 +180,7 @@ class _Seen:
         return {*self._lanes, *self.queue.lanes(_lane, self._key)} - {None}
 
     def _newcomers(self) -> set[Any]:
-        """Note who came since the last time; returns the lanes to look at for that."""
+        """Note the jobs that came since the last time; returns the lanes to look at for that."""
         stale: set[Any] = set()
         everybody = self.queue.lanes(_one_lane, as_queued).get(None, ())
         for _, serial, job in everybody.irange((0, self._last_serial + 1)) if everybody else ():
@@ -199,7 +199,7 @@ class _Seen:
         return stale
 
     def holds_back(self, placement: Placement) -> bool:
-        """Whether a waiting job has come to be beyond a limit since it was shown, or is with so many nodes."""
+        """Whether a waiting job has come to be beyond a limit since it was shown, or is with this many nodes."""
         job = placement.job
         if job not in self.queue:
             return False  # not the limits' business
@@ -271,7 +271,7 @@ class _Seen:
                     if len(wanted) >= most + AHEAD:
                         break
                 elif self._key is as_queued:
-                    break  # whoever comes behind one that is not submitted yet is not either
+                    break  # what comes behind one that is not submitted yet is not either
         elif lane is None:
             wanted = {job_id: job for job_id, job in shown.items() if job in self.queue}
         else:

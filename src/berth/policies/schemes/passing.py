@@ -105,7 +105,7 @@ class Passing:
 
 @dataclass(slots=True)
 class _Tried:
-    """What did not fit on a cluster when it had opened so often."""
+    """What did not fit on a cluster, and how often it had opened by then."""
 
     fits: Fits
     openings: int = -1

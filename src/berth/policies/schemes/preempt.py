@@ -18,7 +18,7 @@ Rank = tuple[int, ...]
 
 
 class Ranks(ABC):
-    """An order that also says who may take whose place: the smaller rank evicts the larger."""
+    """An order that also says which job may take another's place: the smaller rank evicts the larger."""
 
     @abstractmethod
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
@@ -91,7 +91,7 @@ class Preemptive:
                 if slots is None and job.patience_ms != 0:
                     for run in victims(ranks, job, cluster, now_ms):
                         yield Evict(run.job)
-                        anew = True  # who was evicted waits before those that rank behind it
+                        anew = True  # an evicted job waits before those that rank behind it
                     slots = self.place(job, cluster)
                 if slots is not None:
                     yield placement_of(job, slots)

@@ -104,7 +104,7 @@ def _slots_within(rows: frozenset[int], job: Job, cluster: Cluster) -> tuple[Gpu
 
 @dataclass(slots=True)
 class _Tried:
-    """What did not fit on a cluster when it had opened so often."""
+    """What did not fit on a cluster, and how often it had opened by then."""
 
     partitions: Partitions
     reserved: dict[str, frozenset[int]]
@@ -113,4 +113,4 @@ class _Tried:
     stuck: dict[str, Job] = field(default_factory=dict)
     """Those that did not fit, by id; one that was replaced is another job."""
     first: Job | None = None
-    """The one of them that holds up everybody who comes behind it."""
+    """The one of them that holds up all behind it."""

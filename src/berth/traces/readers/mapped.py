@@ -1,4 +1,4 @@
-"""A table of anybody's columns as jobs: `--map id=job_name,submit=submitted,run=seconds,gpus=cards`.
+"""A table of any columns as jobs: `--map id=job_name,submit=submitted,run=seconds,gpus=cards`.
 
 Times are seconds or days and times (`2026-11-22 08:30:00`, `2026-11-22T08:30:00`), all of one kind in a file, and count
 from the earliest submission. A job runs for `run`, or from `start` to `end`. GPUs may be a part of one, such as 0.5.

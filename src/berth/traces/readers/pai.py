@@ -89,7 +89,7 @@ def gpu_types(name: str, limits: Limits) -> Field[tuple[str, ...]]:
 
 
 def asked(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:
-    """GPUs, share and nodes of a job of so many instances with so many GPUs each."""
+    """GPUs, share and nodes of a job of `instances` instances with the same GPUs each."""
     whole = -(-round(gpus * 1000) // 1000)
     if limits.gpus_per_node is not None and whole > limits.gpus_per_node:
         most = limits.gpus_per_node

@@ -9,7 +9,7 @@ The format knows processors and no GPUs. Each processor is read as one whole GPU
 orders, backfilling and fairness can be compared on the logs that the literature compares them on. A job may
 run on as few nodes as will hold it.
 
-- It takes the processors that it requested, or was given where nobody tells what it requested.
+- It takes the processors that it requested, or was given if its request is unknown.
 - Its estimate is the time that it requested. Its time limit is the longer of that and its run time: the log's
   own system let it run on.
 - A job that was cancelled before it started (status 5, no run time) leaves unserved after as long a wait.

@@ -70,6 +70,6 @@ def arrivals(drawn: Floats, span_ms: float, hourly: Sequence[float] = (1.0,) * 2
 
 
 def span_ms(work_ms: NDArray[np.int64], milli: NDArray[np.int64], gpus: int, load: float) -> float:
-    """How long arrivals must last for jobs of this work (N,) and GPU share (N,) to ask this load of so many
+    """How long arrivals must last for jobs of this work (N,) and GPU share (N,) to ask this load of a number of
     GPUs."""
     return max(1.0, float(np.sum(work_ms * milli)) / (gpus * 1000 * load))

@@ -162,10 +162,15 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
         try:
 
             async def all_told() -> bool:
-                said = await berth("k8s", "history", str(folder / "history"), kubeconfig=world.kubeconfig)
+                words = ("k8s", "history", str(folder / "history"), "--json")
+                (said,) = json.loads(await berth(*words, kubeconfig=world.kubeconfig))
                 told = json.loads(await berth("stats", "--json", *where, kubeconfig=world.kubeconfig))
                 jobs = {row["application"]: row["jobs"] for row in told["rows"]}
-                return "new records" in said and jobs == {"shares": 11, "exceeds": 1}
+                return (
+                    said["node"] == "agents"
+                    and "new records" in said["result"]
+                    and jobs == {"shares": 11, "exceeds": 1}
+                )
 
             await world.until("the history has all twelve", all_told, 60)
             page = folder / "report.html"

@@ -311,7 +311,7 @@ class Agent:
             parts, usage = self._ledger.take(holders)
             ended = ended_pod(last, parts, usage, now_ms)
             card = self._allotments.cards.get(ended.card)
-            if card is not None:  # of a GPU that is gone nobody knows what a share was a share of
+            if card is not None:  # if a GPU is gone, what a share was a share of is unknown
                 hardware = {"model": card.model, "mem_mib": card.mem_mib}
                 keep_ended(self._settings.state / "ended", ended, hardware)
             self.out_of_memory += ended.state == "out-of-memory"

@@ -151,7 +151,7 @@ class Allotments:
         """Read what was given before, and make the regions that a restart of the machine took away.
 
         What has a part of a GPU that is not there now keeps it: its container may run on. A region of which nothing is
-        kept is removed, since its limits are of nobody.
+        kept is removed, since no pod has its limits.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ class Allotments:
         """Take an allotment away; PartitionError while processes use it, unless forced. Unknown names are no error."""
         found = regions_of(name, self.root)
         parts = [each for each in found if isinstance(each, Partition)]
-        damaged = len(parts) < len(found)  # nobody can start anything in what is damaged
+        damaged = len(parts) < len(found)  # nothing can start in what is damaged
         idle = not any(part.processes for part in parts)
         self._remove_region(name, force=force or damaged or idle, known=bool(found))
         if self._device_nodes is not None and (self._device_nodes / name).exists():

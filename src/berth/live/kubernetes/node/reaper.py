@@ -14,7 +14,7 @@ __all__ = ["Reaper"]
 
 
 class Reaper:
-    """Compares what was given with who is there."""
+    """Compares what was given with the pods that are there."""
 
     def __init__(self, allotments: Allotments, api: NodeApi, identity: Identity | None) -> None:
         """`identity` is None where the node has no device plugin."""
@@ -24,7 +24,7 @@ class Reaper:
         """By an allotment's name: why it was not taken back though its holder is gone."""
 
     async def collect(self, pods: Sequence[Pod] | None = None) -> list[Allotment]:
-        """Take back what nobody has any more, and say what; nothing where API server or kubelet do not answer.
+        """Take back what no pod has any more, and say what; nothing if API server or kubelet do not answer.
 
         `pods` are those of this node as they were lately; they are asked for if they are not given. A container's
         units are free only where both say that its pod is gone: a kubelet that restarts names no pod for a moment, and

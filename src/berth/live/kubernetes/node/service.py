@@ -50,7 +50,7 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 PODS_EVERY = 5
 """Looks between two lists of the node's pods."""
 REPUBLISH_S = 60.0
-"""How often labels and slice are told anew, in case somebody removed them, or the node was made anew."""
+"""How often labels and slice are told anew, in case they were removed, or the node was made anew."""
 
 
 @dataclass(frozen=True, slots=True)

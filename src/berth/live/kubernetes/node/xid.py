@@ -1,7 +1,7 @@
 """XIDs: the errors that the driver tells of a GPU, asked of NVML in a thread of their own.
 
 Those that a program brings upon itself say nothing of the GPU and are passed over; after any other the GPU is given to
-nobody until the agent restarts, which an operator does after a reset.
+no pod until the agent restarts, which an operator does after a reset.
 """
 
 from __future__ import annotations
