@@ -165,6 +165,15 @@ current-context: c
             process.wait()
         self._processes.clear()
 
+    def processor_s(self) -> dict[str, float]:
+        """Processor time that each of the two has used since it started, seconds."""
+        tick = os.sysconf("SC_CLK_TCK")
+        found = {}
+        for name, process in self._processes.items():
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / tick  # user and system
+        return found
+
     def _start(self, name: str, *words: object) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
