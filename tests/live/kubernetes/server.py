@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,6 +159,16 @@ current-context: c
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    @contextlib.contextmanager
+    def etcd_stalls(self) -> Iterator[None]:
+        """etcd answers nothing within, as if its disk hung; requests to the API server wait."""
+        process = self._processes["etcd"]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Stop both."""

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from berth.errors import ApiError, SettingError
@@ -192,6 +193,42 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
             assert told == {"peak_mib": 7000, "refused": 1, "needed_mib": 7001}
             assert json.loads((folder / "state" / "allotments" / "given.json").read_text()) == []
             assert list((folder / "run" / "nodes").iterdir()) == []
+
+    play(story)
+
+
+@needs_root
+def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
+    play: Played, folder: Path
+) -> None:
+    async def story(world: World) -> None:
+        async with node(world, folder) as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            units, _ = kubelet.capacity(RESOURCE)
+            counted = {"cpu": "8", "memory": "8Gi", RESOURCE: str(units)}
+            await world.patch("/api/v1/nodes/here/status", {"status": {"allocatable": counted}})
+            async with world.scheduler():
+                await world.pod("one", milli=300, mem=5000)
+                await world.until_bound("one")
+                server = ApiServer(world.api, "here", served_by(None))
+                first = await server.pod("default", "one")
+                assert first is not None
+                await kubelet.admit(first, RESOURCE)
+                await world.delete("one")
+                with pytest.raises(grpc.aio.AioRpcError, match="is gone"):
+                    await kubelet.pre_start(first, "main", RESOURCE)
+                await world.pod("one", milli=500, mem=9000)  # another of its name
+                await world.until_bound("one")
+                with pytest.raises(grpc.aio.AioRpcError, match="another pod of its name"):
+                    await kubelet.pre_start(first, "main", RESOURCE)
+                kubelet.end(first)
+                second = await server.pod("default", "one")
+                assert second is not None
+                await kubelet.admit(second, RESOURCE)
+                given = await kubelet.pre_start(second, "main", RESOURCE)
+                assert await share(of_device_plugin(given.answer), folder / "scratch") == [(9000, 2)]
+            assert running.process.poll() is None
+        await world.check()
 
     play(story)
 
