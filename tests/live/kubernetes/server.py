@@ -190,7 +190,7 @@ current-context: c
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
 
-    def _until_ready(self, patience_s: float = 120) -> None:
+    def _until_ready(self, patience_s: float = 300) -> None:
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admintoken"})

@@ -234,17 +234,17 @@ def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
 
 
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+CLAIM_KINDS = (
+    ("resourceslices", "ResourceSlice", "Cluster"),
+    ("resourceclaims", "ResourceClaim", "Namespaced"),
+    ("deviceclasses", "DeviceClass", "Cluster"),
+)
 
 
-async def make_crds(world: World, spec_of_slices: Mapping[str, Any]) -> None:
+async def make_crds(world: World, schemas: Mapping[str, Any]) -> None:
     """The kinds of dynamic resource allocation, as 1.20 can have them: it drops fields that their schema lacks."""
-    for plural, kind, scope in (
-        ("resourceslices", "ResourceSlice", "Cluster"),
-        ("resourceclaims", "ResourceClaim", "Namespaced"),
-    ):
-        schema: dict[str, Any] = {**ANYTHING}
-        if kind == "ResourceSlice":
-            schema = {"type": "object", "properties": {"spec": spec_of_slices}}
+    for plural, kind, scope in CLAIM_KINDS:
+        schema = schemas.get(kind, ANYTHING)
         version: dict[str, Any] = {
             "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
         }  # fmt: skip
@@ -269,13 +269,13 @@ async def make_crds(world: World, spec_of_slices: Mapping[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def claims_served(world: World, spec_of_slices: Mapping[str, Any] = ANYTHING) -> AsyncIterator[None]:
-    """The kinds are there within, and gone after it."""
-    await make_crds(world, spec_of_slices)
+async def claims_served(world: World, schemas: Mapping[str, Any] | None = None) -> AsyncIterator[None]:
+    """The kinds are there within, each of its schema or of any fields, and gone after it."""
+    await make_crds(world, schemas or {})
     try:
         yield
     finally:
-        for plural in ("resourceslices", "resourceclaims"):
+        for plural, _, _ in CLAIM_KINDS:
             await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
 
         async def gone() -> bool:
