@@ -5,7 +5,8 @@
 
 The full size is `--nodes 5000 --pods 50000`. API server, etcd and scheduler share this machine's cores. `many`: all
 pods wait when the scheduler starts. `idle`: 100 empty nodes, one pod after the other, created to bound. `one`: 40 pods
-that all go to one node, created at once, until the last is bound.
+that all go to one node, created at once, until the last is bound. Processor time is given too, because the rates are
+those of a machine that is shared: of the scheduler until its last bind, and of the API server and etcd meanwhile.
 """
 
 from __future__ import annotations
@@ -52,21 +53,35 @@ async def schedule(kubeconfig: Path, policy: str, knowledge: str) -> None:
         settings = Settings(policy=policy, knowledge=knowledge)
         scheduling = Scheduling(api, Options(settings, once=True, elect=False, own_process=True))
         task = asyncio.create_task(scheduling.run())
-        seen: list[tuple[float, int]] = []
+        seen: list[tuple[float, int, float]] = []
         while not task.done():
             await asyncio.wait([task], timeout=0.1)
-            seen.append((time.perf_counter() - began, scheduling.counts.bound))
+            seen.append((time.perf_counter() - began, scheduling.counts.bound, time.process_time()))
         task.result()
     counts = scheduling.counts
-    first = next((s for s, bound in seen if bound), seen[-1][0])
-    last = next(s for s, bound in seen if bound == counts.bound)
+    first = next((s for s, bound, _ in seen if bound), seen[-1][0])
+    last, last_cpu = next((s, cpu) for s, bound, cpu in seen if bound == counts.bound)
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({
+        "slowest_10_s_per_s": slowest([(s, bound) for s, bound, _ in seen if first <= s <= last]),
+        "cpu_until_last_s": round(last_cpu, 1),
         "bound": counts.bound, "failed": counts.failed, "first_bind_s": round(first, 2),
         "all_bound_s": round(last, 2),
         "bound_per_s": round(counts.bound / max(0.1, last - first), 1),
         "peak_mib": used.ru_maxrss // 1024, "cpu_s": round(used.ru_utime + used.ru_stime, 1),
     }))  # fmt: skip
+
+
+def slowest(seen: list[tuple[float, int]], window_s: float = 10.0) -> float | None:
+    """The lowest rate of binds, 1/s, in any ten seconds between the first bind and the last; None if it took less."""
+    rates = []
+    at = 0
+    for end_s, bound in seen:
+        while seen[at][0] < end_s - window_s:
+            at += 1
+        if at:
+            rates.append((bound - seen[at - 1][1]) / (end_s - seen[at - 1][0]))
+    return round(min(rates), 1) if rates else None
 
 
 async def gathered(jobs: list[Any]) -> None:
@@ -104,6 +119,7 @@ async def many(server: Server, policy: str, nodes: int, pods: int) -> dict[str, 
         world = World(api, kubeconfig)
         await world.clean()
         await fill(world, nodes, pods, applications, "A100-80")
+        before = server.processor_s()
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, __file__, "--child", str(kubeconfig), policy, knowledge],
@@ -111,8 +127,9 @@ async def many(server: Server, policy: str, nodes: int, pods: int) -> dict[str, 
         )  # fmt: skip
         if done.returncode:
             raise SystemExit(f"the scheduler ended with status {done.returncode}:\n{done.stderr[-3000:]}")
+        used = {f"{name}_cpu_s": round(now - before[name], 1) for name, now in server.processor_s().items()}
         await world.check()
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) | used
 
 
 async def waits(server: Server, nodes: int, pods: int, *, at_once: bool) -> dict[str, Any]:

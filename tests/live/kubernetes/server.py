@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,6 +160,16 @@ current-context: c
             process.kill()
             process.wait()
 
+    @contextlib.contextmanager
+    def etcd_stalls(self) -> Iterator[None]:
+        """etcd answers nothing within, as if its disk hung; requests to the API server wait."""
+        process = self._processes["etcd"]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Stop both."""
         for process in reversed(self._processes.values()):
@@ -165,11 +177,20 @@ current-context: c
             process.wait()
         self._processes.clear()
 
+    def processor_s(self) -> dict[str, float]:
+        """Processor time that each of the two has used since it started, seconds."""
+        tick = os.sysconf("SC_CLK_TCK")
+        found = {}
+        for name, process in self._processes.items():
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / tick  # user and system
+        return found
+
     def _start(self, name: str, *words: object) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
 
-    def _until_ready(self, patience_s: float = 120) -> None:
+    def _until_ready(self, patience_s: float = 300) -> None:
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admintoken"})

@@ -203,7 +203,13 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
         await world.node("n1", 4)
         await world.pod("negative", milli=-1)
         await world.pod("units", mem="8Gi")
+        await world.pod("huge", mem="9" * 400)
+        await world.pod("both", milli=300, annotations={names.EXCLUSIVE: "true"})
         await world.pod("model", annotations={names.MODELS: "B9000"})
+        for at, namespace in enumerate(("default", "other")):
+            for member in range(2):
+                await world.pod(f"same-{at}{member}", milli=100, mem=1, namespace=namespace,
+                                annotations={names.GANG: "same/2"})  # fmt: skip
         await world.pod("g-0", annotations={names.GANG: "g/2"})
         await world.pod("g-1", annotations={names.GANG: "g/3"})
         for at in range(64):
@@ -213,6 +219,9 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
             await world.until_bound("good")
             assert "berth.dev/gpu-milli is '-1'" in await world.until_event("Refused", "negative")
             assert "is '8Gi'" in await world.until_told("units", "annotation")
+            assert "without a unit" in await world.until_event("Refused", "huge")
+            assert "a whole GPU has no part" in await world.until_event("Refused", "both")
+            await world.until_bound(*(f"same-{at}{member}" for at in range(2) for member in range(2)))
             assert await world.until_told("model", "nodes") == "0/1 nodes: 1 no model B9000"
             await world.until_told("g-1", "has size 3 here and 2 in its other pods")
             await world.until_told("selects-00", "no label key-0=x")
@@ -221,6 +230,9 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
                 "/api/v1/nodes/n1", {"metadata": {"labels": {f"key-{at}": "x" for at in range(64)}}}
             )
             await world.until_bound(*(f"selects-{at:02}" for at in range(64)))
+            refused = sorted(about for about, _ in await world.events("Refused"))
+            assert refused == sorted(set(refused))  # an event each
+        await world.check()
 
     play(test)
 

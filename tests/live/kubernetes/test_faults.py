@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import time
 
 import pytest
 
@@ -248,6 +250,83 @@ def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
             await asyncio.sleep(0.2)
             assert (scheduling.counts.bound, scheduling.counts.failed) == (5, 0)
         assert sorted(answers.values()) == [1, 1, 2, 2, 3]
+        await world.check()
+
+    play(test)
+
+
+@pytest.mark.slow  # a stall that binds do not outlast takes its time
+def test_an_etcd_that_stalls_delays_binds_and_gives_nothing_twice(play: Played, server: Server) -> None:
+    async def test(world: World) -> None:
+        for at in range(4):
+            await world.node(f"n{at}", 4)
+        made = await fill(world, 0, 24)
+        async with world.scheduler(elect=True):
+
+            async def begun() -> bool:
+                return bool(await world.places())
+
+            await world.until("some are bound", begun)
+            with server.etcd_stalls():
+                await asyncio.sleep(6)  # longer than a bind may take
+            more = await fill(world, 24, 6)
+            await world.until_bound(*made, *more, patience_s=120)
+        await world.check()
+
+    play(test)
+
+
+def test_two_who_both_take_themselves_for_the_leader_overcommit_nothing_for_long(play: Played) -> None:
+    async def test(world: World) -> None:
+        for at in range(2):
+            await world.node(f"n{at}", 2)
+        await fill(world, 0, 24)
+        async with world.scheduler("one") as one, world.scheduler("two") as two:
+
+            async def settled() -> bool:
+                places = await world.places()
+                waits = [name for name in await world.pods() if name not in places]
+                if not waits or one._stopping or two._stopping:
+                    return False
+                with contextlib.suppress(AssertionError):
+                    await world.check()
+                    return True
+                return False
+
+            await world.until("nothing is given twice", settled)
+            await asyncio.sleep(0.5)
+            await world.check()
+
+    play(test)
+
+
+@pytest.mark.slow  # the lease of another takes its seconds to be over
+def test_clocks_that_are_wrong_or_set_back_hold_up_no_pod_and_give_nobody_the_lease(
+    play: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, behind_s = time.time_ns, 3600
+    monkeypatch.setattr(time, "time_ns", lambda: real() - behind_s * 10**9)
+
+    async def test(world: World) -> None:
+        nonlocal behind_s
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+        spec = {"holderIdentity": "elsewhere", "leaseDurationSeconds": 2}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "metadata": {"name": names.LEASE}, "spec": spec}
+        await world.api.request("POST", leases, lease)
+        await world.node("n1", 1)
+        await world.pod("a", milli=500, mem=1000)
+        async with world.scheduler("here", elect=True):
+            for at in range(4):  # its holder's clock is decades behind, and yet it holds the lease
+                said = {"spec": {"renewTime": f"2001-01-01T00:00:0{at}.000000Z"}}
+                await world.patch(f"{leases}/{names.LEASE}", said)
+                await asyncio.sleep(1)
+            assert await world.places() == {}
+            await world.until_bound("a")
+            behind_s = 7200
+            await world.pod("b", milli=400, mem=1000)
+            await world.until_bound("b")
+            await world.pod("c", milli=400, mem=1000)  # made an hour or two later than it is here
+            assert await world.until_told("c", "nodes") == "0/1 nodes: 1 GPU compute short by 300 milli"
         await world.check()
 
     play(test)

@@ -130,3 +130,16 @@ async def _with_slices(world: World) -> None:
         seen = await look(world.api, Settings())
         claimed = [each for each in seen.gpus if each.for_claims]
         assert [(each.index, each.milli, each.mem_mib) for each in claimed] == [(0, 200, 70_000), (1, 0, 0)]
+
+        async def given_by_claims() -> list[int]:
+            return [each.index for each in (await look(world.api, Settings())).gpus if each.for_claims]
+
+        await slices(world, "n1", [gpu(0)], generation=3)
+        assert await given_by_claims() == [0]
+        await slices(
+            world, "n1", [gpu(0), gpu(1), gpu(5)], generation=2
+        )  # an agent whose generation went back
+        assert await given_by_claims() == [0]
+        await world.pod("d", milli=200, mem=1000)
+        await world.until_bound("d")
+    await world.check()

@@ -49,7 +49,7 @@ class World:
     async def _make(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         try:
             made: dict[str, Any] = json.loads(
-                await self.api.request("POST", path, {"apiVersion": "v1", **body}, patience_s=10)
+                await self.api.request("POST", path, {"apiVersion": "v1", **body}, patience_s=10, limit_s=60)
             )
         except ApiError as error:
             if error.status != 409:

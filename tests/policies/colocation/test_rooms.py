@@ -12,9 +12,10 @@ from berth.cluster import PLACE_MILLI, Cluster
 from berth.engine import simulate
 from berth.interference import make_interference
 from berth.knowledge import Oracle
-from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement
+from berth.model import NO_GPU, EventKind, GpuModel, GpuSlot, Job, Node, Placement
 from berth.policies import Setting, make_policy
 from berth.policies.colocation import colocating
+from berth.policies.colocation import rooms as rooms_module
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Forecaster, Forecasts, Offer
 from berth.policies.colocation.rooms import MOST_ASKED_AGAIN, Rooms
@@ -99,6 +100,59 @@ def test_idle_changed_and_due_gpus_are_asked_at_once() -> None:
     assert len(asked_and_declined(rooms, cluster, LATER_MS, 0)) >= GPUS - 16
 
 
+def declining(rooms: Rooms, cluster: Cluster, now_ms: int) -> list[GpuSlot]:
+    """One decision in which all that are asked decline, sixteen at a time."""
+    rooms.begin()
+    closed: list[GpuSlot] = []
+    more = True
+    while more:
+        some, _, more = rooms.open_first(16, cluster, now_ms, 0, closed=closed, waiting=1, always=None)
+        for room in some:
+            rooms.decline(room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=0)
+        closed += [slot for slot, _ in some]
+    return closed
+
+
+def test_a_decision_ends_when_many_have_declined_and_the_next_ones_ask_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rooms_module, "MOST_DECLINED", 72)
+    cluster = filled(GPUS)
+    rooms = Rooms(cluster, [0] * len(cluster.nodes))
+    turns = []
+    for now_ms in range(2):
+        turns.append(declining(rooms, cluster, now_ms))
+        assert rooms.postponed
+    cluster.release("t3")
+    tenant(cluster, "other", GpuSlot(0, 3))  # it has declined, but beside another tenant
+    turns.append(declining(rooms, cluster, 3))
+    assert not rooms.postponed
+    assert [len(turn) for turn in turns] == [72, 72, 57]
+    assert turns[2].count(GpuSlot(0, 3)) == 1
+    assert len({slot for turn in turns for slot in turn}) == GPUS
+    assert declining(rooms, cluster, 4) == []
+
+
+def test_one_that_had_too_little_left_is_asked_when_it_or_its_node_has_more_and_not_before() -> None:
+    cluster = Cluster([Node(f"n{at}", 8, THESIS_GPU, 10_000, 10_000) for at in range(GPUS // 8)])
+    for at in range(GPUS):
+        tenant(cluster, f"t{at}", GpuSlot(at // 8, at % 8))
+    on_node = Job("on-node", 0, 10**6, gpus=0, cpu_milli=9000)
+    cluster.place(Placement(on_node, (GpuSlot(4, NO_GPU),), on_node.share, False, False), now_ms=0)
+    rooms = Rooms(cluster, [0] * len(cluster.nodes))
+    rooms.begin()
+    for room in rooms.open(cluster, 0, 0, closed=()):
+        short_on = cluster if room[0].node == 4 else None
+        rooms.decline(room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=0, queue_changes=0, short_on=short_on)
+    assert asked_and_declined(rooms, cluster, 1, 0) == []
+    takes = Job("takes", 0, 10**6, gpus=0, cpu_milli=500)
+    cluster.place(Placement(takes, (GpuSlot(4, NO_GPU),), takes.share, False, False), now_ms=0)
+    assert asked_and_declined(rooms, cluster, 2, 0) == []
+    cluster.release("on-node")
+    assert asked_and_declined(rooms, cluster, 3, 0) == [GpuSlot(4, at) for at in range(8)]
+    assert asked_and_declined(rooms, cluster, 4, 0) == []
+
+
 def test_what_is_kept_is_what_the_cluster_says() -> None:
     """After any run of placements, ends and lost nodes the rooms are those that a look at every GPU finds."""
     cluster = cluster_of(32)
@@ -176,7 +230,8 @@ def test_the_first_of_the_gpus_are_the_first_of_all_and_the_one_that_is_kept(ten
         rooms.begin()
         some = rooms.open_first(most, cluster, 0, 0, closed=(), waiting=GPUS, always=always)
         assert some.rooms == [*every[:most], *(room for room in every[most:] if room[0] == always)]
-        assert (some.idle, some.there) == (sum(not held for _, held in every), len(every))
+        assert some.idle == sum(not held for _, held in every)
+        assert some.more or len(some.rooms) == len(every)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -356,7 +356,8 @@ class Board:
         self.stirred = True
         if entry is not None:
             self._forget(entry, now_ms)
-        entry = Entry(meta.uid, meta.namespace, meta.name, ask, submit_ms=created_ms(meta), message=problem)
+        submit_ms = min(created_ms(meta), now_ms)  # the API server's clock may be ahead of ours
+        entry = Entry(meta.uid, meta.namespace, meta.name, ask, submit_ms=submit_ms, message=problem)
         entry.priority, entry.labels = pod.spec.priority, meta.labels
         self.entries[meta.uid] = entry
         if ask is None:

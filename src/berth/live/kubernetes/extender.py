@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from berth.live.kubernetes import objects, writing
 from berth.live.kubernetes.asks import ask_of
 from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.clock import steady_clock
 from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.jobs import job_of
@@ -79,6 +79,7 @@ class Extender:
     def __init__(self, api: Api, settings: Settings) -> None:
         self.api = api
         self.board = Board(settings)
+        self._now_ms = steady_clock()
         self._pods: Informer[objects.Pod] | None = None
         self._binding = asyncio.Lock()  # one decision at a time: two would give one GPU twice
 
@@ -90,17 +91,18 @@ class Extender:
         )
         pods = self._pods = Informer(
             self.api, "/api/v1/pods", objects.Pod,
-            changed=lambda pod: board.pod_changed(pod, _now_ms()), gone=lambda pod: board.pod_gone(pod, _now_ms()),
+            changed=lambda pod: board.pod_changed(pod, self._now_ms()),
+            gone=lambda pod: board.pod_gone(pod, self._now_ms()),
         )  # fmt: skip
 
         async def then_pods() -> None:
             await nodes.synced.wait()
-            board.nodes.sync(_now_ms())
+            board.nodes.sync(self._now_ms())
             await pods.run()
 
         async def begin() -> None:
             await pods.synced.wait()
-            board.begin(_now_ms())
+            board.begin(self._now_ms())
 
         await asyncio.gather(nodes.run(), then_pods(), begin())
 
@@ -174,16 +176,16 @@ class Extender:
         step = Bind(args.pod_uid, args.pod_namespace, args.pod_name, args.node, text, frozenset())
         await writing.bind(self.api, step)
         # Its place is taken from here on, and not only when the watch says so.
-        self.board.pod_changed(await self.api.get(path, objects.Pod, patience_s=2.0), _now_ms())
+        self.board.pod_changed(await self.api.get(path, objects.Pod, patience_s=2.0), self._now_ms())
 
     def _job(self, pod: objects.Pod | None) -> tuple[Job, Any]:
         if pod is None:
             raise AskError("the request names no pod")
-        self.board.nodes.sync(_now_ms())
+        self.board.nodes.sync(self._now_ms())
         # What the other scheduler honours is its business: volumes, affinity between pods, spread.
         ask = ask_of(pod, self.board.settings.compat, places=False)
         # Its constraints are the other scheduler's business; GPUs, CPU and memory are counted here.
-        return job_of("asked", pod.metadata.namespace, _now_ms(), ask, (), self.board.cards), ask
+        return job_of("asked", pod.metadata.namespace, self._now_ms(), ask, (), self.board.cards), ask
 
     def _chosen(self, job: Job, names: set[str]) -> Placement | None:
         """What the policy decides for this job alone, if only these nodes were up."""
@@ -196,7 +198,7 @@ class Extender:
         for row in others:
             cluster.lose(row)
         try:
-            for decision in scheduler.policy(queue, cluster, _now_ms()):
+            for decision in scheduler.policy(queue, cluster, self._now_ms()):
                 return decision if isinstance(decision, Placement) else None
         finally:
             for row in others:
@@ -219,7 +221,3 @@ def _only(args: Args, fits: set[str]) -> dict[str, Any]:
 
 def _json(answer: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

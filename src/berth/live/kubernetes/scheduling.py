@@ -18,6 +18,7 @@ from berth.errors import ApiError, BerthError
 from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api, backoff_s
+from berth.live.kubernetes.clock import steady_clock
 from berth.live.kubernetes.entries import WAITS, Settings, State, waiting
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
@@ -101,6 +102,7 @@ class Scheduling:
         self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
         self._events = writing.Events(api, options.settings.scheduler_name)
         self._began_s = time.monotonic()
+        self._now_ms = steady_clock()
         self._thread = ThreadPoolExecutor(1, "decide")
         if options.own_process:
             sys.setswitchinterval(0.001)
@@ -152,7 +154,7 @@ class Scheduling:
             if await self._first_of(tasks) is not listing:
                 return False
             tasks.remove(listing)
-            parts = self.board.begin_in_parts(_now_ms())
+            parts = self.board.begin_in_parts(self._now_ms())
             while await self._in_thread(lambda: next(parts, self) is not self):
                 pass  # the lease is renewed meanwhile
             if self.options.own_process:
@@ -209,7 +211,7 @@ class Scheduling:
                 if (what in (self._pod_changed, self._pod_gone)) is pods:
                     what(*things)
             if not pods:
-                board.nodes.sync(_now_ms())
+                board.nodes.sync(self._now_ms())
 
     def _on(self, what: Callable[..., None]) -> Callable[[Any], None]:
         def note(thing: Any) -> None:
@@ -219,10 +221,10 @@ class Scheduling:
         return note
 
     def _pod_changed(self, pod: objects.Pod) -> None:
-        self.board.pod_changed(pod, _now_ms())
+        self.board.pod_changed(pod, self._now_ms())
 
     def _pod_gone(self, pod: objects.Pod) -> None:
-        self.board.pod_gone(pod, _now_ms())
+        self.board.pod_gone(pod, self._now_ms())
         self._told.pop(pod.metadata.uid, None)
 
     def _apply_inbox(self) -> None:
@@ -241,7 +243,7 @@ class Scheduling:
             async with self._using_board:
                 self._apply_inbox()
             await self._release_held()
-            whole = not self.board.has_news(_now_ms()) or await self._decide_for_a_while()
+            whole = not self.board.has_news(self._now_ms()) or await self._decide_for_a_while()
             if not whole:
                 self.board.stirred = True
                 self._wake.set()
@@ -249,12 +251,12 @@ class Scheduling:
                 return
 
     async def _until_woken(self) -> None:
-        wake_ms = self.board.next_wake_ms(_now_ms())
+        wake_ms = self.board.next_wake_ms(self._now_ms())
         if wake_ms is None:
             await self._wake.wait()
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.001, (wake_ms - _now_ms()) / 1000))
+            await asyncio.wait_for(self._wake.wait(), max(0.001, (wake_ms - self._now_ms()) / 1000))
 
     async def _decide_for_a_while(self) -> bool:
         """Decide and hand out; False if it was stopped before its end to take in what has happened.
@@ -265,7 +267,7 @@ class Scheduling:
         loop = asyncio.get_running_loop()
         began = time.perf_counter()
         limit_s, waited_s = 0.0, 0.0
-        steps = self.board.decide(_now_ms())
+        steps = self.board.decide(self._now_ms())
         try:
             while True:
                 async with self._using_board:
@@ -373,14 +375,14 @@ class Scheduling:
         self._wake.set()
 
     def _is_bound(self, step: Bind) -> None:
-        self.board.bound(step.uid, _now_ms())
+        self.board.bound(step.uid, self._now_ms())
         self._told.pop(step.uid, None)
         self._events.bound(step)
 
     def _bind_failed(self, step: Bind, again: bool, why: str) -> None:
-        self.board.bind_failed(step.uid, _now_ms(), again=again, why=why)
+        self.board.bind_failed(step.uid, self._now_ms(), again=again, why=why)
         if not again and (pod := self.pods.get(step.namespace, step.name)) is not None:
-            self.board.pod_changed(pod, _now_ms())
+            self.board.pod_changed(pod, self._now_ms())
 
     async def _stop_all(self) -> None:
         """Delete what is to be stopped. What cannot be deleted now is attempted again; a scheduler that no longer leads
@@ -432,7 +434,7 @@ class Scheduling:
 
     def _reasons(self, most: int) -> list[tuple[Tell, Reason, bool]]:
         """The reasons that are to be written now: those that are new, or were written long ago."""
-        now_ms, now_s = _now_ms(), time.monotonic()
+        now_ms, now_s = self._now_ms(), time.monotonic()
         entries = waiting(self.board.entries.values())
         if not entries:
             return []
@@ -487,7 +489,3 @@ def _some(steps: Iterator[Step]) -> tuple[list[Step], bool, BerthError | None]:
     except BerthError as error:
         return found, True, error
     return found, True, None
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

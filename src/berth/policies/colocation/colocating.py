@@ -73,7 +73,8 @@ class Colocating:
     GPUs with fewer tenants come first; those that are offered jobs at once see different ones, `window` each. While
     GPUs are idle no combination takes more than its part of the waiting jobs. A GPU that declines is asked again when
     one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs; of
-    the last, on clusters of more than 64 GPUs, 64 at each decision (`Rooms`).
+    the last, on clusters of more than 64 GPUs, 64 at each decision, and of all with tenants at most 512 that decline
+    (`Rooms`).
 
     Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, after those before them
     in the queue have been offered; one that has no room yet holds up those behind it. What has run alone once is
@@ -159,7 +160,7 @@ class Colocating:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
         head = QueuePrefix(queue, self._sharing, self._candidate)
         while len(queue):
-            some, idle, there = self._kept.rooms.open_first(
+            some, idle, more = self._kept.rooms.open_first(
                 MOST_AT_ONCE,
                 cluster,
                 now_ms,
@@ -170,7 +171,7 @@ class Colocating:
             )
             offered = self._offers(some, head, cluster, now_ms, closed)
             if not offered:
-                if len(some) == there:
+                if not more:
                     break
                 closed.update(slot for slot, _ in some)
                 continue
@@ -328,7 +329,7 @@ class Colocating:
             by_model.setdefault(self._kept.models[offer.slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
-        short = [False] * len(offered)  # of CPU or memory of the node, which others may give back
+        short = [False] * len(offered)  # of what others, on this GPU or its node, may give back
         for gpu, group in by_model.items():
             offers = []
             for at in group:
@@ -362,12 +363,10 @@ class Colocating:
                             break
             else:
                 closed.add(slot)
-                if short[number]:
-                    self._kept.rooms.forget(slot)
-                    continue
                 self._kept.rooms.decline(
-                    (slot, tenants), window, hold_ms=hold_ms, now_ms=now_ms, queue_changes=queue.changes
-                )
+                    (slot, tenants), window, hold_ms=hold_ms, now_ms=now_ms, queue_changes=queue.changes,
+                    short_on=cluster if short[number] else None,
+                )  # fmt: skip
 
     def _trusted(self, tenants: Sequence[Running], window: Sequence[Job], count: int) -> NDArray[np.bool_]:
         """(C,): which combinations are of no more jobs than each of them is trusted to run beside."""

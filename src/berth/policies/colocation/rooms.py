@@ -18,16 +18,49 @@ from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
 from berth.policies.colocation.forecast import Forecasts
 
-__all__ = ["LEAD_STEP_MS", "MOST_ASKED_AGAIN", "Room", "Rooms", "all_have_room", "has_room", "look_again_ms"]
+__all__ = [
+    "LEAD_STEP_MS",
+    "MOST_ASKED_AGAIN",
+    "MOST_DECLINED",
+    "Room",
+    "Rooms",
+    "all_have_room",
+    "has_room",
+    "look_again_ms",
+]
 
 MOST_ASKED_AGAIN = 64
 """GPUs that declined and are asked again at one decision only because other jobs are first in the queue, at most."""
+MOST_DECLINED = 512
+"""GPUs with tenants that decline at one decision, at most; others are asked at a later one, so that a decision about
+jobs that have no room anywhere ends soon, however large the cluster is."""
 LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
 gradually may start while another ends."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
+
+
+class _Left(NamedTuple):
+    """What a GPU and its node have left."""
+
+    milli: int
+    cpu_milli: int
+    mem_mib: int
+    gpu_mem_mib: int
+
+    @classmethod
+    def of(cls, slot: GpuSlot, cluster: Cluster) -> _Left:
+        """That of one GPU."""
+        node, free = slot.node, cluster.free
+        return cls(
+            int(free.milli[slot]), int(free.cpu_milli[node]), int(free.mem_mib[node]), int(free.gpu_mem_mib[slot])
+        )  # fmt: skip
+
+    def exceeds(self, other: _Left) -> bool:
+        """Whether there is more of anything."""
+        return any(mine > theirs for mine, theirs in zip(self, other, strict=True))
 
 
 class _Declined(NamedTuple):
@@ -43,6 +76,8 @@ class _Declined(NamedTuple):
     """Declined GPUs are numbered in the order in which they were asked."""
     queue_changes: int
     """The queue's count of changes."""
+    short_of: _Left | None
+    """What was left for others, if that was too little for some of what it was offered."""
 
 
 class Opened(NamedTuple):
@@ -51,8 +86,8 @@ class Opened(NamedTuple):
     rooms: list[Room]
     idle: int
     """How many are idle, with those that are asked later."""
-    there: int
-    """How many there are, with those that are asked later."""
+    more: bool
+    """Whether others may be asked at this decision when these have been."""
 
 
 class Rooms:
@@ -60,7 +95,8 @@ class Rooms:
 
     Up to 64 GPUs with room are all asked. On more, those that are idle, have other tenants than before, or whose time
     has come are; of those that declined only because of the jobs that they were offered, the 64 that were asked longest
-    ago. Of idle GPUs on nodes that may run the same jobs, no more are asked than jobs wait.
+    ago. Of idle GPUs on nodes that may run the same jobs, no more are asked than jobs wait. Where `MOST_DECLINED` have
+    declined, the rest is asked at later decisions, those asked longest ago first.
     """
 
     def __init__(self, cluster: Cluster, alike: Sequence[int]) -> None:
@@ -71,13 +107,17 @@ class Rooms:
         self._idle: dict[int, SortedSet] = {}  # by number of the node: (rank of the node, GPU)
         self._declined: dict[GpuSlot, _Declined] = {}
         self._asked = 0
-        self._left = MOST_ASKED_AGAIN
         self.postponed = False
         """Whether GPUs were left out since `begin`."""
+        self.begin()
 
     def begin(self) -> None:
         """A new decision."""
         self._left = MOST_ASKED_AGAIN
+        self._may_decline = MOST_DECLINED
+        self._line: list[Room] = []  # with tenants and to be asked, in order, while nothing changes
+        self._line_of: tuple[int, int] | None = None
+        self._line_is_cut = False
         self.postponed = False
 
     def open(
@@ -119,35 +159,45 @@ class Rooms:
             idle.append((int(rank[always.node]), always))
             idle = list(dict.fromkeys(idle))
         idle.sort()
+        if most is not None and len(idle) >= most:  # of tens of thousands the rest is not even put in order
+            kept: list[Room] = [(slot, ()) for _, slot in idle[most:] if slot == always]
+            if always is not None and always in self._rooms and always not in closed:
+                kept.append((always, self._rooms[always]))
+            more = len(idle) > most or bool(self._rooms)
+            return Opened([(slot, ()) for _, slot in idle[:most]] + kept, len(idle), more)
         if len(self._rooms) + sum(map(len, self._idle.values())) <= MOST_ASKED_AGAIN:
-            asked = [room for room in self._rooms.items() if room[0] not in closed]
+            asked = self._sorted([room for room in self._rooms.items() if room[0] not in closed], rank)
+        elif most is None:
+            asked = self._sorted(self._some(now_ms, queue_changes, closed, always), rank)
         else:
-            asked = self._some(now_ms, queue_changes, closed, always)
-        opened, there = len(idle), len(idle) + len(asked)
-        kept: list[Room] = []
-        if most is not None and opened >= most:  # of tens of thousands the rest is not even put in order
-            kept = [(slot, ()) for _, slot in idle[most:] if slot == always]
-            kept += [room for room in asked if room[0] == always]
-            del idle[most:]
-            asked = []
-        asked.sort(key=lambda room: (len(room[1]), rank[room[0].node], room[0]))
-        if most is not None and there > most > opened:
-            kept = [room for room in asked[most - opened :] if room[0] == always]
-            del asked[most - opened :]
-        return Opened([(slot, ()) for _, slot in idle] + asked + kept, opened, there)
+            asked = self._in_line(now_ms, queue_changes, closed, always, rank)
+        first = asked if most is None else asked[: most - len(idle)]
+        kept = [room for room in asked[len(first) :] if room[0] == always]
+        more = len(first) + len(kept) < len(asked) or self._line_is_cut
+        return Opened([(slot, ()) for _, slot in idle] + first + kept, len(idle), more)
 
     def _is_idle(self, slot: GpuSlot, rank: int) -> bool:
         return (rank, slot) in self._idle.get(self._alike[slot.node], ())
 
     def decline(
-        self, room: Room, offered: Sequence[Job], *, hold_ms: int, now_ms: int, queue_changes: int
+        self,
+        room: Room,
+        offered: Sequence[Job],
+        *,
+        hold_ms: int,
+        now_ms: int,
+        queue_changes: int,
+        short_on: Cluster | None = None,
     ) -> None:
-        """The GPU starts none of these jobs, and is not asked about them again for `hold_ms`; an idle one is."""
+        """The GPU starts none of these jobs, and is not asked about them again for `hold_ms`; an idle one is, and one
+        that had too little left for some of them on the cluster `short_on` as soon as it or its node has more."""
         slot, tenants = room
         until_ms = now_ms + hold_ms if tenants else -1
         self._asked += 1
+        self._may_decline -= bool(tenants)
+        short_of = None if short_on is None else _Left.of(slot, short_on)
         self._declined[slot] = _Declined(
-            until_ms, tenants, tuple([job.id for job in offered]), self._asked, queue_changes
+            until_ms, tenants, tuple([job.id for job in offered]), self._asked, queue_changes, short_of
         )
 
     def forget(self, slot: GpuSlot) -> None:
@@ -170,6 +220,37 @@ class Rooms:
     def next_ms(self, now_ms: int) -> int | None:
         """When the next GPU is to be asked again."""
         return min((one.until_ms for one in self._declined.values() if one.until_ms > now_ms), default=None)
+
+    def _in_line(
+        self,
+        now_ms: int,
+        queue_changes: int,
+        closed: Container[GpuSlot],
+        always: GpuSlot | None,
+        rank: IntArray,
+    ) -> list[Room]:
+        """Those with tenants that are to be asked at this decision, as many as may still decline."""
+        self._line = [room for room in self._line if room[0] not in closed]
+        if self._line_of != (now_ms, queue_changes) or (self._line_is_cut and not self._line):
+            asked = self._some(now_ms, queue_changes, closed, always)
+            self._line_of, self._line_is_cut = (now_ms, queue_changes), False
+            if len(asked) > self._may_decline:
+                self.postponed = True
+                self._line_is_cut = self._may_decline > 0
+                asked = heapq.nsmallest(self._may_decline, asked, key=lambda room: self._turn(room, always))
+            self._line = self._sorted(asked, rank)
+        return self._line
+
+    def _turn(self, room: Room, always: GpuSlot | None) -> tuple[bool, int, int]:
+        """Those come first whose tenants are others than when they were asked, then those asked longest ago."""
+        slot, tenants = room
+        declined = self._declined.get(slot)
+        same = declined is not None and declined.tenants is tenants
+        return slot != always, declined.number if declined is not None and same else 0, len(tenants)
+
+    @staticmethod
+    def _sorted(rooms: list[Room], rank: IntArray) -> list[Room]:
+        return sorted(rooms, key=lambda room: (len(room[1]), rank[room[0].node], room[0]))
 
     def _some(
         self, now_ms: int, queue_changes: int, closed: Container[GpuSlot], always: GpuSlot | None
@@ -200,12 +281,16 @@ class Rooms:
         changed = cluster.changed_since(self._marks)
         if not len(changed):
             return
+        self._line_of = None
         free, up = cluster.free.milli, cluster.up
         for node in changed.tolist():
             there, rank = up[node], int(cluster.rank[node])
             idle = self._idle.setdefault(self._alike[node], SortedSet())
             for index in range(cluster.nodes[node].gpus):
                 slot = GpuSlot(node, index)
+                declined = self._declined.get(slot)
+                if declined and declined.short_of and _Left.of(slot, cluster).exceeds(declined.short_of):
+                    self.forget(slot)
                 tenants = cluster.jobs_on(slot)
                 open_ = there and free[node, index] >= PLACE_MILLI
                 if open_ and not tenants:

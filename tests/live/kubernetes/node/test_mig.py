@@ -152,7 +152,8 @@ def test_a_real_api_server_is_asked_whether_it_keeps_counters(
     """By a write that is not carried out: a slice of its own for counters may be refused, and their fields dropped."""
 
     async def story(world: World) -> None:
-        async with claims_served(world, spec_of_slices):
+        schema = {"type": "object", "properties": {"spec": spec_of_slices}}
+        async with claims_served(world, {"ResourceSlice": schema}):
             await world.node("here", gpus=0)
             api = ApiServer(world.api, "here")
             assert await api.find_version() == "v1"

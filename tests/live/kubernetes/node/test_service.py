@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from berth.errors import ApiError, SettingError
@@ -196,18 +197,54 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
     play(story)
 
 
+@needs_root
+def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
+    play: Played, folder: Path
+) -> None:
+    async def story(world: World) -> None:
+        async with node(world, folder) as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            units, _ = kubelet.capacity(RESOURCE)
+            counted = {"cpu": "8", "memory": "8Gi", RESOURCE: str(units)}
+            await world.patch("/api/v1/nodes/here/status", {"status": {"allocatable": counted}})
+            async with world.scheduler():
+                await world.pod("one", milli=300, mem=5000)
+                await world.until_bound("one")
+                server = ApiServer(world.api, "here", served_by(None))
+                first = await server.pod("default", "one")
+                assert first is not None
+                await kubelet.admit(first, RESOURCE)
+                await world.delete("one")
+                with pytest.raises(grpc.aio.AioRpcError, match="is gone"):
+                    await kubelet.pre_start(first, "main", RESOURCE)
+                await world.pod("one", milli=500, mem=9000)  # another of its name
+                await world.until_bound("one")
+                with pytest.raises(grpc.aio.AioRpcError, match="another pod of its name"):
+                    await kubelet.pre_start(first, "main", RESOURCE)
+                kubelet.end(first)
+                second = await server.pod("default", "one")
+                assert second is not None
+                await kubelet.admit(second, RESOURCE)
+                given = await kubelet.pre_start(second, "main", RESOURCE)
+                assert await share(of_device_plugin(given.answer), folder / "scratch") == [(9000, 2)]
+            assert running.process.poll() is None
+        await world.check()
+
+    play(story)
+
+
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+CLAIM_KINDS = (
+    ("resourceslices", "ResourceSlice", "Cluster"),
+    ("resourceclaims", "ResourceClaim", "Namespaced"),
+    ("deviceclasses", "DeviceClass", "Cluster"),
+)
 
 
-async def make_crds(world: World, spec_of_slices: Mapping[str, Any]) -> None:
+async def make_crds(world: World, schemas: Mapping[str, Any]) -> None:
     """The kinds of dynamic resource allocation, as 1.20 can have them: it drops fields that their schema lacks."""
-    for plural, kind, scope in (
-        ("resourceslices", "ResourceSlice", "Cluster"),
-        ("resourceclaims", "ResourceClaim", "Namespaced"),
-    ):
-        schema: dict[str, Any] = {**ANYTHING}
-        if kind == "ResourceSlice":
-            schema = {"type": "object", "properties": {"spec": spec_of_slices}}
+    for plural, kind, scope in CLAIM_KINDS:
+        schema = schemas.get(kind, ANYTHING)
         version: dict[str, Any] = {
             "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
         }  # fmt: skip
@@ -232,13 +269,13 @@ async def make_crds(world: World, spec_of_slices: Mapping[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def claims_served(world: World, spec_of_slices: Mapping[str, Any] = ANYTHING) -> AsyncIterator[None]:
-    """The kinds are there within, and gone after it."""
-    await make_crds(world, spec_of_slices)
+async def claims_served(world: World, schemas: Mapping[str, Any] | None = None) -> AsyncIterator[None]:
+    """The kinds are there within, each of its schema or of any fields, and gone after it."""
+    await make_crds(world, schemas or {})
     try:
         yield
     finally:
-        for plural in ("resourceslices", "resourceclaims"):
+        for plural, _, _ in CLAIM_KINDS:
             await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
 
         async def gone() -> bool:
