@@ -86,6 +86,9 @@ class Settings:
     card_mib: dict[str, int] = field(default_factory=dict)
     """Memory of the GPUs of a type."""
     decide_s: float = 20.0
+    ahead_s: float = 10.0
+    """How long before the end of a job, as far as that is known, its GPUs are given to the next. Longer, and more is
+    decided on that a job which ends sooner than believed, or a new one, would have changed."""
 
 
 class Service:
@@ -105,7 +108,10 @@ class Service:
         self._rules = read_rules()
         self._reader = Reader(scope, self._cards, self._rules, settings.retries)
         self._knowledge = knowledge or make_knowledge(settings.knowledge)
-        self.world = World(settings.policy, self._knowledge, self._cards)
+        self.world = World(
+            settings.policy, self._knowledge, self._cards,
+            ahead_ms=int(1000 * settings.ahead_s) if settings.places else 0,
+        )  # fmt: skip
         self._priorities = Priorities()
         self._shares_at_ms = 0
         self._looks = 0
@@ -158,14 +164,23 @@ class Service:
         now_ms = view.at_ms
         found = self._reader.read(view, self._priorities, self._placed.keys(), self._refused)
         log = self._log
+        self.world.restore(now_ms)
         ends = self._happened.ended(view.ended, found, self._placed, now_ms, log)
         self._forget_refusals(found, ends.users)
         changes = [*ends.changes, *self._back(found, now_ms, log)]
         self.world.take(view, found.waiting, found.running, ends.states, ends.peaks_mib)
+        for job_id in self.world.lost & self._placed.keys():
+            placed = self._placed.pop(job_id)
+            self.world.take_back(job_id, now_ms)
+            changes.append(taken_back(job_id, placed.note, found.jobs[job_id].dependency))
+            log.append(self._line(now_ms, TAKEN_BACK, found.jobs[job_id], "its room is gone"))
         log += self._happened.started(found, self._placed, (job.id for job in found.waiting), now_ms)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
-        placements = self.world.decide(now_ms, out_of_time=lambda: time.perf_counter() > limit)
+        free = {job_id for job_id in found.notes if not found.jobs[job_id].dependency}
+        placements = self.world.decide(
+            now_ms, lambda: time.perf_counter() > limit, free if self.settings.places else frozenset()
+        )
         self.decide_s = time.perf_counter() - began
         if self.settings.places:
             self._place(placements, found, changes, now_ms)
@@ -190,18 +205,26 @@ class Service:
             changes.append(given_back(job_id, note, found.jobs[job_id].tres_per_node))
             log.append(self._line(now_ms, GIVEN_BACK, found.jobs[job_id], why))
         for job_id in found.loose:
-            changes.append(taken_back(job_id, found.notes[job_id]))
+            note = found.notes[job_id]
+            dependency = found.jobs[job_id].dependency if note.share is not None else ""
+            changes.append(taken_back(job_id, note, dependency))
             log.append(self._line(now_ms, TAKEN_BACK, found.jobs[job_id], found.kept_back[job_id]))
         for job_id, placed in [*self._placed.items()]:
             job = found.jobs.get(job_id)
             if job is None or not job.waits:
                 continue
+            ahead = bool(placed.after)
+            placed.after = tuple(each for each in placed.after if each in found.running)
+            if ahead and not placed.after:
+                placed.at_ms = now_ms
             slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
-            patience_s = self.settings.patience_s * (SLOW if slow else 1)
+            patience_s = self.settings.patience_s * (SLOW if slow or placed.after else 1)
+            if placed.after:
+                patience_s += self.settings.ahead_s
             if job.held or now_ms - placed.at_ms > patience_s * 1000:
                 self._placed.pop(job_id)
                 self.world.take_back(job_id, now_ms)
-                changes.append(taken_back(job_id, placed.note))
+                changes.append(taken_back(job_id, placed.note, job.dependency))
                 log.append(self._line(now_ms, TAKEN_BACK, job, f"Slurm: {job.reason}"))
                 found.kept_back[job_id] = f"Slurm: {job.reason}"
                 self._leave(job_id, job.reason, now_ms)
@@ -267,8 +290,9 @@ class Service:
                 self.world.take_back(job_id, now_ms)
                 continue
             orders[job_id] = order_of(
-                placement, found.notes[job_id], self._rows(placement), found.jobs[job_id].tres_per_node
-            )
+                placement, found.notes[job_id], self._rows(placement), found.jobs[job_id].tres_per_node,
+                self.world.ahead.after(job_id),
+            )  # fmt: skip
         decided = {
             each.job.id: self._decision(PLACED, each, found.jobs[each.job.id], now_ms) for each in placements
         }
@@ -287,7 +311,9 @@ class Service:
             if job_id not in orders and job_id not in found.to_give_back
         }
         for job_id in orders:
-            self._placed[job_id] = Waiting(now_ms, found.notes[job_id], decided[job_id].where)
+            self._placed[job_id] = Waiting(
+                now_ms, found.notes[job_id], decided[job_id].where, self.world.ahead.after(job_id)
+            )
         unmade, self._unmade = self._unmade, []
         failed = self._carry_out([*holds.values(), *unmade, *changes, *orders.values()], found, now_ms)
         for job_id in orders.keys() & failed.keys():
@@ -312,7 +338,7 @@ class Service:
         return Decision(
             now_ms, event, ours.id, job.raw_id, policy=self.settings.policy, submit_ms=ours.submit_ms, gpus=ours.gpus,
             milli=placement.share.milli, mem_mib=placement.share.mem_mib, where=where, user=ours.user,
-            application=ours.application,
+            application=ours.application, after=" ".join(self.world.ahead.after(ours.id)),
         )  # fmt: skip
 
     def _rows(self, placement: Placement) -> dict[int, SlurmNode]:
@@ -329,7 +355,10 @@ class Service:
                     never or f"no room by policy {self.settings.policy}; {at} submitted before it wait"
                 )
         for job_id, placed in self._placed.items():
-            self.why[job_id] = f"placed on {placed.where}, and Slurm has not started it yet"
+            ends = f"to start when job {' and '.join(placed.after)} has ended"
+            self.why[job_id] = (
+                f"placed on {placed.where}, {ends if placed.after else 'and Slurm has not started it yet'}"
+            )
         values = {
             "at_ms": now_ms, "pid": os.getpid(), "mode": "place" if self.settings.places else "advise",
             "policy": self.settings.policy, "partitions": sorted(self.settings.partitions),
