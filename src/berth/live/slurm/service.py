@@ -37,6 +37,7 @@ from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.placing import given_back, gpus_by_node, order_of, taken_back
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards
+from berth.live.slurm.results import names
 from berth.live.slurm.world import World
 from berth.model import NO_GPU, Job, Placement
 
@@ -51,6 +52,10 @@ ALIVE_S = 5.0
 """How often berth shows, between looks, that it lives."""
 NODES_EVERY = 4
 """Nodes and partitions are queried on every fourth look."""
+TICK_S = 0.05
+"""Between two looks whether an Epilog has left something, which asks nothing of Slurm."""
+BORROWED = 3
+"""How many looks may come early because of that, and be made up for by waiting longer."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not reckon them more often."""
 SLOW = 4
@@ -115,6 +120,10 @@ class Service:
         self._priorities = Priorities()
         self._shares_at_ms = 0
         self._looks = 0
+        self._left: set[str] = set()
+        """Jobs of which Epilogs had left something before the last look."""
+        self._seen_ns = 0
+        """When the folder was last changed in which they leave it, as far as that was looked at."""
         self._nodes: tuple[SlurmNode, ...] = ()
         self._partitions: tuple[SlurmPartition, ...] = ()
         self._placed: dict[str, Waiting] = {}
@@ -151,6 +160,7 @@ class Service:
             )  # fmt: skip
             self._shares_at_ms = int(time.time() * 1000)
         self._looks += 1
+        self._left = names(self.settings.state / RESULTS)
         self._controller.odd.clear()
         jobs = self._controller.jobs(told=self._happened.told)
         ended = tuple(job for job in jobs if job.ended)
@@ -389,12 +399,13 @@ class Service:
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.
         Raises TurnedError where the right to place has passed on."""
-        said, warned, wait_s = "", False, self.settings.interval_s
+        said, warned, wait_s, paid = "", False, self.settings.interval_s, 0.0
         while not until():
-            queries, works = self._controller.queries, True
+            begun, queries, works = time.monotonic(), self._controller.queries, True
             try:
                 self.step()
-                wait_s = self.settings.interval_s * max(1, self._controller.queries - queries)
+                wait_s = self.settings.interval_s
+                paid = max(paid, begun) + wait_s * max(1, self._controller.queries - queries)
                 if said:
                     say("Slurm answers again")
                 said = ""
@@ -416,18 +427,35 @@ class Service:
                     self.world.forget()
                     self._placed.clear()
                 wait_s, works = min(60.0, 2 * wait_s), False
-            self._wait(time.monotonic() + wait_s, until, works)
+                paid = time.monotonic() + wait_s
+            self._wait(paid, until, works)
 
     def _wait(self, end: float, until: Callable[[], bool], works: bool) -> None:
-        """Wait for the next look. A berth that works shows meanwhile that it lives, so that the watchdog need not know
-        how often it looks."""
+        """Wait for the next look, which an Epilog may bring forward; those after it come later for that. A berth that
+        works shows meanwhile that it lives, so that the watchdog need not know how often it looks."""
         shown = time.monotonic()
         while not until() and (left := end - time.monotonic()) > 0:
-            time.sleep(min(0.2, left))
+            if works and left <= BORROWED * self.settings.interval_s and self._has_ended():
+                return
+            time.sleep(min(TICK_S, left))
             if works and time.monotonic() - shown > ALIVE_S:
                 shown = time.monotonic()
                 with contextlib.suppress(OSError):
                     os.utime(self.settings.state / STATUS)
+
+    def _has_ended(self) -> bool:
+        """Whether an Epilog has left something since the last look. The folder is opened, so that one on NFS tells."""
+        folder = self.settings.state / RESULTS
+        with contextlib.suppress(OSError):
+            file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                changed_ns = os.fstat(file).st_mtime_ns
+            finally:
+                os.close(file)
+            if changed_ns != self._seen_ns:
+                self._seen_ns = changed_ns
+                return not names(folder) <= self._left
+        return False
 
     def keep_history(self, history: Path) -> None:
         """Keep what the nodes are and which policy decides, so that the history can be replayed."""
