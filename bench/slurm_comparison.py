@@ -1,9 +1,11 @@
 """berth's `learned` against Slurm's own backfill with whole GPUs, and against its shards, on one real Slurm.
 
-    python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,learned]
+    python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,learned] [--more]
 
 Six slurmd of two fake GPUs each, whose kernels take turns, and applications like those of local_queue_peers.py, in an
 order of the seed. They last for 8 s and stand for jobs of hours, so that berth looks every 0.1 s, not every 5 s.
+slurm.conf has what `berth slurm install` sets that bears on when jobs start, for all ways alike: an Epilog, and
+batch_sched_delay=1. `--more` adds to the seeds of the runs before, which are kept after each seed.
 Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down; the total
 time is from its coming up to the last end. Jobs write down what an Epilog would have measured
 themselves: Prologs of six nodes on one machine would take its processors from the jobs.
@@ -80,12 +82,44 @@ def quietly(*words: str) -> None:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
+def berth_words(folder: Path) -> list[str]:
+    """The command of the berth that places. The jobs are as long as its `--ahead`, so that each GPU's next job is told
+    to Slurm as soon as it is known when the one before ends."""
+    return [
+        str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
+        "--policy", "learned", "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
+        "--interval", "0.1", "--ahead", "12", "--state", str(folder / "state"), "--rest", str(Path("rest").resolve()),
+    ]  # fmt: skip
+
+
+def seen(folder: Path, what: str) -> int:
+    """A number of berth's status; -1 before it has looked."""
+    try:
+        return int(json.loads((folder / "state" / "status.json").read_text())[what])
+    except (OSError, ValueError):
+        return -1
+
+
+def warm(folder: Path) -> None:
+    """Have berth place some jobs of an application of their own: it has loaded then what it loads once."""
+    for _ in range(4):
+        words = ["-p", "gpu", "--gres=gpu:1", "--mem=1", "-t", "5", "--comment", "warm gpu_mem=1G gpu_pct=30"]
+        quietly("sbatch", "-o", "/dev/null", *words, "--wrap", "sleep 1")
+    while subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout.strip():
+        time.sleep(0.2)
+
+
 def once(way: str, jobs: list[Application], top: Path) -> dict[str, Any]:
     """One run: the total time, and how many jobs did not do their work."""
     folder = Path(tempfile.mkdtemp(dir=top))
     for name in ("ends", "state/results"):
         (folder / name).mkdir(parents=True)
     partition = "gpu" if way == "learned" else "plain"
+    berth = None
+    if way == "learned":
+        with open(folder / "berth.err", "w") as errors:
+            berth = subprocess.Popen(berth_words(folder), stderr=errors)
+        warm(folder)
     quietly("scontrol", "update", f"PartitionName={partition}", "State=DOWN")
     for at, job in enumerate(jobs):
         path = folder / f"{at}.sh"
@@ -93,17 +127,8 @@ def once(way: str, jobs: list[Application], top: Path) -> dict[str, Any]:
         quietly(
             "sbatch", "-o", "/dev/null", "-t", "5", "-J", job.name, "--mem=1", *words_of(way, job), str(path)
         )
-    berth = None
-    if way == "learned":
-        words = [
-            str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
-            "--policy", "learned", "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
-            "--interval", "0.1", "--state", str(folder / "state"), "--rest", str(Path("rest").resolve()),
-        ]  # fmt: skip
-        with open(folder / "berth.err", "w") as errors:
-            berth = subprocess.Popen(words, stderr=errors)
-        while not (folder / "state" / "status.json").exists() and berth.poll() is None:
-            time.sleep(0.1)
+    while berth is not None and seen(folder, "kept_back") < len(jobs) and berth.poll() is None:
+        time.sleep(0.1)
     began = time.time()
     quietly("scontrol", "update", f"PartitionName={partition}", "State=UP")
     while len(list((folder / "ends").iterdir())) < len(jobs) and time.time() < began + GIVE_UP_S:
@@ -138,13 +163,21 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--only", default="whole,shards,learned")
+    parser.add_argument("--more", action="store_true")
     asked = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
     link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1"]
     source, program = ROOT / "bench" / "local_queue_job.c", NATIVE / "local_queue_job"
     subprocess.run([shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", program, *link], check=True)
     ways = asked.only.split(",")
-    seeds: list[dict[str, Any]] = []
+    told: dict[str, Any] = {"jobs": asked.jobs, "runs": {}}
+    kept = ROOT / "bench" / "results" / "slurm_comparison.json"
+    if asked.more and kept.exists():
+        told |= {name: value for name, value in json.loads(kept.read_text()).items() if name in told}
+        if told["jobs"] != asked.jobs:
+            raise SystemExit(
+                f"{kept} has runs of {told['jobs']} jobs, not of {asked.jobs}; run without --more"
+            )
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         ways = ways[1:] + ways[:1]  # none always goes first
         with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as top:
@@ -154,25 +187,36 @@ def main() -> None:
             with open(script, "a") as file:  # eight shards a GPU
                 file.write(
                     "sed -i 's/shard:8/shard:16/' $DIR/slurm.conf; sed -i 's/Count=8/Count=16/' $DIR/gres.conf\n"
+                    # As `berth slurm install` makes it: with an Epilog slurmctld schedules at once when a job ends.
+                    "sed -i 's/^SchedulerParameters=.*/&,batch_sched_delay=1/' $DIR/slurm.conf\n"
+                    "echo Epilog=/bin/true >>$DIR/slurm.conf\n"
                 )
             environment = {
                 **os.environ, "CLUSTER_NODES": str(NODES), "CLUSTER_ACCOUNTING": "no", "CLUSTER_REST": "yes",
                 "CLUSTER_SETUP": str(script),
-                "INNER": json.dumps(words), "PYTHONPATH": f"{ROOT / 'bench'}:{ROOT}",
+                "INNER": json.dumps(words), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'bench'}:{ROOT}",
             }  # fmt: skip
             command = f"export $(scontrol token lifespan=3600); {sys.executable} {Path(__file__).resolve()}"
             subprocess.run([CLUSTER, folder / "c", command], env=environment, check=True)
-            seeds.append(json.loads((folder / "out.json").read_text()))
-        print(seed, seeds[-1], flush=True)
-    told: dict[str, Any] = {"jobs": asked.jobs, "seeds": len(seeds), "runs": seeds}
+            told["runs"][str(seed)] = json.loads((folder / "out.json").read_text())
+        print(seed, told["runs"][str(seed)], flush=True)
+        compare(told)
+        save("slurm_comparison", told)
+
+
+def compare(told: dict[str, Any]) -> None:
+    """Add and print how `learned` compares, over the seeds that have both."""
     for way in ("whole", "shards"):
-        if way in asked.only and "learned" in asked.only:
-            mean, half = interval(
-                [100 * (each["learned"]["total_s"] / each[way]["total_s"] - 1) for each in seeds]
-            )
-            told[f"learned against {way}, %"] = [round(mean, 1), round(half, 1)]
-            print(f"learned against {way}: {mean:+.1f} % ± {half:.1f}")
-    save("slurm_comparison", told)
+        both = [each for each in told["runs"].values() if way in each and "learned" in each]
+        if both:
+            more = [100 * (each["learned"]["total_s"] / each[way]["total_s"] - 1) for each in both]
+            mean, half = interval(more)
+            told[f"learned against {way}, %"] = {
+                "seeds": len(both),
+                "mean": round(mean, 1),
+                "half": round(half, 1),
+            }
+            print(f"learned against {way}, {len(both)} seeds: {mean:+.1f} % ± {half:.1f}", flush=True)
 
 
 if __name__ == "__main__":

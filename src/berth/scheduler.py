@@ -27,7 +27,7 @@ from berth.knowledge import Knowledge
 from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, WakeAt, sized
 from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, returned_nonsense, why_never
 from berth.policies import Decision, Policy
-from berth.sizes import check_sizes, is_resized
+from berth.sizes import check_sizes, is_resized, size_of
 from berth.told import Told, error_of_knowledge
 
 __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
@@ -133,7 +133,7 @@ class Scheduler:
         queue; of a running job, whose size stays, the same. Returns whether it could start if nothing else ran."""
         run = self.cluster.running.get(job.id)
         if run is not None:
-            if self._size(run.job) != self._size(job):
+            if size_of(run.job) != size_of(job):
                 raise SchedulerError(
                     f"job '{job.id}' runs: its user, GPUs, CPU and memory stay as they are; withdraw it,"
                     " and submit it anew"
@@ -184,10 +184,22 @@ class Scheduler:
             self._tell(run, how, now_ms, held_mib=held_mib, beside=beside, queued_ms=before.queued_ms)
         return run
 
+    def set_aside(self, job_id: str, now_ms: int) -> Running:
+        """Decide as if a running job had ended, until `put_back`; the knowledge is told nothing."""
+        if job_id not in self._confirmed:
+            raise SchedulerError(f"job '{job_id}' cannot be set aside: it has not started")
+        return self._release(job_id, now_ms, "be set aside")
+
+    def put_back(self, run: Running, now_ms: int) -> None:
+        """A run that was set aside goes on. Raises PlacementError where its room has been given away."""
+        back = self.cluster.put_back(run, now_ms)
+        self._confirmed.add(run.job.id)
+        if self._beliefs is not None:
+            self._beliefs.change(back, now_ms)
+
     def attempt(self, job_id: str) -> int:
         """The number of the attempt of a job that waits or runs, from 1."""
-        known = self.attempts.get(job_id)
-        return 1 if known is None else known.number
+        return self.attempts.get(job_id, FIRST).number
 
     def waits(self, job_id: str) -> bool:
         """Whether a job of this id waits."""
@@ -481,11 +493,6 @@ class Scheduler:
                 f"no node '{name}'; there are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
             )
         return row
-
-    @staticmethod
-    def _size(job: Job) -> tuple[object, ...]:
-        owner = (job.user, job.virtual_cluster, job.application)
-        return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
 
 
 def _not_running(job_id: str, what: str) -> SchedulerError:

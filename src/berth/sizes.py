@@ -1,11 +1,11 @@
-"""On how many GPUs an elastic job may run."""
+"""What jobs take: the numbers of GPUs on which an elastic one may run, and what stays while one runs."""
 
 from __future__ import annotations
 
 from berth.errors import SchedulerError
 from berth.model import Job, sized
 
-__all__ = ["check_sizes", "is_resized"]
+__all__ = ["check_sizes", "is_resized", "size_of"]
 
 
 def check_sizes(job: Job) -> None:
@@ -27,3 +27,9 @@ def check_sizes(job: Job) -> None:
 def is_resized(job: Job, waiting: Job | None) -> bool:
     """Whether a job is this elastic one on another number of GPUs."""
     return waiting is not None and job.gpus in dict(waiting.elastic) and sized(waiting, job.gpus) == job
+
+
+def size_of(job: Job) -> tuple[object, ...]:
+    """Whose it is and all that it takes: what stays as it is while it runs."""
+    owner = (job.user, job.virtual_cluster, job.application)
+    return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)

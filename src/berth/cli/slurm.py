@@ -101,6 +101,15 @@ def run(
             help="How long Slurm may take to start a placed job before it is held again.",
         ),
     ] = 30.0,
+    ahead_s: Annotated[
+        float,
+        typer.Option(
+            "--ahead",
+            min=0.0,
+            metavar="SECONDS",
+            help="How long before a job's expected end its GPUs are given to the next job.",
+        ),
+    ] = 10.0,
     retries: Annotated[
         int,
         typer.Option(
@@ -171,7 +180,7 @@ def run(
                     _say(f"another berth places on these nodes, {other.owner}: this one only advises")
                 settings = Settings(
                     state, places and other is None, _names(partitions), _names(qos), policy, knowledge, interval_s,
-                    patience_s, retries, _cards(card),
+                    patience_s, retries, _cards(card), ahead_s=ahead_s,
                 )  # fmt: skip
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()

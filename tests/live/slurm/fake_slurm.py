@@ -80,8 +80,12 @@ class FakeSlurm:
         }  # fmt: skip
 
     def end(self, job_id: str, state: str = "COMPLETED") -> None:
-        """A job ends."""
+        """A job ends, and what was to start then does."""
         self.jobs[job_id] |= {"State": state, "EndTime": str(self.now_s)}
+        for job in self.jobs.values():
+            released = job.get("State", "PENDING") == "PENDING" and job.get("PriorityLong") != "0"
+            if released and job.get("Dependency"):
+                self._begin(job)
 
     def __call__(self, words: Sequence[str], told: str) -> str:
         if self.gone:
@@ -181,6 +185,7 @@ class FakeSlurm:
                 "ReqNodeList": "ReqNodes",
                 "TresPerNode": "tres_per_node",
                 "AdminComment": "admin_comment",
+                "Dependency": "Dependency",
             }
             if begins := asked.get("StartTime"):
                 job["StartTime"] = str(self.now_s + int(begins.removeprefix("now+")))
@@ -195,9 +200,19 @@ class FakeSlurm:
             job["tres_per_node"] = self.changes.get(job_id, job.get("tres_per_node", ""))
         elif what == "release":
             job |= {"Reason": "None", "PriorityLong": "100"}
-            if self.starts and job.get("ReqNodes"):
-                self._start(job, self.elsewhere or str(job["ReqNodes"]))
+            self._begin(job)
         return answer
+
+    def _begin(self, job: dict[str, object]) -> None:
+        """Start a released job, if nothing that it waits for has still to end."""
+        _, _, before = str(job.get("Dependency", "")).partition(":")
+        waits = any(
+            self.jobs[each].get("State", "PENDING") in ("PENDING", "RUNNING", "COMPLETING")
+            for each in before.split(":")
+            if each in self.jobs
+        )
+        if self.starts and job.get("ReqNodes") and not waits:
+            self._start(job, self.elsewhere or str(job["ReqNodes"]))
 
     def _start(self, job: dict[str, object], where: str) -> None:
         job |= {"State": "RUNNING", "Reason": "None", "NodeList": where, "StartTime": str(self.now_s)}

@@ -67,6 +67,8 @@ def test_a_good_site_has_no_fault() -> None:
          "slurm.conf: AccountingStorageTRES=gres/gpu,gres/shard"),
         ({"configuration": {"PriorityWeightJobSize": "5"}}, False,
          "slurm.conf: PriorityWeightJobSize=0, or accept that held jobs ignore it"),
+        ({"configuration": {"SchedulerParameters": "defer,bf_continue"}}, False,
+         "slurm.conf: SchedulerParameters without defer"),
         ({"configuration": {"Epilog": "(null)"}}, False, "slurm.conf: Epilog=/etc/slurm/berth/epilog.sh"),
         ({"scripts": {"Prolog": "#!/bin/sh"}}, False, "/p: at its end, /etc/slurm/berth/prolog.sh"),
         ({"scripts": {"Prolog": "#!/bin/sh", "TaskProlog": "berth"}}, True,
@@ -145,7 +147,7 @@ def test_what_is_installed_changes_only_the_nodes_that_were_given_to_berth() -> 
         "ClusterName=c", "JobSubmitPlugins=throttle,lua", "GresTypes=gpu,shard", "Prolog=/etc/slurm/berth/prolog.sh",
         "NodeName=n1 CPUs=16 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100 State=UNKNOWN",
         "NodeName=n2 CPUs=16 Gres=gpu:v100:2", "TaskProlog=/etc/slurm/berth/task_prolog.sh",
-        "Epilog=/etc/slurm/berth/epilog.sh",
+        "Epilog=/etc/slurm/berth/epilog.sh", "SchedulerParameters=batch_sched_delay=1",
     ]  # fmt: skip
     assert new["gres.conf"].splitlines() == [
         "NodeName=n1 Name=gpu Type=v100_0 File=/dev/nvidia0", "NodeName=n1 Name=gpu Type=v100_1 File=/dev/nvidia1",
@@ -160,6 +162,16 @@ def test_what_is_installed_changes_only_the_nodes_that_were_given_to_berth() -> 
     assert 'local BERTH_TYPES = { ["v100"] = true }' in new["berth/berth.lua"]
     assert "local BERTH_OPERATORS = { [0] = true, [64030] = true }" in new["berth/berth.lua"]
     assert not any(re.search(r"@[A-Z]+@", text) for text in new.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("bf_continue", "bf_continue,batch_sched_delay=1"), ("batch_sched_delay=20,defer", "batch_sched_delay=20,defer")],
+)  # fmt: skip
+def test_what_a_site_says_of_its_scheduler_stays(before: str, after: str) -> None:
+    text = SLURM_CONF + f"SchedulerParameters={before}\n"
+    new = installed(slurm_conf=text, gres_conf=GRES_CONF)["slurm.conf"].splitlines()
+    assert [line for line in new if line.startswith("Scheduler")] == [f"SchedulerParameters={after}"]
 
 
 def test_what_is_installed_twice_changes_nothing_more() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from berth.history.values.applications import Rules
 from berth.history.values.causes import cause_after
@@ -65,6 +65,10 @@ class Reader:
 
     def __init__(self, scope: Scope, cards: Cards, rules: Rules, retries: int) -> None:
         self._scope, self._cards, self._rules, self._retries = scope, cards, rules, retries
+        self._read: dict[str, tuple[SlurmJob, Job]] = {}
+        """What was read of the jobs of the last view, by id, and of what: most are as they were."""
+        self._sizes = (0, 0, 0)
+        """What of the cards that goes by."""
 
     def read(
         self, view: View, priorities: Priorities, placed: Set[str], refused: Mapping[str, tuple[int, str]]
@@ -73,9 +77,14 @@ class Reader:
         `refused` tells which jobs Slurm refused lately to start, until when they are left alone, and why."""
         found = Candidates()
         self._cards.look_at(view.nodes)
+        sizes = (self._cards.shards_a_gpu, self._cards.least_mib, self._cards.most_mib)
+        before, self._read = self._read if sizes == self._sizes else {}, {}
+        self._sizes = sizes
         up = {each.name for each in view.partitions if each.up}
         for job in tasks_of(view.jobs, MOST_TASKS):
             found.jobs[job.id] = job
+            if (kept := before.get(job.id)) is not None and kept[0] == job:
+                self._read[job.id] = kept
             if job.runs:
                 self._running(job, found, priorities, view.at_ms)
             elif job.waits:
@@ -87,11 +96,19 @@ class Reader:
         found.waiting.sort(key=lambda job: (job.submit_ms, _place(job.id)))
         return found
 
+    def _job_of(self, job: SlurmJob, priority: int) -> Job:
+        """The job as the scheduler knows it; NotOursError as in `job_of`."""
+        kept = self._read.get(job.id)
+        if kept is None:
+            ours = job_of(job, self._cards, self._rules, priority=priority, retries=self._retries)
+        else:
+            ours = kept[1] if kept[1].priority == priority else replace(kept[1], priority=priority)
+        self._read[job.id] = (job, ours)
+        return ours
+
     def _running(self, job: SlurmJob, found: Candidates, priorities: Priorities, now_ms: int) -> None:
         try:
-            found.running[job.id] = job_of(
-                job, self._cards, self._rules, priority=priorities.of_job(job, now_ms), retries=self._retries
-            )
+            found.running[job.id] = self._job_of(job, priorities.of_job(job, now_ms))
         except NotOursError:  # a stranger, which has what Slurm says it has
             nodes = max(1, job.nodes)
             gpus, share = job.tres.gpus or job.tres.gpus_a_node * nodes, Share()
@@ -124,9 +141,7 @@ class Reader:
             if job.reason == "JobHeldUser":
                 found.to_hold.append(job.id)
         try:
-            ours = job_of(
-                job, self._cards, self._rules, priority=priorities.of_job(job, now_ms), retries=self._retries
-            )
+            ours = self._job_of(job, priorities.of_job(job, now_ms))
         except NotOursError as why:
             found.kept_back[job.id] = str(why)
             if note is not None and self._scope.places and refused.get(job.id, (0, ""))[0] <= now_ms:

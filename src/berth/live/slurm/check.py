@@ -123,6 +123,12 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
             f"the accounting does not count {' and '.join(lacking)}",
             f"slurm.conf: AccountingStorageTRES={','.join(lacking)}", stops=False,
         )  # fmt: skip
+    parameters = get("SchedulerParameters", "").split(",")
+    if "defer" in parameters:
+        yield Fault(
+            "Slurm does not schedule at a job's end (defer): its GPUs stay idle until the next pass",
+            "slurm.conf: SchedulerParameters without defer", stops=False,
+        )  # fmt: skip
     for name in LEFT_OUT:
         if get(name, "0") not in ("0", "(null)", ""):
             yield Fault(

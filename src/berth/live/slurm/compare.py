@@ -20,7 +20,8 @@ class Attempt:
     raw: str
     submit_ms: int
     decided_ms: int | None
-    """When berth first would have started it, or told Slurm to; None: it never did."""
+    """When berth first would have started it, or told Slurm to; for one that it told to begin at another's end, when it
+    began; None: it never did."""
     where: str
     placed: bool
     """Whether berth placed it; else it only advised."""
@@ -64,10 +65,12 @@ def attempts_of(decisions: Iterable[Decision]) -> list[Attempt]:
             decided.pop(line.job, None)
         elif line.event == STARTED:
             said = decided.pop(line.job, None)
+            start_ms = line.start_ms or line.at_ms
             open_[line.job] = Attempt(
-                line.job, line.raw, line.submit_ms, None if said is None else said.at_ms,
+                line.job, line.raw, line.submit_ms,
+                None if said is None else start_ms if said.after else said.at_ms,
                 "" if said is None else said.where, said is not None and said.event == PLACED,
-                line.start_ms or line.at_ms, None, line.gpus, line.milli, "RUNNING",
+                start_ms, None, line.gpus, line.milli, "RUNNING",
                 "" if said is None else said.policy,
             )  # fmt: skip
         elif line.event == ENDED and line.job in open_:

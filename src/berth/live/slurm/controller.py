@@ -17,6 +17,7 @@ from berth.errors import LiveError
 from berth.history.values.gres import same_gres
 from berth.live.slurm.jobs import SlurmJob, Told, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
+from berth.live.slurm.scontrol import PROMPT, Scontrol
 
 __all__ = ["Change", "Controller", "Run", "View", "forgotten_after_s", "run_program"]
 
@@ -32,7 +33,6 @@ LEAST_CRED_EXPIRE_S = 5
 FORGETS_S = 5
 """slurmd looks for expired credentials every 2 s, times are whole seconds, and clocks differ."""
 _CRED_EXPIRE = re.compile(r"\bcred_expire=(\d+)")
-_PROMPT = "scontrol: "
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
 _TOLD = re.compile(r"Configuration data (as of) (\S+)")
 
@@ -42,13 +42,10 @@ Run = Callable[[Sequence[str], str], str]
 
 def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIMEOUT_S) -> str:
     """Run one of Slurm's programs; LiveError says what it said."""
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
-    # scontrol reads its lines by readline, which writes escapes into what it repeats, unless its terminal is wide.
-    environment |= {"TERM": "dumb", "COLUMNS": "30000"}
     try:
         done = subprocess.run(
             words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE,
-            text=True, errors="replace", timeout=timeout_s, env=environment, check=False,
+            text=True, errors="replace", timeout=timeout_s, env=_environment(), check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise LiveError(
@@ -63,6 +60,12 @@ def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIME
     if done.returncode and not told:
         raise LiveError(f"{' '.join(words[:4])}: {done.stderr.strip() or f'exit {done.returncode}'}")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    words = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
+    # scontrol reads its lines by readline, which writes escapes into what it repeats, unless its terminal is wide.
+    return words | {"TERM": "dumb", "COLUMNS": "30000"}
 
 
 def forgotten_after_s(configuration: Mapping[str, str]) -> int:
@@ -93,6 +96,8 @@ class Change:
     """True: an administrator's hold; False: release it."""
     requeue: bool = False
     """Begin with a requeue, which leaves it held."""
+    after: str | None = None
+    """Slurm's words for what must have ended before it begins, such as `afterany:12`; empty: nothing."""
     after_s: int = 0
     """How long it may not begin after the requeue (see `forgotten_after_s`)."""
     instead: bool = False
@@ -113,7 +118,7 @@ class Change:
             for name, value in (
                 ("ReqNodeList", self.node_list), ("TresPerNode", self.gres), ("TresPerJob", self.per_job),
                 ("TresPerTask", self.per_task), ("TresPerSocket", self.per_socket),
-                ("AdminComment", None if self.clears else self.admin_comment),
+                ("AdminComment", None if self.clears else self.admin_comment), ("Dependency", self.after),
                 ("StartTime", f"now+{self.after_s}" if self.requeue else None),
             )
             if value is not None
@@ -147,12 +152,16 @@ class View:
 class Controller:
     """slurmctld, by its own commands."""
 
-    def __init__(self, run: Run = run_program) -> None:
-        self._run = run
+    def __init__(self, run: Run | None = None) -> None:
+        """`run` is what runs Slurm's commands, if not this machine."""
+        self._run = run or run_program
+        self._scontrol = run or Scontrol(_environment(), TIMEOUT_S)
         self.queries = 0
         """How many queries there were."""
         self.odd: list[str] = []
         """Why jobs of the last queries are missing."""
+        self._known: dict[tuple[str, ...], SlurmJob] = {}
+        """The rows of the last query for all jobs."""
 
     def jobs(self, ids: Sequence[str] = (), told: Told | None = None) -> tuple[SlurmJob, ...]:
         """All jobs that wait or run, and with `told` those that have ended lately but these; with `ids` only those
@@ -171,7 +180,7 @@ class Controller:
             if ids and "Invalid job id" in str(error):
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
-        return tuple(jobs_of(text, mark, self.odd.append, told))
+        return tuple(jobs_of(text, mark, self.odd.append, told, None if ids else self._known))
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
@@ -267,7 +276,7 @@ class Controller:
         """Have one `scontrol` do these lines, each of a job; what went wrong, by the job's id."""
         if not asked:
             return {}
-        return dict(_errors(self._run(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
+        return dict(_errors(self._scontrol(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
 
 
 def _errors(text: str, asked: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
@@ -275,9 +284,9 @@ def _errors(text: str, asked: Sequence[tuple[str, str]]) -> Iterable[tuple[str, 
     below: dict[str, list[str]] = {}
     at = -1
     for line in text.splitlines():
-        if line.startswith(_PROMPT) and at + 1 < len(asked):
+        if line.startswith(PROMPT) and at + 1 < len(asked):
             at += 1
-        elif line.strip() and line.strip() != _PROMPT.strip() and at >= 0:
+        elif line.strip() and line.strip() != PROMPT.strip() and at >= 0:
             below.setdefault(asked[at][0], []).append(line.strip())
     for job_id, _ in asked[at + 1 :]:
         below.setdefault(job_id, []).append("scontrol ended before it reached this change")

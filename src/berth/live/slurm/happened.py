@@ -39,6 +39,8 @@ class Waiting:
     at_ms: int
     note: Note
     where: str
+    after: tuple[str, ...] = ()
+    """The jobs that must have ended before."""
 
 
 @dataclass(slots=True)

@@ -163,6 +163,9 @@ def _slurm_conf(text: str, how: Plan, typed: Mapping[str, SlurmNode]) -> str:
         text = _with_items(text, "AccountingStorageTRES", ("gres/gpu", "gres/shard"))
     for name, file in SCRIPTS.items():
         text = _with_value(text, name, f"{how.folder}/{file}")
+    # What berth releases waits for the next pass of Slurm's scheduler: 3 s at most by default.
+    if "batch_sched_delay=" not in _value(text, "SchedulerParameters"):
+        text = _with_items(text, "SchedulerParameters", ("batch_sched_delay=1",))
     lines, seen = [], set()
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
         node = _first_node(line, typed) if _NODES.match(line) else None

@@ -175,18 +175,25 @@ def rows_of(text: str, columns: Sequence[str] = COLUMNS, mark: str = "") -> Iter
 
 
 def jobs_of(
-    text: str, mark: str = "", odd: Callable[[str], None] | None = None, told: Told | None = None
-) -> Iterator[SlurmJob]:
+    text: str, mark: str = "", odd: Callable[[str], None] | None = None, told: Told | None = None,
+    known: dict[tuple[str, ...], SlurmJob] | None = None,
+) -> Iterator[SlurmJob]:  # fmt: skip
     """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s), but those `told` already.
+    `known` are the rows of the query before, which need not be read again; it becomes those of this one.
 
     One row that cannot be read is passed over, and `odd` is told why: it must not hide all other jobs. Raises LiveError
     for a row of another number of fields, and where `odd` is None.
     """
+    before = {} if known is None else known.copy()
+    now: dict[tuple[str, ...], SlurmJob] = {} if known is None else known
+    now.clear()
     for fields in rows_of(text, COLUMNS, mark):
         if told is not None and told.has(fields):
             continue
+        key = tuple(fields)
         try:
-            yield _job(fields)
+            now[key] = job = before.get(key) or _job(fields)
+            yield job
         except ValueError as error:
             why = f"squeue printed of job {fields[1]} what cannot be read: {error}"
             if odd is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from berth.history.values.gres import same_gres
@@ -23,12 +23,19 @@ def gpus_by_node(placement: Placement, nodes: Mapping[int, SlurmNode]) -> dict[s
     return {name: tuple(sorted(at)) for name, at in sorted(found.items())}
 
 
-def order_of(placement: Placement, note: Note, nodes: Mapping[int, SlurmNode], before: str = "") -> Change:
+def order_of(
+    placement: Placement,
+    note: Note,
+    nodes: Mapping[int, SlurmNode],
+    before: str = "",
+    after: Sequence[str] = (),
+) -> Change:
     """What is to be changed so that the job runs there, its release included.
 
     Slurm takes one request for all nodes of a job: where their GPUs' types differ, or nodes give none, it is asked for
     the nodes alone and chooses the GPUs itself. `before` is what the job asked for on each node when it was placed
-    before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other.
+    before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other. `after` are the jobs that must
+    have ended before it begins.
     """
     by_node = gpus_by_node(placement, nodes)
     named = {node.name: node for node in nodes.values()}
@@ -50,7 +57,7 @@ def order_of(placement: Placement, note: Note, nodes: Mapping[int, SlurmNode], b
     return Change(
         placement.job.id, node_list=",".join(by_node), gres=gres,
         admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)), hold=False,
-        instead=bool(before) and not same_gres(before, gres),
+        instead=bool(before) and not same_gres(before, gres), after=f"afterany:{':'.join(after)}" if after else None,
     )  # fmt: skip
 
 
@@ -74,7 +81,7 @@ def given_back(job_id: str, note: Note, before: str = "") -> Change:
     )  # fmt: skip
 
 
-def taken_back(job_id: str, note: Note) -> Change:
-    """The job as it waited before it was placed."""
+def taken_back(job_id: str, note: Note, dependency: str = "") -> Change:
+    """The job as it waited before it was placed; what it then waits for (`dependency`) is berth's own."""
     waits = str(replace(note, share=None, best_effort=False))
-    return Change(job_id, hold=True, node_list="", admin_comment=waits)
+    return Change(job_id, hold=True, node_list="", admin_comment=waits, after="" if dependency else None)

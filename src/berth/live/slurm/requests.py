@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from berth.errors import SettingError
@@ -70,6 +71,7 @@ class Note:
         return bool(self.per_node or self.per_job or self.per_task or self.per_socket)
 
 
+@lru_cache(maxsize=10_000)
 def note_of(admin_comment: str) -> Note | None:
     """The note in a comment; None where it is not one of ours."""
     if not admin_comment.startswith(BEGINS):

@@ -37,6 +37,7 @@ from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.placing import given_back, gpus_by_node, order_of, taken_back
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards
+from berth.live.slurm.results import names
 from berth.live.slurm.world import World
 from berth.model import NO_GPU, Job, Placement
 
@@ -51,6 +52,10 @@ ALIVE_S = 5.0
 """How often berth shows, between looks, that it lives."""
 NODES_EVERY = 4
 """Nodes and partitions are queried on every fourth look."""
+TICK_S = 0.05
+"""Between two looks whether an Epilog has left something, which asks nothing of Slurm."""
+BORROWED = 3
+"""How many looks may come early because of that, and be made up for by waiting longer."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not reckon them more often."""
 SLOW = 4
@@ -86,6 +91,9 @@ class Settings:
     card_mib: dict[str, int] = field(default_factory=dict)
     """Memory of the GPUs of a type."""
     decide_s: float = 20.0
+    ahead_s: float = 10.0
+    """How long before the end of a job, as far as that is known, its GPUs are given to the next. Longer, and more is
+    decided on that a job which ends sooner than believed, or a new one, would have changed."""
 
 
 class Service:
@@ -105,10 +113,17 @@ class Service:
         self._rules = read_rules()
         self._reader = Reader(scope, self._cards, self._rules, settings.retries)
         self._knowledge = knowledge or make_knowledge(settings.knowledge)
-        self.world = World(settings.policy, self._knowledge, self._cards)
+        self.world = World(
+            settings.policy, self._knowledge, self._cards,
+            ahead_ms=int(1000 * settings.ahead_s) if settings.places else 0,
+        )  # fmt: skip
         self._priorities = Priorities()
         self._shares_at_ms = 0
         self._looks = 0
+        self._left: set[str] = set()
+        """Jobs of which Epilogs had left something before the last look."""
+        self._seen_ns = 0
+        """When the folder was last changed in which they leave it, as far as that was looked at."""
         self._nodes: tuple[SlurmNode, ...] = ()
         self._partitions: tuple[SlurmPartition, ...] = ()
         self._placed: dict[str, Waiting] = {}
@@ -145,6 +160,7 @@ class Service:
             )  # fmt: skip
             self._shares_at_ms = int(time.time() * 1000)
         self._looks += 1
+        self._left = names(self.settings.state / RESULTS)
         self._controller.odd.clear()
         jobs = self._controller.jobs(told=self._happened.told)
         ended = tuple(job for job in jobs if job.ended)
@@ -158,14 +174,23 @@ class Service:
         now_ms = view.at_ms
         found = self._reader.read(view, self._priorities, self._placed.keys(), self._refused)
         log = self._log
+        self.world.restore(now_ms)
         ends = self._happened.ended(view.ended, found, self._placed, now_ms, log)
         self._forget_refusals(found, ends.users)
         changes = [*ends.changes, *self._back(found, now_ms, log)]
         self.world.take(view, found.waiting, found.running, ends.states, ends.peaks_mib)
+        for job_id in self.world.lost & self._placed.keys():
+            placed = self._placed.pop(job_id)
+            self.world.take_back(job_id, now_ms)
+            changes.append(taken_back(job_id, placed.note, found.jobs[job_id].dependency))
+            log.append(self._line(now_ms, TAKEN_BACK, found.jobs[job_id], "its room is gone"))
         log += self._happened.started(found, self._placed, (job.id for job in found.waiting), now_ms)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
-        placements = self.world.decide(now_ms, out_of_time=lambda: time.perf_counter() > limit)
+        free = {job_id for job_id in found.notes if not found.jobs[job_id].dependency}
+        placements = self.world.decide(
+            now_ms, lambda: time.perf_counter() > limit, free if self.settings.places else frozenset()
+        )
         self.decide_s = time.perf_counter() - began
         if self.settings.places:
             self._place(placements, found, changes, now_ms)
@@ -190,18 +215,26 @@ class Service:
             changes.append(given_back(job_id, note, found.jobs[job_id].tres_per_node))
             log.append(self._line(now_ms, GIVEN_BACK, found.jobs[job_id], why))
         for job_id in found.loose:
-            changes.append(taken_back(job_id, found.notes[job_id]))
+            note = found.notes[job_id]
+            dependency = found.jobs[job_id].dependency if note.share is not None else ""
+            changes.append(taken_back(job_id, note, dependency))
             log.append(self._line(now_ms, TAKEN_BACK, found.jobs[job_id], found.kept_back[job_id]))
         for job_id, placed in [*self._placed.items()]:
             job = found.jobs.get(job_id)
             if job is None or not job.waits:
                 continue
+            ahead = bool(placed.after)
+            placed.after = tuple(each for each in placed.after if each in found.running)
+            if ahead and not placed.after:
+                placed.at_ms = now_ms
             slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
-            patience_s = self.settings.patience_s * (SLOW if slow else 1)
+            patience_s = self.settings.patience_s * (SLOW if slow or placed.after else 1)
+            if placed.after:
+                patience_s += self.settings.ahead_s
             if job.held or now_ms - placed.at_ms > patience_s * 1000:
                 self._placed.pop(job_id)
                 self.world.take_back(job_id, now_ms)
-                changes.append(taken_back(job_id, placed.note))
+                changes.append(taken_back(job_id, placed.note, job.dependency))
                 log.append(self._line(now_ms, TAKEN_BACK, job, f"Slurm: {job.reason}"))
                 found.kept_back[job_id] = f"Slurm: {job.reason}"
                 self._leave(job_id, job.reason, now_ms)
@@ -267,8 +300,9 @@ class Service:
                 self.world.take_back(job_id, now_ms)
                 continue
             orders[job_id] = order_of(
-                placement, found.notes[job_id], self._rows(placement), found.jobs[job_id].tres_per_node
-            )
+                placement, found.notes[job_id], self._rows(placement), found.jobs[job_id].tres_per_node,
+                self.world.ahead.after(job_id),
+            )  # fmt: skip
         decided = {
             each.job.id: self._decision(PLACED, each, found.jobs[each.job.id], now_ms) for each in placements
         }
@@ -287,7 +321,9 @@ class Service:
             if job_id not in orders and job_id not in found.to_give_back
         }
         for job_id in orders:
-            self._placed[job_id] = Waiting(now_ms, found.notes[job_id], decided[job_id].where)
+            self._placed[job_id] = Waiting(
+                now_ms, found.notes[job_id], decided[job_id].where, self.world.ahead.after(job_id)
+            )
         unmade, self._unmade = self._unmade, []
         failed = self._carry_out([*holds.values(), *unmade, *changes, *orders.values()], found, now_ms)
         for job_id in orders.keys() & failed.keys():
@@ -312,7 +348,7 @@ class Service:
         return Decision(
             now_ms, event, ours.id, job.raw_id, policy=self.settings.policy, submit_ms=ours.submit_ms, gpus=ours.gpus,
             milli=placement.share.milli, mem_mib=placement.share.mem_mib, where=where, user=ours.user,
-            application=ours.application,
+            application=ours.application, after=" ".join(self.world.ahead.after(ours.id)),
         )  # fmt: skip
 
     def _rows(self, placement: Placement) -> dict[int, SlurmNode]:
@@ -329,7 +365,10 @@ class Service:
                     never or f"no room by policy {self.settings.policy}; {at} submitted before it wait"
                 )
         for job_id, placed in self._placed.items():
-            self.why[job_id] = f"placed on {placed.where}, and Slurm has not started it yet"
+            ends = f"to start when job {' and '.join(placed.after)} has ended"
+            self.why[job_id] = (
+                f"placed on {placed.where}, {ends if placed.after else 'and Slurm has not started it yet'}"
+            )
         values = {
             "at_ms": now_ms, "pid": os.getpid(), "mode": "place" if self.settings.places else "advise",
             "policy": self.settings.policy, "partitions": sorted(self.settings.partitions),
@@ -360,12 +399,13 @@ class Service:
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.
         Raises TurnedError where the right to place has passed on."""
-        said, warned, wait_s = "", False, self.settings.interval_s
+        said, warned, wait_s, paid = "", False, self.settings.interval_s, 0.0
         while not until():
-            queries, works = self._controller.queries, True
+            begun, queries, works = time.monotonic(), self._controller.queries, True
             try:
                 self.step()
-                wait_s = self.settings.interval_s * max(1, self._controller.queries - queries)
+                wait_s = self.settings.interval_s
+                paid = max(paid, begun) + wait_s * max(1, self._controller.queries - queries)
                 if said:
                     say("Slurm answers again")
                 said = ""
@@ -387,18 +427,35 @@ class Service:
                     self.world.forget()
                     self._placed.clear()
                 wait_s, works = min(60.0, 2 * wait_s), False
-            self._wait(time.monotonic() + wait_s, until, works)
+                paid = time.monotonic() + wait_s
+            self._wait(paid, until, works)
 
     def _wait(self, end: float, until: Callable[[], bool], works: bool) -> None:
-        """Wait for the next look. A berth that works shows meanwhile that it lives, so that the watchdog need not know
-        how often it looks."""
+        """Wait for the next look, which an Epilog may bring forward; those after it come later for that. A berth that
+        works shows meanwhile that it lives, so that the watchdog need not know how often it looks."""
         shown = time.monotonic()
         while not until() and (left := end - time.monotonic()) > 0:
-            time.sleep(min(0.2, left))
+            if works and left <= BORROWED * self.settings.interval_s and self._has_ended():
+                return
+            time.sleep(min(TICK_S, left))
             if works and time.monotonic() - shown > ALIVE_S:
                 shown = time.monotonic()
                 with contextlib.suppress(OSError):
                     os.utime(self.settings.state / STATUS)
+
+    def _has_ended(self) -> bool:
+        """Whether an Epilog has left something since the last look. The folder is opened, so that one on NFS tells."""
+        folder = self.settings.state / RESULTS
+        with contextlib.suppress(OSError):
+            file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                changed_ns = os.fstat(file).st_mtime_ns
+            finally:
+                os.close(file)
+            if changed_ns != self._seen_ns:
+                self._seen_ns = changed_ns
+                return not names(folder) <= self._left
+        return False
 
     def keep_history(self, history: Path) -> None:
         """Keep what the nodes are and which policy decides, so that the history can be replayed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from berth.cluster import Cluster
@@ -10,6 +10,7 @@ from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
 from berth.history.values.gres import gres_list
 from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge
+from berth.live.slurm.ahead import Ahead
 from berth.live.slurm.controller import View
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
@@ -37,8 +38,11 @@ def state_of(state: str) -> RecordState:
 class World:
     """A scheduler that is kept as Slurm's queue is."""
 
-    def __init__(self, policy: str, knowledge: Knowledge, cards: Cards) -> None:
+    def __init__(self, policy: str, knowledge: Knowledge, cards: Cards, *, ahead_ms: int = 0) -> None:
+        """What ends within `ahead_ms`, as far as is believed, has its room given away already."""
         self._policy = policy
+        self._ahead_ms = ahead_ms
+        self.ahead = Ahead()
         self.knowledge = knowledge
         self.cards = cards
         self._scheduler: Scheduler | None = None
@@ -54,6 +58,9 @@ class World:
         """Decisions of the last call that could not be applied."""
         self.fault: BerthError | None = None
         """What the policy or the knowledge raised in the last call, after what was placed by then."""
+        self.lost: set[str] = set()
+        """Jobs that were handed to Slurm ahead of time, and whose room is gone."""
+        self._there: Mapping[str, SlurmJob] = {}
         self._seen: Sequence[SlurmNode] = ()
         self._strange: set[GpuSlot] = set()
 
@@ -77,6 +84,12 @@ class World:
     def forget(self) -> None:
         """Begin anew with the next view."""
         self._scheduler = None
+        self.ahead = Ahead()
+
+    def restore(self, now_ms: int) -> None:
+        """Go by what runs now, before what a view changes is told."""
+        if self._scheduler is not None:
+            self.ahead.restore(self._scheduler, now_ms)
 
     # What a view changes
 
@@ -89,6 +102,7 @@ class World:
         `ended` tells how jobs that are gone have ended, and `peaks_mib` what those held that ran out of GPU memory.
         """
         now_ms = view.at_ms
+        self.restore(now_ms)
         self._take_nodes(view, waiting, now_ms)
         scheduler = self.scheduler
         there = {job.id: job for job in view.jobs if job.runs}
@@ -109,7 +123,11 @@ class World:
         for job in [*scheduler.queue]:
             if job.id not in wanted:
                 scheduler.withdraw(job.id, now_ms)
+        self._there = {job.id: job for job in view.jobs}
+        self.lost = self.ahead.take(scheduler, self._there, now_ms)
         for job_id, slurm_job in there.items():
+            if job_id in self.ahead.aside:
+                continue
             if job_id in scheduler.cluster.running:
                 scheduler.started(job_id)
             elif job_id in running:
@@ -157,6 +175,7 @@ class World:
         """Take GPUs for used that Slurm says are, and on which no job is known: those of jobs that cannot be read."""
         cluster = self.scheduler.cluster
         ours = {slot for run in cluster.running.values() for slot in run.slots}
+        ours |= {slot for run in self.ahead.aside.values() for slot in run.slots}
         strange = set()
         for node in self._nodes.values():
             row = cluster.row_of(node.name)
@@ -242,10 +261,31 @@ class World:
 
     # What is decided
 
-    def decide(self, now_ms: int, out_of_time: Callable[[], bool] | None = None) -> list[Placement]:
-        """What the policy starts now. Evictions are refused: Slurm preempts by rules of its own."""
-        placed: list[Placement] = []
+    def decide(
+        self, now_ms: int, out_of_time: Callable[[], bool] | None = None, free: Set[str] = frozenset()
+    ) -> list[Placement]:
+        """What the policy starts now, and of the jobs of `free`, which wait for no other yet, what it starts as soon as
+        others have ended (`ahead`). Evictions are refused: Slurm preempts by rules of its own."""
         self.refused, self.fault = [], None
+        placed = self._told(self._decided(now_ms, out_of_time), free, now_ms)
+        scheduler = self.scheduler
+        soon = (
+            self.ahead.soon(scheduler, self._there, self._ahead_ms, now_ms) if self._ahead_ms and free else []
+        )
+        for job_id in soon:
+            if not scheduler.queue or self.fault is not None or (out_of_time is not None and out_of_time()):
+                break
+            self.ahead.set_aside(scheduler, (job_id,), now_ms)
+            placed += self._told(self._decided(now_ms, out_of_time), free, now_ms)
+            self.ahead.tidy(scheduler, now_ms)
+        return placed
+
+    def _told(self, placements: list[Placement], free: Set[str], now_ms: int) -> list[Placement]:
+        return self.ahead.sort(self.scheduler, placements, free, now_ms) if self.ahead.aside else placements
+
+    def _decided(self, now_ms: int, out_of_time: Callable[[], bool] | None) -> list[Placement]:
+        """What the policy starts."""
+        placed: list[Placement] = []
         late = False
 
         def is_late() -> bool:
@@ -283,6 +323,7 @@ class World:
 
     def take_back(self, job_id: str, now_ms: int) -> None:
         """What was decided of a job was not carried out: it waits again if Slurm says so."""
+        self.ahead.forget(job_id)
         if job_id in self.scheduler.cluster.running:
             self.scheduler.failed_to_start(job_id, now_ms, again=False)
 

@@ -152,6 +152,8 @@ function berth_modify(job_desc, job_rec, part_list, modify_uid)
       what = "its partition"
    elseif job_desc.admin_comment ~= nil then
       what = "its AdminComment"
+   elseif job_desc.dependency ~= nil and string.find(note, ";share=", 1, true) then
+      what = "what it waits for" -- the job whose GPU it is to have
    end
    if what then
       slurm.log_user("berth places this job, and " .. what .. " cannot be changed; cancel it and submit it anew")
