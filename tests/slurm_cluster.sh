@@ -7,6 +7,7 @@
 # a script that may change $dir/slurm.conf and $dir/gres.conf, told by DIR, before Slurm starts. CLUSTER_REST=yes starts
 # slurmrestd on the socket $dir/rest, which asks for a token (`scontrol token`).
 # CLUSTER_DATABASE=disk keeps the database in DIR, for one that is too large for memory.
+# BERTH_TEST_SLURM is the root of another Slurm than this machine's, as newer_slurm.sh prints it.
 # Packages: see .ci/packages.
 set -euo pipefail
 [ $# -eq 2 ] || { echo "usage: $0 DIR COMMAND" >&2; exit 2; }
@@ -18,7 +19,12 @@ if [ -z "${IN_CLUSTER_NAMESPACE:-}" ]; then
 fi
 dir=$1 command=$2 me=$(id -un) host=$(hostname -s)
 nodes=${CLUSTER_NODES:-2} accounting=${CLUSTER_ACCOUNTING:-yes} rest=${CLUSTER_REST:-no}
-export PATH=$PATH:/usr/sbin:/sbin
+export PATH=$PATH:/usr/sbin:/sbin plugins=
+if [ -n "${BERTH_TEST_SLURM:-}" ]; then
+    export PATH=$BERTH_TEST_SLURM/usr/sbin:$BERTH_TEST_SLURM/usr/bin:$PATH
+    plugins=PluginDir=$(compgen -G "$BERTH_TEST_SLURM/usr/lib/*/slurm-wlm")
+fi
+version=$(slurmctld -V) version=${version##* } # 22.05.8
 umask 022
 mkdir -p "$dir"/{log,state,database,munge}
 # The name of a socket has 108 characters at most, and slurmstepd puts a long one behind its folder's.
@@ -100,6 +106,7 @@ StoragePort=33306
 StorageUser=slurm
 StoragePass=slurm
 StorageLoc=slurm_acct_db
+$plugins
 END
 chmod 600 "$dir/slurmdbd.conf"
 }
@@ -132,6 +139,7 @@ AccountingStorageTRES=gres/gpu,gres/gpu:v100
 AccountingStoreFlags=job_comment
 JobAcctGatherType=jobacct_gather/linux
 MpiDefault=none
+$plugins
 GresTypes=gpu
 NodeName=node[1-$nodes] NodeAddr=127.0.0.1 Port=[17001-$((17000 + nodes))] CPUs=16 RealMemory=64000 Gres=gpu:v100:2
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=60 DefMemPerCPU=500
@@ -158,8 +166,15 @@ done
 idle() { [ "$(sinfo -h -N -t idle -o %n | sort -u | wc -l)" = "$nodes" ]; }
 until_works 30 idle
 if [ "$rest" != no ]; then
-    # As SlurmUser it does not start without this; whoever asks needs a token all the same.
-    SLURMRESTD_SECURITY=disable_user_check SLURM_JWT=daemon slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:"$dir/rest" \
+    serves=openapi/v0.0.38 drop=()
+    [ -z "$(compgen -G "${plugins#*=}/openapi_slurmctld.so")" ] || serves=openapi/slurmctld # Slurm 23.11 and later
+    # As SlurmUser it does not start without this, and a later one not at all; whoever asks needs a token all the same.
+    export SLURMRESTD_SECURITY=disable_user_check
+    if [ "$me" = root ]; then
+        drop=(setpriv --reuid daemon --regid daemon --clear-groups) SLURMRESTD_SECURITY=
+        install -d -o daemon "$dir/rest.d" && ln -s rest.d/socket "$dir/rest"
+    fi
+    SLURM_JWT=daemon "${drop[@]}" slurmrestd -s $serves -a rest_auth/jwt unix:"$(readlink -m "$dir/rest")" \
         >"$dir/log/rest" 2>&1 &
     echo $! >"$dir/rest.pid"
     until_works 10 test -S "$dir/rest"

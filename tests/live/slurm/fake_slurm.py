@@ -90,6 +90,8 @@ class FakeSlurm:
     def __call__(self, words: Sequence[str], told: str) -> str:
         if self.gone:
             raise LiveError("slurmctld does not answer")
+        if words[0] == "squeue" and "Exclusive:" in words[-1]:
+            raise LiveError("squeue -h -a -t: squeue: error: Invalid job format specification: Exclusive")
         if words[0] == "squeue":
             ended = "all" in words
             only = words[words.index("-j") + 1].split(",") if "-j" in words else list(self.jobs)

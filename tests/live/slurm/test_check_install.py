@@ -89,7 +89,7 @@ def test_a_good_site_has_no_fault() -> None:
         ({"state_fault": "/x cannot be written"}, True, "--state DIR"),
         ({"rest": "it is gone", "token": token(100)}, False,
          "slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:SOCKET"),
-        ({"configuration": {"SLURM_VERSION": "24.05.4"}}, False,
+        ({"configuration": {"SLURM_VERSION": "26.11.1"}}, False,
          "try `place` on a test partition first, and see docs/compatibility.md"),
         ({"rest": "", "token": token(100), "now_s": 200.0}, False, "export $(scontrol token lifespan=31536000)"),
         ({"rest": ""}, False, "export $(scontrol token lifespan=31536000)"),
@@ -109,6 +109,7 @@ def test_each_fault_is_found_with_the_line_to_change(
         ("23.11.6", "-s openapi/slurmctld -d v0.0.40 -a"),
         ("25.05.1", "-s openapi/slurmctld -d v0.0.43 -a"),
         ("25.11.0", "-s openapi/slurmctld -d v0.0.44 -a"),
+        ("26.05.5", "-s openapi/slurmctld -d v0.0.45 -a"),
     ],
 )
 def test_how_slurmrestd_is_started_goes_by_the_version_of_slurm(slurm: str, words: str) -> None:

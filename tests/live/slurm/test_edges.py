@@ -30,7 +30,7 @@ from berth.live.slurm.compare import attempts_of, compare
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
-from berth.live.slurm.rest import RestChannel, spoken
+from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
 from berth.model import Node
 from berth.report.beside import beside_slurm
@@ -152,16 +152,16 @@ def test_rest_speaks_the_version_that_its_slurm_does(rest: Path, version: str) -
     ]
     assert sorted(Handler.asked, key=lambda each: each[0]) == wanted
     # It is updated, and speaks another version: scontrol does what was asked meanwhile, and then it is asked again.
-    Handler.speaks = "v0.0.44"
+    Handler.speaks = VERSIONS[0]
     Handler.answers["1"] = (404, {})
     assert channel.apply(changes[:1]) == {}
     assert slurm.told[-1] == "release 1"
-    assert spoken(rest) == "v0.0.44"
+    assert spoken(rest) == VERSIONS[0] == "v0.0.45"
 
 
 def test_a_slurmrestd_of_another_age_is_told_with_what_berth_speaks(rest: Path) -> None:
     Handler.speaks = "v0.0.37"
-    with pytest.raises(LiveError, match=r"speaks none of v0\.0\.38, v0\.0\.39, .*v0\.0\.44"):
+    with pytest.raises(LiveError, match=r"speaks none of v0\.0\.38, v0\.0\.39, .*v0\.0\.45"):
         spoken(rest)
 
 

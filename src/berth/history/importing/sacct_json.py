@@ -81,7 +81,8 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
         job.get("partition"),
         job.get("qos"),
         _state(state if isinstance(state, list) else [state]),
-        *(_number(time.get(name)) for name in ("submission", "eligible", "start", "end", "limit")),
+        *(_moment(time.get(name)) for name in ("submission", "eligible", "start", "end")),
+        _number(time.get("limit")),
         _number(job.get("allocation_nodes")),
         _number((job.get("required") or {}).get("CPUs")),
         *(_tres((job.get("tres") or {}).get(name) or []) for name in ("allocated", "requested")),
@@ -157,6 +158,12 @@ def _number(value: Any) -> int | None:
     if value is not None and not isinstance(value, int):
         raise _NoNumberError(f"{value!r} stands where a number was expected")
     return value
+
+
+def _moment(value: Any) -> int | None:
+    """Seconds since 1970; from Slurm 23.11 on a job that never started has 2**32 - 2 there."""
+    moment = _number(value)
+    return None if moment in (2**32 - 2, NO_NUMBER) else moment
 
 
 def _tres(items: list[Mapping[str, Any]]) -> str:

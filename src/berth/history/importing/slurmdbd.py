@@ -380,7 +380,7 @@ def _row(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) 
     states = ", ".join(f"'{name}'" for name in _STATES)
     ended = f"coalesce(elt((j.state & 255) + 1, {states}), j.state)"
     state = f"if(j.state & 1024 and j.state & 255 < 2, 'REQUEUED', {ended})"
-    reasons = ", ".join(f"'{name}'" for name in _reasons())
+    reasons = ", ".join(f"'{name}'" for name in _reasons("sluid" in table.columns))
     reason = f"coalesce(elt(j.state_reason_prev + 1, {reasons}), j.state_reason_prev)"
     optional = [
         text_of(f"j.{name}") if name in table.columns else "''" for name in ("container", "submit_line")
@@ -422,11 +422,17 @@ def _clean(column: str) -> str:
     return clean
 
 
-@lru_cache(maxsize=1)
-def _reasons() -> tuple[str, ...]:
-    """Slurm's names of why a job waits, by their number (22.05)."""
+@lru_cache(maxsize=2)
+def _reasons(with_sluid: bool) -> tuple[str, ...]:
+    """Slurm's names of why a job waits, by their number, as 22.05, 24.11 and 26.05 have them.
+
+    Later Slurms have added to them. One number was given away: to the last of them, whose jobs have a SLUID.
+    """
     text = (files("berth.history.values") / "rules" / "slurm_reasons.txt").read_text(encoding="utf-8")
-    return tuple(text.split())
+    names = text.split()
+    if with_sluid:
+        names[names.index("FrontEndDown")] = "NvidiaImexChannels"
+    return tuple(names)
 
 
 def _sum(one: ImportResult, other: ImportResult) -> ImportResult:

@@ -18,8 +18,8 @@ __all__ = ["OLDEST", "Fault", "Site", "faults"]
 
 OLDEST = (22, 5)
 """The first Slurm with shards."""
-TESTED = (22, 5)
-"""The last Slurm that berth was run on."""
+TESTED = ((22, 5), (24, 11), (26, 5))
+"""The Slurms that berth was run on."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 MOST_SKEW_S = 5.0
 LEAST_JOB_AGE_S = 60
@@ -79,9 +79,10 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
     version, told = _version(site), get("SLURM_VERSION", "of no version")
     if version is None or version < OLDEST:
         yield Fault(f"Slurm is {told}; shards came with 22.05", "update Slurm to 22.05 or later")
-    elif version > TESTED:
+    elif version > TESTED[-1]:
+        tested = ", ".join(f"{year}.{month:02}" for year, month in TESTED)
         yield Fault(
-            f"Slurm is {told}; berth was tested with 22.05, and follows the documentation of later ones",
+            f"Slurm is {told}; berth was run on {tested}, and follows the documentation of later ones",
             "try `place` on a test partition first, and see docs/compatibility.md", stops=False,
         )  # fmt: skip
     types = get("GresTypes", "").split(",")
@@ -118,7 +119,7 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
         )  # fmt: skip
     tres = get("AccountingStorageTRES", "")
     lacking = [name for name in ("gres/gpu", "gres/shard") if name not in tres.split(",")]
-    if lacking and not get("AccountingStorageType", "none").endswith("none"):
+    if lacking and not get("AccountingStorageType", "none").endswith(("none", "(null)")):
         yield Fault(
             f"the accounting does not count {' and '.join(lacking)}",
             f"slurm.conf: AccountingStorageTRES={','.join(lacking)}", stops=False,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from berth.errors import LiveError
 from berth.history.values.gres import same_gres
-from berth.live.slurm.jobs import SlurmJob, Told, format_of, jobs_of
+from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, SlurmJob, Told, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
 from berth.live.slurm.scontrol import PROMPT, Scontrol
 
@@ -162,6 +162,7 @@ class Controller:
         """Why jobs of the last queries are missing."""
         self._known: dict[tuple[str, ...], SlurmJob] = {}
         """The rows of the last query for all jobs."""
+        self._exclusive = next(iter(WHOLE_NODES))
 
     def jobs(self, ids: Sequence[str] = (), told: Told | None = None) -> tuple[SlurmJob, ...]:
         """All jobs that wait or run, and with `told` those that have ended lately but these; with `ids` only those
@@ -175,12 +176,24 @@ class Controller:
         self.queries += 1
         mark = secrets.token_hex(4)
         try:
-            text = self._run(["squeue", "-h", "-a", *only, "-O", format_of(mark=mark)], "")
+            text = self._squeue(only, mark)
         except LiveError as error:
             if ids and "Invalid job id" in str(error):
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
-        return tuple(jobs_of(text, mark, self.odd.append, told, None if ids else self._known))
+        known = None if ids else self._known
+        return tuple(jobs_of(text, mark, self.odd.append, told, known, exclusive=self._exclusive))
+
+    def _squeue(self, only: Sequence[str], mark: str) -> str:
+        """What `squeue` prints of the columns; what a Slurm before 26.05 does not know is learned once."""
+        columns = [self._exclusive if name in WHOLE_NODES else name for name in COLUMNS]
+        try:
+            return self._run(["squeue", "-h", "-a", *only, "-O", format_of(columns, mark)], "")
+        except LiveError as error:
+            if f"Invalid job format specification: {self._exclusive}" not in str(error):
+                raise
+            self._exclusive = "OverSubscribe"
+            return self._squeue(only, mark)
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
@@ -204,7 +217,13 @@ class Controller:
         text = self._run(["scontrol", "show", "config"], "")
         found = (_CONFIG.fullmatch(line.strip()) for line in text.splitlines())
         told = _TOLD.match(text)
-        return {each[1]: each[2] for each in (*found, told) if each}
+        configuration: dict[str, str] = {}
+        for name, value in ((each[1], each[2]) for each in (*found, told) if each):
+            # Of what may be given several times, Slurm 23.02 and later print each on a line: Prolog[0], Prolog[1].
+            whole = name.partition("[")[0]
+            before = configuration.get(whole, "")
+            configuration[whole] = f"{before},{value}" if before and whole != name else value
+        return configuration
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """The fair-share factor of each account and user, as `sshare` tells it; empty without accounting."""

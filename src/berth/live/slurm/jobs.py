@@ -14,6 +14,7 @@ __all__ = [
     "COLUMNS",
     "FIELD",
     "ROW",
+    "WHOLE_NODES",
     "SlurmJob",
     "Told",
     "format_of",
@@ -36,6 +37,9 @@ COLUMNS = (
     "OverSubscribe", "RestartCnt",
 )  # fmt: skip
 """What is asked of `squeue -O`, in this order."""
+WHOLE_NODES = {"Exclusive": ("NODE", "TOPO"), "OverSubscribe": ("NO",)}
+"""The column in which `--exclusive` shows, the newest first, and how. Slurm 26.05 took it out of OverSubscribe, which
+is NO for any job since."""
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
 MOST_TASKS = 1_000_000
 """A row with more tasks than this is taken to be broken; Slurm's own limit is 4,000,001."""
@@ -176,13 +180,14 @@ def rows_of(text: str, columns: Sequence[str] = COLUMNS, mark: str = "") -> Iter
 
 def jobs_of(
     text: str, mark: str = "", odd: Callable[[str], None] | None = None, told: Told | None = None,
-    known: dict[tuple[str, ...], SlurmJob] | None = None,
+    known: dict[tuple[str, ...], SlurmJob] | None = None, *, exclusive: str = "OverSubscribe",
 ) -> Iterator[SlurmJob]:  # fmt: skip
     """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s), but those `told` already.
     `known` are the rows of the query before, which need not be read again; it becomes those of this one.
 
-    One row that cannot be read is passed over, and `odd` is told why: it must not hide all other jobs. Raises LiveError
-    for a row of another number of fields, and where `odd` is None.
+    One row that cannot be read is passed over, and `odd` is told why: it must not hide all other jobs. `exclusive` is
+    the column that was asked for of WHOLE_NODES. Raises LiveError for a row of another number of fields, and where
+    `odd` is None.
     """
     before = {} if known is None else known.copy()
     now: dict[tuple[str, ...], SlurmJob] = {} if known is None else known
@@ -192,7 +197,7 @@ def jobs_of(
             continue
         key = tuple(fields)
         try:
-            now[key] = job = before.get(key) or _job(fields)
+            now[key] = job = before.get(key) or _job(fields, WHOLE_NODES[exclusive])
             yield job
         except ValueError as error:
             why = f"squeue printed of job {fields[1]} what cannot be read: {error}"
@@ -201,7 +206,7 @@ def jobs_of(
             odd(why)
 
 
-def _job(fields: Sequence[str]) -> SlurmJob:
+def _job(fields: Sequence[str], whole: Sequence[str]) -> SlurmJob:
     (
         raw_id, array_id, het_id, state, reason, user, account, qos, partition, name, comment, admin_comment, command,
         priority, nice, submit, eligible, start, end, limit, nodes, tasks, node_list, req_nodes, tres,
@@ -224,7 +229,7 @@ def _job(fields: Sequence[str]) -> SlurmJob:
         tres=resources(tres), tres_per_node=text_of(per_node), tres_per_job=text_of(per_job),
         tres_per_task=text_of(per_task), tres_per_socket=text_of(per_socket), features=text_of(features),
         licenses=text_of(licenses), dependency=text_of(dependency), reservation=text_of(reservation),
-        exclusive=over == "NO", restarts=_number(restarts), array_tasks=waiting,
+        exclusive=over in whole, restarts=_number(restarts), array_tasks=waiting,
         array_limit=int(at_once) if at_once else None, het=het_id not in _NOTHING and het_id != "0",
         nodes_vary=len(set(nodes.split("-"))) > 1,
     )  # fmt: skip

@@ -24,9 +24,10 @@ from berth.live.slurm.controller import Change, Controller
 __all__ = ["VERSIONS", "RestChannel", "spoken", "started_by"]
 
 OLDEST = "v0.0.38"
-VERSIONS = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", OLDEST)
+VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", OLDEST)
 """Of the interface, the newest first."""
 _STARTED_BY = (
+    ((26, 5), "-s openapi/slurmctld -d v0.0.45"),
     ((25, 11), "-s openapi/slurmctld -d v0.0.44"),
     ((25, 5), "-s openapi/slurmctld -d v0.0.43"),
     ((24, 11), "-s openapi/slurmctld -d v0.0.42"),

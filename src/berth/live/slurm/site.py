@@ -40,7 +40,7 @@ def read_site(
     scripts = {
         name: text
         for name in ("Prolog", "TaskProlog", "Epilog")
-        if (text := _text(Path(configuration.get(name, "(null)")))) is not None
+        if (text := _texts(configuration.get(name, "(null)"))) is not None
     }
     return Site(
         configuration, controller.nodes(), controller.partitions(), wanted,
@@ -56,6 +56,12 @@ def _with_loaded(lua: str | None) -> str | None:
         return None
     loaded = (_text(Path(name)) or "" for name in re.findall(r'^dofile\("([^"]+)"\)', lua, re.MULTILINE))
     return "\n".join([lua, *loaded])
+
+
+def _texts(paths: str) -> str | None:
+    """The texts of all these scripts; None where none can be read."""
+    found = [text for path in paths.split(",") if (text := _text(Path(path))) is not None]
+    return "\n".join(found) if found else None
 
 
 def _text(path: Path) -> str | None:
