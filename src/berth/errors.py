@@ -77,7 +77,6 @@ EXTRAS = {
     "gymnasium": "learn",
     "highspy": "optimum",
     "ray": "ray",
-    "sqlalchemy": "slurm",
     "pymysql": "slurm",
     "lightgbm": "account",
     "pynvml": "sample",

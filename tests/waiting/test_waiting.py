@@ -19,8 +19,9 @@ from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.pseudonyms import pseudonym, read_key
-from berth.waiting import Answer, Questions, WaitModel, doubts_of, evaluate, train
-from berth.waiting.conformal import censored_quantile, rolling_interval
+from berth.waiting import Answer, Judgement, Questions, WaitModel, evaluate, judge, train
+from berth.waiting.conformal import censored_quantile, held_between, rolling_interval
+from berth.waiting.model import DAYS_TO_PROMISE
 from berth.waiting.questions import LEAKS, categories_of, history_features, live_features, polled_features
 from tests.history import exports
 
@@ -69,7 +70,7 @@ def test_too_few_waits_and_a_missing_model_are_refused(tmp_path: Path) -> None:
         WaitModel.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("text", ["[]", '{"version": 2, "names": [], "trees": {}, "outside": [0.0]}'])
+@pytest.mark.parametrize("text", ["[]", '{"version": 3, "names": [], "trees": {}, "outside": [0.0]}'])
 def test_a_model_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(HistoryError, match="predict-wait train"):
@@ -186,6 +187,16 @@ def test_no_interval_knows_what_comes_after_it_was_asked() -> None:
     known = asked <= moment
     np.testing.assert_array_equal(low[known], again[0][known])
     np.testing.assert_array_equal(high[known], again[1][known])
+
+
+def test_the_share_that_held_is_as_sure_as_days_are_alike() -> None:
+    asked = np.repeat(np.arange(10) * 86_400.0, 100)
+    alike = np.tile(np.arange(100) < 80, 10)
+    assert held_between(asked, alike) == pytest.approx((0.8, 0.8))
+    # 70 and 90 of 100 in turns: days, not questions, are what there is of.
+    differ = np.concatenate([np.arange(100) < (70, 90)[day % 2] for day in range(10)])
+    assert held_between(asked, differ) == pytest.approx((0.733, 0.867), abs=0.001)
+    assert held_between(asked[:400], alike[:400]) is None
 
 
 # --- the queue -------------------------------------------------------------------------------------
@@ -311,7 +322,7 @@ def test_who_is_new_and_more_gpus_than_ever_are_warned_of(trained: Path, tmp_pat
     (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
     queue = ("--queue", tmp_path / "queue.json", "--now", "2023-11-19T14:20:00")
     ask = ("predict-wait", "request", "--history", trained, *queue, "--json")
-    doubts = list(WaitModel.load(trained / "waiting.json").doubts)
+    doubts = list(WaitModel.load(trained / "waiting.json").judgement.doubts)
     assert json.loads(run(*ask, *known, "--gpus", 2))["warnings"] == doubts
     new = ("--user", "zoe", "--account", "new", "--application", "odd", "--gpus", 900)
     assert json.loads(run(*ask, *new))["warnings"] == [
@@ -347,7 +358,7 @@ def test_questions_to_a_history_with_pseudonyms_are_asked_by_its_key(tmp_path: P
         assert "by another key" in run(*words, "--pseudonymise", tmp_path / "other", status=2)
         assert "there is no key in" in run(*words, "--pseudonymise", tmp_path / "none", status=2)
     assert not (tmp_path / "none").exists()
-    doubts = list(WaitModel.load(history / "waiting.json").doubts)
+    doubts = list(WaitModel.load(history / "waiting.json").judgement.doubts)
     assert json.loads(run(*ask, "--pseudonymise", tmp_path / "key", "--json"))["warnings"] == doubts
     (answer,) = json.loads(run(*queue, "--pseudonymise", tmp_path / "key", "--json"))
     assert answer["user"] == pseudonym(key, "user", "ann")
@@ -360,7 +371,7 @@ def test_an_answer_that_nothing_drives_ends_where_it_ends(
     monkeypatch.setattr(WaitModel, "answer", lambda *_: Answer(10.0, 1.0, 100.0, ()))
     told = run("predict-wait", "queue", tmp_path / "queue.json", "--history", trained)
     assert told.startswith("9001: ")
-    assert told.rstrip().endswith(")")
+    assert told.splitlines()[0].endswith(")")
 
 
 @pytest.mark.slow
@@ -398,6 +409,35 @@ def test_a_request_is_asked_now_behind_the_real_queue(trained: Path, tmp_path: P
     assert features["user"][at] == model.categories["user"].index("ann")
 
 
+def test_a_range_is_printed_where_too_few_days_are_known_to_promise_a_share(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    queue = (tmp_path / "queue.json", "--now", "2023-11-19T14:20:00", "--history", trained)
+    model = WaitModel.load(trained / "waiting.json")
+    days = "(waits of 6 days are known; 48 are needed to promise 80 of 100)"
+    for held, cases, why in (
+        (None, "in an unknown share of cases", " " + days),
+        ((0.62, 0.9), "in 62 to 90 of 100 cases", " " + days),
+    ):
+        model.judgement = Judgement((), held)
+        model.save(tmp_path / "waiting.json")
+        monkeypatch.setattr("berth.cli.waiting.MODEL_NAME", str(tmp_path / "waiting.json"))
+        told = run("predict-wait", "request", "--queue", *queue).splitlines()[0]
+        assert f"; {cases} from " in told
+        assert told.endswith(why)
+        told = run("predict-wait", "queue", *queue).splitlines()[-1]
+        assert told == f"{cases.capitalize()} within these times{why}"
+        answer = json.loads(run("predict-wait", "request", "--queue", *queue, "--json"))
+        assert (answer["held_share"], answer["days_known"]) == (held and list(held), 6)
+    assert model.promised(DAYS_TO_PROMISE - 1) == (0.62, 0.9)
+    assert model.promised(DAYS_TO_PROMISE) == (0.8, 0.8)
+    monkeypatch.setattr("berth.waiting.model.DAYS_TO_PROMISE", 5)
+    told = run("predict-wait", "request", "--queue", *queue).splitlines()[0]
+    assert "; in 80 of 100 cases from " in told
+    assert told.endswith(" s")
+
+
 def test_nothing_that_only_a_placed_job_has_is_a_feature_and_texts_are_categories(trained: Path) -> None:
     with open_history(trained).database() as database:
         features, _, _ = history_features(database)
@@ -430,9 +470,9 @@ def test_a_model_that_is_worth_little_says_so() -> None:
     noise = Questions(
         ("a",), random.normal(size=(2000, 1)), np.arange(2000) * 600.0, 10 ** random.normal(2, 1, 2000)
     )
-    assert any("no better than a constant" in each for each in doubts_of(noise))
-    assert doubts_of(made_up()) == ()
-    assert "too few to judge" in doubts_of(made_up(300))[0]
+    assert any("no better than a constant" in each for each in judge(noise).doubts)
+    assert judge(made_up()).doubts == ()
+    assert "too few to judge" in judge(made_up(300)).doubts[0]
 
 
 def test_tasks_of_an_array_that_wait_are_jobs_of_their_own(tmp_path: Path) -> None:

@@ -57,17 +57,21 @@ def evaluate(
     form: Format = Form.TABLE,
 ) -> None:
     """Train on the first four fifths by time, and judge the answers on the last fifth."""
-    from berth.waiting import evaluate as judge
+    from berth.waiting import evaluate as evaluated
 
-    found = judge(questions_of(file, history))
+    found = evaluated(questions_of(file, history))
     if file is None:
         found.save(history / EVALUATION_NAME)  # the report shows it
     if printed(form, as_json, [found.to_dict()], found.to_dict()):
         return
+    days = ""
+    if found.held_between is not None:
+        days = " ({:.0f} to {:.0f} %, as days differ)".format(*(100 * share for share in found.held_between))
     print(
         f"trained on {found.trained:,}, tested on {found.tested:,}\n"
         f"mean squared error of log10(1 + s): {found.mse_log10:.4f} (a constant: {found.baseline_mse_log10:.4f})\n"
-        f"80 % interval holds {found.coverage_80 * 100:.1f} %; median error {found.median_abs_error_s:,.0f} s"
+        f"80 % interval holds {found.coverage_80 * 100:.1f} %{days}; "
+        f"median error {found.median_abs_error_s:,.0f} s"
     )
 
 
@@ -76,18 +80,18 @@ def train(
     history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
 ) -> None:
     """Train on the history, and keep the model there, judged on the last fifth."""
-    from berth.waiting import doubts_of
+    from berth.waiting import judge
     from berth.waiting import train as learn
 
     questions = questions_of(None, history)
     model = learn(questions)
-    model.doubts = doubts_of(questions)
+    model.judgement = judge(questions)
     model.save(history / MODEL_NAME)
-    told = {"waits": len(questions), "model": str(history / MODEL_NAME), "warnings": list(model.doubts)}
+    told = {"waits": len(questions), "model": str(history / MODEL_NAME), "warnings": list(model.judgement.doubts)}
     if printed(form, as_json, [told], told):
         return
     print(f"learned from {len(questions):,} waits; wrote {history / MODEL_NAME}")
-    for doubt in model.doubts:
+    for doubt in model.judgement.doubts:
         print(f"warning: {doubt}", file=sys.stderr)
 
 
@@ -120,13 +124,14 @@ def request(
 ) -> None:
     """Predict the wait of a job submitted now, with a median, an 80 % interval and its causes.
 
-    A partition or QOS that the history does not know is refused; a new user, account or application, and more GPUs
-    than any job had, are warned of.
+    If too few days are known to promise 80 %, the range in which the share lies is printed instead. A partition or QOS
+    that the history does not know is refused; a new user, account or application, and more GPUs than any job had, are
+    warned of.
     """
     from berth.history.importing.pending import Queued
     from berth.history.store.pseudonyms import pseudonym
     from berth.waiting import WaitModel
-    from berth.waiting.now import values_now
+    from berth.waiting.now import questions_now
 
     model = WaitModel.load(history / MODEL_NAME)
     key = _key(pseudonymise, history)
@@ -156,16 +161,18 @@ def request(
         queued_ms=now_ms,
         start_ms=None,
     )
-    values, offset = values_now(history, model, [*jobs, asked], now_ms)
-    answer = model.answer(values[-1], offset)
-    warnings = [*warnings, *model.doubts]
-    told = {**_numbers(answer), "warnings": warnings}
+    found = questions_now(history, model, [*jobs, asked], now_ms)
+    answer = model.answer(found.values[-1], found.offset)
+    held = model.promised(found.days)
+    warnings = [*warnings, *model.judgement.doubts]
+    told = {**_numbers(answer, held), "days_known": found.days, "warnings": warnings}
     if printed(form, as_json, [told], told):
         return
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(
-        f"median {answer.median_s:,.0f} s; in 80 of 100 cases from {answer.low_s:,.0f} to {answer.high_s:,.0f} s"
+        f"median {answer.median_s:,.0f} s; {_cases(held)} from {answer.low_s:,.0f} to {answer.high_s:,.0f} s"
+        + _why_no_promise(held, found.days)
     )
     for name, factor in answer.drivers:
         print(f"  {name}: × {factor:.2f}")
@@ -192,24 +199,25 @@ def queue(
     """Predict how much longer each waiting job waits, with an 80 % interval and its causes."""
     from berth.history.values.durations import duration_text
     from berth.waiting import WaitModel
-    from berth.waiting.now import values_now
+    from berth.waiting.now import questions_now
 
     model = WaitModel.load(history / MODEL_NAME)
     jobs, now_ms = _queue_now(file, now, _key(pseudonymise, history))
-    values, offset = values_now(history, model, jobs, now_ms)
+    found = questions_now(history, model, jobs, now_ms)
+    held = model.promised(found.days)
     answers = [
-        (job, model.answer_waiting(values[at], (now_ms - job.queued_ms) / 1000, offset))
+        (job, model.answer_waiting(found.values[at], (now_ms - job.queued_ms) / 1000, found.offset))
         for at, job in enumerate(jobs)
         if job.start_ms is None
     ]
-    for doubt in model.doubts if answers else ():
+    for doubt in model.judgement.doubts if answers else ():
         print(f"warning: {doubt}", file=sys.stderr)
     rows = [
         {
             "job": job.job_id,
             "user": job.user,
             "waited_s": (now_ms - job.queued_ms) / 1000,
-            **_numbers(answer),
+            **_numbers(answer, held),
         }
         for job, answer in answers
     ]
@@ -221,7 +229,9 @@ def queue(
         print(
             f"{job.job_id}: {times[0]} more ({times[1]} to {times[2]})" + (f"; {drivers}" if drivers else "")
         )
-    if not answers:
+    if answers:
+        print(f"{_cases(held)} within these times{_why_no_promise(held, found.days)}".capitalize())
+    else:
         print("no job waits")
 
 
@@ -265,12 +275,31 @@ def _queue_here() -> tuple[tuple[Queued, ...], int] | None:
     return tuple(Queued(**job) for job in told), time.time_ns() // 1_000_000
 
 
-def _numbers(answer: Answer) -> dict[str, object]:
+def _cases(held: tuple[float, float] | None) -> str:
+    """In how many cases an interval holds."""
+    if held is None:
+        return "in an unknown share of cases"
+    least, most = (round(100 * share) for share in held)
+    return f"in {least} of 100 cases" if least == most else f"in {least} to {most} of 100 cases"
+
+
+def _why_no_promise(held: tuple[float, float] | None, days: int) -> str:
+    """Why no share of the cases is promised; nothing where one is."""
+    from berth.waiting.model import COVERAGE, DAYS_TO_PROMISE
+
+    if held == (COVERAGE, COVERAGE):
+        return ""
+    known = f"waits of {days:,} day{'' if days == 1 else 's'} are known"
+    return f" ({known}; {DAYS_TO_PROMISE} are needed to promise {round(100 * COVERAGE)} of 100)"
+
+
+def _numbers(answer: Answer, held: tuple[float, float] | None) -> dict[str, object]:
     """An answer as `--json` prints it."""
     return {
         "median_s": answer.median_s,
         "low_s": answer.low_s,
         "high_s": answer.high_s,
+        "held_share": held,
         "drivers": [{"feature": name, "factor": factor} for name, factor in answer.drivers],
     }
 

@@ -65,7 +65,7 @@ class Predictions:
 
 def _predicted(history: Path, pending: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
     from berth.waiting import WaitModel
-    from berth.waiting.now import values_now
+    from berth.waiting.now import questions_now
 
     model = WaitModel.load(history / MODEL_NAME)
     found = {}
@@ -75,10 +75,10 @@ def _predicted(history: Path, pending: Mapping[str, Any]) -> dict[tuple[str, str
         waits = [at for at, job in enumerate(jobs) if job.start_ms is None][:MOST_JOBS]
         if not waits:
             continue
-        values, offset = values_now(history, model, jobs, now_ms)
+        asked = questions_now(history, model, jobs, now_ms)
         for at in waits:
             job = jobs[at]
-            answer = model.answer_waiting(values[at], (now_ms - job.queued_ms) / 1000, offset)
+            answer = model.answer_waiting(asked.values[at], (now_ms - job.queued_ms) / 1000, asked.offset)
             found[name, job.job_id] = (
                 now_ms + round(1000 * answer.low_s), now_ms + round(1000 * answer.high_s)
             )  # fmt: skip

@@ -1,5 +1,5 @@
 """Waiting times: predicted from the history, and judged in the order of time."""
 
-from berth.waiting.model import Answer, Evaluation, Questions, WaitModel, doubts_of, evaluate, train
+from berth.waiting.model import Answer, Evaluation, Judgement, Questions, WaitModel, evaluate, judge, train
 
-__all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "doubts_of", "evaluate", "train"]
+__all__ = ["Answer", "Evaluation", "Judgement", "Questions", "WaitModel", "evaluate", "judge", "train"]

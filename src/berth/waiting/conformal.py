@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["censored_quantile", "rolling_interval"]
+__all__ = ["censored_quantile", "days_of", "held_between", "rolling_interval"]
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -27,6 +27,8 @@ FEWEST: Final = 1000
 GAIN: Final = 0.3
 """By how much the level moves for a day's worth of questions that the intervals have missed or held too many of."""
 LEVELS: Final = (0.5, 0.99)
+FEWEST_DAYS: Final = 5
+"""Of fewer nothing is told about how much days differ."""
 
 
 def censored_quantile(values: Floats, seen: Flags, share: float) -> float:
@@ -86,3 +88,24 @@ def rolling_interval(
         lower[today] = np.minimum(low[today] - offset, median[today])
         upper[today] = np.maximum(high[today] + offset, median[today])
     return lower, upper
+
+
+def days_of(asked_s: Floats) -> int:
+    """On how many days questions (N,) were asked."""
+    return len(np.unique(asked_s // DAY_S))
+
+
+def held_between(asked_s: Floats, held: Flags) -> tuple[float, float] | None:
+    """The range of the share of intervals that hold, at 95 %, from which of the questions (N,) they held.
+
+    Questions of one day hold or fail together, so a day is one draw of several (the ratio estimator of Cochran,
+    Sampling Techniques, 1977, chapter 9). None if there are too few days to tell.
+    """
+    days = np.unique(asked_s // DAY_S, return_inverse=True)[1]
+    count, good = np.bincount(days), np.bincount(days, held)
+    number = len(count)
+    if number < FEWEST_DAYS:
+        return None
+    share = good.sum() / count.sum()
+    variance = number / (number - 1) * float(((good - share * count) ** 2).sum()) / float(count.sum()) ** 2
+    return max(float(share - 2 * variance**0.5), 0.0), min(float(share + 2 * variance**0.5), 1.0)

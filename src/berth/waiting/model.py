@@ -20,19 +20,21 @@ from numpy.typing import NDArray
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.files import whole_file
-from berth.waiting.conformal import rolling_interval
+from berth.waiting.conformal import held_between, rolling_interval
 from berth.waiting.questions import Categories
 
-__all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "doubts_of", "evaluate", "train"]
+__all__ = ["Answer", "Evaluation", "Judgement", "Questions", "WaitModel", "evaluate", "judge", "train"]
 
 Floats = NDArray[np.float64]
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of a model's file."""
 ROUNDS: Final = 80
 COVERAGE: Final = 0.8
 HELD_WITHIN: Final = 0.04
 """An interval keeps its promise where the share that it held is no further from COVERAGE."""
+DAYS_TO_PROMISE: Final = 48
+"""COVERAGE is promised from so many days of known waits: Graham's last fifth began with them. 37 days held 75.4 %."""
 NO_BETTER: Final = 0.98
 """A model whose error is more than this part of a constant's is no better."""
 _FAR: Final = 100.0
@@ -98,6 +100,16 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the last fifth says of a model."""
+
+    doubts: tuple[str, ...] = ()
+    """Why its answers are worth less than they look."""
+    held: tuple[float, float] | None = None
+    """In which range the share that its interval holds lies; None where there are too few jobs or days to tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bin:
     """Questions with like answers, and what came of them; seconds."""
 
@@ -126,6 +138,8 @@ class Evaluation:
     """For quantiles from 0.1 to 0.9, the share of waits that were at most the predicted quantile."""
     bins: tuple[Bin, ...] = ()
     """By what was predicted, the shortest first."""
+    held_between: tuple[float, float] | None = None
+    """In which range the share that the interval holds lies, at 95 %, as days differ; None for too few days."""
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""
@@ -138,6 +152,7 @@ class Evaluation:
             "tested": self.tested,
             "calibration": [list(pair) for pair in self.calibration],
             "bins": [asdict(each) for each in self.bins],
+            "held_between": self.held_between,
         }
 
     def save(self, path: Path) -> None:
@@ -155,7 +170,10 @@ class Evaluation:
                 for each in content.pop("bins")
             )
             calibration = tuple((share, came) for share, came in content.pop("calibration"))
-            return cls(**content, calibration=calibration, bins=bins)
+            held = content.pop("held_between", None)
+            return cls(
+                **content, calibration=calibration, bins=bins, held_between=held and (held[0], held[1])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -175,14 +193,13 @@ class WaitModel:
         outside: Floats,
         categories: Categories | None = None,
         learned_s: float = -math.inf,
-        doubts: Sequence[str] = (),
+        judgement: Judgement = Judgement(),
     ) -> None:
         self.names = tuple(names)
         self.categories = dict(categories or {})
         self.learned_s = learned_s
         """The last start that it learned from, in s since 1970: waits that ended later are new to it."""
-        self.doubts = tuple(doubts)
-        """Why its answers are worth less than they look, as judged when it was trained."""
+        self.judgement = judgement
         self._texts = dict(texts)
         self._trees: dict[str, Any] = {}
         self.outside = outside
@@ -222,6 +239,10 @@ class WaitModel:
         asked, waits = np.append(asked_s[fresh], now_s), np.append(wait_s[fresh], np.inf)
         _, upper = rolling_interval(asked, waits, (low, median, high), self.outside, COVERAGE)
         return float(upper[-1]) - _FAR
+
+    def promised(self, days: int) -> tuple[float, float] | None:
+        """The share of intervals that hold, as a range, if waits of so many days are known; None for no telling."""
+        return (COVERAGE, COVERAGE) if days >= DAYS_TO_PROMISE else self.judgement.held
 
     def answer(self, values: Floats, offset: float | None = None) -> Answer:
         """The answer to one question (F,), its interval moved outwards by this much, or by what training measured."""
@@ -270,7 +291,7 @@ class WaitModel:
             "outside": self.outside.tolist(),
             "categories": {name: list(words) for name, words in self.categories.items()},
             "learned_s": self.learned_s,
-            "doubts": list(self.doubts),
+            "judgement": asdict(self.judgement),
         }
         with whole_file(path) as aside:
             aside.write_text(json.dumps(content), encoding="utf-8")
@@ -285,13 +306,16 @@ class WaitModel:
                     f"{path} holds a model of version {content['version']}, not {VERSION}; make one anew with "
                     "`berth predict-wait train`"
                 )
+            held = content["judgement"]["held"]
             return cls(
                 content["names"],
                 content["trees"],
                 np.asarray(content["outside"], np.float64),
                 {name: tuple(words) for name, words in content["categories"].items()},
                 float(content["learned_s"]),
-                content["doubts"],
+                Judgement(
+                    tuple(content["judgement"]["doubts"]), None if held is None else (held[0], held[1])
+                ),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HistoryError(
@@ -313,10 +337,12 @@ def train(questions: Questions, seed: int = 0) -> WaitModel:
     return WaitModel(ended.names, texts, outside, ended.categories, learned_s)
 
 
-def doubts_of(questions: Questions, seed: int = 0) -> tuple[str, ...]:
-    """Why a model of these questions is worth less than it looks: what judging it on their last fifth says."""
+def judge(questions: Questions, seed: int = 0) -> Judgement:
+    """Judge a model of these questions on their last fifth."""
     if len(questions) < 2 * FEWEST:
-        return (f"{len(questions)} jobs are too few to judge the model by; {2 * FEWEST} are the least",)
+        return Judgement(
+            (f"{len(questions)} jobs are too few to judge the model by; {2 * FEWEST} are the least",)
+        )
     judged = evaluate(questions, seed)
     found = []
     if judged.mse_log10 > NO_BETTER * judged.baseline_mse_log10:
@@ -328,7 +354,7 @@ def doubts_of(questions: Questions, seed: int = 0) -> tuple[str, ...]:
         found.append(
             f"on the last fifth of the history the 80 % interval held {judged.coverage_80 * 100:.0f} % of the waits"
         )
-    return tuple(found)
+    return Judgement(tuple(found), judged.held_between)
 
 
 def _outside(ended: Questions, seed: int) -> Floats:
@@ -388,6 +414,7 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
             for share, ends in ((0.1, low), (0.5, median), (0.9, high))
         ),
         bins=_bins(low, median, high, target),
+        held_between=held_between(tested.asked_s, (low <= target) & (target <= high)),
     )
 
 

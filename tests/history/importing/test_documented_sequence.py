@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
     reason="needs the packages of .ci/packages: a Slurm and MariaDB",
 )
 def test_one_documented_sequence_imports_reports_plots_advises_and_predicts(tmp_path: Path) -> None:
-    for name in ("sqlalchemy", "pymysql", "lightgbm"):
+    for name in ("pymysql", "lightgbm"):
         pytest.importorskip(name, reason="the extras 'slurm' and 'account' are not installed")
     text = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```sh\n(tests/slurm_cluster.sh .*?)```", text, re.DOTALL)

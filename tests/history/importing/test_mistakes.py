@@ -33,7 +33,6 @@ def berth(*words: object) -> tuple[int, str, str]:
     ],
 )
 def test_an_address_that_is_no_slurmdbds_is_told_in_a_line(tmp_path: Path, url: str, told: str) -> None:
-    pytest.importorskip("sqlalchemy", reason="the extra slurm is not installed")
     wanted = "expected mysql+pymysql://user:password@host/database"
     found = berth("import", "slurmdbd", url, "--history", tmp_path / "h")
     assert found == (2, "", f"berth: {told}; {wanted}\n")

@@ -85,29 +85,29 @@ if $B import slurmdbd $other --history o 2>version.txt; then exit 1; fi
 {python} - >lost.txt <<'END'
 import os, subprocess
 from berth.errors import HistoryError
-from berth.history.importing import slurmdbd
+from berth.history.importing import mariadb, slurmdbd
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 
-stream, calls = slurmdbd._stream, []
+stream, calls = mariadb.Connection.stream, []
 
 
-def cut(connection, query, values):
+def cut(database, query, values):
     calls.append(query)
     if len(calls) == 2:
-        number = connection.exec_driver_sql("select connection_id()").scalar()
+        number = database.value("select connection_id()")
         subprocess.run(["mariadb", "-uroot", "-Sdatabase.socket", "-e", "kill " + str(number)], check=True)
-    yield from stream(connection, query, values)
+    yield from stream(database, query, values)
 
 
-slurmdbd._stream = cut
+mariadb.Connection.stream = cut
 url, history = os.environ["BERTH_SLURMDBD"], open_history("lost")
 try:
     slurmdbd.import_slurmdbd(history, url, Options(), window=4)
 except HistoryError as error:
     print(error)
 print(len(history))
-slurmdbd._stream = stream
+mariadb.Connection.stream = stream
 slurmdbd.import_slurmdbd(history, url, Options(), window=4)
 print(len(history))
 END
@@ -120,7 +120,6 @@ END
     reason="needs the packages of .ci/packages: a Slurm and MariaDB",
 )
 def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> None:
-    pytest.importorskip("sqlalchemy", reason="the extra 'slurm' is not installed")
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
     folder = tmp_path / "c"
     story = STORY.format(berth=Path(sys.executable).parent / "berth", python=sys.executable)

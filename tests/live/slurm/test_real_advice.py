@@ -60,7 +60,6 @@ for each in "${compares[@]}"; do wait "$each"; done
 
 
 def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(open_folder: Path) -> None:
-    pytest.importorskip("sqlalchemy", reason="the extra 'slurm' is not installed")
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
     folder = tell(
         open_folder / "c", STORY, CLUSTER_ACCOUNTING="yes", CLUSTER_REST="yes", SLURM_TIME_FORMAT="%s"

@@ -67,7 +67,6 @@ wait $compare
 def test_a_day_is_advised_on_then_placed_berth_is_killed_and_the_report_agrees_with_sacct(
     open_folder: Path,
 ) -> None:
-    pytest.importorskip("sqlalchemy", reason="the extra 'slurm' is not installed")
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
     folder = tell(open_folder / "c", STORY, CLUSTER_ACCOUNTING="yes", SLURM_TIME_FORMAT="%s")
     rows = {

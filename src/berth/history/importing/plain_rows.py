@@ -70,8 +70,8 @@ _WRITTEN: Final = (
     "exit",
 )
 _LABEL: Final = (
-    f"CASE WHEN c.label = {NOTHING} THEN c.id::VARCHAR WHEN c.label_part = {NOTHING} THEN c.label::VARCHAR "
-    "WHEN c.label_part >= 0 "
+    f"CASE WHEN c.label IN ({NOTHING}, c.id) AND c.label_part = {NOTHING} THEN '' "
+    f"WHEN c.label_part = {NOTHING} THEN c.label::VARCHAR WHEN c.label_part >= 0 "
     "THEN c.label || '_' || c.label_part ELSE c.label || '+' || (-2 - c.label_part) END"
 )
 _WORDS: Final = {"text": "BIGINT", "word": "VARCHAR"}
@@ -276,7 +276,9 @@ class _Writer:
             "c.req AS req, c.node_list AS node_list, c.app AS app, NULL::DOUBLE AS gpu_use, NULL::DOUBLE AS gpu_mem, "
             f"NULL AS why FROM plain_lines c {' '.join(joins)}) judged"
         )
-        tries = tries_of(Rows(source, "plain_", "apps.text = app", "apps.word", "reason"), self._options)
+        tries = tries_of(
+            Rows(source, "plain_", "apps.text = app", "apps.word", "reason", label="label"), self._options
+        )
         derived = {"attempt": "1::INTEGER", "submit_ms": "queued_ms"}
         selected = ", ".join(
             f'{derived.get(name, name if kind == "VARCHAR" else f"{name}::{kind}")} AS "{name}"'

@@ -8,33 +8,32 @@ lost half-way costs one window.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from berth.errors import HistoryError, MissingExtraError, SettingError
+from berth.errors import HistoryError
 from berth.history.importing.columns import layout_of
+from berth.history.importing.mariadb import Connection, connection
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.importing.staging import stage
 from berth.history.store.capacity import Capacity
 from berth.history.store.database import connect
 from berth.history.store.folder import History
-from berth.history.store.import_result import PLAIN, ImportResult, Options, Rejections
+from berth.history.store.import_result import ImportResult, Options, Rejections
 from berth.history.values.hostlist import expand
 from berth.history.values.tres import MOST_AMOUNT, resources
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 __all__ = ["import_slurmdbd"]
 
 WINDOW_ROWS: Final = 500_000
 PACKED_ROWS: Final = 200
+MANY_ROWS: Final = 40_000
+"""So many make a text that is read the fast way."""
 AGAIN_S: Final = 86_400
 """How far behind the place that it had reached an import begins: rows are changed after the job has ended."""
 
@@ -90,15 +89,15 @@ def import_slurmdbd(
     HistoryError, without the password, where the database does not answer, forbids it or lacks a column.
     """
     total = ImportResult(0, 0, 0, 0, (), 0)
-    with _connection(url) as (connection, shown):
-        names = _tres_names(connection)
-        for table in _tables(connection, options.cluster, shown):
+    with connection(url) as database:
+        names = _tres_names(database)
+        for table in _tables(database, options.cluster):
             key, changed_key = f"slurmdbd:{table.cluster}", f"slurmdbd-changed:{table.cluster}"
             cursors = history.index().cursors
             reached = cursors.get(key)
             begin = since_s if since_s is not None else max((reached or 0) - AGAIN_S, 1)
-            source = _Source(connection, table, replace(options, tres_names=names), shown)
-            changed = int(connection.exec_driver_sql("SELECT unix_timestamp()").scalar() or 0)
+            source = _Source(database, table, replace(options, tres_names=names))
+            changed = int(database.value("SELECT unix_timestamp()") or 0)
             if reached is not None:
                 before = cursors.get(changed_key, reached)
                 if since_s is None:
@@ -110,64 +109,31 @@ def import_slurmdbd(
                 elif since_s > reached:
                     changed = min(before, changed)  # what is passed over is late
             while True:
-                end = _window_end(connection, table, begin, window)
+                end = _window_end(database, table, begin, window)
                 if end is None:
-                    rows = _Rows("j.time_end >= %s", (begin,))
-                    latest = connection.exec_driver_sql(
-                        f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s",
+                    ((latest, left),) = database.all(
+                        f"SELECT max(time_end), count(*) FROM `{table.cluster}_job_table` WHERE time_end >= %s",
                         (begin,),
-                    ).scalar()
+                    )
+                    rows = _Rows("j.time_end >= %s", (begin,), left)
                     reached_now = {key: int(latest)} if latest else {}
                     total = _sum(
                         total, _import_window(history, source, rows, {**reached_now, changed_key: changed})
                     )
                     break
-                rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end))
+                rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end), window)
                 total = _sum(total, _import_window(history, source, rows, {key: end}))
                 begin = end + 1
-            history.note_capacity(table.cluster, _capacities(connection, table, dict(names)))
+            history.note_capacity(table.cluster, _capacities(database, table, dict(names)))
     return total
 
 
-@contextmanager
-def _connection(url: str) -> Iterator[tuple[Connection, str]]:
-    """A connection that may not write, and the address as it may be shown."""
-    try:
-        import sqlalchemy as sql
-        from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-    except ImportError as error:
-        raise MissingExtraError("berth import slurmdbd", "slurm") from error
-    wanted = "expected mysql+pymysql://user:password@host/database"
-    try:
-        address = sql.make_url(url)
-    except (ArgumentError, ValueError) as error:
-        raise SettingError(f"no address of a database; {wanted}") from error
-    if address.get_backend_name() not in ("mysql", "mariadb"):
-        raise SettingError(
-            f"slurmdbd keeps its jobs in MySQL or MariaDB, not in '{address.get_backend_name()}'; {wanted}"
-        )
-    shown = address.render_as_string(hide_password=True)
-    try:
-        engine = sql.create_engine(address, poolclass=sql.pool.NullPool, connect_args={"charset": "utf8mb4"})
-        with engine.connect() as connection:
-            connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
-            connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            connection.rollback()  # the settings hold from the next transaction on
-            yield connection, shown
-    except ImportError as error:
-        raise MissingExtraError("berth import slurmdbd", "slurm") from error
-    except SQLAlchemyError as error:
-        reason = re.sub(r"\s+", " ", str(getattr(error, "orig", None) or error))
-        raise HistoryError(
-            f"{shown}: {reason[:300]}. What came before is kept; the next import goes on from there"
-        ) from error
-
-
-def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
-    rows = connection.exec_driver_sql(
+def _tables(database: Connection, cluster: str) -> list[Table]:
+    shown = database.shown
+    rows = database.all(
         "SELECT table_name, column_name FROM information_schema.columns "
         "WHERE table_schema = database() AND table_name REGEXP '_(job|step|suspend|event)_table$'"
-    ).all()
+    )
     found: dict[str, set[str]] = {}
     others: dict[tuple[str, str], set[str]] = {}
     for table, column in rows:
@@ -200,19 +166,19 @@ def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
     ]
 
 
-def _tres_names(connection: Connection) -> tuple[tuple[str, str], ...]:
-    rows = connection.exec_driver_sql("SELECT id, type, name FROM tres_table").all()
+def _tres_names(database: Connection) -> tuple[tuple[str, str], ...]:
+    rows = database.all("SELECT id, type, name FROM tres_table")
     return tuple((str(number), f"{kind}/{name}" if name else str(kind)) for number, kind, name in rows)
 
 
-def _capacities(connection: Connection, table: Table, names: Mapping[str, str]) -> tuple[Capacity, ...]:
+def _capacities(database: Connection, table: Table, names: Mapping[str, str]) -> tuple[Capacity, ...]:
     """What the cluster registered of all its nodes together: rows of its event table that name no node."""
     if not {"cluster_nodes", "tres", "time_start", "time_end"} <= table.others["event"]:
         return ()
-    rows = connection.exec_driver_sql(
+    rows = database.all(
         f"SELECT time_start, time_end, cluster_nodes, tres FROM `{table.cluster}_event_table` "
         "WHERE node_name = '' AND tres <> '' ORDER BY time_start"
-    ).all()
+    )
     found = []
     for begin_s, end_s, nodes, tres in rows:
         told = resources(str(tres), names)
@@ -225,23 +191,22 @@ def _capacities(connection: Connection, table: Table, names: Mapping[str, str]) 
     return tuple(found)
 
 
-def _window_end(connection: Connection, table: Table, begin: int, rows: int) -> int | None:
+def _window_end(database: Connection, table: Table, begin: int, rows: int) -> int | None:
     """The last second of a window of about this many rows; None if the rest has no more."""
-    found = connection.exec_driver_sql(
+    found = database.value(
         f"SELECT time_end FROM `{table.cluster}_job_table` WHERE time_end >= %s ORDER BY time_end LIMIT 1 OFFSET %s",
         (begin, rows),
-    ).first()
-    return None if found is None else int(found[0])
+    )
+    return None if found is None else int(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A cluster's table, and how its rows are read."""
 
-    connection: Connection
+    database: Connection
     table: Table
     options: Options
-    shown: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +215,8 @@ class _Rows:
 
     condition: str
     values: tuple[int, ...]
+    about: int = 0
+    """How many they are, if that is known."""
 
 
 def _import_window(
@@ -258,18 +225,18 @@ def _import_window(
     with history.import_space() as space:
         path = space / "rows.txt"
         table = source.table
-        _write_rows(source.connection, table, rows, path, dict(source.options.tres_names))
-        where = f"{source.shown}, {table.cluster}"
+        _write_rows(source.database, table, rows, path, dict(source.options.tres_names))
+        where = f"{source.database.shown}, {table.cluster}"
         plain = replace(source.options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
         rejections = Rejections()
-        with connect(space) as database:
+        with connect(space) as staging:
             layout = layout_of(SEPARATOR.join(_HEADER), SEPARATOR, where)
-            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
-            return history.merge(database, staged, rejections, cursors)
+            staged = stage(staging, path, SEPARATOR, layout, space, plain, rejections, where)
+            return history.merge(staging, staged, rejections, cursors)
 
 
 def _write_rows(
-    connection: Connection, table: Table, wanted: _Rows, path: Path, names: Mapping[str, str]
+    database: Connection, table: Table, wanted: _Rows, path: Path, names: Mapping[str, str]
 ) -> None:
     """Stream rows into a file."""
     values = wanted.values * 2  # once for the steps, once for the jobs
@@ -279,33 +246,30 @@ def _write_rows(
         f"LEFT JOIN qos_table q ON q.id = j.id_qos {_steps(table, wanted.condition, names)} "
         f"WHERE {wanted.condition} AND j.deleted = 0"
     )
-    connection.rollback()
+    database.renew()
     # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is
     # too long and cut off, or a value holds what separates rows and fields, rows come one by one and are cleaned.
-    connection.exec_driver_sql("SET SESSION group_concat_max_len = 8388608")
+    database.all("SET SESSION group_concat_max_len = 8388608")
     packed = (
         f"SELECT count(*), group_concat({_row(table, _plain, names)} SEPARATOR '\n') {rows} "
         f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
     )
     whole = True
+    ready = Thread(target=_get_ready)
+    if wanted.about >= MANY_ROWS:
+        ready.start()  # while the server puts the rows together
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         file.write(SEPARATOR.join(_HEADER) + "\n")
-        ready: Thread | None = None
-        for number, text in _stream(connection, packed, values):
+        for number, text in database.stream(packed, values):
             whole = whole and is_whole(text, number)
             file.write(f"{text}\n")
-            if ready is None and file.tell() > PLAIN.from_bytes // 2:
-                ready = Thread(target=_get_ready)  # while the server still sends
-                ready.start()
-        if ready is not None:
-            ready.join()
         if not whole:
             file.seek(0)
             file.truncate()
             file.write(SEPARATOR.join(_HEADER) + "\n")
             file.writelines(
                 f"{row[0]}\n"
-                for row in _stream(connection, f"SELECT {_row(table, _clean, names)} {rows}", values)
+                for row in database.stream(f"SELECT {_row(table, _clean, names)} {rows}", values)
             )
 
 
@@ -313,14 +277,6 @@ def _get_ready() -> None:
     from berth.history.importing.plain_lines import get_ready
 
     get_ready()
-
-
-def _stream(connection: Connection, query: str, values: tuple[int, ...]) -> Iterator[Sequence[Any]]:
-    found = connection.execution_options(stream_results=True, max_row_buffer=100).exec_driver_sql(
-        query, values
-    )
-    yield from found
-    found.close()
 
 
 def is_whole(text: str | None, rows: int) -> bool:

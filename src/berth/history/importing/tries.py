@@ -30,6 +30,7 @@ class Rows:
     user: str = "judged.user"
     account: str = "judged.account"
     name: str = "judged.name"
+    label: str = f"CASE WHEN label <> id OR {IS_LABEL.format('id')} THEN label ELSE '' END"
 
 
 def tries_of(rows: Rows, options: Options) -> str:
@@ -77,7 +78,7 @@ def tries_of(rows: Rows, options: Options) -> str:
             limit_min * 60000 AS time_limit_ms, eligible_ms, {rows.wait_reason} AS wait_reason,
             {comment} AS comment, {command} AS command,
             (CASE WHEN {ran} THEN {exit_code} END)::INTEGER AS exit_code, '' AS end_reason,
-            CASE WHEN label <> id OR {IS_LABEL.format("id")} THEN label ELSE '' END AS label,
+            {rows.label} AS label,
             CASE WHEN {ran} THEN suspended_ms END AS suspended_ms, cpu_used_ms, mem_peak_mib, energy_j
         FROM {rows.source}
         JOIN {rows.tables}tres given ON given.text = alloc JOIN {rows.tables}tres asked ON asked.text = req

@@ -190,9 +190,10 @@ class Controller:
         try:
             return self._run(["squeue", "-h", "-a", *only, "-O", format_of(columns, mark)], "")
         except LiveError as error:
-            if f"Invalid job format specification: {self._exclusive}" not in str(error):
+            before = "OverSubscribe"
+            if before in columns or f"Invalid job format specification: {self._exclusive}" not in str(error):
                 raise
-            self._exclusive = "OverSubscribe"
+            self._exclusive = before
             return self._squeue(only, mark)
 
     def nodes(self) -> tuple[SlurmNode, ...]:
