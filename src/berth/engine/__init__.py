@@ -14,6 +14,7 @@ from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.cluster.reservations import check_reservations
+from berth.engine.plain import plain_run
 from berth.engine.run import Run
 from berth.interference import Interference, no_interference
 from berth.knowledge import Knowledge, make_knowledge
@@ -40,16 +41,16 @@ def simulate(
 ) -> Iterator[Event]:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
 
-    `jobs` come in order of submission and are read as time reaches them; `cluster` is left as it is, the run
-    begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`.
-    `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the truth, and the
-    future where `jobs` are a sequence. A policy that was made already has its own, which is to be the same. A job
-    that could not start on the empty cluster is rejected at once, one whose patience ends when it ends, and one that
-    is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
-    `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
-    while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
-    restart costs. `reservations` keep nodes for jobs of some users at some times. `speeds` tells how fast applications
-    are on each GPU model; jobs that span models go by the slowest.
+    `jobs` come in order of submission and are read as time reaches them, a thousand ahead at most; `cluster` is left
+    as it is, the run begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and
+    `knowledge`. `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the
+    truth, and the future where `jobs` are a sequence. A policy that was made already has its own, which is to be the
+    same. A job that could not start on the empty cluster is rejected at once, one whose patience ends when it ends,
+    and one that is still waiting when nothing is left to happen is rejected then; every other job starts and ends
+    once an attempt. `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives;
+    it is drawn from while there is something to do. `recovery` tells what a stopped job that keeps its work has left
+    of it, and what a restart costs. `reservations` keep nodes for jobs of some users at some times. `speeds` tells
+    how fast applications are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, SettingError for reservations that the cluster cannot have, PolicyError for a decision that cannot be applied.
@@ -64,7 +65,15 @@ def simulate(
     reserved = tuple(reservations)
     check_reservations(reserved, cluster.nodes)
     empty = cluster.emptied({user for reservation in reserved for user in reservation.users})
-    run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds)
+
+    def run_of(left: Iterator[Job]) -> Run:
+        return Run(left, empty, policy, knowledge, interference, outages, recovery, speeds)
+
+    if not (reserved or speeds) and interference is no_interference and outages == ():
+        plain = plain_run(iter(jobs), empty, policy, knowledge)
+        if plain is not None:
+            return plain.events(run_of)
+    run = run_of(iter(jobs))
     for reservation in reserved:
         run.schedule_reservation(reservation)
     return run.events()

@@ -279,7 +279,7 @@ class Run:
             self.work.begin(run)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
-            self._schedule_end(run, now_ms)
+            self.schedule_end(run, now_ms)
         else:
             self.sharing.change(run.slots)
         start = (now_ms, START, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
@@ -367,7 +367,7 @@ class Run:
         """Look at the GPUs whose tenants have changed, and move the ends of what runs there accordingly."""
         going, failed = sharing.look(now_ms, self._call_again)
         for run in going:
-            self._schedule_end(run, now_ms)
+            self.schedule_end(run, now_ms)
         for run in failed:
             held_mib = self._held_mib(run) if self.copies else 0
             beside = self._held_beside(run) if self.copies else ()
@@ -391,7 +391,7 @@ class Run:
         heappush(self.heap, (time_ms, kind, self.serial, what))
         return self.serial
 
-    def _schedule_end(self, run: Running, now_ms: int) -> None:
+    def schedule_end(self, run: Running, now_ms: int) -> None:
         """Note when it ends by its work or its time limit, if its speed stays as it is."""
         end_ms = run.end_ms()
         limit_ms = run.job.time_limit_ms

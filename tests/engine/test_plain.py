@@ -1,0 +1,146 @@
+"""Plain runs: the kernel that does many instants at once, held against the loop that does one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.cluster import Cluster, Queue
+from berth.engine import plain, simulate
+from berth.engine.plain import plain_run
+from berth.errors import BerthError, SimulationError
+from berth.knowledge import Oracle
+from berth.model import FOREVER_MS, Event, Job, Node, Share
+from berth.policies import ORDERS, Policy, Setting, make_policy
+from berth.policies.protocol import Decision
+from tests.engine.examples import clusters
+
+PLACEMENTS = ("first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd", "worst-fit")
+POLICIES = [f"{order}+{place}" for order in ORDERS for place in PLACEMENTS]
+
+
+class InThatLoop:
+    """Any policy as one of which nothing is known: it is asked at each instant."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        return self.policy(queue, cluster, now_ms)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Job]:
+    """Up to 40 jobs that a plain run can take, often several at one instant; in some an odd one among them."""
+    impatient = draw(st.booleans())
+    odd_at = draw(st.sampled_from((-1, -1, 0, 3, 12)))
+    jobs: list[Job] = []
+    now_ms = 0
+    for number in range(draw(st.integers(1, 40))):
+        now_ms += draw(st.sampled_from((0, 0, 1, 5, 20)))
+        gpus, nodes = draw(
+            st.sampled_from(((1, 1), (1, 1), (0, 1), (2, 1), (2, 2), (4, 2), (1, 0), (3, 0), (6, 0)))
+        )
+        part = draw(st.sampled_from((1000, 1000, 500, 300)))
+        jobs.append(
+            Job(
+                id=f"j{number}",
+                submit_ms=now_ms,
+                work_ms=draw(st.sampled_from((0, 0, 1, 5, 20, 40, FOREVER_MS))),
+                gpus=gpus,
+                nodes=nodes,
+                share=Share(part, draw(st.sampled_from((0, 3000)))),
+                cpu_milli=draw(st.sampled_from((0, 1000, 3001))),
+                models=draw(st.sampled_from(((), (), ("V100",)))),
+                time_limit_ms=draw(st.sampled_from((None, None, 0, 10))),
+                estimate_ms=draw(st.sampled_from((None, 5))),
+                priority=draw(st.integers(0, 2)),
+                patience_ms=(0 if impatient else None) if number != odd_at else 7,
+                after=("j0",) if number == odd_at + 1 and odd_at >= 0 and number else (),
+            )
+        )
+    return jobs
+
+
+def told(jobs: list[Job], cluster: Cluster, policy: Policy) -> tuple[list[Event], str]:
+    """The events, and the error that ended them."""
+    events: list[Event] = []
+    try:
+        events.extend(simulate(jobs, cluster, policy, knowledge=Oracle(jobs)))
+    except BerthError as error:
+        return events, f"{type(error).__name__}: {error}"
+    return events, ""
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    nodes=clusters(),
+    jobs=workloads(),
+    name=st.sampled_from(POLICIES),
+    at_a_time=st.sampled_from((1, 3, 1024)),
+)
+def test_the_events_are_those_of_the_loop(
+    nodes: tuple[Node, ...], jobs: list[Job], name: str, at_a_time: int
+) -> None:
+    cluster = Cluster(nodes)
+    looped = make_policy(name, Setting(knowledge=Oracle(jobs)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain, "AT_A_TIME", at_a_time)
+        in_kernel = told(jobs, cluster, make_policy(name, Setting(knowledge=Oracle(jobs))))
+    assert in_kernel == told(jobs, cluster, InThatLoop(looped))
+
+
+@pytest.mark.parametrize("place", [place for place in PLACEMENTS if place != "worst-fit"])
+@pytest.mark.parametrize("order", ["fifo", "sjf"])
+def test_such_policies_run_in_the_kernel(order: str, place: str) -> None:
+    """Without any `Run`, from the first job to the last."""
+    jobs = [Job(f"j{number}", number // 3, 5, gpus=1 + number % 2) for number in range(300)]
+    knowledge = Oracle(jobs)
+    cluster = Cluster([Node("a", gpus=4), Node("b", gpus=2)])
+    policy = make_policy(f"{order}+{place}", Setting(knowledge=knowledge))
+    run = plain_run(iter(jobs), cluster, policy, knowledge)
+    assert run is not None
+    assert len(list(run.events(lambda left: pytest.fail(f"asks for more: {list(left)}")))) == 3 * len(jobs)
+
+
+def test_more_events_than_are_told_at_once() -> None:
+    """A thousand jobs a millisecond, in a queue that grows, in rows that are used again."""
+    jobs = [Job(f"j{number}", number // 1000, 2 + number % 5) for number in range(6000)]
+    jobs += [Job(f"k{number}", 40_000 + number, 1) for number in range(100)]
+    cluster = Cluster([Node("a", gpus=3)])
+    policies = [make_policy("sjf+best-fit", Setting(knowledge=Oracle(jobs))) for _ in range(2)]
+    assert told(jobs, cluster, policies[0]) == told(jobs, cluster, InThatLoop(policies[1]))
+
+
+@pytest.mark.parametrize(
+    ("bad", "told_of_it"),
+    [
+        (Job("a", 5, 1), "two jobs have the id 'a'"),
+        (Job("c", 3, 1), "give the jobs in order of submission"),
+        (Job("c", 5, None), "a simulation needs a whole number"),
+        (Job("c", 5, 1, gpus=-1), "asks for -1 GPUs"),
+    ],
+)
+def test_what_happened_before_a_bad_job_is_told_before_its_error(bad: Job, told_of_it: str) -> None:
+    cluster = Cluster([Node("a", gpus=1)])
+    jobs = [Job("a", 0, 2), Job("b", 4, 9), bad]
+    events, error = told(jobs, cluster, make_policy("fifo+first-fit"))
+    assert told_of_it in error
+    assert (events, error) == told(jobs, cluster, InThatLoop(make_policy("fifo+first-fit")))
+    assert events
+
+
+def test_an_error_of_who_gives_the_jobs_comes_after_what_happened_before_it() -> None:
+    def given() -> Iterator[Job]:
+        yield Job("a", 0, 2)
+        yield Job("b", 4, 9)
+        raise SimulationError("the file ends here")
+
+    events: list[Event] = []
+    with pytest.raises(SimulationError, match="the file ends here"):
+        events.extend(simulate(given(), Cluster([Node("a", gpus=1)]), "fifo+first-fit"))
+    seen = [f"{event.time_ms} {event.kind} {event.job.id}" for event in events]
+    assert seen == ["0 submit a", "0 start a", "2 finish a", "4 submit b"]
