@@ -359,6 +359,15 @@ class Record:
     """The most memory that its processes had, over all nodes, as far as it was measured."""
     energy_j: int | None = None
     """Energy that its nodes took for it."""
+    gpu_slots: tuple[str, ...] = ()
+    """The GPUs that it ran on, each as NODE:INDEX; empty if nobody tells them, as no accounting of Slurm does."""
+
+    @property
+    def ready_ms(self) -> int:
+        """When it could have started, from which its wait counts: `eligible_ms` if it is known, within the attempt."""
+        until_ms = self.end_ms if self.start_ms is None else self.start_ms
+        eligible_ms = self.queued_ms if self.eligible_ms is None else self.eligible_ms
+        return min(max(eligible_ms, self.queued_ms), until_ms)
 
     @property
     def parts(self) -> int:

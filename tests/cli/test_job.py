@@ -89,6 +89,7 @@ Attempt 1 of 2: node-fail
   queued       2026-01-01 00:00:00 UTC
   waited       10.0 min for priority
   ran          2026-01-01 00:10:00 UTC to 2026-01-01 00:20:00 UTC, on gpu01
+  beside       not known: nobody recorded which GPUs it had
   for          10.0 min
 
 Attempt 2 of 2: completed
@@ -96,6 +97,7 @@ Attempt 2 of 2: completed
   waited       5.0 min for begin time
   waited       5.0 min for resources
   ran          2026-01-01 00:30:00 UTC to 2026-01-01 01:10:00 UTC, on gpu01
+  beside       not known: nobody recorded which GPUs it had
   for          40.0 min
   GPU use        15.0 % mean, 50.0 % peak
   GPU memory use 18.8 % mean, 25.0 % peak
@@ -188,7 +190,13 @@ def test_jobs_of_a_history_with_pseudonyms_are_told_by_them(tmp_path: Path) -> N
 
 def test_a_digest_tells_an_operator_and_a_user_what_changed(history: Path, tmp_path: Path) -> None:
     before = line(
-        90, "90", State="FAILED", User="<b>eve</b>", Submit="2025-12-30T00:00:00", Start="2025-12-30T00:10:00"
+        90,
+        "90",
+        State="FAILED",
+        User="<b>eve</b>",
+        Submit="2025-12-30T00:00:00",
+        Eligible="2025-12-30T00:00:00",
+        Start="2025-12-30T00:10:00",
     )
     before = before.replace("2026-01-01T01:10:00", "2025-12-30T01:10:00")
     import_text(open_history(history), exports.write(tmp_path / "g", [before], HEADER), Options("c"))

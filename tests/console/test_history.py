@@ -79,6 +79,23 @@ def test_groups_are_those_of_berth_stats(operator: TestClient) -> None:
     assert found["groups"][2]["idle_gpu_hours"] is None  # nobody measured
 
 
+@pytest.mark.parametrize("path", ["", "/groups", "/series", "/jobs", "/lines", "/me", "/me/waits"])
+def test_a_parameter_that_is_unknown_is_refused_by_name(operator: TestClient, path: str) -> None:
+    answer = operator.get(f"/api/v1/history{path}", params={"form": "2024-11-01"})
+    assert answer.status_code == 422, answer.text
+    assert "'form' in the address is no parameter of this request" in answer.json()["detail"]
+
+
+def test_a_refused_parameter_is_told_with_those_that_there_are(operator: TestClient) -> None:
+    answer = operator.get("/api/v1/history/lines", params={"form": "2024-11-01", "to": "2024-11-03"})
+    assert answer.json()["detail"] == (
+        "'form' in the address is no parameter of this request (did you mean 'from'?); there are of, measure, by, from,"
+        " to, user, account, application, server, gpu, pick, at, range"
+    )
+    told = operator.get("/api/v1/sources", params={"all": "1"}).json()["detail"]
+    assert told == "'all' in the address is no parameter of this request; there are none"
+
+
 def test_the_default_period_is_the_last_four_weeks(operator: TestClient) -> None:
     found = operator.get("/api/v1/history/groups").json()
     assert (found["begin"], found["end"]) == ("2024-10-16", "2024-11-13")

@@ -41,7 +41,14 @@ def gpu_hours(record: Record) -> float:
 
 
 def _wait_hours(record: Record) -> float | None:
-    return None if record.start_ms is None else (record.start_ms - record.queued_ms) / HOUR_MS
+    return None if record.start_ms is None else (record.start_ms - _eligible_ms(record)) / HOUR_MS
+
+
+def _eligible_ms(record: Record) -> int:
+    """When an attempt that has started could have."""
+    assert record.start_ms is not None
+    told = record.queued_ms if record.eligible_ms is None else record.eligible_ms
+    return min(max(told, record.queued_ms), record.start_ms)
 
 
 VALUES: Final[Mapping[str, Callable[[Record], float | None]]] = {
@@ -117,17 +124,16 @@ def _cdf(values: ArrayLike, points: int) -> Cdf:
 
 
 def waits_by_cause(records: Iterable[Record]) -> dict[str, float]:
-    """Hours that tries waited before they started, by cause; their sum is all waiting.
+    """Hours from the submission of tries to their start, by cause.
 
-    Waiting counts from submission. The part until a job was eligible is its dependency's, its begin time's,
-    a hold's or an array limit's; the rest is that of resources, priority or a limit.
+    The part until a job was eligible is its dependency's, its begin time's, a hold's or an array limit's; the rest
+    is that of resources, priority or a limit.
     """
     hours: dict[str, list[float]] = defaultdict(list)
     for record in records:
         if record.start_ms is None:
             continue
-        eligible = record.queued_ms if record.eligible_ms is None else record.eligible_ms
-        eligible = min(max(eligible, record.queued_ms), record.start_ms)
+        eligible = _eligible_ms(record)
         if eligible > record.queued_ms:
             hours[cause_before(record.wait_reason)].append((eligible - record.queued_ms) / HOUR_MS)
         if record.start_ms > eligible:

@@ -64,12 +64,12 @@ def workload_of(
     ran = [record for record in every if record.start_ms is not None]
     on_gpus = sorted(
         (record for record in ran if record.gpus),
-        key=lambda r: (_asked_ms(r), r.cluster, r.job_id, r.attempt),
+        key=lambda r: (r.ready_ms, r.cluster, r.job_id, r.attempt),
     )
     if not on_gpus:
         raise SettingError("no job of the history ran on a GPU in this period; there is nothing to replay")
     judged = on_gpus[-most_jobs:] if most_jobs else on_gpus
-    origin = _asked_ms(judged[0])
+    origin = judged[0].ready_ms
     before = [record for record in on_gpus[: len(on_gpus) - len(judged)] if record.end_ms > origin]
     clusters = {record.cluster for record in judged}
     told = (capacities or {}).get(next(iter(clusters)), ()) if len(clusters) == 1 else ()
@@ -88,7 +88,7 @@ def workload_of(
         jobs=tuple(sorted(fitting, key=lambda job: job.submit_ms)),
         nodes=made,
         measured=frozenset(names),
-        recorded_wait_s=tuple(((r.start_ms or 0) - _asked_ms(r)) / 1000 for r in judged if _id(r) in names),
+        recorded_wait_s=tuple(((r.start_ms or 0) - r.ready_ms) / 1000 for r in judged if _id(r) in names),
         use={_id(r): (r.gpu_use_mean, r.gpu_mem_mean) for r in judged if r.gpu_use_mean is not None},
         without_gpu=len(ran) - len(on_gpus),
         never_started=len(every) - len(ran),
@@ -108,24 +108,18 @@ def _fits(job: Job, node: Node) -> bool:
     )
 
 
-def _asked_ms(record: Record) -> int:
-    """When it became eligible, between when it was queued and when it started."""
-    eligible = record.queued_ms if record.eligible_ms is None else record.eligible_ms
-    return min(max(eligible, record.queued_ms), record.start_ms or record.queued_ms)
-
-
 def _id(record: Record) -> str:
     return f"{record.cluster}:{record.job_id}#{record.attempt}"
 
 
 def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
     begun = (
-        _asked_ms(record) < origin_ms
+        record.ready_ms < origin_ms
     )  # it ran, or waited, when the period began: it is there from the first
     start_ms = record.start_ms or 0
     return Job(
         _id(record),
-        max(_asked_ms(record) - origin_ms, 0),
+        max(record.ready_ms - origin_ms, 0),
         record.end_ms - (max(start_ms, origin_ms) if begun else start_ms),
         user=record.user,
         application=record.application,

@@ -19,6 +19,8 @@ __all__ = ["tell_job", "words_of_job"]
 
 MOST_POINTS = 24
 """The most lines of use that are printed; JSON has all."""
+MOST_NAMES = 10
+"""Jobs that shared GPUs with an attempt; JSON has all."""
 
 
 def words_of_job(words: Sequence[str], history: str) -> tuple[str, str, Path, bool] | None:
@@ -94,7 +96,7 @@ def _lines(story: JobStory) -> Iterator[str]:
     yield from (f"  {name + ':':<13}{' '.join(value.split())}" for name, value in told if value)
     for record in story.attempts:
         yield ""
-        yield from _attempt(record, len(story.attempts))
+        yield from _attempt(record, story)
     yield ""
     yield from _cost(story)
     if story.series:
@@ -119,23 +121,24 @@ def _asked(record: Record) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _attempt(record: Record, of: int) -> Iterator[str]:
+def _attempt(record: Record, story: JobStory) -> Iterator[str]:
     from berth.history.jobs.story import cpu_use, mem_use, waits_of
 
     exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
     said = record.end_reason and record.end_reason != record.state.value
     reason = f", {record.end_reason}" if said else ""
-    yield f"Attempt {record.attempt} of {of}: {record.state.value}{exit_code}{reason}"
+    yield f"Attempt {record.attempt} of {len(story.attempts)}: {record.state.value}{exit_code}{reason}"
     yield f"  queued       {_moment(record.queued_ms)}"
     for wait in waits_of(record):
         yield f"  waited       {_duration(wait.seconds)} for {wait.cause}"
     if record.start_ms is None:
         yield f"  left         {_moment(record.end_ms)}, never started"
         return
-    nodes = ", ".join(record.nodes) or (
+    where = ", ".join(record.gpu_slots or record.nodes) or (
         f"{record.node_count} nodes" if record.node_count else "nodes unknown"
     )
-    yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {nodes}"
+    yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
+    yield from _beside(story, record)
     suspended = f", suspended for {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
     yield f"  for          {_duration((record.end_ms - record.start_ms) / 1000)}{suspended}"
     uses = (
@@ -147,6 +150,21 @@ def _attempt(record: Record, of: int) -> Iterator[str]:
     for name, mean, peak in uses:
         if mean is not None or peak is not None:
             yield f"  {name + ' use':<15}{_mean_and_peak(mean, peak)}"
+
+
+def _beside(story: JobStory, record: Record) -> Iterator[str]:
+    """With whom an attempt shared its GPUs; nothing of a job without GPUs."""
+    found = story.beside(record)
+    if found is None:
+        yield "  beside       not known: nobody recorded which GPUs it had"
+    elif record.gpus:
+        names = list(dict.fromkeys(f"{each.job} ({each.user})" for each in found))
+        more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+        yield (
+            f"  beside       {', '.join(names[:MOST_NAMES])}{more}"
+            if names
+            else "  beside       no other job"
+        )
 
 
 def _mean_and_peak(mean: float | None, peak: float | None) -> str:

@@ -84,6 +84,10 @@ class QueuedJob(BaseModel):
     milli: int
     mem_mib: int
     submit_ms: int
+    ready_ms: int | None = Field(
+        description="Since when it could start if there were room, from which its wait counts; null while it is held or"
+        " waits for another job or a time"
+    )
     start_ms: int | None
     where: str
     why: str = Field(description="Why it waits, in words")
@@ -161,6 +165,7 @@ class JobAnswer(BaseModel):
     priority: int = 0
     time_limit_ms: int | None = None
     submit_ms: int | None = None
+    ready_ms: int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
     attempt: int = 1
@@ -179,7 +184,10 @@ class JobAnswer(BaseModel):
         [], description="GPUs that the policy looked at, with what they lack"
     )
     others: list[str] = Field([], description="The other tasks of its array")
-    history: list[dict[str, Any]] = Field([], description="What the history knows of jobs of this id")
+    history: list[dict[str, Any]] = Field(
+        [],
+        description="What the history knows of jobs of this id; `beside` are the jobs that shared its GPUs",
+    )
 
 
 class ActionRequest(BaseModel, extra="forbid"):

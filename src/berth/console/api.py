@@ -76,7 +76,7 @@ async def job(
     request: Request,
     who: Who,
     job_id: str,
-    source: Annotated[str, Query(description="Of this source alone, or `history`")] = "",
+    source: Annotated[str, Query(description="Of this source, or `history`")] = "",
 ) -> JobAnswer:
     """One job: what runs or waits, and what the history has of it."""
     return await find_job(request.app.state, job_id, source, who)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
@@ -14,6 +14,7 @@ from berth.console.answers import JobAnswer
 from berth.console.history import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer
+from berth.console.look import Gpu
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.errors import BerthError
@@ -23,14 +24,17 @@ __all__ = ["find_job", "router"]
 
 router = APIRouter(include_in_schema=False)
 HISTORY = "history"
+UNENDED: Final = ("waiting", "held", "starting", "running")
 MOST_STORIES = 20
+SAME_MS = 1000
+"""How far apart a queue and its accounting may tell one submission: Slurm tells whole seconds."""
 _HIDDEN: Final[Mapping[str, object]] = {
     **dict.fromkeys(("name", "application", "command", "comment", "end_reason"), ""),
-    "nodes": (),
+    **dict.fromkeys(("nodes", "gpu_slots"), ()),
     **dict.fromkeys(
         ("exit_code", "work_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "cpu_use", "mem_use")
     ),
-    **dict.fromkeys(("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")),
+    **dict.fromkeys(("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak", "beside")),
 }
 """What is not shown of other people's attempts, and what stands there instead: as in lists of the history."""
 
@@ -49,14 +53,19 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
             told.append(str(error))
     stories: list[tuple[dict[str, Any], bool]] = []
     history: KeptHistory | None = state.history
-    again = found is None or found.get("attempt", 1) > 1
-    if (
-        again and history is not None and source in ("", HISTORY)
-    ):  # the first attempt of what runs is in no history
+    # The first attempt of what waits or runs is in no history.
+    recorded = found is None or found.get("attempt", 1) > 1 or found["state"] not in UNENDED
+    if recorded and history is not None and (found is not None or source in ("", HISTORY)):
         try:
             stories = await asyncio.to_thread(_stories, history, job_id, who)
         except (BerthError, OSError) as error:
             told.append(str(error))
+    if found is not None:
+        look = hub.seen[found["source"]].look
+        for each in [each for each in stories if _is_of(each[0], found)]:
+            _add_running(each[0], look.gpus if look is not None else ())
+        if source:
+            stories = [each for each in stories if _is_of(each[0], found)]
     if found is None and not stories:
         raise HTTPException(
             404, f"no job '{job_id}'; {'; '.join(told) or 'no source and no history is there'}"
@@ -74,8 +83,8 @@ def _stories(history: KeptHistory, job_id: str, who: Viewer) -> list[tuple[dict[
     owner = own_of(who, history)
     found = []
     for each in stories(HistoryJobs(history.reader), job_id)[-MOST_STORIES:]:
-        story = story_json(each)
         own = owner is None or (owner != "" and all(record.user == owner for record in each.attempts))
+        story = story_json(each) | {"own": own}
         if not own:
             story |= {"series": [], "refused": None, "enough": []}
             story["cost"] |= {"idle_gpu_hours": None, "energy_kwh": None}
@@ -83,6 +92,23 @@ def _stories(history: KeptHistory, job_id: str, who: Viewer) -> list[tuple[dict[
                 attempt |= _HIDDEN
         found.append((story, own))
     return found
+
+
+def _is_of(story: dict[str, Any], found: dict[str, Any]) -> bool:
+    """Whether a story is that of a job of a queue, and not of another cluster's with the same id."""
+    submit_ms = found.get("submit_ms")
+    return submit_ms is not None and abs(story["attempts"][0]["submit_ms"] - submit_ms) <= SAME_MS
+
+
+def _add_running(story: dict[str, Any], gpus: Iterable[Gpu]) -> None:
+    """Add what has shared GPUs with the attempts of a story and still runs, which is in no history yet."""
+    tenants = {f"{gpu.node}:{gpu.index}": gpu.tenants for gpu in gpus}
+    for attempt in story["attempts"]:
+        for slot in attempt["gpu_slots"] if attempt["beside"] is not None else ():
+            for each in tenants.get(slot, ()):
+                known = [other["job"] for other in attempt["beside"]]
+                if each.since_ms is not None and each.since_ms < attempt["end_ms"] and each.job not in known:
+                    attempt["beside"].append({"job": each.job, "user": each.user, "gpus": [slot]})
 
 
 def _of_story(story: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class LiveJob:
     milli: int
     mem_mib: int
     submit_ms: int
+    ready_ms: int | None
+    """Since when it could start if there were room, from which its wait counts; None while something else keeps it."""
     start_ms: int | None = None
     where: str = ""
     why: str = ""

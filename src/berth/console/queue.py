@@ -89,8 +89,8 @@ def _row(source: str, job: LiveJob, who: Viewer, starts: tuple[int, int] | None)
     return {
         "source": source, "id": job.id, "user": job.user, "name": job.name if who.owns(job.user) else "",
         "state": job.state, "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "submit_ms": job.submit_ms,
-        "start_ms": job.start_ms, "where": job.where, "why": job.why, "starts_from_ms": begin_ms,
-        "starts_to_ms": end_ms, "priority": job.priority, "partition": job.partition,
+        "ready_ms": job.ready_ms, "start_ms": job.start_ms, "where": job.where, "why": job.why,
+        "starts_from_ms": begin_ms, "starts_to_ms": end_ms, "priority": job.priority, "partition": job.partition,
     }  # fmt: skip
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from difflib import get_close_matches
+from typing import Annotated, Any, Final
 
-__all__ = ["IN_WORDS", "Refusal", "words_of"]
+from fastapi import Depends, HTTPException, Request
+
+from berth.console.identity import viewer
+from berth.console.roles import Viewer
+
+__all__ = ["IN_WORDS", "Refusal", "only_known", "words_of"]
 
 DOCUMENT: Final = "/api/v1/openapi.json"
 MOST_TEXT: Final = 40
@@ -52,6 +58,28 @@ IN_WORDS: Final[dict[int | str, dict[str, Any]]] = {
     }.items()
 }
 """The refusals of every route, for the OpenAPI document."""
+
+
+def only_known(request: Request, _who: Annotated[Viewer, Depends(viewer)]) -> None:
+    """Refuse a request of the API with a parameter that its route does not have: 422 with those that it has.
+
+    A filter that is misspelt would otherwise be answered with everything. Pages take any address.
+    """
+    if not request.url.path.startswith("/api/"):
+        return
+    told = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
+    known = [each["name"] for each in told.get("parameters", ()) if each["in"] == "query"]
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        told = "; ".join(_unknown(name, known) for name in dict.fromkeys(unknown))
+        there = f"there are {', '.join(known)}" if known else "there are none"
+        raise HTTPException(422, f"{told}; {there}")
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    meant = f" (did you mean '{near[0]}'?)" if near else ""
+    return f"{_came(name)} in the address is no parameter of this request{meant}"
 
 
 def words_of(errors: Sequence[Any]) -> str:

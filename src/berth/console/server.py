@@ -30,7 +30,7 @@ from berth.console.limits import TooMany
 from berth.console.look import Source
 from berth.console.pages import page
 from berth.console.predictions import Predictions
-from berth.console.refusals import IN_WORDS, words_of
+from berth.console.refusals import IN_WORDS, only_known, words_of
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
 from berth.console.sources import sources_of
@@ -89,17 +89,13 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.add_exception_handler(BerthError, _failed)
     app.state.history = None if settings.history is None else KeptHistory(settings.history)
     app.include_router(plotly_script.router)
-    app.include_router(then_api.router)
-    app.include_router(then_page.router)
-    app.include_router(me.api)
-    app.include_router(me.router)
-    app.include_router(what_if)
     app.get("/login", include_in_schema=False)(_login)
     app.post("/login", include_in_schema=False)(_login_by_form)
     app.get("/", include_in_schema=False)(_first_page)
     app.get("/language/{language}", include_in_schema=False)(_language)
-    for part in (events, now, queue, job, api, acting, metrics):
-        app.include_router(part.router)
+    parts = (then_api, then_page, me, events, now, queue, job, api, acting, metrics)
+    for router in (*(part.router for part in parts), me.api, what_if):
+        app.include_router(router, dependencies=[Depends(only_known)])
     return app
 
 

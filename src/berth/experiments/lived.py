@@ -88,10 +88,10 @@ def lived(
         if any(record.start_ms is not None for record in each)
     ]
     if not ran:
-        raise SettingError(f"no job in {history.folder} ran in this period; there is nothing to replay")
+        raise SettingError("no job of the history ran in this period; there is nothing to replay")
     lasts = [next(record for record in reversed(each) if record.start_ms is not None) for each in ran]
     # A job that was held, or waited for a time or another job, counts from when it could have started.
-    ready = [each[0].queued_ms for each in ran]
+    ready = [each[0].ready_ms for each in ran]
     origin_ms = min(ready)
     moments = sorted({*ready, *(record.end_ms for each in ran for record in each)})
     jobs = [

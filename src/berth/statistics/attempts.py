@@ -34,6 +34,11 @@ same whatever their order.
 
 A suspended job keeps its GPUs, and sreport counts them.
 """
+READY_SQL: Final = "least(greatest(coalesce(eligible_ms, queued_ms), queued_ms), coalesce(start_ms, end_ms))"
+"""When an attempt could have started, as SQL over `records`: as `Record.ready_ms`."""
+WAIT_SQL: Final = f"(start_ms - {READY_SQL})"
+"""How long an attempt waited in ms, as SQL over `records`: from when it could have started, so that neither a hold nor
+a wait for another job or a time counts."""
 WASTED_SQL: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
 """Whether an attempt failed, as SQL over `records`."""
 
@@ -41,7 +46,7 @@ VARIABLE_SQL: Final[Mapping[str, str]] = {
     "nNODE": "CASE WHEN start_ms IS NULL THEN NULL WHEN node_count > 0 THEN node_count::DOUBLE "
     "ELSE nullif(len(nodes), 0)::DOUBLE END",
     "nGPU": "CASE WHEN start_ms IS NOT NULL THEN gpus * share_milli / 1000.0 END",
-    "WAIT_h": f"(start_ms - queued_ms) / {_HOUR}",
+    "WAIT_h": f"{WAIT_SQL} / {_HOUR}",
     "RUN_h": f"(end_ms - start_ms) / {_HOUR}",
     "uGPUcore": "gpu_use_mean",
     "uGPUmem": "gpu_mem_mean",
@@ -50,7 +55,7 @@ VARIABLE_SQL: Final[Mapping[str, str]] = {
 
 ORDERS: Final[Mapping[str, tuple[str, str]]] = {
     "gpu-hours": ("true", f"{HELD_SQL} DESC"),
-    "wait": ("start_ms IS NOT NULL", "start_ms - queued_ms DESC"),
+    "wait": ("start_ms IS NOT NULL", f"{WAIT_SQL} DESC"),
     "failed-gpu-hours": (WASTED_SQL, f"{HELD_SQL} DESC"),
     "idle-gpu-hours": ("gpu_use_mean IS NOT NULL", f"{HELD_SQL} * (1 - gpu_use_mean) DESC"),
     "end": ("true", "end_ms DESC"),
@@ -105,7 +110,7 @@ _COLUMNS: Final = {
     "queued_ms": "queued_ms",
     "start_ms": "start_ms",
     "end_ms": "end_ms",
-    "wait_s": "(start_ms - queued_ms) / 1000.0",
+    "wait_s": f"{WAIT_SQL} / 1000.0",
     "run_s": "(end_ms - start_ms) / 1000.0",
     "gpu_hours": f"{HELD_SQL} / {_HOUR * 1000}",
     "name": "name",
@@ -219,14 +224,13 @@ def waited_by(
 ) -> list[Waited]:
     """Waits of groups, the longest median first; `keys` are columns of SQL named k0, k1 …, and `named` what people call
     their values. `with_all` adds all attempts as one group without keys."""
-    wait = "(start_ms - queued_ms)"
     groups = ", ".join(f"k{at}" for at in range(len(keys)))
     sets = f"GROUP BY GROUPING SETS (({groups}), ())" if with_all else f"GROUP BY {groups}"
     is_all = f"grouping({groups}) > 0" if with_all and keys else "false"
     rows = database.execute(
         f"SELECT {''.join(f'{each}, ' for each in named)}whole, n, middle[1], middle[2], mean, longest FROM (SELECT "
         f"{''.join(f'{each}, ' for each in keys)}{is_all} AS whole, count(*) AS n, "
-        f"quantile_cont({wait}, [0.5, 0.9]) AS middle, avg({wait}) AS mean, max({wait}) AS longest "
+        f"quantile_cont({WAIT_SQL}, [0.5, 0.9]) AS middle, avg({WAIT_SQL}) AS mean, max({WAIT_SQL}) AS longest "
         f"{source} AND start_ms IS NOT NULL {sets if groups else ''})",
         list(values),
     ).fetchall()

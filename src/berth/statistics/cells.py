@@ -10,6 +10,8 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.statistics.attempts import WAIT_SQL
+
 __all__ = ["FACETS", "Cells", "cells_of"]
 
 FACETS: Final = ("user", "account", "server", "application")
@@ -97,7 +99,7 @@ def _units(
     places = {name: np.unique(groups[name].astype(str), return_inverse=True) for name in FACETS}
     database.execute(
         f"CREATE OR REPLACE TEMP TABLE cell_sample AS SELECT g, day, wait_ms FROM (SELECT end_ms // {_DAY_MS} AS day, "
-        f"{told}, start_ms - queued_ms AS wait_ms {source} AND start_ms IS NOT NULL "
+        f"{told}, {WAIT_SQL} AS wait_ms {source} AND start_ms IS NOT NULL "
         f"ORDER BY hash(cluster, job_id, attempt) LIMIT {int(sampled)}) JOIN cell_groups USING ({names})",
         list(values),
     )

@@ -21,7 +21,9 @@ from berth.statistics.accounting import (
 )
 from berth.statistics.attempts import (
     HELD_SQL,
+    READY_SQL,
     VARIABLE_SQL,
+    WAIT_SQL,
     WASTED_SQL,
     Attempt,
     Picked,
@@ -303,10 +305,10 @@ class Tables:
 
     def totals(self) -> Totals:
         """The whole period."""
-        slow = "greatest(1.0, (end_ms - queued_ms) / greatest(end_ms - start_ms, 10000.0))"
+        slow = f"greatest(1.0, (end_ms - {READY_SQL}) / greatest(end_ms - start_ms, 10000.0))"
         spread = ", ".join(
             f"quantile_cont({what}, [0.5, 0.9, 0.99, 1.0]) FILTER (start_ms IS NOT NULL)"
-            for what in ("(start_ms - queued_ms) / 1000.0", "(end_ms - start_ms) / 1000.0", slow)
+            for what in (f"{WAIT_SQL} / 1000.0", "(end_ms - start_ms) / 1000.0", slow)
         )
         used = self.whole()
         row = self._all(
@@ -362,14 +364,13 @@ class Tables:
         return {name or UNKNOWN: share for name, share in sorted(rows)}
 
     def waits_by_cause(self) -> dict[str, float]:
-        """Hours that tries waited before they started, by cause; their sum is all waiting.
+        """Hours from the submission of tries to their start, by cause.
 
-        Waiting counts from submission. The part until a job was eligible is its dependency's, its begin time's,
-        a hold's or an array limit's; the rest is that of resources, priority or a limit.
+        The part until a job could have started, which counts as no wait elsewhere, is its dependency's, its begin
+        time's, a hold's or an array limit's; the rest, its wait, is that of resources, priority or a limit.
         """
-        eligible = "least(greatest(coalesce(eligible_ms, queued_ms), queued_ms), start_ms)"
         rows = self._all(
-            f"SELECT wait_reason, sum({eligible} - queued_ms), sum(start_ms - {eligible}) {self._from} "
+            f"SELECT wait_reason, sum({READY_SQL} - queued_ms), sum({WAIT_SQL}) {self._from} "
             "AND start_ms IS NOT NULL GROUP BY 1"
         )
         hours: dict[str, float] = {}

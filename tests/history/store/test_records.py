@@ -67,6 +67,7 @@ def _record(
         work_ms=100,
         node_count=len(nodes),
         end_reason=reason.value,
+        gpu_slots=tuple(f"{name}:{index}" for name in nodes for index in range(2 // len(nodes))),
     )
 
 
@@ -164,7 +165,7 @@ def test_a_record_names_the_nodes_of_its_start_though_nodes_have_gone_since() ->
     under_way: dict[str, OpenAttempt] = {}
     begun = [_event(5, EventKind.SUBMIT), _event(6, EventKind.START, (1, 0), (1, 1))]
     assert list(records(begun, NODES, under_way=under_way)) == []
-    assert under_way == {"job": OpenAttempt(5, 6, ("b",), "P100")}
+    assert under_way == {"job": OpenAttempt(5, 6, ("b",), "P100", ("b:0", "b:1"))}
     ended = [_event(8, EventKind.FINISH, (0, 0), (0, 1))]
     assert list(records(ended, NODES[1:], under_way=under_way)) == [
         _record(1, 5, 6, 8, RecordState.COMPLETED, "b")

@@ -73,7 +73,8 @@ class KubernetesSource:
             "source": self.name, "id": found.id, "user": found.user, "state": found.state,
             "own": viewer.owns(found.user), "controls": viewer.controls(""), "name": found.name,
             "reason": found.why, "gpus": found.gpus, "milli": found.milli, "mem_mib": found.mem_mib,
-            "priority": found.priority, "submit_ms": found.submit_ms or None, "start_ms": found.start_ms,
+            "priority": found.priority, "submit_ms": found.submit_ms or None, "ready_ms": found.ready_ms,
+            "start_ms": found.start_ms,
             "where": found.where, "beside": beside, "why": [found.why] if found.why else [],
         }  # fmt: skip
 
@@ -203,15 +204,17 @@ def look_of(snapshot: Snapshot, now_ms: int) -> Look:
             LiveJob(
                 pod.name, pod.name.partition("/")[0], pod.name.rpartition("/")[2],
                 "starting" if pod.start_ms is None else "running", pod.gpus, milli, mem_mib, pod.submit_ms,
-                pod.start_ms, ", ".join(places), priority=pod.priority,
+                pod.submit_ms, pod.start_ms, ", ".join(places), priority=pod.priority,
             )
         )  # fmt: skip
-    waits = [
-        LiveJob(
-            each.name, each.name.partition("/")[0], each.name.rpartition("/")[2], "held" if each.held else "waiting",
-            each.gpus, each.milli, each.mem_mib, now_ms - round(1000 * each.since_s), None, "", each.why,
-            priority=each.priority,
-        )
-        for each in snapshot.waits
-    ]  # fmt: skip
+    waits = []
+    for each in snapshot.waits:
+        submit_ms = now_ms - round(1000 * each.since_s)
+        waits.append(
+            LiveJob(
+                each.name, each.name.partition("/")[0], each.name.rpartition("/")[2],
+                "held" if each.held else "waiting", each.gpus, each.milli, each.mem_mib, submit_ms,
+                None if each.held else submit_ms, None, "", each.why, priority=each.priority,
+            )
+        )  # fmt: skip
     return Look(now_ms, tuple(gpus), (*running, *waits), len(waits), snapshot.running)

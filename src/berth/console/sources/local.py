@@ -121,7 +121,7 @@ class LocalSource:
         slots = told["slots"]
         return LiveJob(
             told["id"], told["user"], told["name"], told["state"], told["gpus"], told["milli"], told["mem_mib"],
-            told["submit_ms"], told["start_ms"] if told["state"] in _GOING else None,
+            told["submit_ms"], told["ready_ms"], told["start_ms"] if told["state"] in _GOING else None,
             f"{self._node} GPU {', '.join(map(str, slots))}" if slots else "", told["reason"] or "",
         )  # fmt: skip
 
@@ -145,7 +145,8 @@ class LocalSource:
             "reason": (why or job)["reason"] or "", "gpus": job["gpus"], "milli": job["milli"],
             "mem_mib": job["mem_mib"],
             "cpu_milli": job["cpu_milli"], "host_mem_mib": job["host_mem_mib"], "priority": job["priority"],
-            "time_limit_ms": job["time_limit_ms"], "submit_ms": job["submit_ms"], "start_ms": job["start_ms"],
+            "time_limit_ms": job["time_limit_ms"], "submit_ms": job["submit_ms"],
+            "ready_ms": job["ready_ms"], "start_ms": job["start_ms"],
             "end_ms": job["end_ms"], "attempt": job["attempt"],
             "where": f"{self._node} GPU {', '.join(map(str, job['slots']))}" if job["slots"] else "",
             "beside": beside,

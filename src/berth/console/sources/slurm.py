@@ -157,7 +157,7 @@ class SlurmSource:
             "state": live.state if not job.ended else job.state.lower(), "name": job.name if own else "",
             "reason": live.why if job.waits else "", "gpus": live.gpus, "milli": live.milli, "mem_mib": live.mem_mib,
             "cpu_milli": job.tres.cpus * 1000, "host_mem_mib": job.tres.mem_mib, "priority": job.priority,
-            "time_limit_ms": job.time_limit_ms, "submit_ms": job.submit_ms,
+            "time_limit_ms": job.time_limit_ms, "submit_ms": job.submit_ms, "ready_ms": live.ready_ms,
             "start_ms": None if job.waits else job.start_ms, "end_ms": job.end_ms if job.ended else None,
             "attempt": job.restarts + 1, "where": where or job.node_list, "beside": beside, "partition": job.partition,
             "command": job.command if own else None, "comment": job.comment if own else None,
@@ -251,10 +251,17 @@ def _live(job: SlurmJob, why: Mapping[str, str], part: tuple[int, Share]) -> Liv
         state = "held" if later else "waiting"
         told = "held by its user or an operator" if later else said or "berth has not looked at it yet"
     return LiveJob(
-        _id(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms,
+        _id(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms, _ready_ms(job, state),
         job.start_ms if job.runs else None, job.node_list if job.runs else "", told if job.waits else "",
         job.start_ms if job.waits and state != "held" else None, None, job.priority, job.partition,
     )  # fmt: skip
+
+
+def _ready_ms(job: SlurmJob, state: str) -> int | None:
+    """Slurm's eligible time; of a job that berth holds until it places it, the submission, as Slurm tells none."""
+    if state == "held":
+        return None
+    return job.submit_ms if _is_berths(job) else job.eligible_ms
 
 
 def _gpus(

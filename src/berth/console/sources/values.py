@@ -46,7 +46,7 @@ def look_of(
             jobs.append(
                 LiveJob(
                     tenants[-1].job, user, tenants[-1].name, "running", 1, milli, share_mib, at_ms - 5_400_000,
-                    at_ms - 3_600_000, f"{node} GPU {index}", partition="gpu",
+                    at_ms - 5_400_000, at_ms - 3_600_000, f"{node} GPU {index}", partition="gpu",
                 )
             )  # fmt: skip
         strangers = (Stranger("process 4711 (python)", 2048),) if at % 17 == 2 else ()
@@ -64,7 +64,8 @@ def look_of(
         jobs.append(
             LiveJob(
                 f"{100_000 + at}", user, HOSTILE if hostile else f"job-{at}", "held" if at % 10 == 9 else "waiting",
-                1 + at % 4, 1000, 40_960, at_ms - 60_000 * (waiting - at), None, "",
+                1 + at % 4, 1000, 40_960, at_ms - 60_000 * (waiting - at),
+                None if at % 10 == 9 else at_ms - 60_000 * (waiting - at), None, "",
                 "held by its user" if at % 10 == 9 else "waits for room",
                 partition=("gpu", "long")[at % 2],
             )
@@ -104,7 +105,8 @@ class ValuesSource:
             "source": self.name, "id": job.id, "user": job.user, "state": job.state, "own": own,
             "controls": viewer.controls(job.user), "name": job.name if own else "", "reason": job.why,
             "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "priority": job.priority,
-            "submit_ms": job.submit_ms, "start_ms": job.start_ms, "attempt": 1, "where": job.where,
+            "submit_ms": job.submit_ms, "ready_ms": job.ready_ms, "start_ms": job.start_ms, "attempt": 1,
+            "where": job.where,
             "command": f"python train.py --name {job.name}" if own else None,
             "output": "epoch 1\nepoch 2\n" if own else None,
             "series": [

@@ -24,6 +24,7 @@
   // What the address of this page asks for, as the API wants it.
   function wanted() {
     const search = new URLSearchParams(location.search);
+    search.delete("groups"); // how long a table of the page is
     if (page.application && !search.has("application")) search.set("application", page.application);
     if (page.user) search.set("user", page.user);
     if (page.by && !search.has("by")) search.set("by", page.by);

@@ -24,7 +24,7 @@ from berth.console.what_if.question import INTERFERENCES, Question, asked, comma
 from berth.console.what_if.queue import Queue
 from berth.console.what_if.store import Entry, Place
 from berth.console.what_if.worker import ANSWER, PICTURES
-from berth.errors import BerthError, HistoryError, LiveError
+from berth.errors import BerthError, HistoryError, LiveError, SettingError
 from berth.experiments.lived import CLUSTER
 from berth.history.store.reader import history_is_there
 from berth.model import Node
@@ -157,6 +157,7 @@ def ask(request: Request, who: Ask, body: Asked) -> Told:
     history_is_there(history)
     queue = queue_of(request.app)
     question = asked(time.time_ns() // 1_000_000, **body.model_dump())
+    _check_machine(question, history)
     return _told(request, queue, queue.ask(who.user, question))
 
 
@@ -203,6 +204,7 @@ def again(request: Request, who: Ask, question_id: str) -> Told:
     """Ask once more what failed or was stopped."""
     queue = queue_of(request.app)
     entry = _own(queue, question_id, who)
+    _check_machine(entry.question, _history(request.app))
     queue.again(entry.id)
     return _told(request, queue, _entry(queue, question_id))
 
@@ -354,6 +356,15 @@ def _own(queue: Queue, question_id: str, who: Viewer) -> Entry:
             403, f"this question is {entry.user}'s; only {entry.user} and operators may change it"
         )
     return entry
+
+
+def _check_machine(question: Question, history: Path) -> None:
+    """Raise SettingError if neither the question nor the history says what the jobs ran on."""
+    if not question.cluster and not (history / CLUSTER).exists():
+        raise SettingError(
+            "the history was imported, and does not say which GPUs its jobs ran on; give the machine (`cluster`) as"
+            " nodes and GPUs of each, such as 4x8:A100-80"
+        )
 
 
 def _may(owner: str, who: Viewer) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from berth.history.jobs.story import UsePoint
-from berth.history.store.jobs import attempts_of_job, use_of_job
+from berth.history.jobs.story import Neighbour, UsePoint
+from berth.history.store.jobs import attempts_of_job, neighbours_of_job, use_of_job
 from berth.history.store.reader import HistoryReader
 from berth.model import Record
 
@@ -29,3 +29,7 @@ class HistoryJobs:
     def refused(self, attempts: Sequence[Record]) -> int | None:
         """Unknown: accounting keeps no refused allocations."""
         return None
+
+    def neighbours(self, attempts: Sequence[Record]) -> Sequence[Neighbour]:
+        """What has ended and was recorded with its GPUs."""
+        return [Neighbour(*row[:4], tuple(row[4])) for row in neighbours_of_job(self.history, attempts)]

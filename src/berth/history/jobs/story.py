@@ -17,6 +17,7 @@ __all__ = [
     "Enough",
     "JobSource",
     "JobStory",
+    "Neighbour",
     "UsePoint",
     "Wait",
     "enough",
@@ -46,6 +47,18 @@ class UsePoint:
     gpu_mem_peak: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An attempt of another job that ran on the same GPU at the same time."""
+
+    job: str
+    user: str
+    start_ms: int
+    end_ms: int
+    gpu_slots: tuple[str, ...]
+    """All GPUs that it ran on, each as NODE:INDEX."""
+
+
 class JobSource(Protocol):
     """Where jobs are looked up."""
 
@@ -57,6 +70,9 @@ class JobSource(Protocol):
 
     def refused(self, attempts: Sequence[Record]) -> int | None:
         """How many allocations were refused because the job was at its limit of GPU memory; None if unknown."""
+
+    def neighbours(self, attempts: Sequence[Record]) -> Sequence[Neighbour]:
+        """Ended attempts of other jobs that ran on GPUs of these while they did, in order of their start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +101,26 @@ class JobStory:
     attempts: tuple[Record, ...]
     series: tuple[UsePoint, ...]
     refused: int | None
+    neighbours: tuple[Neighbour, ...] = ()
+    """Those of all its attempts, in order of their start."""
 
     @property
     def name(self) -> str:
         """What people call it."""
         return self.attempts[0].label or self.attempts[0].job_id
+
+    def beside(self, record: Record) -> tuple[Neighbour, ...] | None:
+        """What ran on the GPUs of one of its attempts at the same time; None if nobody recorded which GPUs it had."""
+        if record.start_ms is None or not record.gpus:
+            return ()
+        if not record.gpu_slots:
+            return None
+        slots = set(record.gpu_slots)
+        return tuple(
+            each
+            for each in self.neighbours
+            if each.start_ms < record.end_ms and each.end_ms > record.start_ms and slots & set(each.gpu_slots)
+        )
 
     @property
     def gpu_hours(self) -> float:
@@ -147,11 +178,9 @@ def mem_use(record: Record) -> float | None:
 def waits_of(record: Record) -> tuple[Wait, ...]:
     """Why an attempt waited: before it was eligible, and after that; until its end if it never started."""
     until = record.end_ms if record.start_ms is None else record.start_ms
-    eligible = record.queued_ms if record.eligible_ms is None else record.eligible_ms
-    eligible = min(max(eligible, record.queued_ms), until)
     parts = (
-        Wait((eligible - record.queued_ms) / 1000, cause_before(record.wait_reason)),
-        Wait((until - eligible) / 1000, cause_after(record.wait_reason)),
+        Wait((record.ready_ms - record.queued_ms) / 1000, cause_before(record.wait_reason)),
+        Wait((until - record.ready_ms) / 1000, cause_after(record.wait_reason)),
     )
     return tuple(part for part in parts if part.seconds)
 
@@ -162,7 +191,10 @@ def stories(source: JobSource, job: str) -> tuple[JobStory, ...]:
     for record in source.attempts(job):
         by_job.setdefault((record.cluster, record.job_id), []).append(record)
     return tuple(
-        JobStory(tuple(each), tuple(source.series(each)), source.refused(each)) for each in by_job.values()
+        JobStory(
+            tuple(each), tuple(source.series(each)), source.refused(each), tuple(source.neighbours(each))
+        )
+        for each in by_job.values()
     )
 
 
@@ -223,8 +255,10 @@ def story_json(story: JobStory) -> dict[str, Any]:
                 "state": record.state.value,
                 "share": {"milli": record.share.milli, "mem_mib": record.share.mem_mib},
                 "waits": [asdict(wait) for wait in waits_of(record)],
+                "ready_ms": record.ready_ms,
                 "cpu_use": cpu_use(record),
                 "mem_use": mem_use(record),
+                "beside": _beside_json(story, record),
             }
             for record in story.attempts
         ],
@@ -239,3 +273,14 @@ def story_json(story: JobStory) -> dict[str, Any]:
         },
         "enough": [asdict(each) for each in enough(story)],
     }
+
+
+def _beside_json(story: JobStory, record: Record) -> list[dict[str, Any]] | None:
+    """Jobs that shared GPUs with an attempt, each once, with the GPUs that it shared; None if they are not known."""
+    found = story.beside(record)
+    if found is None:
+        return None
+    shared: dict[tuple[str, str], set[str]] = {}
+    for each in found:
+        shared.setdefault((each.job, each.user), set()).update({*each.gpu_slots} & {*record.gpu_slots})
+    return [{"job": job, "user": user, "gpus": sorted(gpus)} for (job, user), gpus in shared.items()]

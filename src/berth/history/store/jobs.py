@@ -10,10 +10,14 @@ from berth.history.store.record_files import SCHEMA, record_of, record_table
 from berth.history.store.usage import best_of_tries
 from berth.model import Record
 
-__all__ = ["UseRow", "attempts_of_job", "use_of_job"]
+__all__ = ["NeighbourRow", "UseRow", "attempts_of_job", "neighbours_of_job", "use_of_job"]
+
+MOST_NEIGHBOURS = 1000
 
 UseRow = tuple[str, int, int, float | None, float | None, float | None, float | None]
 """Node, begin and end in ms, mean GPU use, mean GPU memory, and their peaks, as fractions."""
+NeighbourRow = tuple[str, str, int, int, list[str]]
+"""Job, user, start and end in ms, and the GPUs that it ran on."""
 
 
 def attempts_of_job(history: HistoryReader, job: str) -> tuple[Record, ...]:
@@ -73,3 +77,31 @@ def use_of_job(history: HistoryReader, attempts: Sequence[Record]) -> tuple[UseR
         seen[row[0]] = seen.get(row[0], 0.0) + (row[8] or 0.0)
     best = max(seen, key=lambda kind: seen[kind], default="")
     return tuple(tuple(row[1:8]) for row in rows if row[0] == best)
+
+
+def neighbours_of_job(history: HistoryReader, attempts: Sequence[Record]) -> tuple[NeighbourRow, ...]:
+    """Attempts of other jobs that ran on GPUs of one job while any of these attempts did, the first
+    `MOST_NEIGHBOURS` in order of their start."""
+    ran = [(r.start_ms, r.end_ms) for r in attempts if r.start_ms is not None and r.gpu_slots]
+    if not ran:
+        return ()
+    slots = sorted({slot for record in attempts for slot in record.gpu_slots})
+    with history.reading() as (database, index):
+        source = record_table(history.folder / name for name in index.records)
+        during = " OR ".join("start_ms < ? AND end_ms > ?" for _ in ran)
+        rows = database.execute(
+            "SELECT coalesce(nullif(label, ''), job_id), \"user\", start_ms, end_ms, gpu_slots "
+            f"FROM {source} WHERE cluster = ? AND job_id <> ? AND start_ms < ? AND end_ms > ? AND ({during}) "
+            f"AND list_has_any(gpu_slots, ?) ORDER BY start_ms, job_id, attempt LIMIT {MOST_NEIGHBOURS}",
+            [
+                *(
+                    attempts[0].cluster,
+                    attempts[0].job_id,
+                    max(end for _, end in ran),
+                    min(begin for begin, _ in ran),
+                ),
+                *(moment for begin, end in ran for moment in (end, begin)),
+                slots,
+            ],
+        ).fetchall()
+    return tuple(tuple(row) for row in rows)

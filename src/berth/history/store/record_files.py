@@ -1,7 +1,7 @@
 """Records as a Parquet file: one row a try, a column for each field, NULL if unknown.
 
-`share_milli` and `share_mem_mib` are the two halves of the share; `nodes` is a list of names. Such a file is
-a trace, too: `berth.traces.read` makes jobs of it again.
+`share_milli` and `share_mem_mib` are the two halves of the share; `nodes` and `gpu_slots` are lists of names. Such a
+file is a trace, too: `berth.traces.read` makes jobs of it again.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ SCHEMA: Final = {
     "cpu_used_ms": "BIGINT",
     "mem_peak_mib": "BIGINT",
     "energy_j": "BIGINT",
+    "gpu_slots": "VARCHAR[]",
 }
 
 ADDED: Final = {
@@ -90,12 +91,13 @@ ADDED: Final = {
     "cpu_used_ms": "NULL",
     "mem_peak_mib": "NULL",
     "energy_j": "NULL",
+    "gpu_slots": "[]",
 }
 """Columns that the first files of records lack, and what stands for them there."""
 
 _NEWEST: Final = (
     *("exit_code", "end_reason"),
-    *("label", "suspended_ms", "cpu_used_ms", "mem_peak_mib", "energy_j"),
+    *("label", "suspended_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "gpu_slots"),
 )
 """Those that the files of a history may lack, too: it had all others from the first."""
 
@@ -192,6 +194,7 @@ def _row(record: Record) -> tuple[object, ...]:
         *(record.node_count, record.time_limit_ms, record.eligible_ms, record.wait_reason),
         *(record.comment, record.command, record.exit_code, record.end_reason),
         *(record.label, record.suspended_ms, record.cpu_used_ms, record.mem_peak_mib, record.energy_j),
+        "|".join(record.gpu_slots),
     )
 
 
@@ -200,5 +203,5 @@ def record_of(row: tuple[Any, ...]) -> Record:
     values = dict(zip(SCHEMA, row, strict=True))
     share = Share(values.pop("share_milli"), values.pop("share_mem_mib"))
     state = RecordState(values.pop("state"))
-    nodes = tuple(values.pop("nodes"))
-    return Record(**values, share=share, state=state, nodes=nodes)
+    nodes, slots = tuple(values.pop("nodes")), tuple(values.pop("gpu_slots"))
+    return Record(**values, share=share, state=state, nodes=nodes, gpu_slots=slots)

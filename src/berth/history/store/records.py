@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from berth.errors import HistoryError
-from berth.model import Event, EventKind, Node, Reason, Record, RecordState
+from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState
 
 __all__ = ["OpenAttempt", "open_from_json", "open_to_json", "records"]
 
@@ -39,6 +39,8 @@ class OpenAttempt:
     nodes: tuple[str, ...] = ()
     """Names of the nodes it runs on, which stay what they are when nodes come and go."""
     gpu_model: str = ""
+    gpu_slots: tuple[str, ...] = ()
+    """The GPUs that it runs on, each as NODE:INDEX."""
 
 
 def records(
@@ -84,7 +86,13 @@ def open_from_json(text: str) -> dict[str, OpenAttempt]:
     try:
         told = json.loads(text)
         return {
-            job_id: OpenAttempt(**{**attempt, "nodes": tuple(attempt["nodes"])})
+            job_id: OpenAttempt(
+                **{
+                    **attempt,
+                    "nodes": tuple(attempt["nodes"]),
+                    "gpu_slots": tuple(attempt.get("gpu_slots", ())),
+                }
+            )
             for job_id, attempt in told.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -106,7 +114,8 @@ def _started(start: Event, queued_ms: int, nodes: Sequence[Node]) -> OpenAttempt
     places = tuple(dict.fromkeys(slot.node for slot in start.slots))
     model = nodes[places[0]].gpu_model if places and start.job.gpus else None
     names = tuple(nodes[place].name for place in places)
-    return OpenAttempt(queued_ms, start.time_ms, names, "" if model is None else model.name)
+    slots = tuple(f"{nodes[node].name}:{index}" for node, index in start.slots if index != NO_GPU)
+    return OpenAttempt(queued_ms, start.time_ms, names, "" if model is None else model.name, slots)
 
 
 def _record(end: Event, attempt: OpenAttempt) -> Record:
@@ -132,6 +141,7 @@ def _record(end: Event, attempt: OpenAttempt) -> Record:
         node_count=len(attempt.nodes),
         time_limit_ms=job.time_limit_ms,
         end_reason=end.reason.value,
+        gpu_slots=attempt.gpu_slots,
     )
 
 

@@ -80,6 +80,11 @@ class Entry:
         return self.id.partition("_")[0]
 
     @property
+    def ready_ms(self) -> int | None:
+        """Since when it could start if there were room, and its wait counts; None while something else keeps it."""
+        return None if self.state == HELD or self.not_yet else self.queued_ms
+
+    @property
     def standing(self) -> tuple[int, int]:
         """What the queue is in the order of."""
         return self.stands_ms or self.queued_ms, self.serial

@@ -151,7 +151,7 @@ class Listing:
             name, gpus, memory = kind
             if entry.share[1]:
                 memory = mib(entry.share[1])
-            began_ms = entry.submit_ms if state == WAITING else entry.start_ms or entry.submit_ms
+            began_ms = entry.ready_ms if state in (WAITING, HELD) else entry.start_ms or entry.submit_ms
             where = "GPU " + ",".join(map(str, entry.slots)) if entry.slots else ""
             if not where:
                 where = reasons.get(entry.id) or self._reason(entry)
@@ -159,7 +159,7 @@ class Listing:
                     where = f"{where} (exit code {entry.exit_code})"
             if entry.attempt > 1 and not entry.end_ms:
                 where = f"{where} (attempt {entry.attempt})"
-            took = span((entry.end_ms or now_ms) - began_ms)
+            took = "–" if began_ms is None else span((entry.end_ms or now_ms) - began_ms)
             yield entry.id, entry.user, name, state, gpus, memory, took, where
 
     def note(self) -> str:
@@ -180,6 +180,7 @@ class Listing:
             entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
             entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
             entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
+            entry.ready_ms,
         ]  # fmt: skip
 
     def _reason(self, entry: Entry) -> str:
@@ -223,7 +224,7 @@ class Listing:
                 "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
                 "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
                 "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
-                "queued_ms": entry.queued_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
+                "ready_ms": entry.ready_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
                 "attempt": entry.attempt, "start": entry.start, "exit_code": entry.exit_code,
                 "slots": list(entry.slots),
                 "share": list(entry.share), "reason": self._reason(entry), "since_ms": entry.since_ms,
@@ -293,7 +294,7 @@ _DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "
 
 _COLUMNS = [
     "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
-    "exit_code", "reason",
+    "exit_code", "reason", "ready_ms",
 ]  # fmt: skip
 
 

@@ -155,6 +155,7 @@ def record_of_attempt(
         command=_plain(" ".join(request.argv)), exit_code=attempt["exit_code"], end_reason=reason,
         label=attempt["job"] if attempt["index"] is not None else "", cpu_used_ms=attempt["cpu_ms"],
         mem_peak_mib=attempt["mem_peak_mib"],
+        gpu_slots=tuple(f"{host}:{index}" for index in slots) if attempt["start_ms"] is not None else (),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
 from berth.errors import LiveError
+from berth.live.local.entry import HELD, WAITING
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
 from berth.live.local.tables import HEAD, gpus_text, job_lines, mib, printable, span
@@ -196,13 +197,14 @@ class Top(App[None]):
         self._rows = sorted(rows, key=lambda row: order.get(row[3], 1))
         table.clear()
         for row in self._rows:
-            (job_id, user, name, state, gpus, milli, memory, submit_ms, start_ms, *_rest) = row
-            slots, reason = row[11], row[13]
+            (job_id, user, name, state, gpus, milli, memory, _submit_ms, start_ms, *_rest) = row
+            slots, reason, ready_ms = row[11], row[13], row[14]
+            began_ms = ready_ms if state in (WAITING, HELD) else start_ms
             where = "GPU " + ",".join(map(str, slots)) if slots else reason
             table.add_row(
                 *(job_id, _cell(user), _cell(name[:24]), Text(state, COLOURS.get(state, ""))),
                 *(gpus_text(gpus, milli), mib(memory) if memory else "–"),
-                *(span(now_ms - (start_ms or submit_ms)), _cell(where[:80])),
+                *("–" if began_ms is None else span(now_ms - began_ms), _cell(where[:80])),
             )
         ids = [row[0] for row in self._rows]
         if chosen in ids:

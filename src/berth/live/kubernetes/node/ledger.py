@@ -100,11 +100,16 @@ class Ended:
     gpus: int
     milli: int
     mem_mib: int
-    card: int
-    """The first of its GPUs."""
+    cards: tuple[int, ...]
+    """Its GPUs, by their numbers on the node; the first of them is `card`."""
     peak_mib: int
     refused: int
     needed_mib: int
+
+    @property
+    def card(self) -> int:
+        """The first of its GPUs."""
+        return min(self.cards, default=0)
 
 
 def ended_pod(pod: Pod, parts: Sequence[Part], usage: Usage, now_ms: int) -> Ended:
@@ -118,7 +123,7 @@ def ended_pod(pod: Pod, parts: Sequence[Part], usage: Usage, now_ms: int) -> End
         str(pod), pod.uid, pod.namespace, pod.name, pod.annotations.get(APPLICATION) or program.partition(" ")[0],
         program, state, pod.exit_code, pod.created_ms or end_ms, pod.start_ms, end_ms, len(parts),
         max((part.milli for part in parts), default=0), max((part.mem_mib for part in parts), default=0),
-        min((part.index for part in parts), default=0), usage.peak_mib, usage.refused, usage.needed_mib,
+        tuple(sorted({part.index for part in parts})), usage.peak_mib, usage.refused, usage.needed_mib,
     )  # fmt: skip
 
 

@@ -86,6 +86,7 @@ def record_of(told: dict[str, Any], samples: list[Sample], node: str) -> Record:
         gpu_mem_peak=min(1.0, told["peak_mib"] / card_mib) if told["peak_mib"] else None,
         name=told["name"], node_count=1, command=told["program"], exit_code=told["exit_code"],
         end_reason=Reason.OUT_OF_MEMORY.value if out_of_memory else "",
+        gpu_slots=tuple(f"{node}:{index}" for index in told.get("cards", ())),
     )  # fmt: skip
 
 
