@@ -23,7 +23,8 @@ from berth.interference import make_interference
 from berth.knowledge import Oracle
 from berth.model import Node, Placement
 from berth.policies import Setting, make_policy
-from berth.policies.colocation.colocating import Colocating, Scene
+from berth.policies.colocation.colocating import Colocating
+from berth.policies.colocation.scene import Scene
 from berth.policies.protocol import Decision, Policy
 from berth.profiles import THESIS_GPU, workload_jobs
 from harness import save

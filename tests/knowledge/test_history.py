@@ -15,6 +15,7 @@ from berth.interference import make_interference
 from berth.knowledge import (
     History,
     Knowledge,
+    KnowsSurprises,
     LearnsFromNeighbours,
     LearnsWork,
     LimitsCompany,
@@ -186,6 +187,19 @@ def test_a_neighbour_that_held_more_than_was_believed_is_believed_to_need_more()
     known.held_beside(job(), 6200)
     assert believed() == 6975
     assert known.company("a") is None  # it did not fail itself
+
+
+@pytest.mark.parametrize(
+    "known", [History(profiles={"a": flat("a", 6100)}), make_knowledge("noisy?memory=0.03", (), MODEL)]
+)
+def test_which_applications_ran_out_of_memory_is_remembered_until_one_completes(known: Knowledge) -> None:
+    assert isinstance(known, KnowsSurprises)
+    known.ran_out_of_memory(job("a"), 100)
+    known.observe(record("a", "u", 100, state=RecordState.OUT_OF_MEMORY))
+    known.observe(record("other", "u", 100))
+    assert (known.ran_out_last("a"), known.ran_out_last("other")) == (True, False)
+    known.observe(record("a", "u", 100))
+    assert not known.ran_out_last("a")
 
 
 def test_it_says_what_else_it_can() -> None:

@@ -99,6 +99,20 @@ def test_on_several_gpus_the_network_decides() -> None:
     assert isinstance(make_policy("learned"), LearnedWithPlans)
 
 
+def test_to_forecast_only_what_the_plan_starts_next_changes_nothing() -> None:
+    class LooksAtAll(LearnedWithPlans):
+        def asked_about(self, offers, waiting):
+            asked.append(super().asked_about(offers, waiting))
+
+    asked: list[object] = []
+    jobs = workload_jobs("random", 8, 40_104)
+    jobs = [replace(job, submit_ms=0 if at < 6 else 90_000) for at, job in enumerate(jobs)]
+    setting = Setting(0, knowledge=Oracle(jobs, INTERFERENCE))
+    few = LearnedSettings(plans=10)
+    assert run(LearnedWithPlans(setting, few), jobs) == run(LooksAtAll(setting, few), jobs)
+    assert len([one for one in asked if one is not None]) > len(jobs)
+
+
 class Doubtful(LearnedWithPlans):
     """Notes for which tenants and queues it looks for a rule, and which rules it finds."""
 

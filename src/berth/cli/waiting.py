@@ -87,7 +87,11 @@ def train(
     model = learn(questions)
     model.judgement = judge(questions)
     model.save(history / MODEL_NAME)
-    told = {"waits": len(questions), "model": str(history / MODEL_NAME), "warnings": list(model.judgement.doubts)}
+    told = {
+        "waits": len(questions),
+        "model": str(history / MODEL_NAME),
+        "warnings": list(model.judgement.doubts),
+    }
     if printed(form, as_json, [told], told):
         return
     print(f"learned from {len(questions):,} waits; wrote {history / MODEL_NAME}")

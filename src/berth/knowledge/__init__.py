@@ -18,6 +18,7 @@ from berth.interference import Interference, no_interference
 from berth.knowledge.belief import (
     LONGEST_MS,
     Knowledge,
+    KnowsSurprises,
     LearnsFromNeighbours,
     LearnsMemory,
     LearnsWork,
@@ -38,6 +39,7 @@ __all__ = [
     "LONGEST_MS",
     "History",
     "Knowledge",
+    "KnowsSurprises",
     "LearnsFromNeighbours",
     "LearnsMemory",
     "LearnsWork",

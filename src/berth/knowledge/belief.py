@@ -14,6 +14,7 @@ from berth.model import GpuModel, Job, Profile, Record
 __all__ = [
     "LONGEST_MS",
     "Knowledge",
+    "KnowsSurprises",
     "LearnsFromNeighbours",
     "LearnsMemory",
     "LearnsWork",
@@ -118,6 +119,14 @@ class LearnsFromNeighbours(Protocol):
 
     def held_beside(self, job: Job, held_mib: int) -> None:
         """A job held `held_mib` of a GPU when another job there ran out of memory."""
+
+
+@runtime_checkable
+class KnowsSurprises(Protocol):
+    """What else a knowledge has that remembers which applications ran out of memory."""
+
+    def ran_out_last(self, application: str) -> bool:
+        """Whether a job of it ran out of memory, and none has completed since."""
 
 
 @runtime_checkable

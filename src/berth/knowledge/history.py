@@ -69,6 +69,7 @@ class History:
             str, int
         ] = {}  # application -> what it needs at least, since it ran out of memory
         self._out_of_memory: dict[str, int] = {}
+        self._ran_out_last: set[str] = set()
         self._ran_ms: dict[str, int] = {}  # job -> it has run at least this long
         self._user = User()
         self._warned: set[str] = set()  # applications, or jobs without one, of unknown run time
@@ -141,6 +142,8 @@ class History:
         """Remember what it asked for; what was learned of this attempt is forgotten."""
         self._user.observe(record)
         self._ran_ms.pop(record.job_id, None)
+        if record.state is RecordState.COMPLETED:
+            self._ran_out_last.discard(record.application)
 
     def worked(self, job: Job, work_ms: int, *, alone: bool) -> None:
         """Remember its run time; one that was alone on its GPUs was recorded, and is believed as it was seen."""
@@ -169,6 +172,7 @@ class History:
         name = job.application
         if not name:
             return  # jobs without a name have nothing else in common
+        self._ran_out_last.add(name)
         times = self._out_of_memory[name] = self._out_of_memory.get(name, 0) + 1
         believed = self.peak_mem_mib(job)
         before_mib = believed.expected if believed and believed.basis == "history" else 0
@@ -183,6 +187,10 @@ class History:
                 "'%s' has run out of memory %d times: what is known of it is wrong, and it is taken to need %d MiB%s",
                 *(name, times, self._needs_mib[name], beside),
             )
+
+    def ran_out_last(self, application: str) -> bool:
+        """Whether a job of it ran out of memory, and none has completed since."""
+        return application in self._ran_out_last
 
     def held_beside(self, job: Job, held_mib: int) -> None:
         """Believe that a neighbour which held more than was believed needs an eighth more than that: it was the cause,

@@ -17,7 +17,7 @@ from berth.interference import Speeds, mode_of
 from berth.interference.speeds import effective_milli
 from berth.knowledge.belief import Spread
 from berth.knowledge.oracle import Oracle
-from berth.model import FOREVER_MS, GpuModel, Job, Profile, Record
+from berth.model import FOREVER_MS, GpuModel, Job, Profile, Record, RecordState
 from berth.profiles import peak_mem_mib
 
 __all__ = ["Noise", "Noisy", "NoisySpeeds"]
@@ -85,6 +85,7 @@ class Noisy:
             NoisySpeeds(oracle.speeds, noise.pair, noise.seed) if noise.pair else oracle.speeds
         )
         self._ran_ms: dict[str, int] = {}
+        self._ran_out_last: set[str] = set()
 
     def run_ms(self, job: Job) -> Spread | None:
         """The truth times the job's own factor; where it has outlived that, half as long again as it has run."""
@@ -118,12 +119,19 @@ class Noisy:
         return self._oracle.usual_requests()
 
     def observe(self, record: Record) -> None:
-        """Forget how long the job has run."""
+        """Forget how long the job has run, and where it has completed that others did not."""
         self._ran_ms.pop(record.job_id, None)
+        if record.state is RecordState.COMPLETED:
+            self._ran_out_last.discard(record.application)
 
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
         """Believe that the application needs an eighth more than it held, if that is more than was believed."""
+        self._ran_out_last.add(job.application)
         self._needs(job.application, held_mib + held_mib // 8)
+
+    def ran_out_last(self, application: str) -> bool:
+        """Whether a job of it ran out of memory, and none has completed since."""
+        return application in self._ran_out_last
 
     def held_beside(self, job: Job, held_mib: int) -> None:
         """The same of a neighbour that held more than was believed: it was the cause, and did not fail itself."""

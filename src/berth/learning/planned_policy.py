@@ -7,11 +7,11 @@ decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from berth.arrays import FloatArray, IntArray
 from berth.cluster import Cluster
@@ -24,10 +24,11 @@ from berth.learning.player import Player, best_of_listed, listed
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
 from berth.learning.rollouts import Trace, Worlds, habit
 from berth.model import GpuModel
-from berth.policies.colocation.colocating import Scene
+from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.network_chooser import best_of
 from berth.policies.colocation.rules import rule_scores, shipped_weights
+from berth.policies.colocation.scene import Scene
 from berth.profiles import series
 
 __all__ = ["LearnedWithPlans"]
@@ -43,9 +44,6 @@ BATCH, AGAIN = 10, 4
 DRAWN, IN_DOUBT, IN_DOUBT_AGAIN = 3, 30, 10
 """Worlds that rules are followed in where beliefs are in doubt; changes of rules at first, and after each start and
 each end."""
-LATER = 0.04
-"""The part of its work by which a tenant may be behind what is believed of it: nothing is loaded that would not fit
-then."""
 TENTH = 1.2816
 """Standard deviations from the middle of a normal distribution to its upper tenth."""
 
@@ -102,20 +100,29 @@ class LearnedWithPlans(Learned):
         super()._begin(cluster)
 
     def _chosen(self, scene: Scene) -> IntArray:
-        if not self._may_plan or not self._is_alone(scene):
+        if not self._may_plan or not self._is_alone(scene.forecasts.offers, scene.backlog_jobs):
             return super()._chosen(scene)
         if not self.knowledge.certain:
             return self._in_doubt(scene)
         step = self._next_step(scene)
-        if step is None and self._made_anew(scene):
-            step = self._next_step(scene)
+        if step is None:
+            scene = scene.with_all()
+            if self._made_anew(scene):
+                step = self._next_step(scene)
         return super()._chosen(scene) if step is None else np.array([step], np.int64)
 
-    def _is_alone(self, scene: Scene) -> bool:
+    def asked_about(self, offers: Sequence[Offer], waiting: int) -> Sequence[int] | None:
+        """Nobody and the combination that the plan starts next, while it holds."""
+        if self._plan is None or not self._is_alone(offers, waiting):
+            return None
+        step = self._planned(len(offers[0].tenants), waiting)
+        return None if step is None else (0, step[1])
+
+    def _is_alone(self, offers: Sequence[Offer], waiting: int) -> bool:
         """Whether all that wait are for this one GPU, and in the order in which it is offered them."""
         return (
-            len(scene.forecasts.offers) == 1
-            and scene.backlog_jobs <= LONGEST_LINE
+            len(offers) == 1
+            and waiting <= LONGEST_LINE
             and self._cluster is not None
             and sum(node.gpus for node in self._cluster.nodes) == 1
             and self.queue_order is None
@@ -124,16 +131,12 @@ class LearnedWithPlans(Learned):
 
     def _next_step(self, scene: Scene) -> int | None:
         """The combination that the plan starts now, 0 for none yet; None if there is no plan that still holds."""
-        plan, forecasts = self._plan, scene.forecasts
+        plan = self._plan
         if plan is None:
             return None
-        passed_ms, steps = self._now_ms - plan.began_ms, plan.steps
-        while plan.at < len(steps) and steps[plan.at][0] <= passed_ms and not steps[plan.at][1]:
-            plan.running = steps[plan.at][2]
-            plan.at += 1
-        running = int(forecasts.tenants[0])
-        if running == plan.running and scene.backlog_jobs == plan.waiting and plan.at < len(steps):
-            when_ms, combination, then = steps[plan.at]
+        passed_ms, running = self._now_ms - plan.began_ms, int(scene.forecasts.tenants[0])
+        if (step := self._planned(running, scene.backlog_jobs)) is not None:
+            when_ms, combination, then = step
             allowed = self.allowed(scene)[0]
             if when_ms > passed_ms and running and allowed[0]:
                 self.asks_again_ms = when_ms - passed_ms
@@ -144,6 +147,19 @@ class LearnedWithPlans(Learned):
                 return combination
         self._plan = None
         return None
+
+    def _planned(self, running: int, waiting: int) -> tuple[int, int, int] | None:
+        """The step of the plan that is next; None if others run or wait than it has foreseen."""
+        plan = self._plan
+        if plan is None:
+            return None
+        passed_ms, steps = self._now_ms - plan.began_ms, plan.steps
+        while plan.at < len(steps) and steps[plan.at][0] <= passed_ms and not steps[plan.at][1]:
+            plan.running = steps[plan.at][2]
+            plan.at += 1
+        if (running, waiting) != (plan.running, plan.waiting) or plan.at == len(steps):
+            return None
+        return steps[plan.at]
 
     def _in_doubt(self, scene: Scene) -> IntArray:
         """What the rule says that ends soonest in worlds drawn from what is believed, found anew after each change."""
@@ -157,22 +173,6 @@ class LearnedWithPlans(Learned):
         if not self._follows or self._best is None:
             return super()._chosen(scene)
         return best_of(rule_scores(scene, self._best), self.allowed(scene), scene.forecasts)
-
-    def allowed(self, scene: Scene) -> NDArray[np.bool_]:
-        """(O, C): what the shield allows; in doubt, on one GPU, only that for which there is memory as well if tenants
-        are less far than is believed: nothing is loaded into memory of one that may not end yet. A tenant that is alone
-        is slowed by nothing."""
-        found = super().allowed(scene)
-        if self.knowledge.certain or not self._is_alone(scene) or scene.forecasts.tenants[0] < 2:
-            return found
-        offer = scene.forecasts.offers[0]
-        later = tuple(
-            one._replace(left_us=min(one.work_us, one.left_us + int(LATER * one.work_us)))
-            for one in offer.tenants
-        )
-        fits = self.forecaster.forecasts([offer._replace(tenants=later)], scene.gpu).fits
-        fits[:, 0] = True
-        return np.asarray(found & fits)
 
     def _best_rule(self, scene: Scene, player: Player, tenants: IntArray, queue: IntArray) -> FloatArray:
         """The rule, of those that ship and changes of the best, with the least mean total time over drawn worlds."""

@@ -14,8 +14,9 @@ from berth.learning.jobsets import Task
 from berth.learning.queue_kernels import SEATS, SEEN
 from berth.learning.rollouts import Rollouts, Worlds, habit
 from berth.model import GpuModel
-from berth.policies.colocation.colocating import Colocating, Scene
+from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.network_chooser import best_of
+from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.shield import shielded
 from berth.policies.protocol import Setting
 from berth.profiles import series

@@ -16,9 +16,9 @@ from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.network.model_file import Model
 from berth.network.scores import new_network
-from berth.policies.colocation.colocating import Scene
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.network_chooser import NetworkScores
+from berth.policies.colocation.scene import Scene
 from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles
 
 PROFILES = thesis_profiles()
@@ -33,6 +33,10 @@ def job(number: int, application: str, submit_ms: int) -> Job:
 def candidate(application: str) -> Candidate:
     work_us = 1000 * run_time_ms(PROFILES[application])
     return Candidate(application, work_us, work_us)
+
+
+def scene_of(forecasts: Forecasts) -> Scene:
+    return Scene(forecasts, THESIS_GPU, 700, 70_000_000, (), lambda: forecasts)
 
 
 class Together:
@@ -147,14 +151,14 @@ def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model:
     speeds = make_speeds(model)
     together = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
     scores = NetworkScores(Model(new_network(1), "test", 5, 20, 15_000, ()), PROFILES, speeds)
-    scored = scores(Scene(together, THESIS_GPU, 700, 70_000_000, ()), together.fits)
+    scored = scores(scene_of(together), together.fits)
     for number, offer in enumerate(offers):
         alone = Forecaster(PROFILES, speeds).forecasts([offer], THESIS_GPU)
         places = len(offer.tenants) + len(offer.window)
         assert (together.fits[number] == alone.fits[0]).all()
         assert (together.ends_ms[number, :, :places] == alone.ends_ms[0]).all()
         assert together.next_ms[number] == alone.next_ms[0]
-        one = scores(Scene(alone, THESIS_GPU, 700, 70_000_000, ()), alone.fits)
+        one = scores(scene_of(alone), alone.fits)
         np.testing.assert_allclose(scored[number], one[0], rtol=1e-4, atol=1e-4)
 
 

@@ -15,10 +15,10 @@ from berth.interference import Interference
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import make_knowledge
 from berth.model import GpuModel, Node
-from berth.policies.colocation.colocating import Chooser, Scene
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress
 from berth.policies.colocation.learned import Learned
+from berth.policies.colocation.scene import Chooser, Scene
 from berth.policies.protocol import Setting
 from berth.profiles import THESIS_GPU, series, workload_jobs
 

@@ -9,62 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
-from berth.knowledge import LONGEST_MS, Knowledge, LimitsCompany, believed_peak_mib, believed_run
+from berth.knowledge import LONGEST_MS, Knowledge, believed_peak_mib, believed_run
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.kept import MOST_CANDIDATES, Kept
 from berth.policies.colocation.overtaking import Overtaking
 from berth.policies.colocation.queue_prefix import QueuePrefix
 from berth.policies.colocation.rooms import LEAD_STEP_MS, Room, all_have_room, has_room, look_again_ms
+from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
 from berth.policies.sort_keys import as_queued
 from berth.profiles import peak_mem_mib, run_time_ms
 
-__all__ = ["Chooser", "Colocating", "Scene"]
+__all__ = ["Colocating"]
 
 MARGIN = 8
 """A job that shares a GPU and asks for no memory may have its believed peak and an eighth of it more."""
 
 MOST_AT_ONCE = 512
 """GPUs that are forecast before the first of them starts a job: on many, what starts jobs need not wait for all."""
-
-
-class Scene(NamedTuple):
-    """GPUs of one model that are offered jobs at one moment, and what else waits."""
-
-    forecasts: Forecasts
-    gpu: GpuModel | None
-    backlog_jobs: int
-    """Jobs that wait, those that are offered included."""
-    backlog_ms: int
-    """Their run time alone, together."""
-    queue: Iterable[Job]
-    """All that wait, in their order."""
-
-
-class Offered(NamedTuple):
-    """A GPU that is offered jobs."""
-
-    slot: GpuSlot
-    tenants: tuple[Running, ...]
-    window: list[Job]
-    candidates: list[Candidate]
-    """The window's jobs as forecasts see them."""
-
-
-class Chooser(Protocol):
-    """Says which combination each GPU starts."""
-
-    def __call__(self, scene: Scene) -> IntArray:
-        """(O,): a combination of each offer that `forecasts.fits`, 0 for none. A pure function."""
 
 
 class Colocating:
@@ -107,7 +77,7 @@ class Colocating:
         self._promised: tuple[Job, GpuSlot] | None = None
         self._now_ms = 0
         self._cluster: Cluster | None = None
-        self._company = knowledge if isinstance(knowledge, LimitsCompany) else None
+        self._doubts = Doubts(knowledge)
         self._sources: dict[str, Profile] = {}
         begins = knowledge.profiles if known is None else known
         self.known = {name: self._cautious(name, profile) for name, profile in begins.items()}
@@ -329,23 +299,21 @@ class Colocating:
             by_model.setdefault(self._kept.models[offer.slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
-        short = [False] * len(offered)  # of what others, on this GPU or its node, may give back
+        # Of CPU or memory of the node, which others may give back.
+        short = [not all_have_room(offer.window, offer.slot, cluster) for offer in offered]
         for gpu, group in by_model.items():
             offers = []
             for at in group:
                 tenants = offered[at].tenants
                 run = tuple([self._tenant(run, now_ms) for run in tenants]) if tenants else ()
                 offers.append(Offer(run, tuple(offered[at].candidates), largest))
-            forecasts = self.forecaster.forecasts(offers, gpu)
-            for row, at in enumerate(group):
-                slot, window = offered[at].slot, offered[at].window
-                if not all_have_room(window, slot, cluster):
-                    short[at] = True
-                    forecasts.fits[row] &= has_room(window, slot, cluster, forecasts.fits.shape[1])
-                if self._company is not None:
-                    forecasts.fits[row] &= self._trusted(offered[at].tenants, window, forecasts.fits.shape[1])
+            whole = partial(
+                self._foreseen, offers, [offered[at] for at in group], [short[at] for at in group], cluster
+            )
+            forecasts = whole(self.asked_about(offers, waiting))
             self.asks_again_ms = None
-            picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue)).tolist()
+            scene = Scene(forecasts, gpu, waiting, backlog_ms, queue, whole)
+            picks = self.choose(scene).tolist()
             again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
             for at, pick, hold_ms in zip(group, picks, look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
@@ -368,21 +336,28 @@ class Colocating:
                     short_on=cluster if short[number] else None,
                 )  # fmt: skip
 
-    def _trusted(self, tenants: Sequence[Running], window: Sequence[Job], count: int) -> NDArray[np.bool_]:
-        """(C,): which combinations are of no more jobs than each of them is trusted to run beside."""
-        member = np.arange(count)[:, None] >> np.arange(len(window)) & 1  # (C, M)
-        together = len(tenants) + member.sum(axis=1)
-        most = [self._most_beside(job.application) for job in window]
-        least = np.where(member.astype(bool), most, MOST).min(axis=1, initial=MOST)
-        least = np.minimum(
-            least, min((self._most_beside(run.job.application) for run in tenants), default=MOST)
-        )
-        return np.asarray((together <= least) | (np.arange(count) == 0))
+    def asked_about(self, offers: Sequence[Offer], waiting: int) -> Sequence[int] | None:
+        """The combinations that the chooser will look at, nobody among them, where it knows before; None: all."""
+        return None
 
-    def _most_beside(self, application: str) -> int:
-        """How many jobs may be on its GPU, itself included."""
-        most = None if self._company is None else self._company.company(application)
-        return MOST if most is None else most
+    def _foreseen(
+        self,
+        offers: Sequence[Offer],
+        offered: Sequence[Offered],
+        short: Sequence[bool],
+        cluster: Cluster,
+        only: Sequence[int] | None = None,
+    ) -> Forecasts:
+        """What becomes of combinations on GPUs of one model; those do not fit for which the node lacks room as well, or
+        which beliefs do not carry."""
+        gpu = self._kept.models[offered[0].slot.node]
+        forecasts = self.forecaster.forecasts(offers, gpu, only)
+        jobs = [(tenants, window) for _, tenants, window, _ in offered]
+        for row, (slot, _, window, _) in enumerate(offered):
+            if short[row]:
+                forecasts.fits[row] &= has_room(window, slot, cluster, forecasts.fits.shape[1])
+        self._doubts.rule_out(forecasts, jobs, self.forecaster, gpu)
+        return forecasts
 
     def _candidate(self, job: Job) -> Candidate:
         """A waiting job as a forecast sees it, the same one for all that are alike."""
@@ -440,7 +415,11 @@ class Colocating:
     def _shares(self, job: Job) -> bool:
         """Whether the job is one that shares: on one GPU, with a profile, and believed to fit on a card at all; one
         that is believed to need more than any card has runs by itself, for beliefs may be wrong."""
-        if job.gpus != 1 or job.application not in self.known or self._most_beside(job.application) <= 1:
+        if (
+            job.gpus != 1
+            or job.application not in self.known
+            or self._doubts.most_beside(job.application) <= 1
+        ):
             return False
         if self._certain:
             return True
@@ -453,7 +432,7 @@ class Colocating:
             if lane is None:
                 return True
             application, models = cast(tuple[str, tuple[str, ...]], lane)
-            if application not in self.known or self._most_beside(application) <= 1:
+            if application not in self.known or self._doubts.most_beside(application) <= 1:
                 return True
             if not self._certain and not self._fits_somewhere(application, models, LONGEST_MS * 1000):
                 return True

@@ -163,8 +163,18 @@ class Forecaster:
         mem_mib = gpu.mem_mib if gpu else 0
         return mem_mib == 0 or self._series(application, gpu).peak_within(work_ms) <= mem_mib
 
-    def forecasts(self, offers: Sequence[Offer], gpu: GpuModel | None) -> Forecasts:
-        """What becomes of every combination of each offer, on GPUs of one model."""
+    def peak_to_come_mib(self, one: Candidate, gpu: GpuModel | None) -> int:
+        """The most memory that a job will use from now on, MiB."""
+        found = self._series(one.application, gpu)
+        first = found.row_at((one.work_us - one.left_us) // 1000)
+        last = found.row_at(max(0, one.work_us // 1000 - 1))
+        return max(row[1] for row in found.rows[first : last + 1])
+
+    def forecasts(
+        self, offers: Sequence[Offer], gpu: GpuModel | None, only: Sequence[int] | None = None
+    ) -> Forecasts:
+        """What becomes of every combination of each offer, on GPUs of one model; of `only` these, as the others do not
+        fit, if they are given."""
         card = self._card(gpu, offers)
         tenants = np.array([len(offer.tenants) for offer in offers], dtype=np.int64)
         window = np.array([len(offer.window) for offer in offers], dtype=np.int64)
@@ -184,6 +194,8 @@ class Forecaster:
         status: NDArray[np.int8] = np.where(
             np.arange(combinations) < (1 << window)[:, None], UNKNOWN, REFUSED
         ).astype(np.int8)
+        if only is not None:
+            status[:, ~np.isin(np.arange(combinations), only)] = REFUSED
         ends_ms = np.zeros((len(offers), combinations, width), dtype=np.int64)
         next_ms = np.zeros(len(offers), dtype=np.int64)
         while misses := forecast(

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.errors import SettingError
 from berth.model import Profile
-from berth.policies.colocation.colocating import Colocating, Scene
+from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.network_chooser import best_of
+from berth.policies.colocation.scene import Scene
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 

@@ -28,10 +28,11 @@ from berth.network.catalogue import Demand
 from berth.network.images import ImageModel
 from berth.network.model_file import Model, read_model
 from berth.network.scores import new_network
-from berth.policies.colocation.colocating import Colocating, Scene
+from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
 from berth.policies.colocation.greedy import joint_progress
 from berth.policies.colocation.network_chooser import NetworkScores, best_of
+from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting

@@ -22,8 +22,8 @@ from berth.network.features import Scene as Seen
 from berth.network.images import ImageModel
 from berth.network.model_file import Model
 from berth.network.scores import scores
-from berth.policies.colocation.colocating import Scene
 from berth.policies.colocation.forecast import Forecasts
+from berth.policies.colocation.scene import Scene
 from berth.profiles import series
 
 __all__ = ["JobsSeen", "NetworkScores", "best_of"]

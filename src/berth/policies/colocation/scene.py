@@ -1,0 +1,49 @@
+"""What a chooser of combinations is shown, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from berth.arrays import IntArray
+from berth.cluster import Running
+from berth.model import GpuModel, GpuSlot, Job
+from berth.policies.colocation.forecast import Candidate, Forecasts
+
+__all__ = ["Chooser", "Offered", "Scene"]
+
+
+class Scene(NamedTuple):
+    """GPUs of one model that are offered jobs at one moment, and what else waits."""
+
+    forecasts: Forecasts
+    gpu: GpuModel | None
+    backlog_jobs: int
+    """Jobs that wait, those that are offered included."""
+    backlog_ms: int
+    """Their run time alone, together."""
+    queue: Iterable[Job]
+    """All who wait, in their order."""
+    whole: Callable[[], Forecasts]
+    """The forecasts of all combinations: where `Colocating.asked_about` has named some, no other is forecast before."""
+
+    def with_all(self) -> Scene:
+        """The same with the forecasts of all combinations."""
+        return self._replace(forecasts=self.whole())
+
+
+class Offered(NamedTuple):
+    """A GPU that is offered jobs."""
+
+    slot: GpuSlot
+    tenants: tuple[Running, ...]
+    window: list[Job]
+    candidates: list[Candidate]
+    """The window's jobs as forecasts see them."""
+
+
+class Chooser(Protocol):
+    """Says which combination each GPU starts."""
+
+    def __call__(self, scene: Scene) -> IntArray:
+        """(O,): a combination of each offer that `forecasts.fits`, 0 for nobody. A pure function."""
