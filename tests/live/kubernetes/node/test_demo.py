@@ -170,7 +170,7 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
                 jobs = {row["application"]: row["jobs"] for row in told["rows"]}
                 return "new records" in said and jobs == {"shares": 11, "exceeds": 1}
 
-            await world.until("the history has all twelve", all_told, 60)
+            await world.until("the history has all twelve", all_told, 180)
             page = folder / "report.html"
             print(await berth("report", str(page), *where, kubeconfig=world.kubeconfig))
             print(await berth("stats", *where, kubeconfig=world.kubeconfig))
