@@ -48,7 +48,7 @@ def play(server: Server) -> Played:
                 await world.clean()
                 await test(world)
 
-        asyncio.run(asyncio.wait_for(whole(), 300))
+        asyncio.run(asyncio.wait_for(whole(), 600))
 
     return run
 

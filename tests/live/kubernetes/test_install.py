@@ -261,3 +261,63 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = berth("status", "--kubeconfig", str(tmp_path / "none"))
     assert isinstance(done.exception, KubernetesError)
     assert "there is no kubeconfig" in str(done.exception)
+
+
+@pytest.mark.slow  # rights are given one by one, each after it was missed
+def test_each_right_that_is_missing_is_named_and_work_goes_on_when_it_is_given(
+    play: Played, caplog: pytest.LogCaptureFixture
+) -> None:
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "test-nobody"}}
+    given: list[dict[str, Any]] = []
+
+    async def test(world: World) -> None:
+        async def missed_and_given(verb: str, resource: str, group: str = "") -> None:
+            async def said() -> bool:
+                return f'"nobody" cannot {verb} resource "{resource}"' in caplog.text
+
+            await world.until(f"it says that it may not {verb} {resource}", said)
+            given.append({"apiGroups": [group], "resources": [resource], "verbs": [verb]})
+            await world.patch(f"{role}/test-nobody", {"rules": given})
+
+        await world.node("n1", 1)
+        await world.pod("low")
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        body = {"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000}
+        await world.api.request("POST", path, {"apiVersion": "scheduling.k8s.io/v1", **body})
+        await world.api.request("POST", role, {**about, "rules": []})
+        binding = {
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-nobody"},
+            "subjects": [{"kind": "User", "name": "nobody"}],
+        }  # fmt: skip
+        await world.api.request(
+            "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {**about, **binding}
+        )
+        async with world.scheduler(token="nobodytoken", elect=True, policy="preempt+fifo+best-fit"):
+            for verb in ("get", "create", "update"):
+                await missed_and_given(verb, "leases", "coordination.k8s.io")
+            for resource in ("nodes", "pods"):
+                for verb in ("list", "watch"):
+                    await missed_and_given(verb, resource)
+            await missed_and_given("create", "pods/binding")
+            await world.until_bound("low")
+            await missed_and_given("create", "events")
+            await world.pod("waits")
+            await missed_and_given("patch", "pods/status")
+            await world.until_told("waits", "nodes")
+            await world.until("the class is known", lambda: world.pod("high", priorityClassName="urgent"))
+            await missed_and_given("delete", "pods")
+            await world.until_bound("high")
+
+    async def whole(world: World) -> None:
+        try:
+            await test(world)
+        finally:
+            for left in (
+                f"{role}/test-nobody",
+                "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/test-nobody",
+                "/apis/scheduling.k8s.io/v1/priorityclasses/urgent",
+            ):
+                await world.api.request("DELETE", left, patience_s=10)
+
+    play(whole)

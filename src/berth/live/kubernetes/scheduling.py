@@ -418,7 +418,7 @@ class Scheduling:
                 await self._tell_reasons(most)
                 await self._events.write(most)
             except ApiError as error:
-                log.info("%s", error)
+                self._events.unwritten(error)
 
     async def _tell_reasons(self, most: int) -> None:
         for tell, reason, is_new in await self._in_thread(lambda: self._reasons(most)):

@@ -20,6 +20,7 @@ __all__ = ["Events", "Taken", "bind", "in_words", "note_waiting", "stop"]
 
 log = logging.getLogger(__name__)
 
+SAID_AGAIN_S = 60.0
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
 MOST_MESSAGE = 1000
@@ -113,6 +114,7 @@ class Events:
         self._source = source
         self._warnings: deque[Tell] = deque(maxlen=MOST_EVENTS)
         self._others: deque[Tell | Bind] = deque(maxlen=MOST_EVENTS)
+        self._missed_s: dict[str, float] = {}  # a right that was missed -> when that was said
 
     def __len__(self) -> int:
         return len(self._warnings) + len(self._others)
@@ -137,9 +139,18 @@ class Events:
             except ApiError as error:
                 if error.retry_after_s is not None:
                     raise
-                log.info("%s", error)  # it is refused: its namespace is being deleted, say
+                self.unwritten(error)  # it is refused: its namespace is being deleted, say
             if queue and queue[0] is step:
                 queue.popleft()
+
+    def unwritten(self, error: ApiError) -> None:
+        """Log what could not be told to the cluster; that a right is missing is a warning, once a minute."""
+        right = error.message.partition(" is forbidden: ")[2] or error.message
+        if error.status != 403:
+            log.info("%s", error)
+        elif time.monotonic() - self._missed_s.get(right, -1e9) > SAID_AGAIN_S:
+            self._missed_s[right] = time.monotonic()
+            log.warning("%s", error)
 
     def _body(self, step: Tell, *, warning: bool) -> dict[str, object]:
         now = _now()
