@@ -82,8 +82,10 @@ as_me=(--innodb-flush-method=nosync --innodb-flush-log-at-trx-commit=0 --skip-in
 [ "$me" != root ] || as_me+=(--user=root)
 mariadb-install-db --no-defaults "${as_me[@]}" --datadir="$database" --auth-root-authentication-method=normal \
     --skip-test-db >"$dir/log/install" 2>&1
+# Tables for the moment are here, too: a server that starts removes those of all others in /tmp.
 mariadbd --no-defaults "${as_me[@]}" --datadir="$database" --socket="$dir/database.socket" \
     --bind-address=127.0.0.1 --port=33306 --pid-file="$dir/database.pid" --innodb-lock-wait-timeout=900 \
+    --tmpdir="$database" \
     --innodb-buffer-pool-size=256M >"$dir/log/database" 2>&1 &
 sql() { mariadb -uroot -S "$dir/database.socket" "$@"; }
 until_works 30 sql -e 'select 1'

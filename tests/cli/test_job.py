@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,56 @@ def test_a_job_is_found_by_id_label_and_cluster_and_json_has_all(history: Path) 
             berth("job", *words, "--history", history)
 
 
+def test_a_job_that_has_not_ended_is_told_by_slurms_queue(
+    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began_s = int(time.time()) - 7200
+    waits = {
+        **{"job_id": 900, "job_state": ["PENDING"], "state_reason": "Priority", "submit_time": began_s},
+        **{"user_name": "ann", "account": "ai", "partition": "a100", "qos": "normal", "time_limit": 60},
+        **{"tres_req_str": "cpu=4,mem=4G,gres/gpu:a100=2", "comment": "pytorch"},
+    }
+    runs = {**waits, "job_id": 902, "job_state": "RUNNING", "start_time": began_s + 3600, "array_job_id": 901}
+    (tmp_path / "queue.json").write_text(json.dumps({"jobs": [waits, {**runs, "array_task_id": 3}]}))
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text(f"#!/bin/sh\ncat {tmp_path / 'queue.json'}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:/usr/bin:/bin")
+    told = berth("job", "900", "--history", history)
+    assert told.startswith("Job 900: waiting\n  user:        ann / ai\n  application: pytorch\n")
+    assert "  asked for:   2 GPUs a100, 4 CPUs, 4.0 GiB, 60.0 min at most\n" in told
+    assert "  waited       2.0 h so far, for Priority\n" in told
+    told = berth("job", "901_3", "--history", history)
+    assert told.startswith("Job 901_3 (id 902): running\n")
+    assert "  waited       60.0 min\n  runs         since " in told
+    (answer,) = json.loads(berth("job", "902", "--history", history, "--json"))
+    assert (answer["job"], answer["live"], answer["gpus"]) == ("901_3", True, 2)
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(HistoryError, match="no queue of Slurm here has it"):
+        berth("job", "900", "--history", history)
+
+
+def test_a_measure_that_nobody_took_is_said_to_be_unknown(tmp_path: Path) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
+    )
+    for measure, words in (
+        ("idle-gpu-hours", "nobody measured the GPU use of these jobs"),
+        ("gpu-use", "nobody measured the GPU use of these jobs"),
+        ("cpu-use", "nobody measured the CPU use of these jobs"),
+        ("mem-use", "nobody measured the memory use of these jobs"),
+    ):
+        for by in ("user", "job"):
+            told = berth("stats", "--by", by, "--measure", measure, "--history", tmp_path / "h")
+            assert words in " ".join(told.split())
+            assert "share of" not in told
+    answer = json.loads(
+        berth("stats", "--by", "user", "--measure", "idle-gpu-hours", "--history", tmp_path / "h", "--json")
+    )
+    assert [row["share"] for row in answer["rows"]] == [None]
+
+
 def test_who_wastes_what_comes_first(history: Path) -> None:
     told = json.loads(
         berth("stats", "--by", "user", "--measure", "idle-gpu-hours", "--history", history, "--json")
@@ -164,7 +215,7 @@ def test_who_wastes_what_comes_first(history: Path) -> None:
 
 
 def test_a_users_report_is_of_that_user_alone(history: Path, tmp_path: Path) -> None:
-    assert berth("report", tmp_path / "r.html", "--user", "bob", "--history", history).endswith(": 1 jobs\n")
+    assert berth("report", tmp_path / "r.html", "--user", "bob", "--history", history).endswith(": 1 job\n")
     assert "<h1>GPU accounting of bob</h1>" in (tmp_path / "r.html").read_text()
     berth("report", tmp_path / "all.html", "--history", history)
     page = (tmp_path / "all.html").read_text()
@@ -244,9 +295,14 @@ What jobs waited for
     assert ("GPUs of bob" in of_bob, "ann" in of_bob, "Users by" in of_bob) == (True, False, False)
     assert "No job ended in this period." in berth(*words, "--user", "nobody")
     page = tmp_path / "d.html"
-    assert berth("digest", "--to", "2025-12-31", "--history", history, "--out", page).endswith(": 1 jobs\n")
+    assert berth("digest", "--to", "2025-12-31", "--history", history, "--out", page).endswith(": 1 job\n")
     text = page.read_text()
     assert ("&lt;b&gt;eve&lt;/b&gt;" in text, "<b>eve</b>" in text, "<script" in text) == (True, False, False)
+
+
+def test_a_digest_of_a_user_that_nobody_is_is_refused(history: Path) -> None:
+    with pytest.raises(SettingError, match=r"has no user 'nobody'; it has ann, bob, cat$"):
+        berth("digest", "--user", "nobody", "--history", history)
 
 
 def test_the_plain_words_of_a_job_are_read_without_typer_and_any_other_by_it() -> None:

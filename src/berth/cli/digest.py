@@ -36,7 +36,10 @@ def digest(
 
     It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
     """
+    from berth.cli.usage_table import counted
+    from berth.errors import SettingError
     from berth.history.store.folder import open_history
+    from berth.history.store.known_values import unknown_values
     from berth.report.digest import collect_digest, digest_text, write_digest
     from berth.statistics.tables import Period, Tables
 
@@ -44,6 +47,11 @@ def digest(
     begin_ms = end_ms - days * DAY_MS
     only = (("user", user),) if user else ()
     with open_history(history, must_exist=True).database() as database:
+        for unknown in unknown_values(database, {"user": user}):
+            more = f" and {unknown.more:,} more" if unknown.more else ""
+            raise SettingError(
+                f"{history} has no user '{user}'; it has {', '.join(unknown.known) or 'none'}{more}"
+            )
         found = collect_digest(
             Tables(database, Period(begin_ms, end_ms, only)),
             Tables(database, Period(begin_ms - days * DAY_MS, begin_ms, only)),
@@ -56,7 +64,7 @@ def digest(
         print(digest_text(found), end="")
         return
     write_digest(found, out)
-    print(f"wrote {out}: {found.jobs:,} jobs")
+    print(f"wrote {out}: {counted(found.jobs, 'job')}")
 
 
 def _day(ms: int) -> str:

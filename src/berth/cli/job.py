@@ -23,7 +23,8 @@ def job(
 ) -> None:
     """Show all about one job: attempts, waits and why, use, cost, and what would have been enough.
 
-    If this machine's queue knows the job, the queue answers; otherwise the history does.
+    If this machine's queue knows the job, the queue answers; otherwise the history does, or Slurm's queue if the job
+    waits or runs.
     """
     from berth.cli.job_answer import tell_job
 

@@ -12,6 +12,7 @@ from berth.live.local.tables import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from berth.history.importing.pending import Queued
     from berth.history.jobs.story import Enough, JobStory
     from berth.model import Record
 
@@ -51,7 +52,7 @@ def words_of_job(words: Sequence[str], history: str) -> tuple[str, str, Path, bo
 
 
 def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
-    """Print what the history knows of a job; HistoryError where it knows none of this id."""
+    """Print what the history knows of a job, or what Slurm's queue does; HistoryError if neither has this id."""
     from berth.errors import HistoryError
     from berth.history.jobs.ended import HistoryJobs
     from berth.history.jobs.story import stories, story_json
@@ -63,11 +64,13 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
         for each in stories(HistoryJobs(HistoryReader(history)), job_id)
         if not cluster or each.attempts[0].cluster == cluster
     ]
+    if not found and not cluster and _tell_queued(job_id, as_json):
+        return
     if not found:
         of = f" of cluster '{cluster}'" if cluster else ""
         raise HistoryError(
-            f"{history} has no job '{job_id}'{of} that has ended; give its id, or its label as `sacct` shows it, such "
-            "as 12_3 for a task of an array"
+            f"{history} has no job '{job_id}'{of} that has ended, and no queue of Slurm here has it; give its id, or "
+            "its label as `sacct` shows it, such as 12_3 for a task of an array"
         )
     if as_json:
         print(json.dumps([story_json(each) for each in found], ensure_ascii=False, allow_nan=False))
@@ -77,6 +80,61 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
             print()
         for line in _lines(each):
             print(line)
+
+
+def _tell_queued(job_id: str, as_json: bool) -> bool:
+    """Print what Slurm's queue says of a job that waits or runs; False if there is no Slurm, or no such job."""
+    import shutil
+
+    from berth.errors import HistoryError
+
+    if shutil.which("squeue") is None:
+        return False
+    from berth.history.importing.pending import run_squeue
+
+    try:
+        jobs, now_ms = run_squeue()
+    except HistoryError:
+        return False
+    found = [job for job in jobs if job_id in (job.job_id, job.label)]
+    if as_json and found:
+        from dataclasses import asdict
+
+        live = [{"job": job.label or job.job_id, "live": True, **asdict(job)} for job in found]
+        print(json.dumps(live, ensure_ascii=False))
+        return True
+    for job in found:
+        for line in _queued_lines(job, now_ms):
+            print(line)
+    return bool(found)
+
+
+def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
+    state = "waiting" if job.start_ms is None else "running"
+    yield f"Job {job.label or job.job_id}{f' (id {job.job_id})' if job.label else ''}: {state}"
+    asked = (
+        f"{counted(job.gpus, 'GPU')} {job.gpu_model}".strip(),
+        counted(job.cpu_milli / 1000, "CPU") if job.cpu_milli else "",
+        _mib(job.mem_mib) if job.mem_mib else "",
+        f"{_duration(job.time_limit_ms / 1000)} at most" if job.time_limit_ms else "",
+    )
+    told = (
+        ("user", " / ".join(filter(None, (job.user, job.account)))),
+        ("application", job.application or "unknown"),
+        ("partition", " / ".join(filter(None, (job.virtual_cluster, job.qos)))),
+        ("asked for", ", ".join(filter(None, asked))),
+    )
+    yield from (f"  {name + ':':<13}{value}" for name, value in told if value)
+    yield ""
+    yield f"  queued       {_moment(job.queued_ms)}"
+    waited_s = ((now_ms if job.start_ms is None else job.start_ms) - job.queued_ms) / 1000
+    why = f" so far{f', for {job.reason}' if job.reason else ''}" if job.start_ms is None else ""
+    yield f"  waited       {_duration(max(waited_s, 0.0))}{why}"
+    if job.start_ms is not None:
+        lasted_s = max((now_ms - job.start_ms) / 1000, 0.0)
+        yield f"  runs         since {_moment(job.start_ms)}, for {_duration(lasted_s)}"
+    yield ""
+    yield "It has not ended; what it used is told once it has ended and is imported."
 
 
 def _lines(story: JobStory) -> Iterator[str]:

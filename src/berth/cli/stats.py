@@ -108,7 +108,8 @@ def stats(
     with tables_of(history, begin, end, only) as tables:
         rows = largest_first(tables.usage(names), measure)
         totals, waits, several = tables.totals(), tables.waits_by_cause(), tables.multi_node_shares()
-        whole = 0.0 if measure in USES else sum(row.measure(measure) for row in rows) or 1.0
+        adds_up = measure not in USES and any(row.known(measure) is not None for row in rows)
+        whole = (sum(row.measure(measure) for row in rows) or 1.0) if adds_up else 0.0
         rows = rows[: top or None]
         if as_json or form is not Form.TABLE:
             answer: dict[str, Any] = {
@@ -257,7 +258,9 @@ def report(
     if not page.totals.tries:
         raise _nothing(history, begin, end, only)
     write_accounting(page, out)
-    print(f"wrote {out}: {page.totals.jobs:,} jobs")
+    from berth.cli.usage_table import counted
+
+    print(f"wrote {out}: {counted(page.totals.jobs, 'job')}")
 
 
 DAY_MS = 86_400_000

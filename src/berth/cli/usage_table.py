@@ -48,6 +48,21 @@ _USES = {
 }
 
 
+_OF_GPUS = (
+    "nobody measured the GPU use of these jobs; `berth import samples` and `berth import series` bring it"
+)
+_OF_STEPS = (
+    "nobody measured the {} of these jobs; `berth import slurmdbd`, or sacct's text with steps, brings it"
+)
+_UNKNOWN = {
+    "idle-gpu-hours": _OF_GPUS,
+    "gpu-use": _OF_GPUS,
+    "cpu-use": _OF_STEPS.format("CPU use"),
+    "mem-use": _OF_STEPS.format("memory use"),
+}
+"""What to say if a measure is known of no row."""
+
+
 def _measured(rows: Sequence[Usage]) -> list[str]:
     """The uses that were measured in at least one row."""
     return [name for name in _USES if any(row.known(name) is not None for row in rows)]
@@ -68,7 +83,7 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
 
     screen = console()
     if not rows:
-        screen.print(f"the {measure} of these jobs was not measured", highlight=False)
+        screen.print(_UNKNOWN.get(measure, "no jobs"), highlight=False)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("job", "cluster", "user", "application", "state"):
@@ -122,6 +137,8 @@ def show_usage(
 
     screen = console()
     screen.print(usage_table(names, measure, rows, whole))
+    if rows and measure in _UNKNOWN and measure not in _measured(rows):
+        screen.print(_UNKNOWN[measure], highlight=False)
     screen.print(
         f"{counted(totals.jobs, 'job')} in {counted(totals.tries, 'attempt')} of {counted(totals.users, 'user')},"
         f" {hours_text(totals.gpu_hours)} GPU-hours",

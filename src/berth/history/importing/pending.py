@@ -47,6 +47,10 @@ class Queued:
     queued_ms: int
     start_ms: int | None
     """None where it waits."""
+    label: str = ""
+    """What people call it if that is not its id: `12_3` of a task of an array that runs."""
+    reason: str = ""
+    """Why it waits, in Slurm's word."""
 
 
 def read_queue(path: Path) -> tuple[Queued, ...]:
@@ -111,10 +115,12 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 node_count=_number(job.get("node_count")) or 1,
                 queued_ms=(_number(job["submit_time"]) or 0) * 1000,
                 start_ms=(_number(job.get("start_time")) or 0) * 1000 if state == "RUNNING" else None,
+                label=_label(job),
+                reason=str(job.get("state_reason") or "").removeprefix("None"),
             )
             waiting = tasks_of(str(job.get("array_task_string") or "")) if state == "PENDING" else ()
             array = _number(job.get("array_job_id")) or one.job_id
-            yield from (replace(one, job_id=f"{array}_{task}") for task in waiting)
+            yield from (replace(one, job_id=f"{array}_{task}", label="") for task in waiting)
             if not waiting:
                 yield one
     except KeyError as error:
@@ -128,6 +134,11 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
         ) from error
     except (ValueError, TypeError, AttributeError, IndexError) as error:
         raise HistoryError(f"{path} is not what `squeue --json` prints: {error}") from error
+
+
+def _label(job: Mapping[str, Any]) -> str:
+    array, task = _number(job.get("array_job_id")), _number(job.get("array_task_id"))
+    return f"{array}_{task}" if array and task is not None else ""
 
 
 def _number(value: Any) -> int | None:

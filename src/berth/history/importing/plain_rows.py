@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -123,6 +123,7 @@ def take_plain(
     ):
         return None
     writer = _Writer(database, layout, options)
+    comment = _step_with_comment(layout, delimiter) if layout.has("comment") else None
     block_bytes = min(way.block_bytes, max(source.stat().st_size // 4 + _LONG_LINE, 2 * _LONG_LINE))
     odd = space / "odd.txt"
     paths: list[Path] = []
@@ -137,7 +138,10 @@ def take_plain(
             strange = np.sort(np.concatenate((plain.odd[:, 1], plain.order[~good])))
             starts = np.concatenate((plain.odd[:, 0], plain.starts[~good]))
             for start in np.sort(starts).tolist():
-                others.write(text[start : text.index(b"\n", start) + 1])
+                odd_line = text[start : text.index(b"\n", start) + 1]
+                if comment is not None and comment(odd_line):
+                    return None  # a step's comment may be its job's, which is read with it
+                others.write(odd_line)
             odd_lines.extend((strange + line).tolist())
             line += plain.lines
             if good.any():
@@ -148,6 +152,17 @@ def take_plain(
                 writer.write(plain, good, paths[-1])
                 rows += int(good.sum())
     return PlainParts(tuple(paths), rows, odd, odd_lines, distinct)
+
+
+def _step_with_comment(layout: Layout, delimiter: str) -> Callable[[bytearray], bool]:
+    """Tells of a line whether it is a step's and has a comment."""
+    separator, id_at, comment_at = delimiter.encode(), layout.place("id"), layout.place("comment")
+
+    def tells(line: bytearray) -> bool:
+        fields = line.rstrip(b"\r\n").split(separator)
+        return len(fields) == len(layout.header) and b"." in fields[id_at] and bool(fields[comment_at])
+
+    return tells
 
 
 def _blocks(

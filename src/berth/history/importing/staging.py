@@ -14,7 +14,7 @@ from berth.history.importing.columns import STATE_CASE, Layout
 from berth.history.importing.node_models import read_models
 from berth.history.importing.text_table import read_table, size_mib
 from berth.history.importing.tries import Rows, tries_of
-from berth.history.store.database import at, count, first_line
+from berth.history.store.database import at, count, first_line, literal
 from berth.history.store.import_result import LISTED_PER_REASON, PLAIN, Options, Plain, Rejected, Rejections
 from berth.history.store.lookups import hide, look_up
 from berth.history.store.pseudonyms import PSEUDONYMISED, key_mark
@@ -53,6 +53,8 @@ def stage(
         lines = None if taken is None else taken.odd_lines
         careful = source if taken is None else taken.odd
         bad = read_table(database, careful, delimiter, layout, raw, options, rejections, where, lines)
+        if layout.has("comment"):
+            raw = _with_comments_of_steps(database, raw, space)
         look_up(database, raw, rules, dict(options.tres_names), read_models(options.nodes))
         rows = _rejected_rows(database, raw, layout, rejections, where)
         hide(database, f"read_parquet({at(raw)})", options.key)
@@ -220,6 +222,25 @@ def _with_steps(database: duckdb.DuckDBPyConnection, raw: Path, layout: Layout) 
     return (
         f"(SELECT j.* REPLACE ({merged}) FROM {rows} j LEFT JOIN of_steps s USING (cluster, id, submit_ms))"
     )
+
+
+def _with_comments_of_steps(database: duckdb.DuckDBPyConnection, raw: Path, space: Path) -> Path:
+    """The rows of a table, those of jobs without a comment with that of their first step that has one."""
+    rows = f"read_parquet({at(raw)})"
+    steps = f"(SELECT cluster, split_part(id, '.', 1) AS id, start_ms AS begun_ms, comment FROM {rows} "
+    steps += "WHERE contains(id, '.') AND comment <> '')"
+    if not count(database, f"SELECT count(*) FROM {steps}"):
+        return raw
+    path = space / "commented"
+    found = (
+        f"SELECT cluster, id, submit_ms, arg_min(s.comment, s.begun_ms) AS said FROM {rows} j "
+        f"JOIN {steps} s USING (cluster, id) WHERE s.begun_ms BETWEEN j.start_ms AND j.end_ms GROUP BY ALL"
+    )
+    database.execute(
+        "COPY (SELECT j.* REPLACE (CASE WHEN j.comment = '' THEN coalesce(said, '') ELSE j.comment END AS comment) "
+        f"FROM {rows} j LEFT JOIN ({found}) USING (cluster, id, submit_ms)) TO {literal(path)} (FORMAT parquet)"
+    )
+    return path
 
 
 def _hidden(options: Options) -> Rows:

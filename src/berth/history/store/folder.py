@@ -379,9 +379,9 @@ def _smallest(folder: Path, files: Sequence[str]) -> list[str]:
 def _check_names(twice: int, cluster: str, folder: Path) -> None:
     """HistoryError where attempts would count twice: for a cluster with a name, and without."""
     if twice:
-        named = f"--cluster {cluster}"
+        named, there = f"--cluster {cluster}", f"{'is' if twice == 1 else 'are'} in {folder} already"
         raise HistoryError(
-            f"{twice:,} of these jobs are in {folder} already, once with the cluster's name '{cluster}' and once "
+            f"{twice:,} of these jobs {there}, once with the cluster's name '{cluster}' and once "
             "without, and would count twice; nothing was imported. If they are the same, import what names no cluster "
             f"with {named} (what is in the history without a name is taken back with `berth history undo`); if not, "
             "give it another --cluster NAME"

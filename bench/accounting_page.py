@@ -1,0 +1,81 @@
+"""How soon the first picture of a report of a million jobs is seen, in a real Chromium without a graphics card.
+
+Makes the history and the page, opens it several times, each time in a browser that starts anew, and prints the page's
+size (asked: below 8 MB) and medians, from the navigation on: when the bars are in the page, when a frame with them has
+been painted (asked: within 1 s), and when Plotly has drawn its own picture in their place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from accounting_import import IMPORT, write_jobs
+from harness import BENCH, as_installed, save
+
+sys.path.insert(0, str(BENCH.parent))
+
+from tests.report.chromium import Chromium, find_chromium
+
+BERTH = Path(sys.executable).parent / "berth"
+MARKS = """
+    window.marks = {};
+    (function look() {
+        if (document.querySelector("#by-application .still > b")?.offsetWidth > 0 && !marks.bars) {
+            marks.bars = performance.now();
+            // The callback after the next frame: what was there at this one has been painted.
+            requestAnimationFrame(() => requestAnimationFrame(() => { marks.painted = performance.now(); }));
+        }
+        if (document.querySelector("#by-application .main-svg") && !marks.plotly) {
+            marks.plotly = performance.now();
+        }
+        requestAnimationFrame(look);
+    })();
+"""
+
+
+def marks_of(program: str, page: Path) -> dict[str, float]:
+    """Milliseconds from the navigation on, of one opening of the page."""
+    with Chromium(program, 1400, 900) as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=MARKS)
+        browser.open(page, "marks.painted && marks.plotly")
+        return {name: float(browser.evaluate(f"marks.{name}")) for name in ("bars", "painted", "plotly")}
+
+
+def main() -> None:
+    """Make the page, open it, print and save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--keep", type=Path, help="write the page here, too")
+    chosen = parser.parse_args()
+    program = find_chromium()
+    if program is None:
+        raise SystemExit("no Chromium or Chrome on the PATH")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_jobs(folder / "jobs.txt", chosen.jobs, measured=True)
+        subprocess.run([sys.executable, "-c", IMPORT, folder / "jobs.txt", folder / "h"], check=True)
+        page = chosen.keep or folder / "report.html"
+        words = [BERTH, "report", page, "--history", folder / "h"]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=as_installed())
+        found = [marks_of(program, page) for _ in range(chosen.runs)]
+        size = page.stat().st_size
+    results = {
+        "jobs": chosen.jobs,
+        "page_mb": size / 1e6,
+        "load": os.getloadavg()[0],
+        **{f"{name}_s": statistics.median(each[name] for each in found) / 1000 for name in found[0]},
+    }
+    for key, value in results.items():
+        print(f"{key}: {value:.2f}" if isinstance(value, float) else f"{key}: {value:,}")
+    save("accounting_page", results)
+
+
+if __name__ == "__main__":
+    main()
