@@ -1,20 +1,22 @@
 """What `learned` and its network alone add over the best rule, in the worlds that it is asked about.
 
-    python bench/colocation_matrix.py [--seeds 30] [--jobs 2] [--keep out/matrix] [--parts queues,unseen,clusters]
+    python bench/colocation_matrix.py [--seeds 30] [--jobs 2] [--keep out/matrix] [--bounds] [--parts queues,clusters]
 
 `queues`: five workloads × two modes × two kinds of knowledge on one GPU; `unseen`: applications outside the training
 set; `clusters`: 20 and 100 GPUs of five models with arrivals, histories as knowledge. The seeds of the test sets,
 from `FIRST_SEED` on, had not been looked at when they were written down here, and are used for nothing else. Those
 from 200 on, of which bench/RESULTS.md has three, were chosen after the models that ship had been trained.
-With `--keep` an interrupted measurement goes on where it was.
+With `--bounds` each cell says how far it is above the time before which no schedule ends, which takes long and needs
+the extra `optimum`. With `--keep` an interrupted measurement goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from statistics import fmean
 
-from berth.experiments.colocation.matrix import World, measure_matrix, worlds_of
+from berth.experiments.colocation.matrix import Matrix, World, bounds_s, measure_matrix, worlds_of
 from berth.experiments.colocation.matrix_chapters import matrix_dict
 from berth.profiles import WORKLOADS
 from berth.profiles.drawn import DRAWN
@@ -41,6 +43,18 @@ def worlds_in(part: str) -> list[World]:
     ]
 
 
+def above_bound_pct(found: Matrix, keep: Path) -> dict[tuple[World, str], float]:
+    """How far the runs of each cell are above the bounds of their sets, mean; empty where there are none."""
+    above = {}
+    for world in found.worlds:
+        bounds = bounds_s(world, found.seeds, keep)
+        if bounds:
+            for policy in found.policies:
+                runs = found.of(world, policy)
+                above[world, policy] = fmean(100 * (one.total_s / bounds[one.seed] - 1) for one in runs)
+    return above
+
+
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(
@@ -50,6 +64,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=Path("out/matrix"))
     parser.add_argument("--parts", default="queues,unseen,clusters")
+    parser.add_argument("--bounds", action="store_true")
     asked = parser.parse_args()
     results: dict[str, object] = {}
     for part in asked.parts.split(","):
@@ -61,13 +76,16 @@ def main() -> None:
             keep=asked.keep,
         )
         answer = results[part] = matrix_dict(found)
-        for world in answer["worlds"]:
+        above = above_bound_pct(found, asked.keep) if asked.bounds else {}
+        for of, world in zip(found.worlds, answer["worlds"], strict=True):
             for row in world["policies"]:
+                row["above_bound_pct"] = above.get((of, row["policy"]))
+                to_bound = f", {above[of, row['policy']]:.1f} % above the bound" if above else ""
                 gap = row["learned_less_this_pct"]
                 interval = "" if gap["low_95"] is None else f" [{gap['low_95']:+.1f}, {gap['high_95']:+.1f}]"
                 print(
                     f"{world['workload']}, {world['mode']}, {world['knowledge']}, {world['gpus']},"
-                    f" load {world['arrivals']:g}: {row['policy']} {row['mean_s']:,.0f} s, learned less it"
+                    f" load {world['arrivals']:g}: {row['policy']} {row['mean_s']:,.0f} s{to_bound}, learned less it"
                     f" {gap['mean']:+.2f} %{interval}; {row['out_of_memory_per_100_jobs']:.1f} out of memory per 100"
                     f" jobs, {row['lost']} lost, longest wait {row['longest_wait_s']:,.0f} s",
                     flush=True,

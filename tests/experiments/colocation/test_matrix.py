@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from berth.errors import SettingError
-from berth.experiments.colocation.matrix import Cell, Matrix, World, measure_matrix, worlds_of
+from berth.experiments.colocation.matrix import Cell, Matrix, World, bounds_s, measure_matrix, worlds_of
 from berth.experiments.colocation.matrix_chapters import added, matrix_chapter, matrix_dict, sentences
 
 WORLD = World("random", "mps", "oracle")
@@ -87,3 +87,13 @@ def test_worlds_that_there_are_not_are_refused() -> None:
             worlds_of(*given)
     with pytest.raises(SettingError, match="one that models are trained on"):
         measure_matrix([WORLD], seeds=(1_000_000,))
+
+
+def test_no_run_of_a_world_ends_before_the_bound_of_its_set(tmp_path: Path) -> None:
+    pytest.importorskip("highspy")
+    world, seeds = World("GPU_light", "mps", "oracle"), (40_000,)
+    bounds = bounds_s(world, seeds, tmp_path)
+    (run,) = measure_matrix([world], policies=["greedy"], seeds=seeds).cells
+    assert bounds[40_000] <= run.total_s < 1.5 * bounds[40_000]
+    assert bounds_s(world, seeds, tmp_path) == bounds  # as it was kept
+    assert bounds_s(replace(world, arrivals=0.9), seeds, tmp_path) == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -99,3 +101,17 @@ def test_jobs_that_may_run_as_long_as_one_another_are_not_taken_for_the_same() -
     forecasts = forecaster.forecasts([Offer((), window)], CARD)
     Doubts(Limits(jobs, {})).rule_out(forecasts, [((), jobs)], forecaster, CARD)
     assert forecasts.fits[0].tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("high", [-5, 1 << 80, math.inf, math.nan])
+def test_an_upper_tenth_that_makes_no_sense_counts_for_nothing(high: float) -> None:
+    job = Job("one", 0, 15_000, application="grows")
+
+    class Nonsense(Doubtful):
+        def run_ms(self, job: Job) -> Spread:
+            return Spread(15_000, 0, high)  # type: ignore[arg-type]
+
+    forecaster = Forecaster(PROFILES, unhindered)
+    forecasts = forecaster.forecasts([Offer((), (Candidate("grows", 15_000_000, 15_000_000),))], CARD)
+    Doubts(Nonsense([job], {})).rule_out(forecasts, [((), (job,))], forecaster, CARD)
+    assert forecasts.fits[0].tolist() == [True, True]

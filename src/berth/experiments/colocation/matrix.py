@@ -26,7 +26,7 @@ from berth.policies import make_policy
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
 from berth.profiles.drawn import DRAWN, drawn_jobs, drawn_profiles
 
-__all__ = ["CLUSTERS", "OPPONENTS", "Cell", "Matrix", "World", "measure_matrix", "worlds_of"]
+__all__ = ["CLUSTERS", "OPPONENTS", "Cell", "Matrix", "World", "bounds_s", "measure_matrix", "worlds_of"]
 
 CARDS = ("TITAN-XP", "T4", "V100", "RTX-3090", "A100-40")
 CLUSTERS = ("1x1", "20", "100")
@@ -158,6 +158,24 @@ def measure_matrix(
             found[at] = _cell(world, tasks[at][1], result.run.summary)
     cells = tuple(found[at] for at in range(len(tasks)))
     return Matrix(tuple(worlds), tuple(policies), tuple(seeds), cells)
+
+
+def bounds_s(world: World, seeds: Sequence[int], keep: Path) -> dict[int, float]:
+    """The time in seconds before which no schedule of a set ends, by seed, kept in a folder. None for worlds of
+    several GPUs or with arrivals, and where the extra `optimum` is not installed."""
+    from berth.experiments.colocation.bounds import kept_bounds
+
+    if world.gpus != "1x1" or world.arrivals:
+        return {}
+    found: dict[int, float] = {}
+    for seed in seeds:
+        jobs, truth = _set(world.workload, world.mode, world.gpus, world.arrivals, seed)
+        assert isinstance(truth, ProfiledInterference)
+        key = world.workload, seed
+        bounds = kept_bounds({key: jobs}, truth, THESIS_GPU, keep / "bounds", 1, None)
+        if key in bounds:
+            found[seed] = bounds[key].total_ms / 1000
+    return found
 
 
 def _kept(folder: Path | None, world: World) -> KeptRuns | None:

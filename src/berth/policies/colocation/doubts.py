@@ -91,11 +91,11 @@ class Doubts:
         return Offer(tuple(running), tuple(waiting), offer.largest)
 
     def _most_us(self, job: Job, one: Candidate) -> int:
-        """The work that a job may have, μs."""
+        """The work that a job may have, μs; a spread that makes no sense adds none."""
         spread = believed_run(job, self._knowledge)
-        if spread is None:
+        if spread is None or not 0 < spread.high <= LONGEST_MS:
             return one.work_us
-        return max(one.work_us, min(int(spread.high), LONGEST_MS) * 1000)
+        return max(one.work_us, int(spread.high) * 1000)
 
     def _by_peaks(
         self, offer: Offer, forecaster: Forecaster, gpu: GpuModel | None, count: int
