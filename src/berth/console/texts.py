@@ -14,6 +14,8 @@ from importlib.resources import files
 from string import Formatter
 from typing import Final
 
+from berth.console.words import decimal
+
 __all__ = ["COMPOSED", "LANGUAGES", "Texts", "composed_pairs", "filled", "told", "translated"]
 
 LANGUAGES = {"en": "English", "ko": "한국어"}
@@ -68,12 +70,8 @@ class _Number:
 
     def __format__(self, forms: str) -> str:
         value = self._value
-        if isinstance(value, int):
-            text = f"{value:,}"
-        elif 0 < abs(value) < 0.1:  # the hours of a demo are not 0
-            text = f"{value:.1g}"
-        else:
-            text = f"{value:,.1f}".removesuffix(".0")
+        # The hours of a demo are not 0.
+        text = f"{value:,}" if isinstance(value, int) else decimal(value).removesuffix(".0")
         if not forms:
             return text
         one, _, many = forms.partition("|")

@@ -175,7 +175,7 @@
     const ink = getComputedStyle(document.body).getPropertyValue("--ink").trim();
     figure.layout.font = { ...figure.layout.font, color: ink };
     if (dark) for (const trace of figure.data) if (trace.type === "parcoords") trace.rangefont = { color: "rgba(0,0,0,0)" };
-    Plotly.newPlot(place, figure.data, figure.layout, {
+    Plotly.newPlot(place, figure.data, berth.fitted(figure.layout, place.clientWidth), {
       responsive: true,
       displaylogo: false,
       displayModeBar: false,
