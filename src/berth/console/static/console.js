@@ -21,6 +21,16 @@ const berth = {
     return berth.say(JSON.parse(document.body.dataset.units)[unit], { number });
   },
 
+  // Lengths of time that stand in one column, in one unit, as words.py writes them.
+  spans(all) {
+    const largest = Math.max(0, ...all.filter((each) => each !== null));
+    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([each]) => largest >= 2 * each) ?? [1, "s"];
+    const decimal = (value) => value === 0 ? "0" : value < 0.1 ? String(Number(value.toPrecision(1)))
+      : value.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+    const text = JSON.parse(document.body.dataset.units)[unit];
+    return all.map((each) => each === null ? "–" : berth.say(text, { number: decimal(Math.max(0, each) / size) }));
+  },
+
   // A sentence that the server's sources have composed, in the language of the page; `pairs` are templates in both.
   told(sentence, pairs) {
     for (const [text, other] of pairs) {
