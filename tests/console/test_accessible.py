@@ -156,7 +156,7 @@ def test_scripts_write_times_and_counts_as_the_server_does(
     assert page.evaluate("(all) => all.map(berth.span)", seconds) == [
         span(each, Texts("en")) for each in seconds
     ]
-    for column in ([3720, 12_600, None, 5, 0], [0, 59.4, 1.25], [400_000, 86_400], [None]):
+    for column in ([3720, 12_600, None, 5, 0], [0, 59.4, 1.26, 0.04], [400_000, 86_400], [None]):
         assert page.evaluate("(all) => berth.spans(all)", column) == spans(column, Texts("en"))
     text = "{n:# job waits|# jobs wait} of {all}"
     counts = [0, 1, 2, 1234, 1.5]
