@@ -1,11 +1,15 @@
 """The console in a real Chromium: its first picture, how fast an event is shown, and what 100 open pages cost.
 
     python bench/console.py [--pages 100] [--seconds 30] [--every 2] [--only large]
+    python bench/console.py --flood 10000 [--seconds 10]
 
 The console is a process of its own over a queue made of values: as large as the demo's, and with 10,000 GPUs and 50,000
 waiting jobs. Its first picture is there when the tiles or the map are drawn; an event is shown when the page's first
 sentence counts it. An open page is a connection for events that does with them what the page's script does; something
 changes every `--every` seconds. (Asked: 1 s and 2 s, 1 s, and under 20 % of a core and 400 MiB.)
+
+`--flood N` lets something change N times a second instead, on the queue of the demo's size, while one page listens: how
+many changes the console took in, how many events the page was told, and how long after the last change it had all.
 """
 
 from __future__ import annotations
@@ -183,6 +187,62 @@ async def open_pages(served: Console, pages: int, seconds: float, every_s: float
         return result
 
 
+async def flood(served: Console, rate: int, seconds: float) -> dict[str, float]:
+    """Let something change this often a second while one page listens."""
+    assert served.process.stdin is not None
+    pipe = served.process.stdin
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=None),
+        cookie_jar=aiohttp.CookieJar(unsafe=True),
+        raise_for_status=True,
+    ) as session:
+        await session.get(served.login)
+        waiting: list[tuple[float, int]] = []
+
+        def hear(line: bytes) -> None:
+            if line.startswith(b"data:"):
+                waiting.append((time.perf_counter(), json.loads(line[5:])["counts"]["waiting"]))
+
+        async def listen() -> None:
+            async with session.get(f"{served.address}/events") as stream:
+                async for line in stream.content:
+                    hear(line)
+
+        page = asyncio.create_task(listen())
+        while not waiting:
+            await asyncio.sleep(0.05)
+        start, sent, told, before_s, begin = (
+            waiting[-1][1],
+            0,
+            len(waiting),
+            served.cpu_s(),
+            time.perf_counter(),
+        )
+
+        def send(lines: int) -> None:
+            pipe.write("\n" * lines)
+            pipe.flush()
+
+        while (passed := time.perf_counter() - begin) < seconds:
+            due = round(rate * passed) - sent
+            await asyncio.to_thread(send, due)
+            sent += due
+            await asyncio.sleep(0.01)
+        last = time.perf_counter()
+        share = (served.cpu_s() - before_s) / (last - begin)
+        while waiting[-1][1] < start + sent:
+            await asyncio.sleep(0.01)
+        page.cancel()
+        await asyncio.gather(page, return_exceptions=True)
+        return {
+            "changes_a_second": sent / (last - begin),
+            "events_a_second": (len(waiting) - told) / (waiting[-1][0] - begin),
+            "all_told_after_s": waiting[-1][0] - last,
+            "core_pct": 100 * share,
+            "rss_mib": served.rss_mib(),
+        }
+
+
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(
@@ -193,6 +253,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", choices=SIZES, action="append")
+    parser.add_argument("--flood", type=int, metavar="N", help="changes a second")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.serve:
@@ -200,6 +261,13 @@ def main() -> None:
         serve(int(gpus), int(waiting), Path(state))
         return
     results: dict[str, dict[str, float]] = {}
+    if chosen.flood:
+        with console(*SIZES["demo"]) as served:
+            results["flood"] = asyncio.run(flood(served, chosen.flood, chosen.seconds))
+        print(", ".join(f"{key} {value:,.2f}" for key, value in results["flood"].items()))
+        print("load of the machine:", *(f"{each:.1f}" for each in os.getloadavg()))
+        save("console_flood", results)
+        return
     for name in chosen.only or SIZES:
         gpus, waiting = SIZES[name]
         with console(gpus, waiting) as served:

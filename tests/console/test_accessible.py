@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from berth.console.sources.values import ValuesSource, look_of
 from berth.console.texts import Texts, composed_pairs, filled, told
-from berth.console.words import span
+from berth.console.words import span, spans
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served
@@ -156,6 +156,8 @@ def test_scripts_write_times_and_counts_as_the_server_does(
     assert page.evaluate("(all) => all.map(berth.span)", seconds) == [
         span(each, Texts("en")) for each in seconds
     ]
+    for column in ([3720, 12_600, None, 5, 0], [0, 59.4, 1.26, 0.04], [400_000, 86_400], [None]):
+        assert page.evaluate("(all) => berth.spans(all)", column) == spans(column, Texts("en"))
     text = "{n:# job waits|# jobs wait} of {all}"
     counts = [0, 1, 2, 1234, 1.5]
     assert page.evaluate(

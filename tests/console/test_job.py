@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from berth.console.look import Gpu, LiveJob, Look, Tenant
 from berth.console.roles import Role
 from berth.console.sources.values import ValuesSource, look_of
+from berth.history.importing.simulated import import_records
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.record_files import write_records
+from berth.model import Record, RecordState, Share
 from tests.console.world import World
 
 
@@ -50,3 +58,58 @@ def test_a_job_that_nobody_knows_is_not_found_with_what_each_said(world: World) 
     answer = world.program("ann").get("/api/v1/jobs/none")
     assert answer.status_code == 404
     assert answer.json()["detail"] == "no job 'none'; there is no job 'none'"
+
+
+def test_a_wait_counts_from_when_the_job_could_start(tmp_path: Path) -> None:
+    source = ValuesSource(look_of(gpus=8, waiting=12))
+    ann = World(tmp_path, sources=[source]).browser("ann")
+    page = " ".join(ann.get("/job/100009").text.split())
+    assert "It cannot start yet: held by its user It was submitted" in page
+    assert "It has waited" not in page
+    day_ms = 86_400_000
+    waits = next(job for job in source.value.jobs if job.id == "100000")
+    now_ms = time.time_ns() // 1_000_000
+    waits = replace(waits, submit_ms=now_ms - 9 * day_ms, ready_ms=now_ms - 5 * day_ms)
+    source.value = replace(source.value, jobs=(waits,))
+    assert "It has waited 5.0 d: waits for room" in ann.get("/job/100000").text
+
+
+def ended(job: str, user: str, start_ms: int, *slots: str) -> Record:
+    return Record(
+        job_id=job, attempt=1, user=user, application="", virtual_cluster="", submit_ms=1000, queued_ms=1000,
+        start_ms=start_ms, end_ms=start_ms + 5000, state=RecordState.COMPLETED, gpus=1, share=Share(300, 0),
+        cpu_milli=0, mem_mib=0, nodes=("n1",), gpu_model="", work_ms=None, gpu_slots=slots,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> World:
+    """A GPU on which jobs 1 and 2 have ended and job 3 still runs, and job 4, of which nobody knows where it ran."""
+    records = [ended("1", "ann", 2000, "n1:0"), ended("2", "bob", 4000, "n1:0"), ended("4", "ann", 2000)]
+    write_records(records, tmp_path / "made.parquet")
+    import_records(open_history(tmp_path / "h"), tmp_path / "made.parquet", Options(cluster="n1"))
+    gone = [
+        LiveJob(each.job_id, each.user, "", "completed", 1, 300, 0, 1000, 1000, each.start_ms)
+        for each in records
+    ]
+    tenant = Tenant("3", "chae", "", 300, 0, since_ms=3000)
+    look = Look(9000, (Gpu("n1", 0, "A100", 81_920, (tenant,)),), tuple(gone), 0, 1)
+    return World(tmp_path / "state", sources=[ValuesSource(look)], history=tmp_path / "h")
+
+
+def test_an_ended_attempt_says_with_whom_it_shared_and_whether_that_is_known(shared: World) -> None:
+    def beside(user: str, job: str) -> object:
+        (story,) = (
+            shared.program(user).get(f"/api/v1/jobs/{job}", params={"source": "local"}).json()["history"]
+        )
+        return story["attempts"][0]["beside"]
+
+    assert beside("ann", "1") == [
+        {"job": "2", "user": "bob", "gpus": ["n1:0"]},
+        {"job": "3", "user": "chae", "gpus": ["n1:0"]},
+    ]
+    assert (beside("ann", "4"), beside("bob", "1")) == (None, None)
+    page = shared.browser("ann")
+    assert '<a href="/job/2">2</a> (bob), <a href="/job/3">3</a> (chae)' in page.get("/job/1").text
+    assert "not known: nobody recorded which GPUs it had" in page.get("/job/4").text
+    assert "not known" not in page.get("/job/2").text  # it is hidden from ann, which is something else

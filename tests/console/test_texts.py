@@ -153,6 +153,14 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
         ("process 4711 (python)", "프로세스 4711(python)"),
         ("process 4711 ({why} (x))", "프로세스 4711({why} (x))"),
         ("2.5 h", "2.5시간"),
+        (
+            "Job 28 has been waiting for 2:06: it waits for job 27 (ok)",
+            "작업 28: 2:06 동안 대기 중 상태입니다: 작업 27(ok)을 기다립니다",
+        ),
+        (
+            "  GPU 1: 5 % of its compute is free, 100 % wanted; held by job 3 4G",
+            "  GPU 1: 연산량 5 %가 비어 있고 100 %가 필요합니다; 점유: job 3 4G",
+        ),
         ("+3.0 points", "+3.0%p"),
         ("a name of 3 h", "a name of 3 h"),
         ("whatever else", "whatever else"),
@@ -185,6 +193,7 @@ def test_no_count_stands_before_a_noun_that_is_plural_in_any_case() -> None:
         "count",  # of the jobs that are replayed: thousands
         "change",  # in per cent
         "hours", "idle",  # with decimals
+        "waiting",  # of `berth why`, which words it
     }  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from importlib.resources import files
 from string import Formatter
 from typing import Final
 
+from berth.console.words import decimal
+
 __all__ = ["COMPOSED", "LANGUAGES", "Texts", "composed_pairs", "filled", "told", "translated"]
 
 LANGUAGES = {"en": "English", "ko": "한국어"}
@@ -49,6 +51,21 @@ COMPOSED: Final = (
     "it has not been looked at yet",
     "no queue is up at {where}; start one with: berth up",
     "not measured",
+    "Job {id} has waited {since} for room",
+    "Job {id} has been {state} for {since}: {reason}",
+    "Job {id} has been {state} for {since}",
+    "  policy: {policy}; {ahead} of {waiting} waiting jobs are ahead of it",
+    "  the first are {jobs}",
+    "  expected to run {time} (by {basis})",
+    "  expected to run {time}",
+    "  the machine: {what}",
+    "  it cannot run even if nothing else does: {why}",
+    "  GPU {index}: has room, left over {part} % and {memory}; held by {jobs}",
+    "  GPU {index}: has room, left over {part} % and {memory}",
+    "  GPU {index}: {lacking}; drained; held by {jobs}",
+    "  GPU {index}: {lacking}; held by {jobs}",
+    "  GPU {index}: {lacking}; drained",
+    "  GPU {index}: {lacking}",
     "{number} s",
     "{number} min",
     "{number} h",
@@ -68,12 +85,8 @@ class _Number:
 
     def __format__(self, forms: str) -> str:
         value = self._value
-        if isinstance(value, int):
-            text = f"{value:,}"
-        elif 0 < abs(value) < 0.1:  # the hours of a demo are not 0
-            text = f"{value:.1g}"
-        else:
-            text = f"{value:,.1f}".removesuffix(".0")
+        # The hours of a demo are not 0.
+        text = f"{value:,}" if isinstance(value, int) else decimal(value).removesuffix(".0")
         if not forms:
             return text
         one, _, many = forms.partition("|")

@@ -21,6 +21,16 @@ const berth = {
     return berth.say(JSON.parse(document.body.dataset.units)[unit], { number });
   },
 
+  // Lengths of time that stand in one column, in one unit, as words.py writes them.
+  spans(all) {
+    const largest = Math.max(0, ...all.filter((each) => each !== null));
+    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([each]) => largest >= 2 * each) ?? [1, "s"];
+    const decimal = (value) => value === 0 ? "0" : value < 0.1 ? String(Number(value.toPrecision(1)))
+      : value.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+    const text = JSON.parse(document.body.dataset.units)[unit];
+    return all.map((each) => each === null ? "–" : berth.say(text, { number: decimal(Math.max(0, each) / size) }));
+  },
+
   // A sentence that the server's sources have composed, in the language of the page; `pairs` are templates in both.
   told(sentence, pairs) {
     for (const [text, other] of pairs) {
@@ -40,6 +50,18 @@ const berth = {
       Plotly.relayout(place, Object.fromEntries([["font.color", ink], ...axes.flatMap((name) => [[`${name}.gridcolor`, line], [`${name}.zerolinecolor`, line]])]));
     };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  },
+
+  // A layout with fewer and level ticks where it is drawn on a phone, so that no label lies on another.
+  fitted(layout, width) {
+    if (width >= 480 || layout.xaxis === undefined) return layout;
+    const axis = { ...layout.xaxis, tickangle: 0, nticks: 4 };
+    if (axis.ticktext !== undefined) {
+      const kept = axis.ticktext.map((text, at) => (at === 0 || /^1 /.test(text) ? at : -1)).filter((at) => at >= 0);
+      axis.ticktext = kept.map((at) => layout.xaxis.ticktext[at]);
+      axis.tickvals = kept.map((at) => layout.xaxis.tickvals[at]);
+    }
+    return { ...layout, xaxis: axis };
   },
 
   // Send a change; gives what the server answers, or tells what it refused and throws.
@@ -70,7 +92,9 @@ const berth = {
     if (typeof EventSource === "undefined") {
       setInterval(async () => {
         const answer = await fetch(`/events/last/${name}`).catch(() => null);
-        if (answer !== null && answer.ok) hear(await answer.json());
+        berth.away(answer === null);
+        if (answer?.ok) hear(await answer.json());
+        else if (answer?.status === 401) location.reload(); // the session has ended: its page says what to do
       }, 2000);
       return;
     }
@@ -83,8 +107,10 @@ const berth = {
   // It connects again by itself where the line is cut; where something else answered meanwhile, it has to be made anew.
   connect() {
     berth.source = new EventSource("/events");
+    berth.source.addEventListener("open", () => berth.away(false));
     for (const [name, tell] of berth.hearers) berth.source.addEventListener(name, tell);
     berth.source.addEventListener("error", () => {
+      berth.away(true);
       if (berth.source.readyState !== EventSource.CLOSED) return;
       setTimeout(async () => {
         const answer = await fetch("/events/last/look").catch(() => null);
@@ -92,6 +118,19 @@ const berth = {
         else berth.connect();
       }, 3000);
     });
+  },
+
+  // Say above the page that nobody answers, after a while in which a console that begins again is back.
+  away(gone) {
+    const place = document.getElementById("away");
+    if (!gone) {
+      clearTimeout(berth.awayTimer);
+      berth.awayTimer = undefined;
+      place.textContent = "";
+    } else if (berth.awayTimer === undefined) {
+      const since = new Date().toLocaleTimeString(document.documentElement.lang);
+      berth.awayTimer = setTimeout(() => { place.textContent = berth.say(place.dataset.text, { time: since }); }, 5000);
+    }
   },
 
   // Ask before a change is made, with the command that does the same; gives whether to go on.

@@ -12,7 +12,6 @@
     const value = job[name];
     switch (name) {
       case "end_ms": return new Date(value).toISOString().slice(0, 16).replace("T", " ");
-      case "wait_s": case "run_s": return value === null ? "–" : berth.span(value);
       case "gpu_hours": return value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
       case "gpu_use": return value === null ? "–" : `${Math.round(value * 100)} %`;
       case "state": return texts.states[value] ?? value;
@@ -75,7 +74,8 @@
       if (NUMBERS.has(name)) head.className = "number";
       return head;
     }));
-    byId("jobs-rows").replaceChildren(...told.attempts.map((job) => {
+    const times = new Map(["wait_s", "run_s"].map((name) => [name, berth.spans(told.attempts.map((job) => job[name]))]));
+    byId("jobs-rows").replaceChildren(...told.attempts.map((job, at) => {
       const row = document.createElement("tr");
       for (const name of shown) {
         const cell = document.createElement(name === "job" ? "th" : "td");
@@ -86,7 +86,7 @@
           link.textContent = job.job;
           cell.append(link);
         } else {
-          cell.textContent = cellOf(name, job);
+          cell.textContent = times.get(name)?.[at] ?? cellOf(name, job);
           if (NUMBERS.has(name)) cell.className = "number";
           if (name === "command" || name === "name") cell.className = "wide";
         }
@@ -175,7 +175,7 @@
     const ink = getComputedStyle(document.body).getPropertyValue("--ink").trim();
     figure.layout.font = { ...figure.layout.font, color: ink };
     if (dark) for (const trace of figure.data) if (trace.type === "parcoords") trace.rangefont = { color: "rgba(0,0,0,0)" };
-    Plotly.newPlot(place, figure.data, figure.layout, {
+    Plotly.newPlot(place, figure.data, berth.fitted(figure.layout, place.clientWidth), {
       responsive: true,
       displaylogo: false,
       displayModeBar: false,

@@ -17,8 +17,9 @@
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), rangemode: "tozero" };
   Plotly.newPlot(place, traces, {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: colour("--ink") }, height: 320,
-    margin: { l: 55, r: 55, t: 10, b: 45 }, legend: { orientation: "h", y: -0.25 },
+    margin: { l: 55, r: 55, t: 10, b: 60 }, legend: { orientation: "h", y: -0.3 },
     xaxis: { ...axis, title: { text: told.time } }, yaxis: { ...axis, title: { text: told.use }, range: [0, 105] },
-    yaxis2: { ...axis, title: { text: told.memory }, overlaying: "y", side: "right", showgrid: false },
+    // Ticks of its own at round numbers: those of the other axis would fall on 4.01 and 8.02 GiB.
+    yaxis2: { ...axis, title: { text: told.memory }, overlaying: "y", side: "right", showgrid: false, tickmode: "auto", nticks: 6 },
   }, { responsive: true, displaylogo: false, displayModeBar: false }).then(berth.dress);
 })();

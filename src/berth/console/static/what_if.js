@@ -100,14 +100,18 @@
       const caption = document.createElement("figcaption");
       const plot = document.createElement("div");
       caption.textContent = titles[each.name] ?? each.title;
+      const what = each.figure.layout.title?.text;
+      if (what) caption.append(Object.assign(document.createElement("small"), { textContent: what }));
       plot.setAttribute("role", "img");
-      plot.setAttribute("aria-label", caption.textContent);
+      plot.setAttribute("aria-label", `${titles[each.name] ?? each.title}: ${what ?? ""}`);
       figure.append(caption, plot);
       place.append(figure);
       return plot;
     });
     figures.forEach((each, at) => {
-      const layout = { ...each.figure.layout, font: { ...each.figure.layout.font, color: ink } };
+      const { title, ...rest } = each.figure.layout; // the caption has it: a legend of many lines would lie on it
+      const legend = { ...rest.legend, y: -0.22, yanchor: "top" };
+      const layout = berth.fitted({ ...rest, legend, margin: { ...rest.margin, t: 12 }, font: { ...rest.font, color: ink } }, plots[at].clientWidth);
       Plotly.newPlot(plots[at], each.figure.data, layout, {
         responsive: true, displaylogo: false, displayModeBar: false, showSendToCloud: false, plotlyServerURL: "",
       }).then(berth.dress);

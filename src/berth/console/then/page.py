@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -17,7 +18,7 @@ from berth.console.texts import Texts
 from berth.console.then.answers import Answer, Group, answer, settled
 from berth.console.then.api import applications, lines_for
 from berth.console.then.question import Measure, Question, asked
-from berth.console.words import in_a_sentence, span
+from berth.console.words import in_a_sentence, span, spans
 from berth.history.store.kept import KeptHistory
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
@@ -84,7 +85,7 @@ def then(
             (figure_name(each.name, t), *map(t.told, (each.now, each.before, each.change)))
             for each in found.figures
         ],
-        rows=[_row(group, told, t) for group in found.groups[:listed]],
+        rows=_rows(found.groups[:listed], told, t),
         left_out=max(len(found.groups) - listed, 0),
         unfold=not groups and len(found.groups) > LISTED,
         moments=_moments(found, t),
@@ -296,8 +297,16 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     return said
 
 
-def _row(group: Group, question: Question, t: Texts) -> tuple[str, str, str, tuple[str, ...]]:
-    """A group's name, the addresses that list its jobs and that show it alone, and its figures."""
+def _rows(
+    groups: Sequence[Group], question: Question, t: Texts
+) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Of each group its name, the addresses that list its jobs and that show it alone, and its figures."""
+    medians = spans([group.wait_median_s for group in groups], t)
+    longs = spans([group.wait_p90_s for group in groups], t)
+    return [_row(group, question, *waits) for group, *waits in zip(groups, medians, longs, strict=True)]
+
+
+def _row(group: Group, question: Question, median: str, long: str) -> tuple[str, str, str, tuple[str, ...]]:
     return (
         group.name,
         f"/then?{question.address(pick=group.name, at=None)}",
@@ -308,8 +317,8 @@ def _row(group: Group, question: Question, t: Texts) -> tuple[str, str, str, tup
             f"{group.failed_gpu_hours:,.1f}",
             "–" if group.idle_gpu_hours is None else f"{group.idle_gpu_hours:,.1f}",
             "–" if group.gpu_use is None else f"{group.gpu_use * 100:.0f} %",
-            "–" if group.wait_median_s is None else span(group.wait_median_s, t),
-            "–" if group.wait_p90_s is None else span(group.wait_p90_s, t),
+            median,
+            long,
         ),
     )
 
@@ -320,15 +329,16 @@ def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
     parts = found.question.measure is Measure.EFFICIENCY
 
     def cell(value: float | None) -> str:
-        if value is None:
-            return "–"
-        return span(value, t) if waits else f"{value * 100:.0f} %" if parts else f"{value:,.1f}"
+        return "–" if value is None else f"{value * 100:.0f} %" if parts else f"{value:,.1f}"
 
+    columns = [
+        spans(line.values, t) if waits else [cell(value) for value in line.values] for line in found.lines
+    ]
     return [
         (
             moment,
             f"/then?{found.question.address(pick=None, at=moment)}",
-            [cell(line.values[at]) for line in found.lines],
+            [column[at] for column in columns],
         )
         for at, moment in enumerate(found.moments)
     ]

@@ -24,6 +24,7 @@ from berth.console.what_if.question import INTERFERENCES, Question, asked, comma
 from berth.console.what_if.queue import Queue
 from berth.console.what_if.store import Entry, Place
 from berth.console.what_if.worker import ANSWER, PICTURES
+from berth.console.words import decimal
 from berth.errors import BerthError, HistoryError, LiveError, SettingError
 from berth.experiments.lived import CLUSTER
 from berth.history.store.reader import history_is_there
@@ -275,7 +276,7 @@ def _columns(answer: Answer) -> list[tuple[str, str, list[str]]]:
     for name, field in COLUMNS:
         values = [getattr(row, field) for row in answer.rows]
         factor, unit = readable_unit(Unit.SECONDS, [value for value in values if value is not None])
-        cells = ["–" if value is None else f"{value * factor:,.1f}" for value in values]
+        cells = ["–" if value is None else decimal(value * factor) for value in values]
         found.append((name, unit, cells))
     held = [row.gpu_allocation_pct for row in answer.rows]
     found.append(("GPU allocation", "%", ["–" if value is None else f"{value:.1f}" for value in held]))
@@ -284,9 +285,11 @@ def _columns(answer: Answer) -> list[tuple[str, str, list[str]]]:
 
 
 def _quantity(seconds: float, *beside: float) -> tuple[str, str]:
-    """A time as its number and unit, in the unit that suits the longest of those that it stands beside."""
-    factor, unit = readable_unit(Unit.SECONDS, [seconds, *beside])
-    return f"{seconds * factor:,.1f}", unit
+    """A time as its number and unit, in the unit that suits the longest of those that it stands beside; in one of its
+    own if it is a hundredth of that or less."""
+    near = [each for each in beside if each < 100 * seconds]
+    factor, unit = readable_unit(Unit.SECONDS, [seconds, *near])
+    return decimal(seconds * factor), unit
 
 
 def _moment(seconds: float) -> str:
