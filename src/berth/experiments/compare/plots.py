@@ -55,7 +55,9 @@ def queue_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figu
 
 def waiting_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
     """For each policy, the share of the started jobs that waited at most a given time."""
-    return _cdfs(runs, styles, lambda run: run.waiting, "Jobs that waited at most this time, %", "Waiting time")
+    return _cdfs(
+        runs, styles, lambda run: run.waiting, "Jobs that waited at most this time, %", "Waiting time"
+    )
 
 
 def completion_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
