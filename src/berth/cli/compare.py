@@ -270,7 +270,7 @@ def _map_time_ms(hours: float) -> int:
 
     if not (math.isfinite(hours) and hours >= 0):
         raise SettingError(
-            f"the cluster can be shown 0 or more hours after the first submission, not {hours}"
+            f"the cluster can be shown 0 or more hours after the first submission, not {hours:g}"
         )
     return round(hours * 3_600_000)
 

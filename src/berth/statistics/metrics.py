@@ -161,7 +161,7 @@ METRICS = (
         Unit.TIMES,
         lambda summary: summary.finish_time_fairness.p90,
         min,
-        "90 of 100 jobs took at most so many times as long as on an equal share of the cluster; up to 1 is fair",
+        "90 of 100 jobs took at most this many times as long as on an equal share of the cluster; up to 1 is fair",
     ),
     Metric(
         "Jain's index by user",

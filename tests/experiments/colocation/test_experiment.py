@@ -18,6 +18,7 @@ from berth.cli.colocation import colocation
 from berth.errors import SettingError
 from berth.experiments.colocation.answer import above_bound_pct, colocation_dict, costs, difference_pct
 from berth.experiments.colocation.chapters import colocation_chapters
+from berth.experiments.colocation.chapters_of_totals import totals
 from berth.experiments.colocation.experiment import Colocation, measure_colocation
 from berth.experiments.colocation.looks import PAIR_APPLICATIONS, Pair, _Beside, disagreement, pairs
 from berth.experiments.colocation.outcome import Outcome, Stay, outcome_of
@@ -30,7 +31,7 @@ from berth.interference.named import NamedPairs
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Profile
 from berth.plots import policy_styles
-from berth.profiles import THESIS_GPU
+from berth.profiles import THESIS_GPU, WORKLOADS
 from berth.statistics import Interval
 
 POLICIES = ("sjf+first-fit", "greedy", "learned?model=untrained")
@@ -287,12 +288,27 @@ def test_a_chooser_is_counted_where_it_decides_otherwise_than_greedy() -> None:
     assert counted == (4, 1, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("workloads", "told"),
+    [
+        (("random",), "random"),
+        (("random", "GPU_light"), "random and GPU_light"),
+        (tuple(WORKLOADS), "the five workloads"),
+    ],
+)
+def test_the_title_names_the_workloads_that_were_run(workloads: tuple[str, ...], told: str) -> None:
+    one = made_up(80.0, 90.0, 78.0)
+    outcomes = tuple(replace(each, workload=name) for name in workloads for each in one.outcomes)
+    result = replace(one, workloads=workloads, outcomes=outcomes, bounds={})
+    assert totals(result, policy_styles(one.policies)).title == f"Total time on {told} (figures 10–14)"
+
+
 def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
     interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)
     chapters = colocation_chapters(made_up(80.0, 90.0, 78.0), [], pairs(interference), {"learned": 60.0})
     titles = [chapter.title for chapter in chapters]
-    assert titles[0] == "Total time on the five workloads (figures 10–14)"
+    assert titles[0] == "Total time on random (figures 10–14)"
     rows = {row[0]: row for row in chapters[0].rows}
     assert rows["random, learned"][1:4] == ("100 ± 50 [2,481]", "50.0 [62.16]", "50.0 [20.45]")
     light = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from berth.experiments.colocation.outcome import Outcome
 from berth.experiments.colocation.plots import above_bound, bars_by_workload, paired_differences
 from berth.experiments.colocation.thesis import PUBLISHED, RATIO_TO_SJF, Published
 from berth.plots import Style
+from berth.profiles import WORKLOADS
 from berth.report.report import Chapter
 from berth.statistics import Interval
 
@@ -48,7 +49,7 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
                 )
             )
     return Chapter(
-        "Total time on the five workloads (figures 10–14)",
+        f"Total time on {_named(result.workloads)} (figures 10–14)",
         "From the first submission to the last end of 30 jobs on one GPU, the mean over sets with its 95 % interval. "
         "Crosses are the thesis's own numbers, measured on real jobs: compare their order, not their size. "
         + (
@@ -127,6 +128,14 @@ def claimed(result: Colocation) -> Chapter:
         ("Asked", "found"),
         rows,
     )
+
+
+def _named(workloads: Sequence[str]) -> str:
+    """Workloads in a title: by name, if they are not all of the thesis."""
+    if set(workloads) == set(WORKLOADS):
+        return "the five workloads"
+    *others, last = workloads
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _sets(count: int) -> str:

@@ -63,7 +63,7 @@ def _chapters(
     )
     yield Chapter(
         "How long jobs took",
-        "The higher a curve, the more jobs had been served after so long. The axis is logarithmic and has no "
+        "The higher a curve, the more jobs had been served by that time. The axis is logarithmic and has no "
         "zero: jobs at or below its left edge, those that started at once among them, are where a curve "
         "begins. Jobs that never started, or never finished, are in no curve; the table counts them.",
         (

@@ -101,7 +101,7 @@ def conditions_of(
     if found.quotas is not None:
         check_quotas(dict(found.quotas), nodes)
     elif found.borrow:
-        raise SettingError("to borrow takes quotas; say whose, such as --quota vcA=64,vcB=32")
+        raise SettingError("borrowing needs quotas, such as --quota vcA=64,vcB=32")
     check_reservations(found.reservations, nodes)
     found.speeds.check(nodes)
     if found.prices is not None:

@@ -55,13 +55,15 @@ def queue_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figu
 
 def waiting_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
     """For each policy, the share of the started jobs that waited at most a given time."""
-    return _cdfs(runs, styles, lambda run: run.waiting, "Jobs that waited at most so long, %", "Waiting time")
+    return _cdfs(
+        runs, styles, lambda run: run.waiting, "Jobs that waited at most this time, %", "Waiting time"
+    )
 
 
 def completion_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
     """The share of the finished jobs that ended within a given time after submission."""
     return _cdfs(
-        runs, styles, lambda run: run.completion, "Jobs that finished within so long, %", "Completion time"
+        runs, styles, lambda run: run.completion, "Jobs that finished within this time, %", "Completion time"
     )
 
 
