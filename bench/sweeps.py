@@ -1,4 +1,10 @@
-"""Scale: a million jobs, backfilling, cost against the number of jobs, a sweep on two processes, a silent Ray."""
+"""Scale: a million jobs, backfilling, cost against the number of jobs, a sweep on two processes, a silent Ray.
+
+    python bench/sweeps.py [JOBS | sweep]
+
+With a number it runs that many jobs on 10,000 nodes alone, with `sweep` the sweep alone. Else it does all and writes
+bench/results/sweeps.json.
+"""
 
 from __future__ import annotations
 
@@ -129,6 +135,8 @@ def silent_ray() -> dict[str, float]:
 if __name__ == "__main__":
     if len(sys.argv) == 2 and sys.argv[1].isdigit():
         one(int(sys.argv[1]))
+    elif sys.argv[1:] == ["sweep"]:
+        sweep()
     else:
         print(f"data: {data_folder()}")
         results = {"silent_ray": silent_ray(), "scale": scale(), "backfilling_seconds": backfilling()}

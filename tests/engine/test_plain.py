@@ -13,7 +13,7 @@ from berth.engine import plain, simulate
 from berth.engine.plain import plain_run
 from berth.errors import BerthError, SimulationError
 from berth.knowledge import Oracle
-from berth.model import FOREVER_MS, Event, Job, Node, Share
+from berth.model import FOREVER_MS, Event, Job, Node, Reason, Share
 from berth.policies import ORDERS, Policy, Setting, make_policy
 from berth.policies.protocol import Decision
 from tests.engine.examples import clusters
@@ -104,6 +104,27 @@ def test_such_policies_run_in_the_kernel(order: str, place: str) -> None:
     run = plain_run(iter(jobs), cluster, policy, knowledge)
     assert run is not None
     assert len(list(run.events(lambda left: pytest.fail(f"asks for more: {list(left)}")))) == 3 * len(jobs)
+
+
+def test_what_a_plain_run_knew_of_jobs_counts_for_those_that_come_after_them() -> None:
+    """One had finished, one was ended at its limit, one never fitted, one still runs, one waits."""
+    jobs = [
+        Job("done", 0, 2),
+        Job("late", 0, 9, time_limit_ms=3),
+        Job("large", 0, 1, gpus=9),
+        Job("runs", 6, 50),
+    ]
+    jobs += [
+        Job("waits", 7, 1),
+        *(Job(f"after {job.id}", 20, 1, after=(job.id,)) for job in [*jobs, Job("waits", 7, 1)]),
+    ]
+    cluster = Cluster([Node("a", gpus=1)])
+    told_of = told(jobs, cluster, make_policy("fifo+first-fit"))
+    assert told_of == told(jobs, cluster, InThatLoop(make_policy("fifo+first-fit")))
+    assert {event.job.id for event in told_of[0] if event.reason is Reason.DEPENDENCY} == {
+        "after late",
+        "after large",
+    }
 
 
 def test_more_events_than_are_told_at_once() -> None:

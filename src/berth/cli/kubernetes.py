@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 from collections.abc import Awaitable, Callable, Sequence
@@ -158,6 +157,8 @@ def top(
     context: Context = None,
 ) -> None:
     """Show what `status` shows, refreshed until Ctrl-C."""
+    import asyncio
+
     from rich.live import Live
 
     from berth.live.kubernetes.entries import Settings
@@ -305,6 +306,8 @@ def _look(scheduler_name: str, compat: str | None, kubeconfig: str | None, conte
 
 def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:
     """Run something with a client of the cluster, until it ends or is interrupted."""
+    import asyncio
+
     from berth.live.kubernetes.access import find_access
     from berth.live.kubernetes.client import Api
 

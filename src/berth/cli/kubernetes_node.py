@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -101,11 +100,15 @@ def node(
         compat.value if compat else None,
     )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    import asyncio
+
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_run(settings, kubeconfig or None))
 
 
 async def _run(settings: object, kubeconfig: str | None) -> None:
+    import asyncio
+
     from berth.errors import BerthError
     from berth.live.kubernetes.access import find_access
     from berth.live.kubernetes.client import Api

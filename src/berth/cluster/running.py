@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share
@@ -49,8 +49,6 @@ class Running:
     """Whether others may run on its GPUs."""
     best_effort: bool = False
     """Whether its compute is not promised."""
-    end: tuple[int, int, int, object] | None = field(default=None, repr=False)
-    """The simulator's: the entry of its heap at which this run ends; None if it is not to end or has left its GPUs."""
 
     def with_work(self, work_us: int) -> Running:
         """The same run with all of this work left."""

@@ -287,8 +287,7 @@ class Plain:
         cluster.free_total_milli = int(arrays.state[at.FREE])
         run = go_on(chain(pending, self._odd or (), self._left))
         run.arrivals.known |= self._known.difference(job.id for job in pending)
-        for job_id in self._unfinished:
-            run.dependencies.never_finishes(job_id)
+        run.dependencies.have_ended(self._unfinished)
         for row in started.tolist():
             start_ms = int(arrays.jobs[row, at.START_MS])
             placement = placement_of(self._job(row), self._slots[row])

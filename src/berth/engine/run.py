@@ -83,6 +83,7 @@ class Run:
         self.work = WorkLeft(cluster, recovery, speeds)
         self.heap: list[_Entry] = []
         self.serial = 0
+        self.ends: dict[str, _Entry] = {}  # by job that runs, the entry at which it is to end, if it is
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
         self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
         # How many drains and outages of each node are under way.
@@ -136,11 +137,7 @@ class Run:
     def _check_goes_on(self, now_ms: int) -> None:
         """Raise SimulationError unless a job is still to come or to end, or nodes to come back, however many instants
         pass until then."""
-        if not (
-            self.arrivals.more
-            or any(run.end is not None for run in self.truth.values())
-            or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)
-        ):
+        if not (self.arrivals.more or self.ends or any(kind in (BACK, OPEN) for _, kind, _, _ in self.heap)):
             raise SimulationError(
                 f"since {IN_VAIN:,} instants nothing happens, at {now_ms} ms: the policy asks to be woken, or"
                 " the interference model to be asked again, for ever"
@@ -156,7 +153,7 @@ class Run:
         """Whether an entry of the heap has been overtaken: the job left, or its end has moved."""
         _, kind, serial, what = entry
         if kind == END:
-            return what.end is not entry
+            return self.ends.get(what.job.id) is not entry
         if kind == LEAVE:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and not (self.sharing and self.sharing.is_current(what, serial))
@@ -172,7 +169,7 @@ class Run:
                 break
             heappop(heap)
             if kind == END:
-                if what.end is entry:
+                if self.ends.get(what.job.id) is entry:
                     self._end(what, now_ms)
                     decide = True
             elif self._is_dead(entry):
@@ -397,13 +394,14 @@ class Run:
         limit_ms = run.job.time_limit_ms
         if limit_ms is not None:
             end_ms = min(end_ms, max(now_ms, run.start_ms + limit_ms))
-        if (noted := run.end) is not None:
+        job_id = run.job.id
+        if (noted := self.ends.get(job_id)) is not None:
             if noted[0] == end_ms:
                 return
-            run.end = None
+            del self.ends[job_id]
         if end_ms < FOREVER_MS:
             self.serial = serial = self.serial + 1
-            run.end = entry = (end_ms, END, serial, run)
+            self.ends[job_id] = entry = (end_ms, END, serial, run)
             heappush(self.heap, entry)
 
     def _next_outage(self) -> None:
@@ -478,7 +476,7 @@ class Run:
         if self.copies:
             run = self.copied.pop(job.id)
             run.advance(now_ms, run.speed_milli)
-        run.end = None
+        self.ends.pop(job.id, None)
         if self.sharing is not None and job.gpus:
             self.sharing.change(run.slots)
         return run

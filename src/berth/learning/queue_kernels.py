@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from berth.arrays import FloatArray, IntArray, compiled
 from berth.interference.known_speeds import MOST, find, free_row, key_of
+from berth.policies.colocation.rooms import LEAD_MS
 
 __all__ = [
     "NONE",
@@ -31,8 +32,6 @@ __all__ = [
 
 SEATS, SEEN = MOST, 5
 TRAITS = 8
-LEAD_MS = 5_000
-"""The time before a job's end at which the next are asked whether they load meanwhile."""
 FULL_LINE_MS = 600_000
 """With at least this much work in the queue the first weights of a habit hold, with none the second."""
 NEAR_MS = 60_000

@@ -19,6 +19,7 @@ from berth.model import GpuSlot, Job
 from berth.policies.colocation.forecast import Forecasts
 
 __all__ = [
+    "LEAD_MS",
     "LEAD_STEP_MS",
     "MOST_ASKED_AGAIN",
     "MOST_DECLINED",

@@ -43,7 +43,8 @@ def on_nodes(packing: Packing, kept: IntArray) -> Packing:
     if len(kept) == len(packing.cpu):
         return packing
     by_node = {
-        name: getattr(packing, name)[kept] for name in ("cpu", "mem", "milli", "gpu_mem", "used", "models")
+        name: getattr(packing, name)[kept]
+        for name in ("cpu", "mem", "milli", "gpu_mem", "used", "models", "kinds")
     }
     return packing._replace(fit=np.ascontiguousarray(packing.fit[:, kept]), **by_node)
 

@@ -41,12 +41,15 @@ class Packing(NamedTuple):
     gpu_mem: IntArray  # (N, G)
     used: FloatArray  # (N, G): how much each GPU is used already, as a fraction
     models: IntArray  # (N,): the number of each node's GPU model
+    kinds: IntArray  # (N,): the number of each node's kind: GPU model, GPUs and CPU
     typical: IntArray  # (M, A)
     weight: FloatArray  # (M,)
     sizes: IntArray  # (K,)
     stranding: float  # what a GPU is worth that typical requests could not use
     contention: float  # what a GPU's time is worth that jobs on one GPU take from each other
-    detour: FloatArray  # (T, L): what the type costs on a GPU model that others need more than its best one
+    detour: (
+        FloatArray  # (T, L): what the type costs on a kind of node that others need more than its best one
+    )
 
 
 class Solution(NamedTuple):
@@ -117,7 +120,7 @@ def consider(p: Packing, s: Solution, kind: int, node: int) -> None:
         able += (s.milli[node, index] >= milli) & (s.gpu_mem[node, index] >= request[GPU_MEM])
     if able < gpus:
         return
-    tight = TIGHT * (left - gpus * milli) / 1000.0 - s.burden[node] + p.detour[kind, p.models[node]]
+    tight = TIGHT * (left - gpus * milli) / 1000.0 - s.burden[node] + p.detour[kind, p.kinds[node]]
     if gpus == 1:
         best = NEVER
         for index in range(width):
@@ -279,7 +282,7 @@ def total(p: Packing, s: Solution) -> float:
     value = 0.0
     for i in range(s.node.shape[0]):
         if s.node[i] >= 0:
-            value += p.worth[i] - p.detour[p.type_of[i], p.models[s.node[i]]]
+            value += p.worth[i] - p.detour[p.type_of[i], p.kinds[s.node[i]]]
     for node in range(s.burden.shape[0]):
         value -= s.burden[node]
     return value

@@ -18,7 +18,7 @@ from berth.policies.genetic.batch import Batch
 from berth.policies.genetic.nodes import numbers_among, numbers_of, on_nodes, worth_a_look
 from berth.policies.genetic.packing_kernels import Packing, Solution, add, prepare
 from berth.policies.genetic.random_kernels import seeded
-from berth.policies.genetic.scarcity import detours
+from berth.policies.genetic.scarcity import detours, kinds_of
 from berth.policies.genetic.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
 from berth.policies.genetic.settings import GeneticSettings
 from berth.policies.genetic.time_budget import TimeBudget
@@ -67,6 +67,7 @@ def packing_of(
     gpus = np.maximum(requests[type_of, GPUS], 1)
     started = weights.waiting * gpus * (1 + np.maximum(waited_h, 0)) + weights.jobs / together
     worth = weights.utilisation * milli[type_of] / 1000 + started
+    node_kinds = kinds_of(cluster)
     top = np.argsort(-typical.weight, kind="stable")[: settings.typical]
     weight = typical.weight[top]
     return Packing(
@@ -83,12 +84,13 @@ def packing_of(
         gpu_mem=batch.free_gpu_mem,
         used=_used(batch, cluster, profiles),
         models=np.ascontiguousarray(batch.models),
+        kinds=node_kinds.of_node[batch.nodes],
         typical=np.ascontiguousarray(typical.requests[top]),
         weight=weight / max(weight.sum(), 1e-300),
         sizes=typical.sizes,
         stranding=float(weights.fragmentation) if len(weight) else 0.0,
         contention=float(weights.interference) if profiles else 0.0,
-        detour=weights.scarcity * detours(batch.jobs, type_of, milli, typical, cluster),
+        detour=weights.scarcity * detours(batch.jobs, type_of, requests, typical, cluster, node_kinds),
     )
 
 
@@ -287,7 +289,7 @@ def _empty(packing: Packing) -> Solution:
         nodes=integers[5],
         versions=integers[6],
     )
-    columns = (packing.cpu, packing.mem, packing.models, *packing.milli.T, *packing.gpu_mem.T)
+    columns = (packing.cpu, packing.mem, packing.models, packing.kinds, *packing.milli.T, *packing.gpu_mem.T)
     state = np.stack([*columns, *(packing.used.T * 1e6).astype(np.int64)], axis=1)
     fitting = np.packbits(packing.fit, axis=0).T
     like: dict[bytes, int] = {}
