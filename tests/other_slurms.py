@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["each_other_slurm", "newest_parser"]
+__all__ = ["each_other_slurm", "newest_parser", "version_of"]
 
 _CACHES = (Path("/var/cache"), Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))
 
@@ -21,14 +21,15 @@ def _roots() -> list[Path]:
     return sorted(root for root in found if os.access(root, os.R_OK))
 
 
-def _version(root: Path) -> str:
+def version_of(root: Path) -> str:
+    """Such as `24.11.5`."""
     words = subprocess.run([root / "usr/sbin/slurmctld", "-V"], capture_output=True, text=True, check=True)
     return words.stdout.split()[-1]
 
 
 each_other_slurm = pytest.mark.parametrize(
     "slurm",
-    [pytest.param(root, id=_version(root)) for root in _roots()]
+    [pytest.param(root, id=version_of(root)) for root in _roots()]
     or [
         pytest.param(
             Path(), marks=pytest.mark.skip(reason="needs another Slurm: tests/newer_slurm.sh trixie")

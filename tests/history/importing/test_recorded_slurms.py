@@ -28,7 +28,7 @@ def test_parsers_of_slurm_23_11_to_26_05_are_recorded() -> None:
 @pytest.mark.parametrize("path", PARSERS, ids=lambda path: path.name.removesuffix(".json.xz"))
 def test_the_json_of_each_parser_tells_what_the_text_does(path: Path, tmp_path: Path) -> None:
     told = tmp_path / "sacct.json"
-    told.write_bytes(lzma.open(path).read())
+    told.write_bytes(lzma.decompress(path.read_bytes()))
     text = records(path.with_name("sacct.txt"), tmp_path / "text")
     assert records(told, tmp_path / "json") == text
     assert kinds_of(text.values()) == KINDS
@@ -39,7 +39,7 @@ def test_the_json_of_each_parser_tells_what_the_text_does(path: Path, tmp_path: 
 @pytest.mark.parametrize("path", PARSERS, ids=lambda path: path.name.removesuffix(".json.xz"))
 def test_the_queue_by_each_parser_is_what_sacct_tells_of_it(path: Path, tmp_path: Path) -> None:
     told = tmp_path / "squeue.json"
-    told.write_bytes(lzma.open(path.with_name(path.name.replace("sacct", "squeue"))).read())
+    told.write_bytes(lzma.decompress(path.with_name(path.name.replace("sacct", "squeue")).read_bytes()))
     text, found = queued(read_queue(path.with_name("queue.txt"))), queued(read_queue(told))
     assert {job: replace(found[job], application="") for job in text} == text
     # A comment is in the accounting only once the job has begun; sacct leaves out what is not eligible yet.

@@ -57,7 +57,7 @@ for _ in $(seq 300); do [ "$(count)" -ge $((before + 4)) ] && break; sleep .1; d
 echo "$before $(count)" >counts.txt
 scancel "$big"
 stop_berth
-sed -n 's/.*Launching batch job \([0-9]*\) for .*/\1/p' log/slurmd.node* >launched.txt
+sed -n 's/.*Launching batch \(job \|JobId=\)\([0-9]*\) .*/\2/p' log/slurmd.node* >launched.txt
 """
 
 
