@@ -17,6 +17,15 @@ settings.load_profile("berth")
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which Slurm was tested on, where it was another than this machine's."""
+    if root := os.environ.get("BERTH_TEST_SLURM"):
+        from tests.other_slurms import version_of
+
+        terminalreporter.write_line(f"Slurm of these tests: {version_of(Path(root))} in {root}")
+
+
 _ROOT = Path(__file__).resolve().parents[1]
 
 

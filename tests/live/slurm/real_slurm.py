@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["needs_root", "needs_slurm", "tell"]
+__all__ = ["as_before", "needs_root", "needs_slurm", "tell"]
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "setpriv", "slurmrestd")
 CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
@@ -24,6 +24,11 @@ needs_slurm = pytest.mark.skipif(
     reason="needs the packages of .ci/packages: a Slurm",
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="jobs of several users need root")
+
+
+def as_before(text: str) -> str:
+    """A request as Slurm 22.05 shows it, `gres:gpu:1`; later ones show `gres/gpu:1`."""
+    return text.replace("gres/", "gres:")
 
 
 def tell(folder: Path, story: str, **settings: str) -> Path:

@@ -79,7 +79,8 @@ def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(o
     assert len(seen) >= 7
     assert {job: rows.get(job) for job in seen} == seen
     events = [json.loads(line) for line in (folder / "state" / "decisions.jsonl").read_text().splitlines()]
-    assert next(e["why"] for e in events if e["event"] == "taken-back") == "Slurm: AssocGrpGRES"
+    # Until Slurm has looked at a released job its reason is None, and that may be longer than berth's patience here.
+    assert "Slurm: AssocGrpGRES" in {e["why"] for e in events if e["event"] == "taken-back"}
     assert (folder / "limited.txt").read_text() == "PENDING\n"
     gpus = [each for each in (folder / "two.gpus").read_text().strip().split(",") if ":0(" not in each]
     assert len(gpus) == 1  # one GPU alone, and the one that it was told last

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from berth.live.slurm.claim import owner_of
-from tests.live.slurm.real_slurm import needs_root, needs_slurm, tell
+from tests.live.slurm.real_slurm import as_before, needs_root, needs_slurm, tell
 
 pytestmark = [pytest.mark.slow, needs_slurm]
 
@@ -107,11 +107,12 @@ def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> N
     for name in ("release", "gres", "nodes", "other"):
         assert (folder / f"{name}.txt").read_text(), name
     note = "berth:1;node=gres:gpu:1;job=;task=;socket="
-    assert _lines(folder, "early.txt") == ["PENDING", "JobHeldUser", note]
+    state, reason, admin = _lines(folder, "early.txt")
+    assert (state, reason, as_before(admin)) == ("PENDING", "JobHeldUser", note)
     assert _lines(folder, "early.gpus")[0].startswith("gpu:v100_")
     # Both GPUs of both nodes; two parts on one card; an array two at a time.
     assert _lines(folder, "two.gpus") == ["gpu:v100_0:1(IDX:0),gpu:v100_1:1(IDX:1)"]
-    parts = [line.split("gres:") for line in (folder / "parts.txt").read_text().splitlines()]
+    parts = [line.split("gres:") for line in as_before((folder / "parts.txt").read_text()).splitlines()]
     assert parts[0] == parts[1]
     assert parts[0][1].startswith("shard:v100_")
     events = [json.loads(line) for line in (folder / "state" / "decisions.jsonl").read_text().splitlines()]

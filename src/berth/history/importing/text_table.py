@@ -137,7 +137,9 @@ def _raw(layout: Layout, options: Options, reader: str) -> str:
     elapsed_ms = f"coalesce(try_cast(elapsed_text AS BIGINT) * 1000, {_duration_ms('elapsed_text')})"
     start = _time("start", zone, layout.has("alloc"))
     outer = [
-        *(name for name in plain if name != "label" or layout.labelled),
+        *(name for name in plain if name != "label"),
+        # An array whose tasks never were jobs of their own is `12_[2-8%1]` in sacct's text, and 12 elsewhere.
+        *(["CASE WHEN contains(label, '_[') THEN id ELSE label END AS label"] if layout.labelled else []),
         *("comment", "application", "gpu_use", "gpu_mem", "state_text"),
         f"CASE WHEN cluster_text = '' THEN {literal(options.cluster)} ELSE cluster_text END AS cluster",
         *(
