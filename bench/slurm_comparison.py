@@ -173,7 +173,7 @@ def main() -> None:
     told: dict[str, Any] = {"jobs": asked.jobs, "runs": {}}
     kept = ROOT / "bench" / "results" / "slurm_comparison.json"
     if asked.more and kept.exists():
-        told |= {name: value for name, value in json.loads(kept.read_text()).items() if name in told}
+        told |= json.loads(kept.read_text())["results"]
         if told["jobs"] != asked.jobs:
             raise SystemExit(
                 f"{kept} has runs of {told['jobs']} jobs, not of {asked.jobs}; run without --more"
