@@ -121,6 +121,9 @@ def once(way: str, jobs: list[Application], top: Path) -> dict[str, Any]:
             berth = subprocess.Popen(berth_words(folder), stderr=errors)
         warm(folder)
     quietly("scontrol", "update", f"PartitionName={partition}", "State=DOWN")
+    queries = seen(folder, "queries")
+    while berth is not None and seen(folder, "queries") < queries + 20 and berth.poll() is None:
+        time.sleep(0.1)  # until it has seen that
     for at, job in enumerate(jobs):
         path = folder / f"{at}.sh"
         path.write_text(batch(folder, job, at))
