@@ -27,10 +27,11 @@ for job in $cancelled $changed $drained; do echo "$(state $job) $(gpus_of $job)"
 scontrol update NodeName=node2 State=RESUME
 
 # A new berth goes on from there; its token expires under it.
-export $(scontrol token lifespan=3); sleep 4
-place --card v100=1G --rest "$PWD/rest" --ahead 600
+token=$(scontrol token lifespan=3); token=${token#*=}; sleep 4
+SLURM_JWT=$token "$BERTH" slurm check --partitions gpu --rest "$PWD/rest" --state "$PWD/state" --card v100=1G --json \
+    >token.json || true
+SLURM_JWT=$token place --card v100=1G --rest "$PWD/rest" --ahead 600
 for job in $changed $drained; do until_is $job COMPLETED; done
-unset SLURM_JWT
 first=$(J --wrap 'sleep 1'); until_is $first COMPLETED
 
 # An AdminComment that was overwritten: the job is left alone. A job that its user requeues is placed once more.
@@ -80,6 +81,9 @@ def test_what_changes_under_berth_loses_no_job_and_starts_none_without_its_gpu(o
     said = [json.loads(line) for line in text("between/decisions.jsonl").splitlines()]
     assert [e["event"] for e in said][:3] == ["placed"] * 3
     assert any("its GPUs were changed before its release" in e.get("why", "") for e in said)
+    assert [fault["line"] for fault in json.loads(text("token.json"))] == [
+        "export $(scontrol token lifespan=31536000)"
+    ]
     events = [json.loads(line) for line in text("state/decisions.jsonl").splitlines()]
     assert {e["told"] == e["where"] for e in events if e["event"] == "started" and e.get("told")} == {True}
     assert json.loads(text("other.json"))["berth"] == "Slurm decides: berth has not taken it"

@@ -58,7 +58,8 @@ def order_of(
         placement.job.id, node_list=",".join(by_node), gres=gres,
         admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)), hold=False,
         # Slurm never starts a job whose shards were taken off, and exchanges their type if it is told another.
-        instead=bool(before) and "shard" not in before and not same_gres(before, gres), after=f"afterany:{':'.join(after)}" if after else None,
+        instead=bool(before) and "shard" not in before and not same_gres(before, gres),
+        after=f"afterany:{':'.join(after)}" if after else None,
     )  # fmt: skip
 
 
