@@ -275,3 +275,21 @@ def test_a_partition_that_goes_down_or_comes_up_is_seen_within_four_looks(tmp_pa
     for _ in range(4):
         ours.step()
     assert slurm.jobs["1"]["State"] == "RUNNING"
+
+
+def test_shards_become_another_gpus_once_and_then_slurm_decides(tmp_path: Path) -> None:
+    """Slurm never starts a job whose shards were taken off first, and mixes up those of three GPUs."""
+    slurm = FakeSlurm(nodes={"node1": "IDLE"})
+    slurm.jobs["9"] = {
+        "JobID": "9", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "tres_per_node": "gres:gpu:v100_0:1"
+    }  # fmt: skip
+    slurm.held("1", "gres:shard:2", tres_per_node="gres:shard:v100_0:2")
+    slurm.held("2", "gres:shard:2", tres_per_node="gres:shard:v100_0:2")
+    slurm.jobs["2"]["admin_comment"] = "berth:1;node=gres:shard:2;job=;task=;socket=;moved=1"
+    service(slurm, tmp_path, card_mib={"v100": 1000}).step()
+    note = "berth:1;node=gres:shard:2;job=;task=;socket=;share=500:500:0;moved=1"
+    assert [line for line in slurm.told if "hold" not in line] == [
+        "update JobId=2 ReqNodeList=",
+        f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:shard:v100_1:2 AdminComment={note}",
+        "release 2", "release 1", "update JobId=2 AdminComment=",
+    ]  # fmt: skip
