@@ -42,7 +42,7 @@ place --card v100=1G --ahead 0
 until_is $again RUNNING
 "$BERTH" slurm why $other --state "$PWD/state" --json >other.json; scancel $other
 as games scontrol requeue $again
-until_is $again COMPLETED; squeue -h -t all -j $again -O restartcnt:,tres-per-node: >again.txt
+until_is $again COMPLETED; squeue -h -t all -j $again -O 'restartcnt: ,tres-per-node:' >again.txt
 stop_berth
 
 # A Prolog that cannot run: no GPU for the job, and its node stays up.
@@ -58,7 +58,7 @@ next=$(J --wrap 'sleep 1')
 for _ in $(seq 600); do grep -q Dependency <(reason $next) && break; sleep .1; done
 stop_berth KILL
 as games scontrol update JobId=$next Dependency= 2>free.txt && exit 7
-squeue -h -j $next -O state:,dependency: >next.txt
+squeue -h -j $next -O 'state: ,dependency:' >next.txt
 touch go
 until_is $next COMPLETED
 for job in $(cat busy.txt); do until_is $job COMPLETED; done

@@ -271,3 +271,22 @@ def test_a_start_is_logged_where_slurm_made_it(tmp_path: Path) -> None:
     ours.step()
     (start,) = (each for each in read_decisions(tmp_path / DECISIONS) if each.event == "started")
     assert (start.told, start.where) == ("node1:0", "node2:0")
+
+
+def test_what_an_epilog_leaves_brings_the_next_look_forward_while_looks_are_left_to_borrow(
+    tmp_path: Path,
+) -> None:
+    ours = service(FakeSlurm(), tmp_path, interval_s=100.0)
+    ours.step()
+
+    def is_early(left_s: float) -> bool:
+        end = time.monotonic() + 0.2
+        ours._wait(time.monotonic() + left_s, lambda: time.monotonic() > end, works=True)
+        return time.monotonic() < end
+
+    assert not is_early(50.0)
+    keep(tmp_path / "results", Result("7", "node1", 100, 0, 0))
+    assert not is_early(350.0)  # three intervals are borrowed already
+    assert is_early(250.0)
+    ours.step()
+    assert not is_early(50.0)
