@@ -97,7 +97,7 @@ def test_what_changes_under_berth_loses_no_job_and_starts_none_without_its_gpu(o
         "allocated",
         "completing",
     }
-    assert "127 means that" in text("node.log")
+    assert "it ended with 127" in text("node.log")
     # Its user cannot let loose what waits for a GPU; Slurm starts it when that is free, with nobody to tell.
     assert text("free.txt")
     assert text("next.txt").split()[0] == "PENDING"
