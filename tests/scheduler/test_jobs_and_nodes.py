@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from berth.cluster import Cluster
-from berth.errors import SchedulerError
+from berth.errors import PlacementError, SchedulerError
 from berth.knowledge import User
-from berth.model import GpuSlot, Job, Node, Placement, RecordState, Share
-from berth.policies import make_policy
+from berth.model import GpuSlot, Job, Node, Placement, Record, RecordState, Share
+from berth.policies import Setting, make_policy
 from berth.policies.schemes.limit_settings import Limit
 from berth.policies.schemes.limits import Limits
 from berth.scheduler import NeverFits, Scheduler
@@ -357,3 +357,31 @@ def test_a_job_that_waited_already_waits_in_its_place_if_it_cannot_be_placed() -
     assert one.cluster.running["b"].job is big
     with pytest.raises(SchedulerError, match="waits or runs already"):
         one.place(Placement(big, WHERE, WHOLE, False, False), 0)
+
+
+def test_a_run_that_was_set_aside_goes_on_as_if_it_had_not_been() -> None:
+    told: list[Record] = []
+
+    class Listens(User):
+        def observe(self, record: Record) -> None:
+            told.append(record)
+
+    one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit", Setting(knowledge=User())), Listens())
+    one.submit(live("a", estimate_ms=1000))
+    assert started(one) == ["a"]
+    with pytest.raises(SchedulerError, match="cannot be set aside: it has not started"):
+        one.set_aside("a", 100)
+    one.started("a")
+    run = one.set_aside("a", 400)
+    one.submit(live("b"))
+    assert started(one, 400) == ["b"]
+    with pytest.raises(PlacementError):
+        one.put_back(run, 500)
+    one.failed_to_start("b", 500, again=False)
+    one.put_back(run, 600)
+    back = one.cluster.running["a"]
+    assert (back.start_ms, back.end_ms(), back.work_us, told) == (0, 1000, 1_000_000, [])
+    with pytest.raises(SchedulerError, match="has started already"):
+        one.failed_to_start("a", 700)
+    one.ended("a", RecordState.COMPLETED, 1000)
+    assert [(each.job_id, each.start_ms, each.end_ms) for each in told] == [("a", 0, 1000)]

@@ -6,14 +6,34 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from berth.console.roles import Role
+from berth.live.slurm.decisions import ENDED, read_decisions
+from berth.live.slurm.service import DECISIONS, STATUS
 from tests.console.world import World
 
-LOOKS_S = 3.0
-"""Of berth between a change and what is seen of it."""
+PATIENCE_S = 90.0
+"""How long what is waited for may take on a busy machine."""
+
+
+def wait_for(what: str, is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; ends the story if it never is."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, f"for {PATIENCE_S:.0f} s it was not so: {what}"
+        time.sleep(0.05)
+
+
+def has_decided_since(state: Path, ended: str) -> bool:
+    """Whether berth has seen the end of a job, and has decided what is to start in its place."""
+    at_ms = [
+        line.at_ms for line in read_decisions(state / DECISIONS) if line.event == ENDED and line.job == ended
+    ]
+    looked_ms = json.loads((state / STATUS).read_text())["at_ms"]
+    return bool(at_ms) and looked_ms > at_ms[0]
 
 
 def main(state: Path, out: Path, whole: str, part: str, large: str, held: str) -> None:
@@ -33,7 +53,7 @@ def main(state: Path, out: Path, whole: str, part: str, large: str, held: str) -
         gpus = olga.get("/api/v1/gpus").json()["gpus"]
         jobs = {"whole": job(whole), "part": job(part), "large": job(large)}
         hold = act("hold")
-        time.sleep(LOOKS_S)
+        wait_for("the job is held", lambda: job(held)["state"] == "held")
         seen = {
             "gpus": gpus,
             "jobs": jobs,
@@ -44,7 +64,7 @@ def main(state: Path, out: Path, whole: str, part: str, large: str, held: str) -
         assert olga.post(
             "/api/v1/actions", json={"source": "slurm", "action": "cancel", "id": whole}
         ).is_success  # so that there is room for it
-        time.sleep(LOOKS_S)
+        wait_for("berth has seen the end", lambda: has_decided_since(state, whole))
         seen["with_room"] = job(held)["state"]
         act("release")
     out.write_text(json.dumps(seen))

@@ -7,26 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
-from berth.live.slurm.service import DECISIONS, Service, Settings
+from berth.live.slurm.service import DECISIONS
 from tests.live.slurm.fake_slurm import FakeSlurm
+from tests.live.slurm.services import NOTE, service
 
-NOTE = "berth:1;node=gres:gpu:1;job=;task=;socket="
 WHOLE = f"AdminComment={NOTE};share=1000:0:0"
 
 
 def soon(**settings: object) -> tuple[FakeSlurm, dict[str, object]]:
     """A cluster of one node, on which jobs may run for a minute, which is soon enough."""
     slurm = FakeSlurm(nodes={"node1": "IDLE"}, now_s=int(time.time()))
-    return slurm, {"ahead_s": 120.0, **settings}
-
-
-def service(slurm: FakeSlurm, state: Path, **settings: object) -> Service:
-    plain: dict[str, object] = {
-        "places": True, "partitions": frozenset({"gpu"}), "policy": "fifo+first-fit", "patience_s": 30.0
-    }  # fmt: skip
-    return Service(Settings(state, **{**plain, **settings}), Controller(slurm))  # type: ignore[arg-type]
+    return slurm, {"ahead_s": 120.0, "policy": "fifo+first-fit", "patience_s": 30.0, **settings}
 
 
 def running(slurm: FakeSlurm) -> list[str]:
@@ -76,10 +68,10 @@ def test_what_ends_late_is_waited_for_by_nobody(tmp_path: Path) -> None:
 
 
 def test_parts_that_fit_beside_what_runs_start_at_once_and_larger_ones_wait(tmp_path: Path) -> None:
-    slurm, settings = soon()
+    slurm, settings = soon(policy="priority+first-fit")
     for job, shards in (("1", 3), ("2", 3), ("3", 2), ("4", 1)):
         slurm.held(job, f"gres:shard:{shards}", TimeLimit="1:00")
-    ours = service(slurm, tmp_path, policy="priority+first-fit", **settings)
+    ours = service(slurm, tmp_path, **settings)
     ours.step()
     ours.step()
     told = [line for line in slurm.told if line.startswith("update")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from berth.history.values.gres import same_gres
+from berth.history.values.gres import gres_list, same_gres
 from berth.live.slurm.controller import Change
 from berth.live.slurm.nodes import SlurmNode
-from berth.live.slurm.requests import Note
+from berth.live.slurm.requests import Note, NotOursError
 from berth.model import Placement
 
 __all__ = ["given_back", "gpus_by_node", "order_of", "taken_back"]
@@ -35,7 +35,8 @@ def order_of(
     Slurm takes one request for all nodes of a job: where their GPUs' types differ, or nodes give none, it is asked for
     the nodes alone and chooses the GPUs itself. `before` is what the job asked for on each node when it was placed
     before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other. `after` are the jobs that must
-    have ended before it begins.
+    have ended before it begins. Raises NotOursError for a job whose shards would become another GPU's again: Slurm
+    22.05 then may give it those of any that it was told before.
     """
     by_node = gpus_by_node(placement, nodes)
     named = {node.name: node for node in nodes.values()}
@@ -54,10 +55,18 @@ def order_of(
     asked = f"{note.per_node},{note.per_job},{note.per_task}"
     mark = "gres/" if "gres/" in asked else "gres:"
     gres = ",".join(f"{mark}{item}" for item in items)
+    if "shard" in before and {each.kind for each in gres_list(before)} != {
+        each.kind for each in gres_list(gres)
+    }:
+        if note.moved:
+            raise NotOursError("Slurm does not exchange its shards for another GPU's a second time")
+        note = replace(note, moved=note.moved + 1)
     return Change(
         placement.job.id, node_list=",".join(by_node), gres=gres,
         admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)), hold=False,
-        instead=bool(before) and not same_gres(before, gres), after=f"afterany:{':'.join(after)}" if after else None,
+        # Slurm never starts a job whose shards were taken off, and exchanges their type if it is told another.
+        instead=bool(before) and "shard" not in before and not same_gres(before, gres),
+        after=f"afterany:{':'.join(after)}" if after else None,
     )  # fmt: skip
 
 

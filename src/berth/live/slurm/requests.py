@@ -53,6 +53,8 @@ class Note:
     """How often it has run out of memory."""
     needs_mib: int = 0
     """What would have been enough for the calls that were refused; it asks for that from then on."""
+    moved: int = 0
+    """How often its shards became those of another GPU."""
 
     def __str__(self) -> str:
         text = (
@@ -63,6 +65,7 @@ class Note:
         rest = (
             ("retries", self.retries),
             ("needs", self.needs_mib),
+            ("moved", self.moved),
         )
         return text + "".join(f";{name}={value}" for name, value in rest if value)
 
@@ -82,7 +85,8 @@ def note_of(admin_comment: str) -> Note | None:
         if share := pairs.get("share"):
             milli, mem, best_effort = map(int, share.split(":"))
             note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
-        return replace(note, retries=int(pairs.get("retries", "0")), needs_mib=int(pairs.get("needs", "0")))
+        retries, needs_mib, moved = (int(pairs.get(name, "0")) for name in ("retries", "needs", "moved"))
+        return replace(note, retries=retries, needs_mib=needs_mib, moved=moved)
     except ValueError:
         return None  # another has written into it
 

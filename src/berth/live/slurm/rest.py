@@ -37,6 +37,9 @@ _STARTED_BY = (
 )
 """How slurmrestd of a Slurm is told what to serve: its version of the interface came with that Slurm."""
 TIMEOUT_S = 30.0
+PROTOCOL_ERRORS = range(1000, 2000)
+"""Slurm's numbers for what has gone wrong between its own programs: the job was not looked at. An expired token is told
+by 500 and 1000, `Unexpected message received`, in 22.05."""
 CONNECTIONS = 4
 """slurmrestd works on one request of a connection at a time, and waits for slurmctld meanwhile."""
 
@@ -119,6 +122,14 @@ class RestChannel:
             raise LiveError("slurmrestd does not take the token; make a new one: SLURM_JWT=$(scontrol token)")
         if status == 404:
             self._version = ""  # it may have been updated
+        if any(
+            (number_of(each.get("error_number")) or 0) in PROTOCOL_ERRORS
+            for each in answer.get("errors") or ()
+        ):
+            raise LiveError(
+                "slurmctld did not understand slurmrestd, as with a token that has expired; make a new one:"
+                " SLURM_JWT=$(scontrol token)"
+            )
         errors = errors_in(answer)
         if status >= 400 and not errors:
             raise LiveError(f"slurmrestd answers {status}")

@@ -36,7 +36,7 @@ from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.placing import given_back, gpus_by_node, order_of, taken_back
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards
+from berth.live.slurm.requests import Cards, NotOursError, note_of
 from berth.live.slurm.results import names
 from berth.live.slurm.world import World
 from berth.model import NO_GPU, Job, Placement
@@ -299,10 +299,15 @@ class Service:
             if job_id not in found.notes:
                 self.world.take_back(job_id, now_ms)
                 continue
-            orders[job_id] = order_of(
-                placement, found.notes[job_id], self._rows(placement), found.jobs[job_id].tres_per_node,
-                self.world.ahead.after(job_id),
-            )  # fmt: skip
+            job, note = found.jobs[job_id], found.notes[job_id]
+            try:
+                orders[job_id] = order_of(
+                    placement, note, self._rows(placement), job.tres_per_node, self.world.ahead.after(job_id)
+                )
+            except NotOursError as why:
+                self.world.take_back(job_id, now_ms)
+                changes.append(given_back(job_id, note, job.tres_per_node))
+                self._log.append(self._line(now_ms, GIVEN_BACK, job, str(why)))
         decided = {
             each.job.id: self._decision(PLACED, each, found.jobs[each.job.id], now_ms) for each in placements
         }
@@ -321,8 +326,9 @@ class Service:
             if job_id not in orders and job_id not in found.to_give_back
         }
         for job_id in orders:
+            note = note_of(orders[job_id].admin_comment or "") or found.notes[job_id]
             self._placed[job_id] = Waiting(
-                now_ms, found.notes[job_id], decided[job_id].where, self.world.ahead.after(job_id)
+                now_ms, note, decided[job_id].where, self.world.ahead.after(job_id)
             )
         unmade, self._unmade = self._unmade, []
         failed = self._carry_out([*holds.values(), *unmade, *changes, *orders.values()], found, now_ms)

@@ -1,0 +1,108 @@
+"""On a real Slurm: what changes between decision and release, an expired token, meddled jobs, a Prolog that cannot run.
+
+And a berth that dies while a job waits for another's end: Slurm starts that job all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.live.slurm.real_slurm import needs_root, needs_slurm, tell
+
+pytestmark = [pytest.mark.slow, needs_slurm, needs_root]
+ROOT = Path(__file__).parents[3]
+
+STORY = r"""
+install_berth "${GPU_SETTINGS[@]}"
+mkdir -m 777 out; mkdir between; chmod 777 .
+J() { as games sbatch --parsable -t 5 -o /dev/null --gres=gpu:1 "$@"; }
+
+# Between decision and release: one is cancelled, one changed by an administrator, the node of the third drained.
+cancelled=$(J --wrap 'sleep 1'); changed=$(J --wrap 'sleep 1'); drained=$(J --wrap 'sleep 1')
+PYTHONPATH=$ROOT "$PYTHON" -m tests.live.slurm.between "$PWD/between" $cancelled $changed $drained
+for job in $cancelled $changed $drained; do echo "$(state $job) $(gpus_of $job)"; done >between.txt
+scontrol update NodeName=node2 State=RESUME
+
+# A new berth goes on from there; its token expires under it.
+token=$(scontrol token lifespan=3); token=${token#*=}; sleep 4
+SLURM_JWT=$token "$BERTH" slurm check --partitions gpu --rest "$PWD/rest" --state "$PWD/state" --card v100=1G --json \
+    >token.json || true
+SLURM_JWT=$token place --card v100=1G --rest "$PWD/rest" --ahead 600
+for job in $changed $drained; do until_is $job COMPLETED; done
+first=$(J --wrap 'sleep 1'); until_is $first COMPLETED
+
+# An AdminComment that was overwritten: the job is left alone. A job that its user requeues is placed once more.
+stop_berth
+other=$(J --wrap 'sleep 1'); scontrol update JobId=$other AdminComment=ours
+again=$(J --wrap 'sleep 5')
+place --card v100=1G --ahead 0
+until_is $again RUNNING
+"$BERTH" slurm why $other --state "$PWD/state" --json >other.json; scancel $other
+as games scontrol requeue $again
+until_is $again COMPLETED; squeue -h -t all -j $again -O 'restartcnt: ,tres-per-node:' >again.txt
+stop_berth
+
+# A Prolog that cannot run: no GPU for the job, and its node stays up.
+cp berth/prolog.sh prolog.sh; sed -i "s|timeout 8 [^ ]*|timeout 8 $PWD/gone|" berth/prolog.sh
+place --card v100=1G --ahead 600
+blind=$(as games sbatch --parsable -t 5 -o out/blind --gres=gpu:1 --wrap 'echo "seen: $CUDA_VISIBLE_DEVICES"')
+until_is $blind COMPLETED; sinfo -h -N -o '%N %T' >nodes.txt; cp prolog.sh berth/prolog.sh
+
+# All GPUs are in use; the next job is told to follow one, and does, though berth is dead by then.
+for _ in 1 2 3 4; do J --wrap "until [ -e $PWD/go ]; do sleep .1; done"; done >busy.txt
+for job in $(cat busy.txt); do until_is $job RUNNING; done
+next=$(J --wrap 'sleep 1')
+for _ in $(seq 600); do grep -q Dependency <(reason $next) && break; sleep .1; done
+stop_berth KILL
+as games scontrol update JobId=$next Dependency= 2>free.txt && exit 7
+squeue -h -j $next -O 'state: ,dependency:' >next.txt
+touch go
+until_is $next COMPLETED
+for job in $(cat busy.txt); do until_is $job COMPLETED; done
+squeue -h -a -t all -o '%i %S %e %N %b' -j "$(paste -sd, busy.txt),$next" >times.txt
+"""
+
+
+def test_what_changes_under_berth_loses_no_job_and_starts_none_without_its_gpu(open_folder: Path) -> None:
+    folder = tell(open_folder / "c", STORY, CLUSTER_REST="yes", SLURM_TIME_FORMAT="%s", ROOT=str(ROOT))
+
+    def text(name: str) -> str:
+        return (folder / name).read_text()
+
+    # None of the three was started: it is gone, it asks for other GPUs than it was told, its node takes no jobs.
+    assert [line.split()[0] for line in text("between.txt").splitlines()] == [
+        "CANCELLED",
+        "PENDING",
+        "PENDING",
+    ]
+    said = [json.loads(line) for line in text("between/decisions.jsonl").splitlines()]
+    assert [e["event"] for e in said][:3] == ["placed"] * 3
+    assert any("its GPUs were changed before its release" in e.get("why", "") for e in said)
+    assert [fault["line"] for fault in json.loads(text("token.json"))] == [
+        "export $(scontrol token lifespan=31536000)"
+    ]
+    events = [json.loads(line) for line in text("state/decisions.jsonl").splitlines()]
+    assert {e["told"] == e["where"] for e in events if e["event"] == "started" and e.get("told")} == {True}
+    assert json.loads(text("other.json"))["berth"] == "Slurm decides: berth has not taken it"
+    assert text("again.txt").split()[0] == "1"
+    assert text("again.txt").count("gpu:v100_") == 1
+    assert "made no GPU partition" in text("out/blind")
+    assert text("out/blind").endswith("seen: \n")
+    assert {line.split()[1] for line in text("nodes.txt").splitlines()} <= {
+        "idle",
+        "mixed",
+        "allocated",
+        "completing",
+    }
+    assert "it ended with 127" in text("node.log")
+    # Its user cannot let loose what waits for a GPU; Slurm starts it when that is free, with nobody to tell.
+    assert text("free.txt")
+    assert text("next.txt").split()[0] == "PENDING"
+    before = text("next.txt").partition("afterany:")[2].partition("(")[0]
+    times = {row[0]: row[1:] for row in map(str.split, text("times.txt").splitlines())}
+    (next_,) = times.keys() - set(text("busy.txt").split())
+    assert int(times[next_][0]) >= int(times[before][1])
+    assert (times[next_][2], times[next_][3]) == (times[before][2], times[before][3])
