@@ -111,5 +111,5 @@ def test_an_ended_attempt_says_with_whom_it_shared_and_whether_that_is_known(sha
     assert (beside("ann", "4"), beside("bob", "1")) == (None, None)
     page = shared.browser("ann")
     assert '<a href="/job/2">2</a> (bob), <a href="/job/3">3</a> (chae)' in page.get("/job/1").text
-    assert "not known: nobody recorded which GPUs it had" in page.get("/job/4").text
+    assert "not known: its GPUs were not recorded" in page.get("/job/4").text
     assert "not known" not in page.get("/job/2").text  # it is hidden from ann, which is something else

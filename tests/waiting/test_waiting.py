@@ -301,7 +301,7 @@ def test_what_was_trained_is_a_row_for_programs(trained: Path) -> None:
     assert told == {
         "waits": 600,
         "model": str(trained / "waiting.json"),
-        "warnings": list(WaitModel.load(trained / "waiting.json").doubts),
+        "warnings": list(WaitModel.load(trained / "waiting.json").judgement.doubts),
     }
 
 

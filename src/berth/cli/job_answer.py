@@ -214,7 +214,7 @@ def _beside(story: JobStory, record: Record) -> Iterator[str]:
     """With whom an attempt shared its GPUs; nothing of a job without GPUs."""
     found = story.beside(record)
     if found is None:
-        yield "  beside       not known: nobody recorded which GPUs it had"
+        yield "  beside       not known: its GPUs were not recorded"
     elif record.gpus:
         names = list(dict.fromkeys(f"{each.job} ({each.user})" for each in found))
         more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""

@@ -49,10 +49,10 @@ _USES = {
 
 
 _OF_GPUS = (
-    "nobody measured the GPU use of these jobs; `berth import samples` and `berth import series` bring it"
+    "the GPU use of these jobs was not measured; `berth import samples` and `berth import series` bring it"
 )
 _OF_STEPS = (
-    "nobody measured the {} of these jobs; `berth import slurmdbd`, or sacct's text with steps, brings it"
+    "the {} of these jobs was not measured; `berth import slurmdbd`, or sacct's text with steps, brings it"
 )
 _UNKNOWN = {
     "idle-gpu-hours": _OF_GPUS,

@@ -70,11 +70,11 @@ class Noisy:
     out of memory is believed to need an eighth more than it held.
     """
 
-    certain = False
     learns = True
 
     def __init__(self, oracle: Oracle, noise: Noise) -> None:
         self.noise = noise
+        self.certain = noise.is_nothing
         self._oracle = oracle
         self._mem_factor: dict[str, float] = {
             name: math.exp(noise.memory * _normal(noise.seed, "memory", name)) for name in oracle.profiles

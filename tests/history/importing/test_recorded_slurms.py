@@ -41,7 +41,7 @@ def test_the_queue_by_each_parser_is_what_sacct_tells_of_it(path: Path, tmp_path
     told = tmp_path / "squeue.json"
     told.write_bytes(lzma.decompress(path.with_name(path.name.replace("sacct", "squeue")).read_bytes()))
     text, found = queued(read_queue(path.with_name("queue.txt"))), queued(read_queue(told))
-    assert {job: replace(found[job], application="") for job in text} == text
+    assert {job: replace(found[job], application="", reason="") for job in text} == text
     # A comment is in the accounting only once the job has begun; sacct leaves out what is not eligible yet.
     assert {found[job].application for job in text if job.startswith("12_")} == {"vasp"}
     assert set(found) - set(text) <= {"2"}

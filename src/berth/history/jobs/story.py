@@ -110,7 +110,7 @@ class JobStory:
         return self.attempts[0].label or self.attempts[0].job_id
 
     def beside(self, record: Record) -> tuple[Neighbour, ...] | None:
-        """What ran on the GPUs of one of its attempts at the same time; None if nobody recorded which GPUs it had."""
+        """What ran on the GPUs of one of its attempts at the same time; None if its GPUs were not recorded."""
         if record.start_ms is None or not record.gpus:
             return ()
         if not record.gpu_slots:

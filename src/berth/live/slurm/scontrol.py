@@ -46,8 +46,11 @@ class Scontrol:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with contextlib.suppress(OSError):
-                process.communicate()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    assert pipe is not None
+                    pipe.close()
+            process.wait()
 
     def _tell(self, words: Sequence[str], line: str, until: float) -> str:
         process = self._running(words)
@@ -87,7 +90,7 @@ class Scontrol:
             if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
                 self.close()
                 raise LiveError(
-                    f"scontrol has not answered for {self._timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"
+                    f"scontrol has not answered for {self._timeout_s:g} s; see whether slurmctld lives: scontrol ping"
                 )
             some = os.read(process.stdout.fileno(), 1 << 16)
             found += some
