@@ -258,7 +258,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     NODE_LOST = "node-lost"
     LOST_TOO_OFTEN = "lost-too-often"
-    """A node was lost under it, after so many such attempts that kept nothing that it is given up."""
+    """It was given up after too many attempts in a row that were lost with their nodes and kept nothing."""
     TIME_LIMIT = "time-limit"
     FAILED_TO_START = "failed-to-start"
     """The attempt never ran."""
@@ -360,7 +360,7 @@ class Record:
     energy_j: int | None = None
     """Energy that its nodes took for it."""
     gpu_slots: tuple[str, ...] = ()
-    """The GPUs that it ran on, each as NODE:INDEX; empty if nobody tells them, as no accounting of Slurm does."""
+    """The GPUs that it ran on, each as NODE:INDEX; empty if they are unknown: Slurm's accounting does not have them."""
 
     @property
     def ready_ms(self) -> int:

@@ -113,9 +113,7 @@ def _id(record: Record) -> str:
 
 
 def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
-    begun = (
-        record.ready_ms < origin_ms
-    )  # it ran, or waited, when the period began: it is there from the first
+    begun = record.ready_ms < origin_ms  # it ran or waited when the period began, and is there from the first
     start_ms = record.start_ms or 0
     return Job(
         _id(record),

@@ -228,6 +228,7 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
+    from berth.cli.usage_table import counted
     from berth.cli.waiting import EVALUATION_NAME
     from berth.report.accounting import collect, write_accounting
     from berth.report.digest import answers_and_figures
@@ -258,8 +259,6 @@ def report(
     if not page.totals.tries:
         raise _nothing(history, begin, end, only)
     write_accounting(page, out)
-    from berth.cli.usage_table import counted
-
     print(f"wrote {out}: {counted(page.totals.jobs, 'job')}")
 
 

@@ -11,7 +11,7 @@ __all__ = ["PLACE_MILLI", "Part", "Running", "account_of", "parts_of"]
 
 _FOREVER_US = FOREVER_MS * 1000
 PLACE_MILLI = 1000 // PLACES
-"""What a placement by best effort takes of a GPU in the account: ten fit, and no job that wants it whole."""
+"""What a placement by best effort takes of a GPU in the account: `PLACES` fit, and no job that wants it whole."""
 
 
 class Part(NamedTuple):

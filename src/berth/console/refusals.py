@@ -67,8 +67,8 @@ def only_known(request: Request, _who: Annotated[Viewer, Depends(viewer)]) -> No
     """
     if not request.url.path.startswith("/api/"):
         return
-    told = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
-    known = [each["name"] for each in told.get("parameters", ()) if each["in"] == "query"]
+    operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
+    known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         told = "; ".join(_unknown(name, known) for name in dict.fromkeys(unknown))

@@ -1,7 +1,7 @@
 """Plain runs: jobs come, start in a strict order and end, which one kernel does for many instants at once.
 
-A run begins so where order and placement are known to kernels, and goes on as a `Run` from the first job on that asks
-for more, such as others before it, or is not valid. The events are the same.
+A run begins as a plain one if kernels know its order and its placement. From the first job that asks for more, such as
+others before it, or is not valid, it goes on as a `Run`. The events are the same.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ new = tuple.__new__
 """Makes an Event in half of the time that it takes itself."""
 
 AT_A_TIME = 1024
-"""So many jobs are drawn at once."""
+"""Jobs that are drawn at once."""
 MOST_TOLD = 4096
-"""So many events are told at once."""
+"""Events that are told at once."""
 NEVER_MS = 1 << 62
 LARGEST_KEY = 1 << 62
 MOST_GPUS = 62
@@ -191,7 +191,7 @@ class Plain:
         self._arrays = arrays._replace(coming=np.concatenate([coming, drawn]))
 
     def _entry(self, job: Job) -> tuple[int, ...] | None:
-        """The first columns of a job's row; None for a job that is not valid or asks for what a plain run has not."""
+        """The first columns of a job's row; None for a job that is not valid or asks for more than a plain run has."""
         submit_ms, work_ms, limit_ms = job.submit_ms, job.work_ms, job.time_limit_ms
         if (
             type(submit_ms) is not int
@@ -213,7 +213,7 @@ class Plain:
             if how is None:
                 how = self._new_type(number, job)
             key = 0 if self._key is as_queued else self._key(job)
-        except Exception:  # noqa: BLE001  whatever it is, the run that goes on meets it again
+        except Exception:  # noqa: BLE001  the run that goes on raises it again
             return None
         if how < 0 or type(key) is not int or not -LARGEST_KEY < key < LARGEST_KEY:
             return None
@@ -223,7 +223,7 @@ class Plain:
         return submit_ms, min(run_ms, FOREVER_MS), key, number, how
 
     def _new_type(self, number: int, job: Job) -> int:
-        """What becomes of jobs of a request type; −1 where the placement has no more room for types."""
+        """What becomes of jobs of a request type; −1 if the placement has no more room for types."""
         row = self.formula.row(number)
         if row is None:
             return -1

@@ -22,7 +22,7 @@ from berth.cluster.kernels import (
 from berth.model import FOREVER_MS
 from berth.policies.placements.score_kernels import ANY_FIT, best_node, compiled_kept_in, first_node
 
-__all__ = ["Told", "advance"]
+__all__ = ["Told", "advance", "release"]
 
 CHOOSE, ENDS, ARRIVALS, DECIDE, LEAVE = range(5)
 """Where in an instant a run has got to."""
@@ -56,7 +56,7 @@ NOT_YET, NO, YES = range(3)
 
 # Columns of a job's row.
 SUBMIT_MS, RUN_MS, KEY, NUMBER, HOW, START_MS, ORDER, NODE, DEVICES = range(9)
-FILLED, COLUMNS = 5, 9  # so many are known when a job is drawn, and so many there are
+FILLED, COLUMNS = 5, 9  # the columns that are known when a job is drawn, and all
 
 WAITS, AT_ONCE, NEVER = range(3)
 """What HOW can be: it waits, it leaves if it does not start when it comes, or it is rejected when it comes."""
@@ -149,7 +149,7 @@ def alone(t: Told, requests: IntArray, number: int) -> bool:
 def place(
     t: Told, row: int, block: IntArray, requests: IntArray, unfit: IntArray, kept: IntArray, real: FloatArray
 ) -> bool:
-    """Take for a job what the placement says, on one node; False where it fits on none."""
+    """Take for a job what the placement says, on one node; False if it fits on none."""
     number = t.jobs[row, NUMBER]
     gpus = requests[number, ALL_GPUS]
     milli = requests[number, MILLI]
@@ -228,9 +228,9 @@ def start(t: Told, row: int) -> None:
 def advance(
     t: Told, block: IntArray, requests: IntArray, unfit: IntArray, kept: IntArray, real: FloatArray
 ) -> int:
-    """Let happen what happens before the horizon; why it has stopped.
+    """Do what happens before the horizon; returns why it has stopped.
 
-    It may be called again where it stopped in the middle of an instant.
+    If it stopped in the middle of an instant, the next call goes on there.
     """
     state, jobs, most = t.state, t.jobs, t.told.shape[0] - 2
     while True:

@@ -112,7 +112,7 @@ class LearnedWithPlans(Learned):
         return super()._chosen(scene) if step is None else np.array([step], np.int64)
 
     def asked_about(self, offers: Sequence[Offer], waiting: int) -> Sequence[int] | None:
-        """Nobody and the combination that the plan starts next, while it holds."""
+        """None of the jobs, and the combination that the plan starts next, while it holds."""
         if self._plan is None or not self._is_alone(offers, waiting):
             return None
         step = self._planned(len(offers[0].tenants), waiting)

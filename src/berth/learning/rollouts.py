@@ -97,9 +97,7 @@ class Worlds:
 class Trace(NamedTuple):
     """What is done in E worlds, and when."""
 
-    steps: (
-        IntArray  # (E, T, 3): time in ms, the combination that starts (0: a job has ended), how many run then
-    )
+    steps: IntArray  # (E, T, 3): time in ms, the combination that starts (0: an end), how many run then
     many: IntArray  # (E,): how many steps there are
 
     @classmethod

@@ -28,7 +28,7 @@ GAIN: Final = 0.3
 """By how much the level moves for a day's worth of questions that the intervals have missed or held too many of."""
 LEVELS: Final = (0.5, 0.99)
 FEWEST_DAYS: Final = 5
-"""Of fewer nothing is told about how much days differ."""
+"""The least number of days from which it is told how much days differ."""
 
 
 def censored_quantile(values: Floats, seen: Flags, share: float) -> float:

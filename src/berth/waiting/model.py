@@ -34,7 +34,7 @@ COVERAGE: Final = 0.8
 HELD_WITHIN: Final = 0.04
 """An interval keeps its promise where the share that it held is no further from COVERAGE."""
 DAYS_TO_PROMISE: Final = 48
-"""COVERAGE is promised from so many days of known waits: Graham's last fifth began with them. 37 days held 75.4 %."""
+"""Days of known waits from which COVERAGE is promised: Graham's last fifth began with them. 37 days held 75.4 %."""
 NO_BETTER: Final = 0.98
 """A model whose error is more than this part of a constant's is no better."""
 _FAR: Final = 100.0
@@ -106,7 +106,7 @@ class Judgement:
     doubts: tuple[str, ...] = ()
     """Why its answers are worth less than they look."""
     held: tuple[float, float] | None = None
-    """In which range the share that its interval holds lies; None where there are too few jobs or days to tell."""
+    """The range of the share of waits that its interval holds; None if there are too few jobs or days to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Evaluation:
     bins: tuple[Bin, ...] = ()
     """By what was predicted, the shortest first."""
     held_between: tuple[float, float] | None = None
-    """In which range the share that the interval holds lies, at 95 %, as days differ; None for too few days."""
+    """The range of the share of waits that the interval holds, at 95 %, as days differ; None for too few days."""
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""
@@ -241,7 +241,7 @@ class WaitModel:
         return float(upper[-1]) - _FAR
 
     def promised(self, days: int) -> tuple[float, float] | None:
-        """The share of intervals that hold, as a range, if waits of so many days are known; None for no telling."""
+        """The share of intervals that hold, as a range, if waits of this number of days are known; None if unknown."""
         return (COVERAGE, COVERAGE) if days >= DAYS_TO_PROMISE else self.judgement.held
 
     def answer(self, values: Floats, offset: float | None = None) -> Answer:

@@ -120,7 +120,7 @@ const berth = {
     });
   },
 
-  // Say above the page that nobody answers, after a while in which a console that begins again is back.
+  // Say above the page that the console does not answer, after a while in which one that restarts is back.
   away(gone) {
     const place = document.getElementById("away");
     if (!gone) {

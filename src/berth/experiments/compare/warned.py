@@ -10,7 +10,7 @@ from contextlib import contextmanager
 __all__ = ["Warned", "Warnings", "gathered"]
 
 Warnings = Mapping[str, tuple[str, ...]]
-"""By the text as the code has it, the different messages that were made of it."""
+"""The different messages of each text, by the text as the code has it."""
 
 _log = logging.getLogger(__name__)
 

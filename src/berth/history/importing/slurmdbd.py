@@ -33,7 +33,7 @@ __all__ = ["import_slurmdbd"]
 WINDOW_ROWS: Final = 500_000
 PACKED_ROWS: Final = 200
 MANY_ROWS: Final = 40_000
-"""So many make a text that is read the fast way."""
+"""From this number on the text of the rows is long enough to be read by the compiled loop."""
 AGAIN_S: Final = 86_400
 """How far behind the place that it had reached an import begins: rows are changed after the job has ended."""
 

@@ -11,8 +11,7 @@
 A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
 new files are written beside the old ones, and at last `index.json` is replaced: a reader sees all of an
 import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
-import has replaced, are removed when there is no reader, at the
-latest by the next import that finds it so. What counted
+import has replaced, are removed when there is no reader, at the latest by the next import that finds none. What counted
 before the last UNDOABLE imports stays, so that these can be taken back.
 """
 
@@ -393,7 +392,7 @@ def open_history(
 ) -> History:
     """The history in a folder, which is made by its first import.
 
-    With `importing`, a name for a person, all that is merged through this object is one import, which is taken
+    With `importing`, a name for the import, all that is merged through this object is one import, which is taken
     back as a whole. With `dry_run` all is done but the last step, so that the history stays as it is.
     """
     path = Path(folder)

@@ -1,8 +1,8 @@
 """Who may write what berth believes: admission policies that the API server itself keeps, from Kubernetes 1.30 on.
 
-The node gives a container what the annotation `berth.dev/placement` says. Without these, all who may edit or bind pods
-of a namespace may write it; with them, berth's own service accounts alone. An agent is kept to the pods, the slices and
-the node object of its own node, which its token names.
+The node gives a container what the annotation `berth.dev/placement` says. Without these, every user that may edit or
+bind pods of a namespace may write it; with them, berth's own service accounts alone. An agent is kept to the pods, the
+slices and the node object of its own node, which its token names.
 """
 
 from __future__ import annotations

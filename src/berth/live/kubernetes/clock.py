@@ -1,4 +1,4 @@
-"""The time that decisions go by: it never runs back, whatever becomes of the machine's clock."""
+"""The time that decisions go by: it never runs back, even if the machine's clock is set back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["steady_clock"]
 
 
 def steady_clock() -> Callable[[], int]:
-    """Tells the time in ms since 1970, by this machine's clock as it is now and from then on by its monotonic one."""
+    """Return a clock in ms since 1970: this machine's time as it is now, advanced by its monotonic clock."""
     begun_ns = time.time_ns() - time.monotonic_ns()
     return lambda: (begun_ns + time.monotonic_ns()) // 1_000_000

@@ -57,8 +57,8 @@ class BindArgs(objects.Struct):
 
 
 def tls_of(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext:
-    """The context of a server with this certificate, for clients that have one from `client_ca` alone: one that may ask
-    binds pods with berth's rights. Raises KubernetesError where the files cannot be used."""
+    """The context of a server with this certificate, for clients with one from `client_ca` alone: a client binds pods
+    with berth's rights. Raises KubernetesError if the files cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

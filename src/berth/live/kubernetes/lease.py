@@ -27,6 +27,7 @@ HELD_S = 10.0
 BIND_S = 4.0
 RENEW_S = 2.0
 UNCERTAIN_S = 0.1
+"""Time between two checks whether the lease is held again."""
 
 
 class Leadership:

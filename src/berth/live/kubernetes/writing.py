@@ -21,6 +21,7 @@ __all__ = ["Events", "Taken", "bind", "in_words", "note_waiting", "stop"]
 log = logging.getLogger(__name__)
 
 SAID_AGAIN_S = 60.0
+"""Time after which a missing right is logged again."""
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
 MOST_MESSAGE = 1000
@@ -144,7 +145,7 @@ class Events:
                 queue.popleft()
 
     def unwritten(self, error: ApiError) -> None:
-        """Log what could not be told to the cluster; that a right is missing is a warning, once a minute."""
+        """Log what could not be written to the cluster; a missing right is a warning, once per `SAID_AGAIN_S`."""
         right = error.message.partition(" is forbidden: ")[2] or error.message
         if error.status != 403:
             log.info("%s", error)

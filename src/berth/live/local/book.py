@@ -247,8 +247,8 @@ class Book:
             self.notes.append({"note": "started", "id": entry.id})
 
     def failed_to_start(self, entry: Entry, why: str, now_ms: int, *, no_room: bool = False) -> None:
-        """Nothing of the attempt ran: it waits again. Where `why` tells that the start itself failed, and no user was
-        killed meanwhile, it fails for good after several times; where only room was lacking, it never does."""
+        """Nothing of the attempt ran: it waits again. If `why` tells that the start itself failed, and it was not
+        stopped meanwhile, it fails for good after several times; if only room was lacking, it never does."""
         entry.start_failures += bool(why) and not no_room
         entry.slots, entry.share, entry.start_ms = (), (0, 0), None
         self.notes.append({"note": "failed", "id": entry.id, "again": False})

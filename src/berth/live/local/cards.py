@@ -138,7 +138,7 @@ class Cards:
     """NVML, asked now and then; the fake one where `fake` is given."""
 
     def __init__(self, *, fake: bool = False, none: bool = False, before: Iterable[Card] = ()) -> None:
-        """LiveError if NVML does not answer; with `none` there is no GPU and no look. `before` are the cards
+        """LiveError if NVML does not answer; with `none` there is no GPU, and NVML is not asked. `before` are the cards
         that the queue had when the machine was the same: each keeps its index, and one that is not there any more is
         lost."""
         self.fake = fake

@@ -24,7 +24,7 @@ from berth.scheduler import Scheduler
 __all__ = ["Ahead", "Handed"]
 
 MOST_AT_ONCE = 32
-"""Jobs that are looked at in a look: the policy is asked once for each."""
+"""Running jobs that are considered in a look, at most: the policy is asked once for each."""
 _ID = re.compile(r"\d+(_\d+)?")
 """Jobs on whose end another can be made to wait: no parts of heterogeneous ones."""
 
@@ -44,10 +44,10 @@ class Ahead:
     def __init__(self) -> None:
         self.handed: dict[str, Handed] = {}
         self.aside: dict[str, Running] = {}
-        """The jobs that wait is for, which run in Slurm and not in the books."""
+        """The jobs that are waited for: they run in Slurm, and not in the books."""
 
     def forget(self, job_id: str) -> None:
-        """A job does not wait for another's end any more."""
+        """Note that a job no longer waits for another's end."""
         self.handed.pop(job_id, None)
 
     def after(self, job_id: str) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Ahead:
         self, scheduler: Scheduler, jobs: Mapping[str, SlurmJob], within_ms: int, now_ms: int
     ) -> list[str]:
         """The jobs that are about to end, the next first: of each GPU the first, if it completes already or is believed
-        to end within this time, and if nobody waits for another there."""
+        to end within this time, and if no job waits for another there."""
         taken = {slot for run in self.aside.values() for slot in run.slots}
         ends = []
         for job_id, run in scheduler.cluster.running.items():
@@ -136,7 +136,7 @@ class Ahead:
         return told
 
     def tidy(self, scheduler: Scheduler, now_ms: int) -> None:
-        """Put back the jobs on whose end nobody waits."""
+        """Put back the jobs whose end no other waits for."""
         wanted = {each for handed in self.handed.values() for each in handed.after}
         for job_id in [each for each in self.aside if each not in wanted]:
             self._put_back(scheduler, job_id, now_ms)

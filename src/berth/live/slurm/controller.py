@@ -64,9 +64,8 @@ def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIME
 
 def _environment() -> dict[str, str]:
     words = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
-    words.pop(
-        "SLURM_JWT", None
-    )  # slurmrestd's: Slurm's commands would take it too, and fail once it has expired
+    # It is slurmrestd's: Slurm's commands would take it too, and fail once it has expired.
+    words.pop("SLURM_JWT", None)
     # scontrol reads its lines by readline, which writes escapes into what it repeats, unless its terminal is wide.
     return words | {"TERM": "dumb", "COLUMNS": "30000"}
 

@@ -55,9 +55,8 @@ def order_of(
     asked = f"{note.per_node},{note.per_job},{note.per_task}"
     mark = "gres/" if "gres/" in asked else "gres:"
     gres = ",".join(f"{mark}{item}" for item in items)
-    if "shard" in before and {each.kind for each in gres_list(before)} != {
-        each.kind for each in gres_list(gres)
-    }:
+    cards, cards_before = ({each.kind for each in gres_list(told)} for told in (gres, before))
+    if "shard" in before and cards != cards_before:
         if note.moved:
             raise NotOursError("Slurm does not exchange its shards for another GPU's a second time")
         note = replace(note, moved=note.moved + 1)

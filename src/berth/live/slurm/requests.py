@@ -88,7 +88,7 @@ def note_of(admin_comment: str) -> Note | None:
         retries, needs_mib, moved = (int(pairs.get(name, "0")) for name in ("retries", "needs", "moved"))
         return replace(note, retries=retries, needs_mib=needs_mib, moved=moved)
     except ValueError:
-        return None  # another has written into it
+        return None  # it was written by something else
 
 
 class Cards:

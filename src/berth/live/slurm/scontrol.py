@@ -15,7 +15,7 @@ __all__ = ["PROMPT", "Scontrol"]
 
 PROMPT = "scontrol: "
 LOST = "Unable to contact slurm controller"
-"""What it prints if slurmctld is away: the next one reads slurm.conf again."""
+"""What it prints if slurmctld is away. A new one is started then, which reads slurm.conf again."""
 
 
 class Scontrol:
@@ -27,8 +27,8 @@ class Scontrol:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, words: Sequence[str], told: str) -> str:
-        """Tell it lines, each when the one before is done; what it repeats of them and prints. LiveError where there is
-        none or it does not answer."""
+        """Tell it lines, each when the one before is done; returns what it repeats of them and prints. LiveError if
+        there is none or it does not answer."""
         until = time.monotonic() + self._timeout_s
         printed = ""
         for line in told.splitlines(keepends=True):

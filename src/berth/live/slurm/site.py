@@ -59,7 +59,7 @@ def _with_loaded(lua: str | None) -> str | None:
 
 
 def _texts(paths: str) -> str | None:
-    """The texts of all these scripts; None where none can be read."""
+    """The texts of all these scripts; None if none can be read."""
     found = [text for path in paths.split(",") if (text := _text(Path(path))) is not None]
     return "\n".join(found) if found else None
 

@@ -337,7 +337,7 @@ class Colocating:
                 )  # fmt: skip
 
     def asked_about(self, offers: Sequence[Offer], waiting: int) -> Sequence[int] | None:
-        """The combinations that the chooser will look at, nobody among them, where it knows before; None: all."""
+        """The combinations that the chooser will look at, 0 among them, if it knows them already; None: all."""
         return None
 
     def _foreseen(
@@ -348,8 +348,8 @@ class Colocating:
         cluster: Cluster,
         only: Sequence[int] | None = None,
     ) -> Forecasts:
-        """What becomes of combinations on GPUs of one model; those do not fit for which the node lacks room as well, or
-        which beliefs do not carry."""
+        """What becomes of combinations on GPUs of one model. Those that the node lacks room for do not fit, nor do those
+        in doubt (`Doubts`)."""
         gpu = self._kept.models[offered[0].slot.node]
         forecasts = self.forecaster.forecasts(offers, gpu, only)
         jobs = [(tenants, window) for _, tenants, window, _ in offered]

@@ -19,7 +19,7 @@ BEHIND = 0.04
 
 
 class Doubts:
-    """Judges combinations that fit by what is expected, where it may come otherwise.
+    """Rules out combinations that fit only if all comes as expected.
 
     Memory is not taken to be free at the end that is expected of a job: it is held until the upper tenth of what is
     believed of its run time, and a tenant among others may be `BEHIND`. Beside an application of which a job ran out of
@@ -43,7 +43,7 @@ class Doubts:
         forecaster: Forecaster,
         gpu: GpuModel | None,
     ) -> None:
-        """Note of combinations that they do not fit; `jobs` are the tenants and the window of each offer."""
+        """Mark combinations in doubt as not fitting; `jobs` are the tenants and the window of each offer."""
         fits = forecasts.fits
         if self._company is not None:
             for row, (tenants, window) in enumerate(jobs):

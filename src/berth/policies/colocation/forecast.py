@@ -173,8 +173,8 @@ class Forecaster:
     def forecasts(
         self, offers: Sequence[Offer], gpu: GpuModel | None, only: Sequence[int] | None = None
     ) -> Forecasts:
-        """What becomes of every combination of each offer, on GPUs of one model; of `only` these, as the others do not
-        fit, if they are given."""
+        """What becomes of every combination of each offer, on GPUs of one model; if `only` is given, of these,
+        and the others do not fit."""
         card = self._card(gpu, offers)
         tenants = np.array([len(offer.tenants) for offer in offers], dtype=np.int64)
         window = np.array([len(offer.window) for offer in offers], dtype=np.int64)

@@ -23,9 +23,9 @@ class Scene(NamedTuple):
     backlog_ms: int
     """Their run time alone, together."""
     queue: Iterable[Job]
-    """All who wait, in their order."""
+    """All that wait, in their order."""
     whole: Callable[[], Forecasts]
-    """The forecasts of all combinations: where `Colocating.asked_about` has named some, no other is forecast before."""
+    """Forecasts all combinations; if `Colocating.asked_about` named some, `forecasts` has only those."""
 
     def with_all(self) -> Scene:
         """The same with the forecasts of all combinations."""
@@ -46,4 +46,4 @@ class Chooser(Protocol):
     """Says which combination each GPU starts."""
 
     def __call__(self, scene: Scene) -> IntArray:
-        """(O,): a combination of each offer that `forecasts.fits`, 0 for nobody. A pure function."""
+        """(O,): a combination of each offer that `forecasts.fits`, 0 for none. A pure function."""

@@ -47,9 +47,7 @@ class Packing(NamedTuple):
     sizes: IntArray  # (K,)
     stranding: float  # what a GPU is worth that typical requests could not use
     contention: float  # what a GPU's time is worth that jobs on one GPU take from each other
-    detour: (
-        FloatArray  # (T, L): what the type costs on a kind of node that others need more than its best one
-    )
+    detour: FloatArray  # (T, L): the type's cost on a kind of node that others need more than its best
 
 
 class Solution(NamedTuple):
@@ -82,7 +80,7 @@ class Solution(NamedTuple):
 
 @compiled
 def contended(use: float) -> float:
-    """How much of a GPU's time jobs with these uses take from each other."""
+    """The part of a GPU's time that jobs whose uses add up to `use` take from each other."""
     return use - 1.0 if use > 1.0 else 0.0
 
 

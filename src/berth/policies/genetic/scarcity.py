@@ -49,8 +49,8 @@ def demand_by_kind(typical: Typical, kinds: Kinds) -> FloatArray:
 
     It is taken at the moment when the usual requests ask for as many GPUs as the cluster has. A request that names
     several models asks for each in proportion to its GPUs; one that may run on every model asks for none. Kinds whose
-    CPU or number of GPUs a request needs are all wanted, where those who need them ask for more than there is, and else
-    not at all: others find room there in time.
+    CPU or number of GPUs a request needs are all wanted, if the requests that need them ask for more than there is,
+    and not at all otherwise: others find room there in time.
     """
     there = kinds.supply > 0
     asked = typical.weight * typical.requests[:, 0] * typical.requests[:, 1]
@@ -88,7 +88,7 @@ def detours(
     """(T, L): what a request type costs on a kind of node, in GPUs, compared with the best kind that it fits on.
 
     `jobs` and `type_of` are (I,), `requests` (T, 5) is what one instance takes. A job that has no choice pays nothing:
-    no one could put it elsewhere.
+    it could go nowhere else.
     """
     demand = demand_by_kind(typical, kinds)
     milli = requests[:, GPUS] * requests[:, MILLI]

@@ -25,7 +25,7 @@ class Weights:
     """What starting a job is worth whatever its size. Above 0, eight jobs of one GPU outweigh one of eight."""
     scarcity: float = 1.0
     """What a GPU costs a job that could do without its model, times the part of the model that the usual requests
-    naming it would fill; or that could do without a node so large, if those who cannot would fill all of these."""
+    naming it would fill; or that could do without a node so large, if those that cannot would fill all of these."""
     interference: float = 0.5
     """What a GPU's time costs that jobs on one GPU take from each other, by the use that their profiles tell."""
 
