@@ -40,6 +40,8 @@ COMPOSED: Final = (
     "its last attempt: {what}",
     "no room by policy {policy}; {count} submitted before it wait",
     "placed on {where}, and Slurm has not started it yet",
+    "placed on {where}, to start when job {job} has ended",
+    "placed on {where}, to start when jobs {jobs} have ended",
     "{ours} (Slurm: {code})",
     "it has fallen off the bus",
     "the node is {state}",
@@ -85,7 +87,6 @@ class _Number:
 
     def __format__(self, forms: str) -> str:
         value = self._value
-        # The hours of a demo are not 0.
         text = f"{value:,}" if isinstance(value, int) else decimal(value).removesuffix(".0")
         if not forms:
             return text

@@ -53,7 +53,7 @@ ALIVE_S = 5.0
 NODES_EVERY = 4
 """Nodes and partitions are queried on every fourth look."""
 TICK_S = 0.05
-"""Between two looks whether an Epilog has left something, which asks nothing of Slurm."""
+"""Time between two checks for what an Epilog has left, which ask nothing of Slurm."""
 BORROWED = 3
 """How many looks may come early because of that, and be made up for by waiting longer."""
 SHARES_EVERY_S = 300
@@ -371,10 +371,7 @@ class Service:
                     never or f"no room by policy {self.settings.policy}; {at} submitted before it wait"
                 )
         for job_id, placed in self._placed.items():
-            ends = f"to start when job {' and '.join(placed.after)} has ended"
-            self.why[job_id] = (
-                f"placed on {placed.where}, {ends if placed.after else 'and Slurm has not started it yet'}"
-            )
+            self.why[job_id] = _why_placed(placed.where, placed.after)
         values = {
             "at_ms": now_ms, "pid": os.getpid(), "mode": "place" if self.settings.places else "advise",
             "policy": self.settings.policy, "partitions": sorted(self.settings.partitions),
@@ -468,3 +465,12 @@ class Service:
         with contextlib.suppress(BerthError):
             nodes = self.world.scheduler.cluster.nodes
             keep_machine(history, nodes, [(int(time.time() * 1000), self.settings.policy)])
+
+
+def _why_placed(where: str, after: tuple[str, ...]) -> str:
+    """Why a job that was placed does not run yet."""
+    if not after:
+        return f"placed on {where}, and Slurm has not started it yet"
+    if len(after) == 1:
+        return f"placed on {where}, to start when job {after[0]} has ended"
+    return f"placed on {where}, to start when jobs {' and '.join(after)} have ended"
