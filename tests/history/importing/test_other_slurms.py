@@ -39,7 +39,6 @@ sacct -X -n -P -D -a -S 2020-01-01 -o JobIDRaw,Reason >reasons.txt
 @needs_slurm
 @each_other_slurm
 def test_tables_text_and_json_of_another_slurm_tell_the_same(slurm: Path, tmp_path: Path) -> None:
-    pytest.importorskip("sqlalchemy", reason="the extra 'slurm' is not installed")
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
     folder = tmp_path / "c"
     story = STORY.format(here=HERE, berth=Path(sys.executable).parent / "berth")
