@@ -4,7 +4,7 @@
 # SUITE is Debian's (trixie has 24.11, sid the newest). Its packages and the libraries that they need are unpacked into
 # the user's cache (root's: /var/cache), and their programs are told to use those libraries and no other, so that they
 # run beside this machine's own. Prints each folder, which tests take: BERTH_TEST_SLURM=FOLDER pytest tests/live/slurm.
-# Needs patchelf and a network, runs as any user, and changes nothing in the system's apt or dpkg. 200 MB each.
+# Needs patchelf and a network, runs as any user, and changes nothing in the system's apt or dpkg. 100 MB each.
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: $0 SUITE…" >&2; exit 2; }
 command -v patchelf >/dev/null || { echo "$0: wanted patchelf; apt-get install patchelf" >&2; exit 1; }

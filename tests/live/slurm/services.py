@@ -18,7 +18,8 @@ NOTE = "berth:1;node=gres:gpu:1;job=;task=;socket="
 def service(slurm: FakeSlurm, state: Path, **settings: object) -> Service:
     """A berth that places in the partition `gpu`, unless told otherwise."""
     plain: dict[str, object] = {
-        "places": True, "partitions": frozenset({"gpu"}), "policy": "priority+first-fit", "patience_s": 0.0
+        "places": True, "partitions": frozenset({"gpu"}), "policy": "priority+first-fit", "patience_s": 0.0,
+        "decide_s": 3600.0,  # the first decision compiles
     }  # fmt: skip
     return Service(Settings(state, **{**plain, **settings}), Controller(slurm))  # type: ignore[arg-type]
 

@@ -53,7 +53,7 @@ def test_a_job_takes_a_gpu_over_from_the_next_to_end_and_slurm_starts_it(tmp_pat
     ]  # fmt: skip
 
 
-def test_what_ends_late_is_waited_for_by_nobody(tmp_path: Path) -> None:
+def test_no_job_waits_for_one_that_ends_late(tmp_path: Path) -> None:
     slurm, settings = soon()
     for job in "123":
         slurm.held(job, TimeLimit="1:00:00")
@@ -83,14 +83,17 @@ def test_parts_that_fit_beside_what_runs_start_at_once_and_larger_ones_wait(tmp_
     assert slurm.told[-2].endswith(" Dependency=afterany:2")
 
 
-def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(tmp_path: Path) -> None:
+def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm, settings = soon(ahead_s=120.0, patience_s=0.0)
     for job in "123":
         slurm.held(job, TimeLimit="1:00")
     ours = service(slurm, tmp_path, **settings)
     ours.step()
     ours.step()
-    ours._placed["3"].at_ms -= 121_000
+    later_s = time.time() + 121
+    monkeypatch.setattr(time, "time", lambda: later_s)
     ours.step()
     assert slurm.told[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
     assert sorted(ours.world.scheduler.cluster.running) == ["1", "2"]
