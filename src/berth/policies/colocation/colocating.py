@@ -348,8 +348,8 @@ class Colocating:
         cluster: Cluster,
         only: Sequence[int] | None = None,
     ) -> Forecasts:
-        """What becomes of combinations on GPUs of one model. Those that the node lacks room for do not fit, nor do those
-        in doubt (`Doubts`)."""
+        """What becomes of combinations on GPUs of one model. Those that the node has no room for, or that are in
+        doubt (`Doubts`), do not fit."""
         gpu = self._kept.models[offered[0].slot.node]
         forecasts = self.forecaster.forecasts(offers, gpu, only)
         jobs = [(tenants, window) for _, tenants, window, _ in offered]
