@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import LEFT_OUT
 from berth.live.slurm.requests import Cards
-from berth.live.slurm.rest import started_by
+from berth.live.slurm.rest import NEW_TOKEN, started_by
 
 __all__ = ["OLDEST", "Fault", "Site", "faults"]
 
@@ -251,7 +251,7 @@ def _of_talking(site: Site) -> Iterator[Fault]:
         if not site.token or left_s < 0:
             yield Fault(
                 "there is no token for slurmrestd" if not site.token else f"the token expired {-left_s:.0f} s ago",
-                "export $(scontrol token lifespan=31536000)", stops=False,
+                NEW_TOKEN, stops=False,
             )  # fmt: skip
 
 

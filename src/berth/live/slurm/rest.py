@@ -21,7 +21,7 @@ from typing import Any
 from berth.errors import LiveError
 from berth.live.slurm.controller import Change, Controller
 
-__all__ = ["VERSIONS", "RestChannel", "spoken", "started_by"]
+__all__ = ["NEW_TOKEN", "VERSIONS", "RestChannel", "spoken", "started_by"]
 
 OLDEST = "v0.0.38"
 VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", OLDEST)
@@ -37,6 +37,8 @@ _STARTED_BY = (
 )
 """How slurmrestd of a Slurm is told what to serve: its version of the interface came with that Slurm."""
 TIMEOUT_S = 30.0
+NEW_TOKEN = "export $(scontrol token lifespan=31536000)"
+"""The line that makes a token, which Slurm prints with its name: SLURM_JWT=…"""
 PROTOCOL_ERRORS = range(1000, 2000)
 """Slurm's numbers for what has gone wrong between its own programs: the job was not looked at. An expired token is told
 by 500 and 1000, `Unexpected message received`, in 22.05."""
@@ -119,7 +121,7 @@ class RestChannel:
         path = f"/slurm/{self._version}/job/{change.job_id}"
         status, answer = self._ask(connection, "POST", path, body_of(change, self._version))
         if status in (401, 403):
-            raise LiveError("slurmrestd does not take the token; make a new one: SLURM_JWT=$(scontrol token)")
+            raise LiveError(f"slurmrestd does not take the token; make a new one: {NEW_TOKEN}")
         if status == 404:
             self._version = ""  # it may have been updated
         if any(
@@ -127,8 +129,8 @@ class RestChannel:
             for each in answer.get("errors") or ()
         ):
             raise LiveError(
-                "slurmctld did not understand slurmrestd, as with a token that has expired; make a new one:"
-                " SLURM_JWT=$(scontrol token)"
+                "slurmctld did not understand slurmrestd, as it does not if the token has expired; make a new one:"
+                f" {NEW_TOKEN}"
             )
         errors = errors_in(answer)
         if status >= 400 and not errors:
