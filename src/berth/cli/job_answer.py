@@ -134,7 +134,7 @@ def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
         lasted_s = max((now_ms - job.start_ms) / 1000, 0.0)
         yield f"  runs         since {_moment(job.start_ms)}, for {_duration(lasted_s)}"
     yield ""
-    yield "It has not ended; what it used is told once it has ended and is imported."
+    yield "It has not ended; its use is known once it has ended and has been imported."
 
 
 def _lines(story: JobStory) -> Iterator[str]:

@@ -197,7 +197,7 @@ class World:
         return found
 
     async def until_counted(self, binds: int, *schedulers: Scheduling) -> None:
-        """Wait until these schedulers have counted so many binds: the server knows of one before its caller does."""
+        """Wait until these schedulers have counted this many binds: the server knows of one before its caller does."""
 
         async def counted() -> bool:
             return sum(scheduler.counts.bound for scheduler in schedulers) == binds

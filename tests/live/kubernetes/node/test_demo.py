@@ -114,7 +114,6 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
 
             await world.until("all twelve run", all_are("Running"), 180)
             shown = await berth("k8s", "top", "--once", kubeconfig=world.kubeconfig)
-            print(shown)
             assert all(f"default/{name}" in shown for name in names), shown
             pods = await world.pods()
             gpus = [json.loads(pods[name]["metadata"]["annotations"][PLACEMENT])["gpus"] for name in names]
@@ -126,7 +125,6 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
 
             (event,) = await world.until("its refusal is told", refused)
             assert event["involvedObject"]["name"] == "exceeds"
-            print(event["reason"], event["message"])
             assert "the pod's part of it is 2000 MiB" in event["message"]
             expected = {name: ["12000 MiB"] for name in names} | {"exceeds": ["4000 MiB: 2", "500 MiB: 0"]}
 
@@ -134,7 +132,6 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
                 return all(logs(name) == said for name, said in expected.items())
 
             await world.until("each has its part", all_said)
-            print("logs of exceeds:", logs("exceeds"))
             (folder / "go" / "now").touch()
             await world.until("all have ended well", all_are("Succeeded"), 60)
             await collected(world, running)
@@ -177,8 +174,7 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
 
             await world.until("the history has all twelve", all_told, 180)
             page = folder / "report.html"
-            print(await berth("report", str(page), *where, kubeconfig=world.kubeconfig))
-            print(await berth("stats", *where, kubeconfig=world.kubeconfig))
+            await berth("report", str(page), *where, kubeconfig=world.kubeconfig)
             assert "exceeds" in page.read_text()
         finally:
             await world.api.request("DELETE", f"{path}/agent", {"gracePeriodSeconds": 0})
