@@ -1,10 +1,10 @@
 """How soon the first picture of a page is seen, in a real Chromium without a graphics card.
 
 Of a report of a million jobs: makes the history and the page, opens it several times, each time in a browser that
-starts anew, and prints the page's size (asked: below 8 MB) and medians, from the navigation on: when the bars are in the
-page, when a frame with them has been painted (asked: within 1 s), and when Plotly has drawn its own picture in their
-place. With `--compare`, of the page of the demo's comparison, which has no bars: its size (asked: at most 5 MB), and when
-Plotly has drawn its first picture (asked: within 0.5 s on a quiet machine).
+starts anew, and prints the page's size (asked: below 8 MB) and medians, from the navigation on: when the bars are in
+the page, when a frame with them has been painted (asked: within 1 s), and when Plotly has drawn its own picture in
+their place. With `--compare`, of the page of the demo's comparison, which has no bars: its size (asked: at most 5 MB),
+and when Plotly has drawn its first picture (asked: within 0.5 s on a quiet machine).
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def report_page(folder: Path, jobs: int) -> Path:
     """The page of a history of `jobs` jobs."""
     write_jobs(folder / "jobs.txt", jobs, measured=True)
     subprocess.run([sys.executable, "-c", IMPORT, folder / "jobs.txt", folder / "h"], check=True)
-    words = [BERTH, "report", folder / "report.html", "--history", folder / "h"]
+    words: list[str | Path] = [BERTH, "report", folder / "report.html", "--history", folder / "h"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=as_installed())
     return folder / "report.html"
 
 
 def compare_page(folder: Path) -> Path:
     """The page of the comparison that `make demo` runs."""
-    words = [BERTH, "compare", *DEMO, "--out", folder / "demo"]
+    words: list[str | Path] = [BERTH, "compare", *DEMO, "--out", folder / "demo"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=as_installed())
     return folder / "demo" / "report.html"
 
@@ -84,6 +84,7 @@ def main() -> None:
         raise SystemExit("no Chromium or Chrome on the PATH")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        names: tuple[str, ...]
         if chosen.compare:
             page, first, names = compare_page(folder), "[data-plot]", ("plotly",)
         else:
