@@ -1,14 +1,17 @@
-"""How soon the first picture of a report of a million jobs is seen, in a real Chromium without a graphics card.
+"""How soon the first picture of a page is seen, in a real Chromium without a graphics card.
 
-Makes the history and the page, opens it several times, each time in a browser that starts anew, and prints the page's
-size (asked: below 8 MB) and medians, from the navigation on: when the bars are in the page, when a frame with them has
-been painted (asked: within 1 s), and when Plotly has drawn its own picture in their place.
+Of a report of a million jobs: makes the history and the page, opens it several times, each time in a browser that
+starts anew, and prints the page's size (asked: below 8 MB) and medians, from the navigation on: when the bars are in
+the page, when a frame with them has been painted (asked: within 1 s), and when Plotly has drawn its own picture in
+their place. With `--compare`, of the page of the demo's comparison, which has no bars: its size (asked: at most 5 MB),
+and when Plotly has drawn its first picture (asked: within 0.5 s on a quiet machine).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +34,7 @@ MARKS = """
             // The callback after the next frame: what was there at this one has been painted.
             requestAnimationFrame(() => requestAnimationFrame(() => { marks.painted = performance.now(); }));
         }
-        if (document.querySelector("#by-application .main-svg") && !marks.plotly) {
+        if (document.querySelector("FIRST .main-svg") && !marks.plotly) {
             marks.plotly = performance.now();
         }
         requestAnimationFrame(look);
@@ -39,17 +42,39 @@ MARKS = """
 """
 
 
-def marks_of(program: str, page: Path) -> dict[str, float]:
-    """Milliseconds from the navigation on, of one opening of the page."""
+DEMO = ("synthetic:demo", "--policies", "fifo+first-fit,sjf+best-fit,fgd,random", "--seeds", "5")
+
+
+def marks_of(program: str, page: Path, first: str, names: tuple[str, ...]) -> dict[str, float]:
+    """Milliseconds from the navigation on, of one opening of the page whose first picture is that element."""
     with Chromium(program, 1400, 900) as browser:
-        browser.call("Page.addScriptToEvaluateOnNewDocument", source=MARKS)
-        browser.open(page, "marks.painted && marks.plotly")
-        return {name: float(browser.evaluate(f"marks.{name}")) for name in ("bars", "painted", "plotly")}
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=MARKS.replace("FIRST", first))
+        browser.open(page, " && ".join(f"marks.{name}" for name in names))
+        return {name: float(browser.evaluate(f"marks.{name}")) for name in names}
+
+
+def report_page(folder: Path, jobs: int) -> Path:
+    """The page of a history of `jobs` jobs."""
+    write_jobs(folder / "jobs.txt", jobs, measured=True)
+    subprocess.run([sys.executable, "-c", IMPORT, folder / "jobs.txt", folder / "h"], check=True)
+    words: list[str | Path] = [BERTH, "report", folder / "report.html", "--history", folder / "h"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=as_installed())
+    return folder / "report.html"
+
+
+def compare_page(folder: Path) -> Path:
+    """The page of the comparison that `make demo` runs."""
+    words: list[str | Path] = [BERTH, "compare", *DEMO, "--out", folder / "demo"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=as_installed())
+    return folder / "demo" / "report.html"
 
 
 def main() -> None:
     """Make the page, open it, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--compare", action="store_true", help="open the page of the demo's comparison instead"
+    )
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--keep", type=Path, help="write the page here, too")
@@ -59,22 +84,25 @@ def main() -> None:
         raise SystemExit("no Chromium or Chrome on the PATH")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_jobs(folder / "jobs.txt", chosen.jobs, measured=True)
-        subprocess.run([sys.executable, "-c", IMPORT, folder / "jobs.txt", folder / "h"], check=True)
-        page = chosen.keep or folder / "report.html"
-        words = [BERTH, "report", page, "--history", folder / "h"]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=as_installed())
-        found = [marks_of(program, page) for _ in range(chosen.runs)]
+        names: tuple[str, ...]
+        if chosen.compare:
+            page, first, names = compare_page(folder), "[data-plot]", ("plotly",)
+        else:
+            page, first = report_page(folder, chosen.jobs), "#by-application"
+            names = ("bars", "painted", "plotly")
+        if chosen.keep:
+            shutil.copy(page, chosen.keep)
+        found = [marks_of(program, page, first, names) for _ in range(chosen.runs)]
         size = page.stat().st_size
     results = {
-        "jobs": chosen.jobs,
+        **({} if chosen.compare else {"jobs": chosen.jobs}),
         "page_mb": size / 1e6,
         "load": os.getloadavg()[0],
         **{f"{name}_s": statistics.median(each[name] for each in found) / 1000 for name in found[0]},
     }
     for key, value in results.items():
         print(f"{key}: {value:.2f}" if isinstance(value, float) else f"{key}: {value:,}")
-    save("accounting_page", results)
+    save("compare_page" if chosen.compare else "accounting_page", results)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -35,6 +34,8 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 def plain_name(text: str) -> str:
     """The text as far as any file system takes it; with a digest where that is not all of it."""
+    import hashlib  # OpenSSL, which not every command needs
+
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80].lstrip(".")
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return plain if plain == text else f"{plain}-{digest}"

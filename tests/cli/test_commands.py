@@ -371,6 +371,15 @@ def test_nothing_heavy_is_imported_before_a_command_runs() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_help_loads_no_more_than_the_signatures_of_commands() -> None:
+    code = (
+        "import sys; from berth.cli.commands import application; application();"
+        "print(sorted({'berth.partition', 'ctypes', 'mmap', 'logging', 'rich.live'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_users_policy_is_found_from_where_the_user_stands(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from berth import Placement\n\n\n"

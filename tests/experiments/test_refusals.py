@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import SettingError
 from berth.experiments.colocation.experiment import measure_colocation
+from berth.experiments.colocation.matrix import worlds_of
 from berth.experiments.compare import compare
+from berth.experiments.genetic.optimality import measure_optimality
 from berth.experiments.genetic.utilisation import measure_utilisation
+from berth.experiments.inflate import inflate
+from berth.experiments.inflate.inflation import Arrivals
+from berth.experiments.pai import pai
+from berth.model import Job, Node
 from berth.traces import read_trace
 
 
@@ -66,3 +77,95 @@ def test_the_python_functions_refuse_what_leaves_nothing_to_run() -> None:
         "a comparison needs at least one policy and one seed, not 0 and 2",
         "a comparison runs on 1 or more processes, not 0",
     ]
+
+
+NODES = (Node("a", gpus=1), Node("b", gpus=1))
+JOBS = tuple(Job(str(number), 0, 1000, gpus=1) for number in range(3))
+
+
+def inflated(**values: Any) -> object:
+    return inflate(NODES, JOBS, "fgd", seed=0, **values)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: inflated(batch=0), "a batch of 0 jobs; expected from 1 to 500"),
+        (lambda: inflated(batch=501), "a batch of 501 jobs; expected from 1 to 500"),
+        (
+            lambda: inflate([Node("a")], JOBS, "fgd", seed=0),
+            "an inflation needs GPU load to arrive on GPUs: the cluster has no GPUs",
+        ),
+        (
+            lambda: inflate(NODES, [Job("0", 0, 1000, gpus=0)], "fgd", seed=0),
+            "an inflation needs GPU load to arrive on GPUs: the workload asks for no GPUs",
+        ),
+        (
+            lambda: inflated(arrivals=Arrivals(np.array([7]))),
+            "the order names row 7; the workload has rows 0…2",
+        ),
+        (
+            lambda: inflated(arrivals=Arrivals(np.array([0]), np.arange(3))),
+            "the order ranks 3 nodes; the cluster has 2",
+        ),
+        (
+            lambda: inflated(arrivals=Arrivals(np.array([1]), base=4)),
+            "the order inflates a workload after 4 different rows; this one has 3: give the order of this workload",
+        ),
+        (
+            lambda: pai("rows.csv", jobs=0, gpus=8, rate=3),
+            "0 jobs, 8 GPUs, 3 a minute; expected at least one of each",
+        ),
+        (
+            lambda: worlds_of((), (), (), "20", 11),
+            "arrivals are 11 times what the GPUs do; expected from 0 to 10",
+        ),
+        (lambda: measure_optimality([], ["fgd"]), "0 batches and 1 policies; expected at least 1 of each"),
+        (
+            lambda: compare(JOBS, policies=["fifo"]),
+            "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100",
+        ),
+        (
+            lambda: compare(JOBS, policies=cast(Any, [print]), cluster=NODES),
+            "a comparison names its policies, such as 'my_module:my_policy'; not an object of type "
+            "'builtin_function_or_method'",
+        ),
+    ],
+)
+def test_a_python_function_names_what_it_was_given_and_what_it_takes(
+    call: Callable[[], object], told: str
+) -> None:
+    with pytest.raises(SettingError) as refused:
+        call()
+    assert str(refused.value) == told
+
+
+def test_two_seeds_are_named_too_few_before_the_run() -> None:
+    words = "compare synthetic:demo?jobs=20 --policies fifo --seeds 2 --borrow"  # refused after the warning
+    done = CliRunner().invoke(app, words.split())
+    assert done.stderr.startswith(
+        "berth: two seeds give wide intervals that hardly tell policies apart; use --seeds 5 or more\n"
+    )
+
+
+def test_a_policy_that_starts_nothing_ends_with_a_warning_and_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "idle_of_a_test.py").write_text("def never(queue, cluster, now_ms):\n    return []\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = CliRunner().invoke(
+        app, ["compare", "synthetic:demo?jobs=20", "--policies", "idle_of_a_test:never"]
+    )
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (
+        1,
+        "berth: warning: idle_of_a_test:never, seed 0, finished none of 20 jobs; does the policy yield placements?",
+    )
+
+
+def test_outages_are_of_a_file_or_at_a_rate(tmp_path: Path) -> None:
+    file = tmp_path / "outages.csv"
+    file.write_text(f"node,down_s,up_s\n{read_trace('synthetic:demo?jobs=20').nodes[0].name},1,2\n")
+    words = ["compare", "synthetic:demo?jobs=20", "--mtbf", "100", "--mttr", "1", "--outages", str(file)]
+    with pytest.raises(SettingError) as refused:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert str(refused.value) == "outages come from a file or at a rate, not both"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
-import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -95,13 +93,14 @@ def node(
         state_folder.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("BERTH_FAKE_CARD", str(state_folder / "fake-card"))
     settings = NodeSettings(
-        node_name or socket.gethostname(), state_folder, run_folder, cdi_folder, kubelet_folder, dra, device_plugin,
+        node_name or os.uname().nodename, state_folder, run_folder, cdi_folder, kubelet_folder, dra, device_plugin,
         metrics, every_s, "evict" if on_lost_isolation == "evict" else "report", bool(fake_gpus),
         compat.value if compat else None,
     )  # fmt: skip
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     import asyncio
+    import logging
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_run(settings, kubeconfig or None))
 

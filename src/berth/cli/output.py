@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -121,7 +120,9 @@ def _print_parquet(rows: Sequence[Mapping[str, object]]) -> None:
 
     cells = [[_flat(row.get(name)) for name in names] for row in rows]
     schema = {name: _kind([row[at] for row in cells]) for at, name in enumerate(names)}
-    with tempfile.TemporaryDirectory(prefix="berth-") as folder:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="berth-") as folder:
         path = Path(folder) / "rows.parquet"
         with ParquetWriter(path, schema) as writer:
             writer.write(rows_to_columns(cells, names))

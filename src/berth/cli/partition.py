@@ -6,26 +6,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from berth import partition as partitions
 from berth.cli.output import AsJson, Form, Format, console, printed
-from berth.cli.partition_table import partition_lines, partition_table, unreadable_text
 from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
-from berth.partition import oci
-from berth.partition.cdi import specification
-from berth.partition.gpus import gpu_named, gpus, knows_instance
-from berth.partition.scratch import sweep
-from berth.partition.sizes import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from berth.partition import Partition, Summary
 
 __all__ = ["app", "run"]
 
@@ -56,10 +50,12 @@ Name = Annotated[str, typer.Argument(help="The partition's name.")]
 
 
 def _swap_mib(text: str) -> int:
+    from berth import partition as partitions
+
     return 0 if text == "0" else partitions.mem_mib(text)
 
 
-def _plain(value: partitions.Partition) -> dict[str, Any]:
+def _plain(value: Partition) -> dict[str, Any]:
     return asdict(value) | {"folder": str(value.folder)}
 
 
@@ -84,6 +80,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a command and its children under limits: berth run --mem 4G -- python train.py"""
+    from berth import partition as partitions
+
     mem_mib = None if mem is None else partitions.mem_mib(mem)
     if gpu is not None:
         gpu = _visible_gpu(gpu, fake_gpu)
@@ -111,6 +109,8 @@ def execute(
     as_json: AsJson = False,
 ) -> None:
     """Run a command and its children in a partition: berth partition exec blue -- python train.py"""
+    from berth import partition as partitions
+
     with _command_found():
         summary = partitions.run(command, partition=name, fake_gpu=fake_gpu)
     _end(summary, as_json)
@@ -126,7 +126,7 @@ def _command_found() -> Iterator[None]:
         raise typer.Exit(error.status) from error
 
 
-def _end(summary: partitions.Summary, as_json: bool) -> None:
+def _end(summary: Summary, as_json: bool) -> None:
     """Sum up on standard error and end as the command ended."""
     if as_json:
         typer.echo(json.dumps(asdict(summary)), err=True)
@@ -140,6 +140,8 @@ def _end(summary: partitions.Summary, as_json: bool) -> None:
 
 def _visible_gpu(text: str, fake_gpu: bool) -> str:
     """The UUID of the GPU, or instance of MIG, that a user has named."""
+    from berth.partition.gpus import gpu_named, knows_instance
+
     if text.startswith("MIG-") and knows_instance(text, _driver(fake_gpu)):
         return text
     return gpu_named(text, _known_gpus(fake_gpu)).uuid
@@ -147,6 +149,8 @@ def _visible_gpu(text: str, fake_gpu: bool) -> str:
 
 def _check_card(mem_mib: int, gpu: str | None) -> None:
     """Refuse more than the card has where the card can be asked."""
+    from berth.partition.gpus import gpus
+
     try:
         known = gpus()
     except BerthError:
@@ -158,10 +162,14 @@ def _check_card(mem_mib: int, gpu: str | None) -> None:
 
 
 def _known_gpus(fake_gpu: bool) -> list[Any]:
+    from berth.partition.gpus import gpus
+
     return gpus(_driver(fake_gpu))
 
 
 def _driver(fake_gpu: bool) -> Path | None:
+    from berth import partition as partitions
+
     return partitions.fake_driver_folder() if fake_gpu else None
 
 
@@ -192,6 +200,11 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a partition of a GPU, for your own processes and containers, or for a user or group."""
+    from berth import partition as partitions
+    from berth.partition.gpus import gpu_named
+    from berth.partition.scratch import sweep
+    from berth.partition.sizes import size_text
+
     if mig is not None and (
         mem is not None
         or core_pct
@@ -233,6 +246,10 @@ def create(
 @app.command("list")
 def list_partitions(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
+    from berth import partition as partitions
+    from berth.cli.partition_table import partition_table, unreadable_text
+    from berth.partition.scratch import sweep
+
     sweep()
     regions = partitions.regions()
     found = [one for one in regions if isinstance(one, partitions.Partition)]
@@ -255,6 +272,13 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """The same, live."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from berth import partition as partitions
+    from berth.cli.partition_table import partition_lines, partition_table, unreadable_text
+
     before: dict[str, tuple[float, int]] = {}
     looks = 0
     console = Console()
@@ -306,6 +330,9 @@ def resize(
     as_json: AsJson = False,
 ) -> None:
     """Change a partition's limits while it is in use; downwards, new allocations are refused."""
+    from berth import partition as partitions
+    from berth.partition.sizes import size_text
+
     partitions.find(name)  # a name that is not there is the first thing to tell
     unchecked = (
         [f"the limit of {mem} against the GPU's memory and what others are promised of it"] if mem else []
@@ -355,12 +382,16 @@ def remove(
     fake_gpu: Fake = False,
 ) -> None:
     """Remove a partition; refused while processes use it, unless forced."""
+    from berth import partition as partitions
+
     partitions.remove(name, force=force, driver_folder=_driver(fake_gpu))
 
 
 @app.command()
 def library() -> None:
     """Print the path of libberth.so, for LD_PRELOAD."""
+    from berth import partition as partitions
+
     typer.echo(str(partitions.library_path()))
 
 
@@ -373,12 +404,17 @@ def cdi(
     ] = None,
 ) -> None:
     """Print a CDI specification that gives a container this partition: device berth.dev/gpu=NAME."""
+    from berth import partition as partitions
+    from berth.partition.cdi import specification
+
     _print_json(specification(name, partitions.find(name), partitions.library_path(), device))
 
 
 @app.command()
 def hook() -> None:
     """Print the file for /etc/containers/oci/hooks.d that has Podman or CRI-O call `berth partition inject`."""
+    from berth.partition import oci
+
     command = [str(Path(sys.argv[0]).resolve()), "partition", "inject"]
     own = {name: os.environ[name] for name in ("BERTH_ROOT",) if name in os.environ}
     _print_json(oci.definition(command, own))
@@ -387,6 +423,9 @@ def hook() -> None:
 @app.command()
 def inject() -> None:
     """Be the OCI hook: read the container's state from the input and mount the partition that it asks for."""
+    from berth import partition as partitions
+    from berth.partition import oci
+
     state, config, root = oci.read_container(sys.stdin.read())
     name = oci.partition_asked(state, config)
     if name is not None:

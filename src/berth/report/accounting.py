@@ -283,7 +283,7 @@ def write_accounting(page: Accounting, path: Path) -> None:
     write_page(
         "accounting.html",
         path,
-        ("unpack", "draw", "filter"),
+        then=("filter",),
         page=page,
         sections=sections(page),
         facts=_facts(page),

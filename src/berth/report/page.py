@@ -36,35 +36,34 @@ def write(report: Report, path: Path) -> None:
     _write(render(report), path)
 
 
-def write_page(template: str, path: Path, scripts: tuple[str, ...] = ("draw",), **values: object) -> None:
-    """Render another template of berth's, which runs these scripts, with these values, likewise."""
-    _write(_page(template, scripts, **values), path)
+def write_page(template: str, path: Path, *, then: tuple[str, ...] = (), **values: object) -> None:
+    """Render another template of berth's, which runs these scripts after its pictures, with these values, likewise."""
+    _write(_page(template, then, **values), path)
 
 
 def render_picture(figure: go.Figure, wanted: str = "") -> str:
     """A page with one figure, which under `wanted` (png or svg) leaves its image as a data URL in `#image`."""
     return _page(
         "picture.html",
+        ("hand_over",) if wanted else (),
         title=figure.layout.title.text or "berth",
         data=as_json(figure),
         wanted=wanted,
-        scripts=("draw", "hand_over") if wanted else ("draw",),
         compiles_shaders=any(trace.type == "parcoords" for trace in figure.data),
     )
 
 
-def _page(template: str, scripts: tuple[str, ...] = ("draw",), **values: object) -> str:
+def _page(template: str, then: tuple[str, ...] = (), **values: object) -> str:
     environment = _environment()
-    sources = {name: environment.get_template(f"{name}.js").render() for name in scripts}
-    sources["plotly"] = get_plotlyjs()
+    sources = {name: environment.get_template(f"{name}.js").render() for name in ("unpack", "draw", *then)}
     return environment.get_template(template).render(
         **values,
         # No data can be in these: they are berth's and Plotly's own files.
-        packed_plotly=_packed_plotly() if "unpack" in scripts else "",
+        packed_plotly=_packed_plotly(),
         style=Markup(environment.get_template("report.css").render()),
         **{name: Markup(script) for name, script in sources.items()},
         # The browser runs the scripts with these sums and no other, and opens no connection.
-        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in sources.values()),
+        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in (get_plotlyjs(), *sources.values())),
     )
 
 

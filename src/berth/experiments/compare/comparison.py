@@ -170,7 +170,10 @@ def compare(
     names = (policies,) if isinstance(policies, str) else tuple(dict.fromkeys(policies))
     for name in names:
         if not isinstance(name, str):
-            raise SettingError(f"a comparison names its policies; give {name!r} as 'module:name'")
+            raise SettingError(
+                "a comparison names its policies, such as 'my_module:my_policy'; not an object of type "
+                f"'{type(name).__name__}'"
+            )
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds))
     if not names or not numbers:
         raise SettingError(

@@ -63,7 +63,7 @@ const rest = () =>
   );
 // Resolves once all pictures are drawn, or the page has said why there are none.
 const drawn = (async () => {
-  if (typeof library !== "undefined" && !(await library.then(() => true, () => false))) return;
+  if (!(await library.then(() => true, () => false))) return;
   for (const place of document.querySelectorAll("[data-plot]")) {
     const figure = JSON.parse(document.getElementById(place.dataset.plot).textContent);
     for (const trace of figure.data) {

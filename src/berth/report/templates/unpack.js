@@ -5,7 +5,7 @@ async function unpacked(base64) {
   const packed = new Uint8Array(characters.length);
   // Twenty times as fast as Uint8Array.from with a function.
   for (let at = 0; at < packed.length; at++) packed[at] = characters.charCodeAt(at);
-  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
+  return new Response(new Response(packed).body.pipeThrough(new DecompressionStream("gzip")));
 }
 
 // Resolves once the browser has shown the page as it came, with the pictures that need no Plotly. A page that is out of
@@ -32,8 +32,11 @@ library.catch((error) => {
   const told = document.createElement("p");
   told.id = "problem";
   told.setAttribute("role", "alert");
-  told.textContent = `Pictures and the filter are missing: ${error.message}. The tables and plain bars are complete.`;
-  document.querySelector("main").prepend(told);
+  const has = (what) => document.querySelector(what) !== null;
+  const missing = has("#filter") ? "Pictures and the filter are missing" : "Pictures are missing";
+  const complete = [has("table") && "tables", has(".still") && "plain bars"].filter(Boolean).join(" and ");
+  told.textContent = `${missing}: ${error.message}.${complete && ` The ${complete} are complete.`}`;
+  (document.querySelector("main") ?? document.body).prepend(told);
   for (const place of document.querySelectorAll("figure, #filter")) {
     place.hidden = place.querySelector(".still") === null;
   }
