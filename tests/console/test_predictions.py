@@ -47,6 +47,27 @@ def test_waiting_jobs_have_an_interval_and_running_ones_have_none(
     assert "<time" in world.browser("ann").get("/queue?state=waiting").text
 
 
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ((0.8, 0.8), "Predicted start, in 80 of 100 cases"),
+        ((0.62, 0.9), "Predicted start, in 62 to 90 of 100 cases"),
+        (None, "Predicted start, in an unknown share of cases"),
+    ],
+)
+def test_the_queue_promises_what_predict_wait_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: tuple[float, float] | None, words: str
+) -> None:
+    monkeypatch.setattr("berth.console.predictions.PATIENCE_S", 60.0)
+    monkeypatch.setattr("berth.waiting.model.WaitModel.promised", lambda self, days: held)
+    source = WithPending(look_of(gpus=4, waiting=3, at_ms=time.time_ns() // 1_000_000))
+    world = World(tmp_path / "state", sources=[source], history=a_trained_history(tmp_path))
+    assert words in world.browser("ann").get("/queue").text
+    for job in world.program("ann").get("/api/v1/queue").json()["jobs"]:
+        expected = None if job["start_ms"] is not None or held is None else list(held)
+        assert job["starts_held"] == expected
+
+
 def test_without_a_model_the_page_says_how_to_make_one(tmp_path: Path) -> None:
     world = World(tmp_path, sources=[ValuesSource()], history=tmp_path)
     assert "make one with: berth predict-wait train" in world.browser("ann").get("/queue").text

@@ -195,6 +195,13 @@ def test_an_axis_that_nobody_measured_is_left_out() -> None:
     assert figure.layout.title.text == "pytorch &lt;b&gt;: 4 attempts, 2 lines stand for them"
 
 
+def test_jobs_whose_nodes_are_unknown_have_no_axis_of_nodes() -> None:
+    lines = np.array([[np.nan, 2, 0.5, 3, 0.1, 0.2], [np.nan, 16, 0, 1, 0.3, 0.4]])
+    trace = parallel_coordinates(lines, np.array([1, 1]), "pytorch").data[0]
+    assert [axis.label for axis in trace.dimensions] == ["nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem"]
+    assert not trace.line.showscale
+
+
 def test_the_page_lists_the_last_jobs_and_the_share_of_capacity(tmp_path: Path) -> None:
     rows = [
         exports.line(JobIDRaw=at, Start="2026-01-01T00:00:00", End=f"2026-01-01T{at:02}:00:00", State=state)

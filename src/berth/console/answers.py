@@ -91,8 +91,12 @@ class QueuedJob(BaseModel):
     start_ms: int | None
     where: str
     why: str = Field(description="Why it waits, in words")
-    starts_from_ms: int | None = Field(description="Predicted start: the earlier end of its 80 % interval")
+    starts_from_ms: int | None = Field(description="Predicted start: the earlier end of its interval")
     starts_to_ms: int | None
+    starts_held: tuple[float, float] | None = Field(
+        description="In which range the share of such intervals that hold lies; 0.8 to 0.8 where it is promised, null"
+        " if it is not known"
+    )
     priority: int
     partition: str
 

@@ -14,7 +14,10 @@ from berth.errors import BerthError
 if TYPE_CHECKING:
     from berth.console.hub import Hub
 
-__all__ = ["Predictions"]
+__all__ = ["Held", "Predictions"]
+
+Held = tuple[float, float] | None
+"""In which range the share of intervals that hold lies; None where that is unknown."""
 
 EVERY_S = 30.0
 COST_FACTOR = 20.0
@@ -35,6 +38,8 @@ class Predictions:
         self._asking: asyncio.Task[None] | None = None
         self.why = ""
         """Why nothing is predicted; empty if something is."""
+        self.held: Held = None
+        """What the intervals that were found last promise, as `berth predict-wait` prints it."""
 
     async def of(self, hub: Hub, looks: Mapping[str, Look]) -> Mapping[tuple[str, str], tuple[int, int]]:
         """The interval of the start of jobs, by source and id, in ms; what is known by now."""
@@ -56,19 +61,22 @@ class Predictions:
             name: source.pending for name in names if isinstance(source := hub.seen[name].source, Pending)
         }
         try:
-            self._found = await asyncio.to_thread(_predicted, history, pending)
+            self._found, self.held = await asyncio.to_thread(_predicted, history, pending)
             self.why = ""
         except (BerthError, OSError, ValueError, KeyError) as error:
-            self._found, self.why = {}, str(error)
+            self._found, self.held, self.why = {}, None, str(error)
         self._next_s = time.monotonic() + max(EVERY_S, COST_FACTOR * (time.monotonic() - began_s))
 
 
-def _predicted(history: Path, pending: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
+def _predicted(
+    history: Path, pending: Mapping[str, Any]
+) -> tuple[dict[tuple[str, str], tuple[int, int]], Held]:
     from berth.waiting import WaitModel
     from berth.waiting.now import questions_now
 
     model = WaitModel.load(history / MODEL_NAME)
     found = {}
+    held: Held = None
     for name, ask in pending.items():
         jobs = ask()
         now_ms = time.time_ns() // 1_000_000
@@ -76,10 +84,11 @@ def _predicted(history: Path, pending: Mapping[str, Any]) -> dict[tuple[str, str
         if not waits:
             continue
         asked = questions_now(history, model, jobs, now_ms)
+        held = model.promised(asked.days)
         for at in waits:
             job = jobs[at]
             answer = model.answer_waiting(asked.values[at], (now_ms - job.queued_ms) / 1000, asked.offset)
             found[name, job.job_id] = (
                 now_ms + round(1000 * answer.low_s), now_ms + round(1000 * answer.high_s)
             )  # fmt: skip
-    return found
+    return found, held

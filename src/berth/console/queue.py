@@ -16,6 +16,7 @@ from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.look import LiveJob
 from berth.console.pages import page
+from berth.console.predictions import Held
 from berth.console.roles import Viewer
 
 __all__ = ["Asked", "Chosen", "chosen", "router"]
@@ -80,17 +81,21 @@ async def chosen(state: Any, asked: Asked, who: Viewer) -> Chosen:
 
     total, number, jobs = await asyncio.to_thread(choose)
     starts = await state.predictions.of(hub, looks)
-    rows = [_row(name, job, who, starts.get((name, job.id))) for name, job in jobs]
+    held = state.predictions.held
+    rows = [_row(name, job, who, starts.get((name, job.id)), held) for name, job in jobs]
     return Chosen(total, number, max(1, -(-total // asked.size)), time.time_ns() // 1_000_000, rows)
 
 
-def _row(source: str, job: LiveJob, who: Viewer, starts: tuple[int, int] | None) -> dict[str, Any]:
+def _row(
+    source: str, job: LiveJob, who: Viewer, starts: tuple[int, int] | None, held: Held
+) -> dict[str, Any]:
     begin_ms, end_ms = starts or (job.starts_from_ms, job.starts_to_ms)
     return {
         "source": source, "id": job.id, "user": job.user, "name": job.name if who.owns(job.user) else "",
         "state": job.state, "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "submit_ms": job.submit_ms,
         "ready_ms": job.ready_ms, "start_ms": job.start_ms, "where": job.where, "why": job.why,
-        "starts_from_ms": begin_ms, "starts_to_ms": end_ms, "priority": job.priority, "partition": job.partition,
+        "starts_from_ms": begin_ms, "starts_to_ms": end_ms, "starts_held": held if starts else None,
+        "priority": job.priority, "partition": job.partition,
     }  # fmt: skip
 
 
@@ -107,5 +112,10 @@ async def queue(
     return page(
         request, "queue.html", who, asked=asked, found=found, counts=hub.counts(), states=get_args(State),
         partitions=partitions, sources=[source_json(seen) for seen in hub.seen.values()],
-        predicts=request.app.state.predictions.why, owns=who.controls,
+        predicts=request.app.state.predictions.why, held=_cases(request.app.state.predictions.held), owns=who.controls,
     )  # fmt: skip
+
+
+def _cases(held: Held) -> tuple[int, int] | None:
+    """In how many of 100 cases, from and to."""
+    return None if held is None else (round(100 * held[0]), round(100 * held[1]))

@@ -57,17 +57,17 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
             else [f"{tick:.3g}" for tick in ticks],
         }
         dimensions.append(dimension)
-    nodes = lines[:, 0] if len(lines) else np.empty(0)
-    most = float(np.nanmax(nodes)) if len(nodes) else 1.0
+    nodes = lines[~np.isnan(lines[:, 0]), 0] if len(lines) else np.empty(0)
+    most = float(nodes.max()) if len(nodes) else 1.0
     figure = go.Figure(
         go.Parcoords(
             dimensions=dimensions,
             line={
-                "color": nodes,
+                "color": np.nan_to_num(lines[:, 0], nan=1.0) if len(nodes) else COLOURS[0],
                 "colorscale": [list(pair) for pair in NODE_SCALE],
                 "cmin": 1,
                 "cmax": max(most, 2),
-                "showscale": True,
+                "showscale": bool(len(nodes)),
                 "colorbar": {
                     "title": {"text": "nodes"},
                     "thickness": 12,

@@ -145,12 +145,18 @@ def costs(held: Iterable[Held], prices: Prices) -> list[Cost]:
             lacking[row.gpu_model] = lacking.get(row.gpu_model, 0.0) + row.gpu_hours
         found.setdefault(row.keys, []).append(row)
     if lacking:
+        if set(lacking) == {""}:
+            raise SettingError(
+                f"the jobs of {lacking['']:,.1f} GPU-hours state no GPU model; add a `default` to [gpu_hour] of the "
+                "price list, or import the jobs with `--nodes`"
+            )
         named = ", ".join(
             f"'{name}' ({hours:,.1f} GPU-hours)"
             for name, hours in sorted(lacking.items(), key=lambda i: -i[1])
         )
         raise SettingError(
-            f"the price list has no price for GPU model {named}; add it to [gpu_hour], or a `default` for all others"
+            f"the price list has no price for GPU model {named}; add it to [gpu_hour], or there a `default` "
+            "for all others"
         )
     return sorted(
         (_cost(keys, each, prices) for keys, each in found.items()), key=lambda c: (-c.cost, c.keys)
