@@ -170,16 +170,12 @@ def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_the
     real = lived(open_history(history))
     assert ([job.id for job in real.jobs], real.left_out, real.elsewhere) == (["1", "2"], 1, 2)
     assert real.gpu_allocation_pct <= 100
-    told = subprocess.run(
-        [BERTH, "compare", "--from-history", "--history", str(history), "--since", "2023-01-01"]
-        + ["--policies", "fifo"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "fifo"]
+    environment = {**os.environ, "BERTH_HISTORY": str(history)}
+    told = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True, env=environment)
     assert "2 jobs of other clusters are left out: only jobs of this machine are replayed." in told.stderr
     (history / "cluster.csv").write_text(
         (history / "cluster.csv").read_text(encoding="utf-8").replace("here", "gone"), encoding="utf-8"
     )
-    with pytest.raises(SettingError, match="ran on none of the nodes of this machine .gone"):
+    with pytest.raises(SettingError, match="ran on none of the nodes of this machine"):
         lived(open_history(history))
