@@ -155,3 +155,27 @@ def test_a_trace_and_the_history_are_not_compared_at_once() -> None:
     )
     assert done.returncode == 2
     assert "compare replays a TRACE, or what ran on this machine" in done.stderr
+
+
+def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_them(
+    history: Path, tmp_path: Path
+) -> None:
+    origin = 1_700_000_000_000
+    others = [
+        replace(record(name, origin, origin, origin + day, 1000), nodes=("far",), gpus=8)
+        for name, day in (("1", 86_400_000), ("9", 1000))
+    ]
+    write_records(others, tmp_path / "others.parquet")
+    import_records(open_history(history), tmp_path / "others.parquet", Options(cluster="made"))
+    real = lived(open_history(history))
+    assert ([job.id for job in real.jobs], real.left_out, real.elsewhere) == (["1", "2"], 1, 2)
+    assert real.gpu_allocation_pct <= 100
+    words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "fifo"]
+    environment = {**os.environ, "BERTH_HISTORY": str(history)}
+    told = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True, env=environment)
+    assert "2 jobs of other clusters are left out: only jobs of this machine are replayed." in told.stderr
+    (history / "cluster.csv").write_text(
+        (history / "cluster.csv").read_text(encoding="utf-8").replace("here", "gone"), encoding="utf-8"
+    )
+    with pytest.raises(SettingError, match="ran on none of the nodes of this machine"):
+        lived(open_history(history))

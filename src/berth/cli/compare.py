@@ -143,7 +143,8 @@ def _from_history(
     if options.as_json or options.form is not Form.TABLE:
         told = {
             "makespan_s": real.makespan_s, "wait_mean_s": real.wait_mean_s, "policy": real.policy,
-            "left_out": real.left_out, "jobs": len(real.jobs), "jobs_under_10_s": short,
+            "left_out": real.left_out, "elsewhere": real.elsewhere, "jobs": len(real.jobs),
+            "jobs_under_10_s": short,
             "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
         }  # fmt: skip
         printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": told})
@@ -177,6 +178,13 @@ def _from_history(
             "1 job never ran, and is" if real.left_out == 1 else f"{real.left_out:,} jobs never ran, and are"
         )
         print(f"{never} left out.", file=sys.stderr)
+    if real.elsewhere:
+        others = (
+            "1 job of another cluster is"
+            if real.elsewhere == 1
+            else f"{real.elsewhere:,} jobs of other clusters are"
+        )
+        print(f"{others} left out: only jobs of this machine are replayed.", file=sys.stderr)
 
 
 def _signed(value: float, unit: str) -> str:

@@ -50,6 +50,8 @@ class Lived:
     """Jobs that never ran."""
     known: bool
     """Whether the history itself tells what the machine is."""
+    elsewhere: int = 0
+    """Jobs of other clusters, which ran on nodes that this machine lacks, and are no part of this."""
 
     @property
     def wait_mean_s(self) -> float:
@@ -70,18 +72,23 @@ def lived(
 ) -> Lived:
     """The jobs that were submitted from then, and before `until_ms`.
 
-    `nodes` are what they ran on, where the history does not tell it. Raises SettingError if none ran, or nothing tells
-    the machine.
+    `nodes` are what they ran on, where the history does not tell it. Where it does, jobs of clusters of which none ran
+    on these nodes, such as imported ones beside those of the local queue, are left out. Raises SettingError if none
+    ran, or nothing tells the machine.
     """
     kept = history.folder / CLUSTER
     if not nodes and not kept.exists():
         raise SettingError(
             f"{kept} is not there, which the local queue writes; say with --cluster what the jobs ran on"
         )
+    machine = tuple(read_nodes(kept)) if kept.exists() else tuple(nodes)
     tries: dict[tuple[str, str], list[Record]] = {}
     until_ms = FOREVER_MS if until_ms is None else until_ms
     for record in history.records("submit_ms >= ? AND submit_ms < ?", [since_ms, until_ms]):
         tries.setdefault((record.cluster, record.job_id), []).append(record)
+    there = len(tries)
+    if kept.exists():
+        tries = _of_machine(tries, machine, kept)
     ran = [
         sorted(each, key=lambda record: record.attempt)
         for each in tries.values()
@@ -99,7 +106,6 @@ def lived(
         for last, at_ms in zip(lasts, ready, strict=True)
     ]
     jobs.sort(key=lambda job: (job.submit_ms, _place(job.id)))
-    machine = tuple(read_nodes(kept)) if kept.exists() else tuple(nodes)
     makespan_ms = max(last.end_ms for last in lasts) - origin_ms
     waits_s = [((last.start_ms or 0) - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
     completions_s = [(last.end_ms - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
@@ -115,7 +121,30 @@ def lived(
         _policy(history.folder / POLICIES, max(last.submit_ms for last in lasts)),
         len(tries) - len(ran),
         kept.exists(),
+        there - len(tries),
     )
+
+
+def _of_machine(
+    tries: dict[tuple[str, str], list[Record]], machine: Sequence[Node], kept: Path
+) -> dict[tuple[str, str], list[Record]]:
+    """Those jobs whose cluster ran some job on a node of the machine, or told of none on which it ran.
+
+    SettingError if there is none.
+    """
+    names = {node.name for node in machine}
+    ran_on: dict[str, set[str]] = {}
+    for (cluster, _), each in tries.items():
+        ran_on.setdefault(cluster, set()).update(name for record in each for name in record.nodes)
+    own = {cluster for cluster, told in ran_on.items() if not told or told & names}
+    if tries and not own:
+        others = ", ".join(sorted(map(repr, ran_on))[:3])
+        nodes = ", ".join(sorted(names)[:3])
+        raise SettingError(
+            f"all jobs of this period are of other clusters ({others}), and ran on none of the nodes of this machine"
+            f" ({nodes}, in {kept}); choose another period, or replay them from a history of their own"
+        )
+    return {key: each for key, each in tries.items() if key[0] in own}
 
 
 def _allocation_pct(ran: Iterable[Sequence[Record]], nodes: Iterable[Node], makespan_ms: int) -> float:

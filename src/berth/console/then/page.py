@@ -221,7 +221,7 @@ def _title(found: Answer, t: Texts) -> str:
                 return t("No GPU-hour was lost to a failed attempt")
             part = whole.failed_gpu_hours / whole.gpu_hours * 100
             return t(
-                "{part} % of the GPU-hours went to failed attempts, most of them of {name}",
+                "{part} % of the GPU-hours went to failed attempts; {name} has the largest part",
                 part=f"{part:.0f}",
                 name=name,
             )
@@ -232,7 +232,7 @@ def _title(found: Answer, t: Texts) -> str:
                 return t("No measured GPU-hour stood idle")
             part = whole.idle_gpu_hours / whole.measured_gpu_hours * 100
             return t(
-                "{part} % of the measured GPU-hours stood idle, most of them with {name}",
+                "{part} % of the measured GPU-hours stood idle; {name} has the largest part",
                 part=f"{part:.0f}",
                 name=name,
             )

@@ -50,6 +50,8 @@ class Answer:
     error_wait_pct: float | None
     never_fitting: tuple[str, ...]
     """Some of the jobs that no node of the cluster can hold, in words."""
+    elsewhere: int = 0
+    """Jobs of the period that are of other clusters than the machine, and were not replayed."""
 
     @property
     def base(self) -> Row:
@@ -145,6 +147,7 @@ def answered(question: Question, history: Path, progress: Any = None) -> tuple[A
         error_makespan_pct=None if error is None else _number(error[1]),
         error_wait_pct=None if error is None else _number(error[2]),
         never_fitting=tuple(str(shortage) for shortage in found.result.never_fitting),
+        elsewhere=real.elsewhere,
     )
     return answer, _pictures(found)
 
