@@ -204,7 +204,7 @@ def why(
         print(f"{each.name} has waited for {each.since_s:.0f} s: {each.why}")
     for gpu in on:
         print(
-            f"{name} runs on node {gpu.node}, GPU {gpu.index} ({gpu.model}), with {len(gpu.holders) - 1} others"
+            f"{name} runs on node {gpu.node}, GPU {gpu.index} ({gpu.model}), {_company(len(gpu.holders) - 1)}"
         )
 
 
@@ -340,6 +340,10 @@ def _rows(gpus: Sequence[GpuUse], waits: Sequence[Waits]) -> list[dict[str, obje
         *({"kind": "gpu", **asdict(gpu)} for gpu in gpus),
         *({"kind": "waiting pod", **asdict(each)} for each in waits),
     ]
+
+
+def _company(others: int) -> str:
+    return "alone" if not others else f"with {others} other{'' if others == 1 else 's'}"
 
 
 def _table(seen: Snapshot) -> Any:

@@ -240,18 +240,22 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
         await world.node("n1", 2)
         await world.pod("a", milli=250, mem=20_000)
         await world.pod("b", mem=90_000)
+        await world.pod("whole")
 
     play(test)
     kubeconfig = server.kubeconfig()
     done = berth("scheduler", "--once", "--no-elect", kubeconfig=kubeconfig)
-    assert (done.exit_code, done.stdout) == (0, "bound 1, advised 0, stopped 0, failed 0\n"), done.output
+    assert (done.exit_code, done.stdout) == (0, "bound 2, advised 0, stopped 0, failed 0\n"), done.output
     status = berth("status", "--json", kubeconfig=kubeconfig)
     assert json.loads(status.stdout)["gpus"][0]["holders"] == ["default/a"]
     listed = berth("status", "--format", "csv", kubeconfig=kubeconfig).stdout
     assert [row["kind"] for row in csv.DictReader(listed.splitlines())] == ["gpu", "gpu", "waiting pod"]
+    assert [gpu["mem_mib"] for gpu in json.loads(status.stdout)["gpus"]] == [20_000, 81_920]
     assert "20000 of 81920 MiB" in berth("status", kubeconfig=kubeconfig).stdout
-    assert "0/1 nodes: 1 GPU memory short by 8080 MiB" in berth("why", "b", kubeconfig=kubeconfig).stdout
-    assert "runs on node n1, GPU " in berth("why", "default/a", kubeconfig=kubeconfig).stdout
+    assert "0/1 nodes: 1 GPU memory short by 28080 MiB" in berth("why", "b", kubeconfig=kubeconfig).stdout
+    told = berth("why", "default/a", kubeconfig=kubeconfig).stdout
+    assert "runs on node n1, GPU " in told
+    assert told.strip().endswith("alone")
     missing = berth("why", "nobody", kubeconfig=kubeconfig)
     assert isinstance(missing.exception, KubernetesError)
     assert "neither waits" in str(missing.exception)

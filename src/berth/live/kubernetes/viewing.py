@@ -129,6 +129,8 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
             shares = tuple((run.share.milli, run.share.mem_mib or card_mib) for run in runs)
             milli, foreign = 1000 - free.milli, others.milli
             used_mib = card_mib - free.mem_mib if card_mib else 0
+            if any(run.share.milli == 1000 and not run.share.mem_mib for run in runs):
+                used_mib = card_mib  # a whole GPU is asked for without a number of MiB
             if not gpu.is_open:  # counted as used, by no pod
                 milli, used_mib, foreign = sum(s[0] for s in shares), sum(s[1] for s in shares), 0
             gpus.append(

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,10 @@ def image(path: Path) -> None:
 class RealNode:
     """containerd and a kubelet."""
 
-    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, settings: Mapping[str, Any] | None = None) -> None:
         self.folder, self._kubeconfig = folder, kubeconfig
+        self._settings = {**KUBELET, **(settings or {})}
+        """Of the kubelet."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.socket = folder / "ct" / "containerd.sock"
         self._logs: set[Path] = set()
@@ -157,7 +160,7 @@ class RealNode:
 
     def start_kubelet(self) -> None:
         """Start the kubelet alone."""
-        (self.folder / "kubelet.yaml").write_text(json.dumps(KUBELET))
+        (self.folder / "kubelet.yaml").write_text(json.dumps(self._settings))
         self._run(
             "kubelet", str(kubelet()), f"--config={self.folder}/kubelet.yaml", f"--kubeconfig={self._kubeconfig}",
             "--container-runtime=remote", f"--container-runtime-endpoint=unix://{self.socket}",
