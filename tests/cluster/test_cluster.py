@@ -229,6 +229,8 @@ def test_numbers_beyond_64_bits_are_refused_as_others_are() -> None:
                 Placement(job(gpus=4, **huge), slots(*((0, at) for at in range(4))), Share(1000, 0))
             )
     assert cluster.digest() == before
+    for huge in (job(gpus=2**70), job(gpus=2**70, nodes=2**70), job(gpus=1, share=Share(1000, 2**70))):
+        assert not cluster.fits_when_empty(huge)
 
 
 @pytest.mark.slow

@@ -161,10 +161,11 @@ class Room(NodeRows):
         nodes = max(1, job.nodes)
         all_cpu, all_mem = min(job.cpu_milli, MORE_THAN_ANY_NODE), min(job.mem_mib, MORE_THAN_ANY_NODE)
         cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
-        gpus = job.gpus // nodes
-        on_one = gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib
+        all_gpus, asked_nodes = min(job.gpus, MORE_THAN_ANY_NODE), min(job.nodes, MORE_THAN_ANY_NODE)
+        gpu_mem_mib = min(job.share.mem_mib, MORE_THAN_ANY_NODE)
+        on_one = -(-all_gpus // nodes), job.share.milli, gpu_mem_mib, cpu_milli, mem_mib
         words = self._words_of_kinds(job.models, job.labels, job.gpus, key[7])
-        self.requests[number] = *on_one, job.nodes, job.gpus, all_cpu, all_mem, *words
+        self.requests[number] = *on_one, asked_nodes, all_gpus, all_cpu, all_mem, *words
         self._request_ids[key] = number
         self.request_types = number + 1
         return number
@@ -184,7 +185,7 @@ class Room(NodeRows):
             row[kernels.ALLOWED :] = self._words_of_kinds(job.models, job.labels, job.gpus, None)
         cpu_milli, mem_mib, milli, gpu_mem_mib = self._capacity
         gpus = (milli, gpu_mem_mib, self._traits_when_up())
-        if kernels.fits_on_some(row, cpu_milli, mem_mib, *gpus, max(1, job.nodes)):
+        if kernels.fits_on_some(row, cpu_milli, mem_mib, *gpus, max(1, min(job.nodes, MORE_THAN_ANY_NODE))):
             return True
         if job.nodes:
             return False
