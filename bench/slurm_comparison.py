@@ -185,6 +185,7 @@ def main() -> None:
         ways = ways[1:] + ways[:1]  # none always goes first
         with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as top:
             folder = Path(top)
+            folder.chmod(0o755)  # slurmrestd is started as another user
             words = {"seed": seed, "jobs": asked.jobs, "ways": ways, "top": top, "out": f"{top}/out.json"}
             script = setup(folder)
             with open(script, "a") as file:  # eight shards a GPU

@@ -56,6 +56,7 @@ cp {folder}/job_submit.lua $DIR/
 
 def on_slurm(folder: Path, only: set[str], jobs: int, pending: int) -> dict[str, Any]:
     """Run this script's inner part inside a Slurm; what it measured."""
+    folder.chmod(0o755)  # slurmrestd is started as another user
     told = {"only": sorted(only), "jobs": jobs, "pending": pending, "out": str(folder / "out.json")}
     words = {
         **os.environ, "CLUSTER_NODES": str(NODES), "CLUSTER_ACCOUNTING": "no", "CLUSTER_REST": "yes",

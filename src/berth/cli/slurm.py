@@ -221,6 +221,22 @@ def _status(state: Path) -> dict[str, object]:
         ) from error
 
 
+SILENT_S = 60
+"""Longer than berth waits with a sign of its life, also while Slurm does not answer for the first time."""
+
+
+def _silent(state: Path) -> str:
+    """That berth has given no sign for long; empty if it has."""
+    import time
+
+    from berth.live.slurm.service import STATUS
+
+    age_s = time.time() - (state / STATUS).stat().st_mtime
+    if age_s <= SILENT_S:
+        return ""
+    return f"no sign for {age_s:.0f} s: it does not run, or Slurm does not answer it; start it with: berth slurm run"
+
+
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show whether berth runs beside Slurm, and what it last saw."""
@@ -238,6 +254,8 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
         f"jobs       {told['waiting']} to decide on, {told['kept_back']} kept back, {told['placed']} placed and not"
     )
     print(f"           started yet, {told['running']} running")
+    if silent := _silent(state):
+        print(f"berth      {silent}")
     for job, why in dict(told["unplaced"]).items():  # type: ignore[call-overload]
         print(f"not counted: job {job}: {why}")
     outside = list(told.get("outside", []))  # type: ignore[call-overload]
@@ -283,6 +301,7 @@ def why(
         raise LiveError(f"Slurm knows no job {job}, or has forgotten it; see: berth job {job}")
     slurm = found[0]
     ours = dict(told["why"]).get(job, "") or _given_up(state, job)  # type: ignore[call-overload]
+    ours = _silent(state) or ours
     answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
     if printed(form, as_json, [answer], answer):
         return

@@ -169,8 +169,11 @@ def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_
     # As slurmrestd of 22.05 answers to a token that has expired.
     error = {"description": "job update from rest->fd:8 failed", "error_number": 1000, "source": "_parse_job_list",
              "error": "Unexpected message received"}  # fmt: skip
+    # And to a shard, if it was started before slurm.conf had any.
+    parsing = {"description": "job parsing failed for rest->fd:8", "error_number": 9001}
     for path, answer in (
-        (rest, (401, {})), (rest, (500, {"errors": [error]})), (tmp_path / "nothing", (200, {})),
+        (rest, (401, {})), (rest, (500, {"errors": [error]})), (rest, (200, {"errors": [parsing]})),
+        (tmp_path / "nothing", (200, {})),
     ):  # fmt: skip
         slurm = FakeSlurm()
         slurm.held("1")

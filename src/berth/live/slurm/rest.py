@@ -42,6 +42,9 @@ NEW_TOKEN = "export $(scontrol token lifespan=31536000)"
 PROTOCOL_ERRORS = range(1000, 2000)
 """Slurm's numbers for what has gone wrong between its own programs: the job was not looked at. An expired token is told
 by 500 and 1000, `Unexpected message received`, in 22.05."""
+OWN_ERRORS = range(9000, 10000)
+"""slurmrestd's own numbers: it did not ask slurmctld. One that runs since before slurm.conf had `shard` refuses shards
+by 9001, `Failure during parsing`, with status 200."""
 CONNECTIONS = 4
 """slurmrestd works on one request of a connection at a time, and waits for slurmctld meanwhile."""
 
@@ -124,10 +127,12 @@ class RestChannel:
             raise LiveError(f"slurmrestd does not take the token; make a new one: {NEW_TOKEN}")
         if status == 404:
             self._version = ""  # it may have been updated
-        if any(
-            (number_of(each.get("error_number")) or 0) in PROTOCOL_ERRORS
-            for each in answer.get("errors") or ()
-        ):
+        numbers = [number_of(each.get("error_number")) or 0 for each in answer.get("errors") or ()]
+        if any(number in OWN_ERRORS for number in numbers):
+            raise LiveError(
+                "slurmrestd does not understand the change; restart it if slurm.conf was changed since it started"
+            )
+        if any(number in PROTOCOL_ERRORS for number in numbers):
             raise LiveError(
                 "slurmctld did not understand slurmrestd, as it does not if the token has expired; make a new one:"
                 f" {NEW_TOKEN}"
