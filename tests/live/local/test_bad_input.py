@@ -350,7 +350,7 @@ def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytes
     from berth.live.local.top import Top
 
     name = "[/red]a\x1b\udce9"
-    row = ["1", "ann", name, "waiting", 1, 1000, 0, 1, None, None, 1, [], None, f"it waits [for {name}]"]
+    row = ["1", "ann", name, "waiting", 1, 1000, 0, 1, None, None, 1, [], None, f"it waits [for {name}]", 1000]
     status = {"policy": "fifo", "brain": "ready", "jobs": {"waiting": 1}, "gpus": []}
 
     async def run() -> list[str]:
@@ -359,8 +359,9 @@ def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytes
         )
         async with Top().run_test() as pilot:
             table = pilot.app.query_one(DataTable)
-            while not table.row_count:
-                await pilot.pause()
+            async with asyncio.timeout(30):
+                while not table.row_count:
+                    await pilot.pause()
             return [str(cell) for cell in table.get_row_at(0)]
 
     cells = asyncio.run(run())
