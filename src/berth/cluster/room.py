@@ -163,7 +163,8 @@ class Room(NodeRows):
         cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
         all_gpus, asked_nodes = min(job.gpus, MORE_THAN_ANY_NODE), min(job.nodes, MORE_THAN_ANY_NODE)
         gpu_mem_mib = min(job.share.mem_mib, MORE_THAN_ANY_NODE)
-        on_one = -(-all_gpus // nodes), job.share.milli, gpu_mem_mib, cpu_milli, mem_mib
+        gpus = min(job.gpus // nodes, MORE_THAN_ANY_NODE)
+        on_one = gpus, job.share.milli, gpu_mem_mib, cpu_milli, mem_mib
         words = self._words_of_kinds(job.models, job.labels, job.gpus, key[7])
         self.requests[number] = *on_one, asked_nodes, all_gpus, all_cpu, all_mem, *words
         self._request_ids[key] = number
