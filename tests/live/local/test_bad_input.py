@@ -350,7 +350,23 @@ def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytes
     from berth.live.local.top import Top
 
     name = "[/red]a\x1b\udce9"
-    row = ["1", "ann", name, "waiting", 1, 1000, 0, 1, None, None, 1, [], None, f"it waits [for {name}]", 1000]
+    row = [
+        "1",
+        "ann",
+        name,
+        "waiting",
+        1,
+        1000,
+        0,
+        1,
+        None,
+        None,
+        1,
+        [],
+        None,
+        f"it waits [for {name}]",
+        1000,
+    ]
     status = {"policy": "fifo", "brain": "ready", "jobs": {"waiting": 1}, "gpus": []}
 
     async def run() -> list[str]:

@@ -279,11 +279,15 @@ async def claims_served(world: World, schemas: Mapping[str, Any] | None = None) 
             await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
 
         async def gone() -> bool:
-            try:
-                await world.api.request("GET", "/apis/resource.k8s.io/v1/resourceslices")
-            except ApiError as error:
-                return error.status == 404
-            return False
+            for plural, _, _ in CLAIM_KINDS:
+                try:
+                    await world.api.request("GET", f"{CRDS}/{plural}.resource.k8s.io")
+                except ApiError as error:
+                    if error.status == 404:
+                        continue
+                    raise
+                return False
+            return True
 
         await world.until("the kinds are gone", gone)
 
