@@ -84,7 +84,7 @@ def ended(job: str, user: str, start_ms: int, *slots: str) -> Record:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> World:
-    """A GPU on which jobs 1 and 2 have ended and job 3 still runs, and job 4, of which nobody knows where it ran."""
+    """A GPU on which jobs 1 and 2 have ended and job 3 still runs, and job 4, whose place is not known."""
     records = [ended("1", "ann", 2000, "n1:0"), ended("2", "bob", 4000, "n1:0"), ended("4", "ann", 2000)]
     write_records(records, tmp_path / "made.parquet")
     import_records(open_history(tmp_path / "h"), tmp_path / "made.parquet", Options(cluster="n1"))

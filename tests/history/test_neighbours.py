@@ -39,7 +39,7 @@ RECORDS = [
     record("3", 199, 400, "n1:0"),  # began before its end
     record("4", 200, 300, "n1:0"),  # began at its end, beside 3
     record("5", 120, 180, "n2:0"),  # elsewhere
-    record("6", 120, 180),  # nobody knows where
+    record("6", 120, 180),  # its place is not known
 ]
 
 

@@ -17,7 +17,7 @@ from berth.errors import LiveError
 from berth.history.values.gres import same_gres
 from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, SlurmJob, Told, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
-from berth.live.slurm.scontrol import PROMPT, Scontrol
+from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
 __all__ = ["Change", "Controller", "Run", "View", "forgotten_after_s", "run_program"]
 
@@ -47,12 +47,8 @@ def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIME
             words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE,
             text=True, errors="replace", timeout=timeout_s, env=_environment(), check=False,
         )  # fmt: skip
-    except FileNotFoundError as error:
-        raise LiveError(
-            f"there is no {words[0]} here; run berth where Slurm's commands are installed"
-        ) from error
     except OSError as error:
-        raise LiveError(f"{words[0]} cannot be run ({error.strerror}); see: ulimit -a") from error
+        raise cannot_be_run(words[0], error) from error
     except subprocess.TimeoutExpired as error:
         raise LiveError(
             f"{words[0]} has not answered for {timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"

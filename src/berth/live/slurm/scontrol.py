@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from berth.errors import LiveError
 
-__all__ = ["PROMPT", "Scontrol"]
+__all__ = ["PROMPT", "Scontrol", "cannot_be_run"]
 
 PROMPT = "scontrol: "
 LOST = "Unable to contact slurm controller"
@@ -73,12 +73,8 @@ class Scontrol:
                     words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                     env=dict(self._environment),
                 )  # fmt: skip
-            except FileNotFoundError as error:
-                raise LiveError(
-                    f"there is no {words[0]} here; run berth where Slurm's commands are installed"
-                ) from error
             except OSError as error:
-                raise LiveError(f"{words[0]} cannot be run ({error.strerror}); see: ulimit -a") from error
+                raise cannot_be_run(words[0], error) from error
         return self._process
 
     def _answer(self, process: subprocess.Popen[bytes], until: float) -> str:
@@ -97,3 +93,10 @@ class Scontrol:
             if not some or found.endswith(b"\n" + PROMPT.encode()):
                 text = found.decode(errors="replace")
                 return text if text.startswith(PROMPT) else PROMPT + text
+
+
+def cannot_be_run(program: str, error: OSError) -> LiveError:
+    """What to tell of a program of Slurm's that could not be started."""
+    if isinstance(error, FileNotFoundError):
+        return LiveError(f"there is no {program} here; run berth where Slurm's commands are installed")
+    return LiveError(f"{program} cannot be run ({error.strerror}); see: ulimit -a")
