@@ -285,7 +285,7 @@ def _control(name: str, values: Parsed, operands: list[str]) -> int:
     jobs, refused = answer["jobs"], answer["refused"]
     assert isinstance(jobs, list)
     assert isinstance(refused, list)
-    if answer["note"]:
+    if answer.get("note"):
         print(f"berth: {answer['note']}", file=sys.stderr)
     if as_json:
         _print_json([*jobs, *refused])
