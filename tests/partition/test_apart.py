@@ -36,8 +36,9 @@ def built() -> Iterator[Path]:
     shared = ["-shared", "-fPIC", "-Wl,-Bsymbolic"]
     with tempfile.TemporaryDirectory(prefix="berth-apart-") as name:
         folder = Path(name)
-        for library, source in (("libcuda.so.1", "driver.c"), ("libnvidia-ml.so.1", "nvml.c")):
-            words = [*compiler, *shared, f"-Wl,-soname,{library}", SOURCE / source, "-o", folder / library]
+        for library, names in (("libcuda.so.1", ["driver.c", "graphs.c"]), ("libnvidia-ml.so.1", ["nvml.c"])):
+            sources = [SOURCE / name for name in names]
+            words = [*compiler, *shared, f"-Wl,-soname,{library}", *sources, "-o", folder / library]
             subprocess.run(words, check=True)
         program = folder / "program"
         link = ["-o", program, f"-L{folder}", "-l:libcuda.so.1"]

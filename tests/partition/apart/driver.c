@@ -3,32 +3,24 @@
    double, the memory nodes of graphs each hold memory of their own, and modules may be loaded when a
    function is asked for. */
 #include "card.h"
-#include <cuda.h>
+#include "driver.h"
 
 static struct process *self;
-struct CUctx_st { bool lives; uint64_t limits[8]; };
 struct CUstream_st { int none; };
 struct CUevent_st { uint64_t at_ns; };
 struct CUmod_st { uint64_t bytes; bool loaded; };
 struct CUfunc_st { uint64_t ns; CUmodule module; };
 struct CUmemPoolHandle_st { uint64_t reserved, used, keep; };
 struct CUarray_st { uint64_t bytes, mapped; };
-struct CUgraph_st { CUgraphNode nodes[8]; size_t count; };
-struct CUgraphNode_st { CUDA_MEM_ALLOC_NODE_PARAMS params; };
-struct CUgraphExec_st { uint64_t bytes; bool holds; };
 struct physical { uint64_t bytes; int holds; };
 enum { THINGS = 4096, CONTEXT_MIB = 300, POOL_STEP_MIB = 32 };
 static struct { CUdeviceptr at; uint64_t bytes; CUmemoryPool pool; } things[THINGS];
 static struct { CUdeviceptr at; struct physical *memory; } maps[64];
 static struct CUctx_st primary;
 static struct CUmemPoolHandle_st default_pool;
-static uint64_t graph_bytes;
-static _Thread_local CUcontext current;
+_Thread_local CUcontext current;
 
-#define NEEDS_CONTEXT if (current == NULL || !current->lives) return CUDA_ERROR_INVALID_CONTEXT
-#define EXPECT(x, error) if (!(x)) return error
-
-static bool charge(uint64_t bytes)
+bool charge(uint64_t bytes)
 {
     lock();
     bool fits = held(-1) + bytes <= card_bytes;
@@ -38,7 +30,7 @@ static bool charge(uint64_t bytes)
     unlock();
     return fits;
 }
-static void refund(uint64_t bytes) { self->bytes -= bytes; }
+void refund(uint64_t bytes) { self->bytes -= bytes; }
 
 /* What the tests ask of the driver itself. */
 uint64_t apart_held(void)
@@ -436,77 +428,4 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t bytes, CUmemoryPool poo
 CUresult cuMemAllocAsync(CUdeviceptr *at, size_t bytes, CUstream stream)
 {
     return cuMemAllocFromPoolAsync(at, bytes, &default_pool, stream);
-}
-
-/* ---- graphs ---- */
-CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
-{
-    (void)flags;
-    *graph = calloc(1, sizeof **graph);
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,
-                                CUDA_MEM_ALLOC_NODE_PARAMS *params)
-{
-    NEEDS_CONTEXT;
-    (void)needs, (void)count;
-    *node = graph->nodes[graph->count++] = malloc(sizeof **node);
-    params->dptr = 0x900000000 + (uintptr_t)*node % 0x10000000;
-    (*node)->params = *params;
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
-{
-    for (size_t i = 0; nodes != NULL && i < graph->count && i < *count; i++)
-        nodes[i] = graph->nodes[i];
-    *count = graph->count;
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
-{
-    (void)node;
-    *type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params)
-{
-    *params = node->params;
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-    NEEDS_CONTEXT;
-    (void)flags;
-    *exec = calloc(1, sizeof **exec);
-    for (size_t i = 0; i < graph->count; i++)
-        (*exec)->bytes += (graph->nodes[i]->params.bytesize + 32 * MIB - 1) / (32 * MIB) * (32 * MIB);
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-    NEEDS_CONTEXT;
-    (void)stream;
-    EXPECT(exec->holds || charge(exec->bytes), CUDA_ERROR_OUT_OF_MEMORY);
-    graph_bytes += exec->holds ? 0 : exec->bytes;
-    exec->holds = true;
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-    if (exec->holds) {
-        refund(exec->bytes);
-        graph_bytes -= exec->bytes;
-    }
-    free(exec);
-    return CUDA_SUCCESS;
-}
-CUresult cuDeviceGraphMemTrim(CUdevice device)
-{
-    return device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute what, void *value)
-{
-    (void)device, (void)what;
-    *(uint64_t *)value = graph_bytes;
-    return CUDA_SUCCESS;
 }
