@@ -166,7 +166,7 @@ def run(
     if rest is not None:
         from berth.live.slurm.rest import RestChannel
 
-        channel = RestChannel(rest, controller).apply
+        channel = RestChannel(rest, controller, _say).apply
     begun, turned = time.monotonic(), False
 
     def over() -> bool:

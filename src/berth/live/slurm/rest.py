@@ -12,7 +12,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -63,12 +63,17 @@ class _OnSocket(http.client.HTTPConnection):
 
 
 class RestChannel:
-    """Places by slurmrestd; what it cannot say is left to `scontrol`, and all of it where slurmrestd is gone."""
+    """Places by slurmrestd; what it cannot say is left to `scontrol`, and all of it where slurmrestd is gone.
 
-    def __init__(self, path: Path, controller: Controller) -> None:
+    Why it did not answer is passed to `say`, once until it answers again.
+    """
+
+    def __init__(self, path: Path, controller: Controller, say: Callable[[str], None]) -> None:
         self._path = path
         self._controller = controller
+        self._say = say
         self._version = ""
+        self._said = ""
 
     def apply(self, changes: Iterable[Change]) -> dict[str, str]:
         """Make these changes; what went wrong, by the job's id."""
@@ -91,33 +96,40 @@ class RestChannel:
             return failed
         try:
             self._version = self._version or spoken(self._path)
-        except LiveError:
+        except LiveError as error:
+            self._tell(str(error))
             return failed | self._controller.apply([replace(each, admin_comment=None) for each in todo])
         parts = [todo[at::CONNECTIONS] for at in range(min(CONNECTIONS, len(todo)))]
         with ThreadPoolExecutor(len(parts)) as pool:
             results = list(pool.map(self._post_all, parts))
         left = []
-        for errors, untold in results:
+        for errors, untold, _ in results:
             failed |= errors
             left += [replace(each, admin_comment=None) for each in untold]
+        self._tell(next((why for *_, why in results if why), ""))
         return failed | self._controller.apply(left)
 
-    def _post_all(self, changes: Sequence[Change]) -> tuple[dict[str, str], Sequence[Change]]:
-        """Change and release these on one connection that is kept; what was objected to, and what slurmrestd could not
-        be told because it is gone or its token has expired."""
+    def _tell(self, why: str) -> None:
+        if why and why != self._said:
+            self._say(f"{why}; until it answers, scontrol places in its stead, more slowly")
+        self._said = why
+
+    def _post_all(self, changes: Sequence[Change]) -> tuple[dict[str, str], Sequence[Change], str]:
+        """Change and release these on one connection that is kept; what was objected to, what slurmrestd could not be
+        told because it is gone or its token has expired, and why."""
         connection = _OnSocket(self._path)
         failed: dict[str, str] = {}
         try:
             for at, change in enumerate(changes):
                 try:
                     errors = self._post(connection, change)
-                except LiveError:
-                    return failed, changes[at:]
+                except LiveError as error:
+                    return failed, changes[at:], str(error)
                 if errors:
                     failed[change.job_id] = errors
         finally:
             connection.close()
-        return failed, ()
+        return failed, (), ""
 
     def _post(self, connection: _OnSocket, change: Change) -> str:
         """Change one job and release it; what slurmrestd objects to. LiveError where it does not answer."""
