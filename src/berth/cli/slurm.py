@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 
@@ -47,7 +48,7 @@ class Mode(StrEnum):
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(filter(None, (each.strip() for each in text.split(","))))
+    return frozenset(names_in(text))
 
 
 def _uid(user: str) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.lists import names_in
 from berth.cli.output import AsJson
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def train(
     from berth.profiles import WORKLOADS
     from berth.report.image import image_kind
 
-    models = tuple(name.strip() for name in interference.split(",") if name.strip())
+    models = names_in(interference)
     plan = Plan(learner, workload, models, slots, family=family)
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
     if resume and checkpoints is None:
