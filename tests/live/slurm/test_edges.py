@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -32,6 +33,7 @@ from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
+from berth.live.slurm.site import rest_fault
 from berth.model import Node
 from berth.report.beside import beside_slurm
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -191,6 +193,19 @@ def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_
         (told,) = said  # once, not at each look
         assert why in told
         assert told.endswith("; until it answers, scontrol places in its stead, more slowly")
+
+
+def test_a_slurmrestd_that_is_older_than_slurm_conf_is_a_fault(rest: Path, tmp_path: Path) -> None:
+    slurm_conf = tmp_path / "slurm.conf"
+    assert rest_fault(rest, slurm_conf) == ""  # on another machine, say: nothing can be told
+    slurm_conf.touch()
+    os.utime(slurm_conf, (0, 0))
+    assert rest_fault(rest, slurm_conf) == ""
+    os.utime(slurm_conf, (time.time() + 60, time.time() + 60))
+    assert rest_fault(rest, slurm_conf) == (
+        f"slurmrestd on {rest} was started before {slurm_conf} was last changed: it does not know the change"
+    )
+    assert "does not answer" in rest_fault(tmp_path / "nothing", slurm_conf)
 
 
 @pytest.mark.parametrize("what", ["prolog", "epilog", "nonsense"])
