@@ -79,7 +79,9 @@ class FreshScores:
         """Scores (N,) of combinations of `offers`; None if they are of too many kinds."""
         most, application, _, left_ms = placed(scene.forecasts)
         kept = self._of(scene)
-        number = self._numbered(scene, kept, application * NEVER_MS + left_ms, left_ms > 0)
+        asked = np.zeros((len(left_ms), 1), np.bool_)
+        asked[offer] = True
+        number = self._numbered(scene, kept, application * NEVER_MS + left_ms, (left_ms > 0) & asked)
         if number is None:
             return None
         running, waiting = np.sort(number[:, :most], axis=1), number[:, most:]
