@@ -21,6 +21,7 @@ from berth.history.values.tres import resources
 
 __all__ = ["Queued", "hidden", "read_queue", "run_squeue", "tasks_of"]
 
+_STARTED: Final = ("RUNNING", "SUSPENDED")
 _NEEDED: Final = ("jobidraw", "state", "submit")
 _TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
 MOST_TASKS: Final = 4_000_000
@@ -51,6 +52,8 @@ class Queued:
     """What people call it if that is not its id: `12_3` of a task of an array that runs."""
     reason: str = ""
     """Why it waits, in Slurm's word."""
+    suspended: bool = False
+    """It runs no further for now, and keeps its GPUs."""
 
 
 def read_queue(path: Path) -> tuple[Queued, ...]:
@@ -93,7 +96,7 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
         for job in jobs:
             state = job["job_state"]
             state = state[0] if isinstance(state, list) else state
-            if state not in ("PENDING", "RUNNING"):
+            if state not in ("PENDING", *_STARTED):
                 continue
             asked = resources(str(job.get("tres_req_str") or ""))
             limit = _number(job.get("time_limit"))
@@ -114,9 +117,10 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 time_limit_ms=None if limit is None else limit * 60_000,
                 node_count=_number(job.get("node_count")) or 1,
                 queued_ms=(_number(job["submit_time"]) or 0) * 1000,
-                start_ms=(_number(job.get("start_time")) or 0) * 1000 if state == "RUNNING" else None,
+                start_ms=(_number(job.get("start_time")) or 0) * 1000 if state in _STARTED else None,
                 label=_label(job),
                 reason=str(job.get("state_reason") or "").removeprefix("None"),
+                suspended=state == "SUSPENDED",
             )
             waiting = tasks_of(str(job.get("array_task_string") or "")) if state == "PENDING" else ()
             array = _number(job.get("array_job_id")) or one.job_id
@@ -174,7 +178,7 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
     for number, values in enumerate(csv.reader(lines[1:], delimiter=delimiter, quoting=csv.QUOTE_NONE), 2):
         row = dict(zip(names, values, strict=False))
         state = row.get("state", "").partition(" ")[0]
-        if state not in ("PENDING", "RUNNING") or "." in row["jobidraw"]:
+        if state not in ("PENDING", *_STARTED) or "." in row["jobidraw"]:
             continue
         asked = resources(row.get("reqtres", ""))
         queued, nodes = _moment_ms(row["submit"]), row.get("nnodes", "")
@@ -197,7 +201,8 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
             time_limit_ms=_limit_ms(row),
             node_count=int(nodes) if nodes.isdecimal() else 1,
             queued_ms=queued,
-            start_ms=_moment_ms(row.get("start", "")) if state == "RUNNING" else None,
+            start_ms=_moment_ms(row.get("start", "")) if state in _STARTED else None,
+            suspended=state == "SUSPENDED",
         )
         array, bracket, tasks = row.get("jobid", "").partition("_[")
         waiting = tasks_of(tasks) if bracket and state == "PENDING" else ()
