@@ -74,6 +74,9 @@ class LiveJob:
     where: str = ""
     why: str = ""
     """Why it waits, in words."""
+    starts_from_ms: int | None = None
+    """The predicted start: the earlier end of its interval."""
+    starts_to_ms: int | None = None
     priority: int = 0
     partition: str = ""
 

@@ -89,7 +89,7 @@ async def chosen(state: Any, asked: Asked, who: Viewer) -> Chosen:
 def _row(
     source: str, job: LiveJob, who: Viewer, starts: tuple[int, int] | None, held: Held
 ) -> dict[str, Any]:
-    begin_ms, end_ms = starts or (None, None)
+    begin_ms, end_ms = starts or (job.starts_from_ms, job.starts_to_ms)
     return {
         "source": source, "id": job.id, "user": job.user, "name": job.name if who.owns(job.user) else "",
         "state": job.state, "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "submit_ms": job.submit_ms,

@@ -16,6 +16,7 @@ from berth.errors import HistoryError
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
+from berth.history.values.causes import BEFORE
 from berth.history.values.durations import slurm_s
 from berth.history.values.tres import resources
 
@@ -54,6 +55,13 @@ class Queued:
     """Why it waits, in Slurm's word."""
     suspended: bool = False
     """It runs no further for now, and keeps its GPUs."""
+    blocked: bool = False
+    """It waits for something else than GPUs: it is held, or comes after another job or a time."""
+
+    @property
+    def order(self) -> tuple[int, tuple[int, ...], str]:
+        """By which queues are listed: by submission, then tasks by their number."""
+        return self.queued_ms, tuple(map(int, re.findall(r"\d+", self.job_id))), self.job_id
 
 
 def read_queue(path: Path) -> tuple[Queued, ...]:
@@ -63,7 +71,7 @@ def read_queue(path: Path) -> tuple[Queued, ...]:
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     rows = _of_json(text, path) if text.lstrip().startswith("{") else _of_text(text, path)
-    return tuple(sorted(rows, key=lambda job: (job.queued_ms, job.job_id)))
+    return tuple(sorted(rows, key=lambda job: job.order))
 
 
 def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
@@ -79,7 +87,7 @@ def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
             f"{command} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
         )
     rows = _of_json(done.stdout, Path(f"{command} --json"))
-    return tuple(sorted(rows, key=lambda job: (job.queued_ms, job.job_id))), now_ms
+    return tuple(sorted(rows, key=lambda job: job.order)), now_ms
 
 
 def hidden(jobs: Sequence[Queued], key: bytes) -> tuple[Queued, ...]:
@@ -121,6 +129,7 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 label=_label(job),
                 reason=str(job.get("state_reason") or "").removeprefix("None"),
                 suspended=state == "SUSPENDED",
+                blocked=state == "PENDING" and _is_blocked(job),
             )
             waiting = tasks_of(str(job.get("array_task_string") or "")) if state == "PENDING" else ()
             array = _number(job.get("array_job_id")) or one.job_id
@@ -138,6 +147,12 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
         ) from error
     except (ValueError, TypeError, AttributeError, IndexError) as error:
         raise HistoryError(f"{path} is not what `squeue --json` prints: {error}") from error
+
+
+def _is_blocked(job: Mapping[str, Any]) -> bool:
+    # berth beside Slurm holds jobs until it places them, and says so in their comment.
+    placed_by_berth = job.get("state_reason") == "JobHeldAdmin" and bool(job.get("admin_comment"))
+    return str(job.get("state_reason")) in BEFORE and not placed_by_berth
 
 
 def _label(job: Mapping[str, Any]) -> str:
@@ -182,6 +197,7 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
             continue
         asked = resources(row.get("reqtres", ""))
         queued, nodes = _moment_ms(row["submit"]), row.get("nnodes", "")
+        reason = row.get("reason", "").removeprefix("None")
         if queued is None:
             raise HistoryError(f"{path}, line {number}: Submit is {row['submit']!r}, which is no time")
         one = Queued(
@@ -203,6 +219,8 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
             queued_ms=queued,
             start_ms=_moment_ms(row.get("start", "")) if state in _STARTED else None,
             suspended=state == "SUSPENDED",
+            reason=reason if state == "PENDING" else "",
+            blocked=state == "PENDING" and reason in BEFORE,
         )
         array, bracket, tasks = row.get("jobid", "").partition("_[")
         waiting = tasks_of(tasks) if bracket and state == "PENDING" else ()
