@@ -87,6 +87,11 @@ def test_energy_is_that_of_the_gpus_where_slurm_measured_none(history: Path, tmp
         "zero": (None, None),
         "=cmd()": (None, None),
     }
+    row = exports.line(JobIDRaw=6, User="nocpu", NCPUS="", AllocTRES="gres/gpu:v100=1,gres/gpu=1", ReqTRES="")
+    import_text(open_history(history), exports.write(tmp_path / "g", [row + "|"], HEADER), Options("c"))
+    told = json.loads(berth("cost", "--prices", tmp_path / "p.toml", "--by", "user", *words))
+    unknown = {"cpu_hours": None, "energy_kwh": None, "co2_kg": None}
+    assert {"user": "nocpu", "gpu_hours": 1.0, "cost": 0.25, **unknown} in told["rows"]
     assert json.loads(berth("job", "2", *words))[0]["cost"]["energy_kwh"] == pytest.approx(0.5)
 
 

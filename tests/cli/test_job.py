@@ -289,7 +289,7 @@ Attempts that ended from 2025-12-31 to 2026-01-01, against the 2 days before
 
 3 jobs held 3.7 GPU-hours, 83 % more than in the period before.
 9 % of the GPU-hours went to attempts that did not complete; of 3.3 that were measured, 34 % stood
-idle, most of them with ann (1.1 h).
+idle, the most with ann (1.1 h).
 Half of the attempts waited at most 10.0 min, nine of ten waited at most 10.0 min.
 
                                      this period        before  change

@@ -206,7 +206,7 @@ def _attempt(record: Record, story: JobStory) -> Iterator[str]:
         yield f"  left         {_moment(record.end_ms)}, never started"
         return
     where = ", ".join(record.gpu_slots or record.nodes) or (
-        f"{record.node_count} nodes" if record.node_count else "nodes unknown"
+        counted(record.node_count, "node") if record.node_count else "nodes unknown"
     )
     yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
     yield from _beside(story, record)
