@@ -222,7 +222,10 @@ def queue(
     for doubt in model.judgement.doubts if answers else ():
         print(f"warning: {doubt}", file=sys.stderr)
     blocked = [job for _, job in waiting if job.blocked]
-    unknown: dict[str, object] = {**dict.fromkeys(("median_s", "low_s", "high_s", "held_share")), "drivers": []}
+    unknown: dict[str, object] = {
+        **dict.fromkeys(("median_s", "low_s", "high_s", "held_share")),
+        "drivers": [],
+    }
     told: list[tuple[Queued, dict[str, object]]] = [(job, _numbers(answer, held)) for job, answer in answers]
     rows = [
         {

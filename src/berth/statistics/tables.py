@@ -226,7 +226,8 @@ class Tables:
         groups = ", ".join([*(f"k{at}" for at in range(len(by))), "model"])
         rows = self._all(
             f"SELECT {', '.join([*named, 'model', 'held', 'cpus', 'energy'])} FROM (SELECT "
-            f"{', '.join([*keys, 'gpu_model AS model'])}, sum({HELD_SQL}) AS held, sum(nullif({_RAN} * cpu_milli, 0)) AS cpus, "
+            f"{', '.join([*keys, 'gpu_model AS model'])}, sum({HELD_SQL}) AS held, "
+            f"sum(nullif({_RAN} * cpu_milli, 0)) AS cpus, "
             f"sum(energy_j) AS energy {self._from} AND start_ms IS NOT NULL GROUP BY {groups}) ORDER BY ALL"
         )
         return [
