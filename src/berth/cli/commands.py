@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from berth.cli.overview import print_version
+
 __all__ = ["COMMANDS", "application"]
 
 COMMANDS: Final = {
@@ -54,6 +56,10 @@ def application(only: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_berth)
+    if os.environ.get("NO_COLOR"):  # Rich alone would still print bold
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
     for name in [only] if only else COMMANDS:
         module, _, attribute = COMMANDS[name].partition(":")
         found = getattr(import_module(f"berth.cli.{module}"), attribute)
@@ -68,9 +74,7 @@ def application(only: str = "") -> typer.Typer:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from berth import __version__
-
-        print(__version__)
+        print_version()
         raise typer.Exit
 
 
