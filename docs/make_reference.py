@@ -107,12 +107,16 @@ def _commands() -> list[str]:
         rows = []
         for parameter in command.params:
             said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
-            label = parameter.metavar or ""
+            label = parameter.metavar or (
+                parameter.name.upper() if not parameter.opts[0].startswith("-") else ""
+            )
             written = (
                 label if parameter.param_type_name == "argument" else f"{', '.join(parameter.opts)} {label}"
             )
             default = parameter.default
-            shown = "" if default in (None, False, ()) or parameter.required else f"`{default}`"
+            shown = (
+                "" if default in (None, "", ()) or default is False or parameter.required else f"`{default}`"
+            )
             rows.append(f"| `{written.strip().replace('|', chr(92) + '|')}` | {shown} | {said} |")
         if rows:
             found.append("\n".join(["| option | default | what |", "|---|---|---|", *rows]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -69,7 +70,18 @@ def application(only: str = "") -> typer.Typer:
             app.command(name, context_settings=_SETTINGS.get(name))(found)
     if not only:
         import_module("berth.cli.local").add_commands(app)
+    _join_lines(app)
     return app
+
+
+def _join_lines(app: typer.Typer) -> None:
+    """Let the paragraphs of docstrings flow: Typer would keep their line breaks, at any width of the terminal."""
+    for command in app.registered_commands:
+        paragraphs = inspect.cleandoc(command.help or command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for group in app.registered_groups:
+        if group.typer_instance:
+            _join_lines(group.typer_instance)
 
 
 def _version(wanted: bool) -> None:
