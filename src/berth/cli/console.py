@@ -65,7 +65,7 @@ def console(
         int, typer.Option("--what-if-processes", metavar="N", min=1, help="Number of replays at a time.")
     ] = 1,
     what_if_mem: Annotated[
-        str, typer.Option("--what-if-mem", metavar="SIZE", help="Most memory of one replay, such as 4G.")
+        str, typer.Option("--what-if-mem", metavar="SIZE", help="Maximum memory of one replay, such as 4G.")
     ] = "4G",
 ) -> None:
     """Show the live cluster, its history and 'what if' in a browser."""

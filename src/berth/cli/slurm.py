@@ -356,7 +356,8 @@ def install(
         ),
     ] = True,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write the files there, for you to copy.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write the files to this folder, for you to copy."),
     ] = None,
     folder: Annotated[
         str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
@@ -427,7 +428,9 @@ def install(
 @app.command()
 def compare(
     state: State = DEFAULT_STATE,
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of the cluster, for their use.")] = 0,
+    gpus: Annotated[
+        int, typer.Option("--gpus", min=0, help="Number of GPUs in the cluster, to compute their use.")
+    ] = 0,
     history: Annotated[
         Path | None,
         typer.Option(

@@ -89,7 +89,8 @@ def stats(
     end: To = "",
     only: Only = None,
     top: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, but 50 by job.")
+        int,
+        typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, or 50 when grouped by job."),
     ] = 0,
     cdf: Annotated[
         bool, typer.Option("--cdf", help="With --json: also the distributions of the six variables.")
@@ -333,7 +334,7 @@ def _capacity(texts: list[str] | None) -> dict[str, int]:
 
 def plot(
     kind: Annotated[
-        str, typer.Argument(metavar="pcc|ecdf|usage|servers|calendar|waits", help="Which picture.")
+        str, typer.Argument(metavar="KIND", help="pcc, ecdf, usage, servers, calendar or waits.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .png, .svg or .html.")],
     application: Annotated[

@@ -35,8 +35,8 @@ def train(
         int,
         typer.Option(
             min=0,
-            help="Number of worlds to train in under each model of interference: drawn applications and cards, short"
-            " queues and errors in what is believed beside the given ones.",
+            help="Number of worlds to train in under each model of interference: besides the given ones, worlds with"
+            " drawn applications and cards, short queues and wrong beliefs.",
         ),
     ] = 0,
     slots: Annotated[
@@ -79,7 +79,7 @@ def train(
 ) -> None:
     """Learn which waiting jobs to start together on a GPU (extra `learn`).
 
-    Writes the best network measured as a model that decides without JAX: `--policies learned?model=FILE`.
+    Writes the network that measured best, as a model that decides without JAX: `--policies learned?model=FILE`.
     """
     from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar
