@@ -123,11 +123,25 @@ def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_pat
     done = berth(shared, "job", "777")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no job '777'" in done.stderr  # of the queue, or of its history, if that is there by now
-    environment = {**shared.environment, "BERTH_STATE": str(tmp_path)}
+    environment = {**shared.environment, "BERTH_STATE": str(tmp_path), "PATH": str(tmp_path)}
     words = [BERTH, "job", "1"]
-    down = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert down.returncode == 2
-    assert "no queue is up" in down.stderr
+
+    def asked() -> str:
+        down = subprocess.run(
+            words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (down.returncode, down.stdout) == (2, "")
+        return down.stderr
+
+    assert "no queue is up" in asked()
+    assert "there is no history either" in asked()
+    (tmp_path / "squeue").touch(mode=0o755)  # a Slurm's queue might know it
+    assert "no job '1' waits or runs here, and there is no history in history" in asked()
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / "index.json").write_text("{}")
+    assert "no queue is up" not in asked()  # there never was one here
+    (tmp_path / "queue.db").touch()
+    assert "no queue is up" in asked()
 
 
 def test_top_without_a_terminal_says_what_to_use(shared: World) -> None:
@@ -185,7 +199,7 @@ def test_a_second_broker_on_one_store_is_refused(shared: World) -> None:
     assert shared.status() is not None
 
 
-@pytest.mark.parametrize("text", ["A100", "0xA100-80G", "9xA100-80G", "2xA100", "2xA100-80"])
+@pytest.mark.parametrize("text", ["A100", "0xA100-80G", "65xA100-80G", "2xA100", "2xA100-80"])
 def test_fake_gpus_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LiveError, match="write NxMODEL-SIZE"):
         fake_gpus(text)
