@@ -213,6 +213,7 @@ class LocalSource:
         more = len(answer["jobs"]) - len(told)
         told += [f"and {more} more"] if more > 0 else []
         told += [f"not changed: {job['why']}" for job in answer["refused"][:5]]
+        told += [answer["note"]] if answer.get("note") else []
         return "; ".join(told)
 
     def _resize(self, name: str, mem_mib: int) -> str:
