@@ -1,0 +1,127 @@
+"""Claims that Kubernetes' own scheduler allocates, on an API server that serves `resource.k8s.io/v1` itself.
+
+Only where `KUBEBUILDER_ASSETS` has a kube-apiserver and a kube-scheduler of 1.36 or later: the 1.20.2 that the other
+tests run on has neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.errors import ApiError
+from berth.live.kubernetes.entries import Settings
+from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER
+from berth.live.kubernetes.node_manifests import device_classes
+from berth.live.kubernetes.viewing import look
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.node.containers import of_cdi
+from tests.live.kubernetes.node.test_service import needs_root, node, share
+from tests.live.kubernetes.server import Server
+from tests.live.kubernetes.world import World
+
+RESOURCES = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{RESOURCES}/namespaces/default/resourceclaims"
+ASKED = {"first": (300, 20_000), "second": (300, 20_000), "large": (900, 60_000), "too-much": (500, 70_000)}
+"""Milli and MiB, in the order of the pods."""
+
+
+@pytest.fixture
+def scheduler(server: Server, folder: Path) -> Iterator[None]:
+    """Kubernetes' own scheduler on this server."""
+    program = server.assets.apiserver.with_name("kube-scheduler")
+    if not program.exists() or not any(f" v1.{minor}." in server.assets.version for minor in range(36, 60)):
+        pytest.skip(f"{server.assets.version} with {program}: wanted both of Kubernetes 1.36 or later")
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False}, "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 2,
+        "clientConnection": {"kubeconfig": str(server.kubeconfig())},
+    }  # fmt: skip
+    (folder / "scheduler.json").write_text(json.dumps(config))
+    words = [program, f"--config={folder / 'scheduler.json'}", "--secure-port=0"]
+    with (folder / "scheduler.log").open("w") as log:
+        process = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
+    try:
+        yield
+        assert process.poll() is None, (folder / "scheduler.log").read_text()[-3000:]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def claim(name: str) -> dict[str, Any]:
+    milli, mem_mib = ASKED[name]
+    asked = {"milli": str(milli), "memory": f"{mem_mib}Mi"}
+    request = {
+        "name": "gpu",
+        "exactly": {"deviceClassName": DEVICE_CLASS, "capacity": {"requests": asked}},
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request]}},
+    }  # fmt: skip
+
+
+async def listed(world: World, path: str) -> dict[str, Any]:
+    items = json.loads(await world.api.request("GET", path))["items"]
+    return {each["metadata"]["name"]: each for each in items}
+
+
+@needs_root
+@pytest.mark.usefixtures("scheduler")
+def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
+    play: Played, folder: Path
+) -> None:
+    async def story(world: World) -> None:
+        try:
+            await claims(world)
+        finally:
+            for path in (CLAIMS, f"{RESOURCES}/deviceclasses", f"{RESOURCES}/resourceslices"):
+                with contextlib.suppress(ApiError):
+                    await world.api.request("DELETE", path)
+
+    async def claims(world: World) -> None:
+        for each in device_classes():
+            await world.api.request("POST", f"{RESOURCES}/deviceclasses", each)
+        async with node(world, folder, "--dra", "all") as (running, kubelet):
+
+            async def ready() -> bool:
+                await kubelet.find_drivers()
+                return DRIVER in kubelet.drivers and bool(await listed(world, f"{RESOURCES}/resourceslices"))
+
+            await running.until(ready)
+            for name in ASKED:
+                await world.api.request("POST", CLAIMS, claim(name))
+                uses = {"name": "gpu", "resourceClaimName": name}
+                await world.pod(name, 0, scheduler="default-scheduler", resourceClaims=[uses])
+                if name != "too-much":
+                    await world.until_bound(name)
+            await world.until_told("too-much", "cannot allocate all claims")
+            given = await listed(world, CLAIMS)
+            results = {
+                name: made["status"]["allocation"]["devices"]["results"]
+                for name, made in given.items()
+                if "allocation" in made.get("status", {})
+            }
+            assert sorted(results) == ["first", "large", "second"]  # no GPU has room for the last
+            on = {name: found["device"] for name, (found,) in results.items()}
+            assert on["first"] == on["second"] != on["large"]
+            assert len({found["shareID"] for (found,) in results.values()}) == 3
+            for name in results:
+                ref = ("default", name, given[name]["metadata"]["uid"])
+                answers = await kubelet.prepare(DRIVER, [ref])
+                assert answers[ref[2]].error == ""
+                devices = [one for each in answers[ref[2]].devices for one in each.cdi_device_ids]
+                had = await share(of_cdi(folder / "cdi", devices), folder / f"scratch-{name}")
+                assert [took_mib for took_mib, _ in had] == [ASKED[name][1]]
+            seen = await look(world.api, Settings())
+            taken = {f"gpu-{gpu.index}": (gpu.milli, gpu.mem_mib) for gpu in seen.gpus if gpu.for_claims}
+            assert taken == {on["first"]: (600, 40_000), on["large"]: (900, 60_000)}
+
+    play(story)
