@@ -1,15 +1,17 @@
 """Claims that Kubernetes' own scheduler allocates, on an API server that serves `resource.k8s.io/v1` itself.
 
 Only where `KUBEBUILDER_ASSETS` has a kube-apiserver and a kube-scheduler of 1.36 or later: the 1.20.2 that the other
-tests run on has neither.
+tests run on has neither. A kubelet that is there too starts the pods, if the machine's containerd is 2.0 or later.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from berth.live.kubernetes.node_manifests import device_classes
 from berth.live.kubernetes.viewing import look
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.node.containers import of_cdi
-from tests.live.kubernetes.node.test_service import needs_root, node, share
+from tests.live.kubernetes.node.real_node import KUBELET_FOLDER, RealNode, programs
+from tests.live.kubernetes.node.test_real_kubelet import logs
+from tests.live.kubernetes.node.test_service import Running, needs_root, node, share
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
 
@@ -68,6 +72,19 @@ def claim(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@asynccontextmanager
+async def classes(world: World) -> AsyncIterator[None]:
+    """The DeviceClasses are there within; claims and slices are gone after it."""
+    for each in device_classes():
+        await world.api.request("POST", f"{RESOURCES}/deviceclasses", each)
+    try:
+        yield
+    finally:
+        for path in (CLAIMS, f"{RESOURCES}/deviceclasses", f"{RESOURCES}/resourceslices"):
+            with contextlib.suppress(ApiError):
+                await world.api.request("DELETE", path)
+
+
 async def listed(world: World, path: str) -> dict[str, Any]:
     items = json.loads(await world.api.request("GET", path))["items"]
     return {each["metadata"]["name"]: each for each in items}
@@ -79,17 +96,7 @@ def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
     play: Played, folder: Path
 ) -> None:
     async def story(world: World) -> None:
-        try:
-            await claims(world)
-        finally:
-            for path in (CLAIMS, f"{RESOURCES}/deviceclasses", f"{RESOURCES}/resourceslices"):
-                with contextlib.suppress(ApiError):
-                    await world.api.request("DELETE", path)
-
-    async def claims(world: World) -> None:
-        for each in device_classes():
-            await world.api.request("POST", f"{RESOURCES}/deviceclasses", each)
-        async with node(world, folder, "--dra", "all") as (running, kubelet):
+        async with classes(world), node(world, folder, "--dra", "all") as (running, kubelet):
 
             async def ready() -> bool:
                 await kubelet.find_drivers()
@@ -123,5 +130,74 @@ def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
             seen = await look(world.api, Settings())
             taken = {f"gpu-{gpu.index}": (gpu.milli, gpu.mem_mib) for gpu in seen.gpus if gpu.for_claims}
             assert taken == {on["first"]: (600, 40_000), on["large"]: (900, 60_000)}
+
+    play(story)
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.usefixtures("scheduler")
+def test_a_real_kubelet_starts_containers_with_the_parts_of_their_claims(
+    play: Played, server: Server, folder: Path
+) -> None:
+    runtime = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=False).stdout
+    if not server.assets.apiserver.with_name("kubelet").exists() or "/v2 " not in runtime:
+        pytest.skip(f"wanted a kubelet of 1.36 or later and containerd 2: {runtime.strip()}")
+    if missing := programs():
+        pytest.skip(missing)
+    fitting = [name for name in ASKED if name != "too-much"]
+
+    async def story(world: World) -> None:
+        real, running = RealNode(folder, world.kubeconfig), None
+        try:
+            await asyncio.to_thread(real.start)
+            running = Running(folder, world.kubeconfig, KUBELET_FOLDER, "--dra", "all")
+            async with classes(world):
+                await claims(world)
+        except BaseException:
+            print(real.said("kubelet"), real.said("containerd"), running.said if running else "")
+            raise
+        finally:
+            if running is not None:
+                running.close()
+            await asyncio.to_thread(real.close)
+
+    async def claims(world: World) -> None:
+        async def published() -> bool:
+            nodes = (await listed(world, "/api/v1/nodes")).values()
+            return bool(await listed(world, f"{RESOURCES}/resourceslices")) and any(
+                each["type"] == "Ready" and each["status"] == "True"
+                for one in nodes
+                for each in one["status"]["conditions"]
+            )
+
+        await world.until("the node is ready", published, 120)
+        for name in fitting:
+            await world.api.request("POST", CLAIMS, claim(name))
+            container = {
+                "name": "main", "image": "localhost/berth-test:1", "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", "ls /dev | grep nvidia; /opt/check total"],
+                "resources": {"claims": [{"name": "gpu"}]},
+            }  # fmt: skip
+            pod = {
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+                "spec": {
+                    "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
+                    "enableServiceLinks": False, "dnsPolicy": "Default", "hostNetwork": True,
+                    "automountServiceAccountToken": False, "tolerations": [{"operator": "Exists"}],
+                    "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+                },
+            }  # fmt: skip
+            await world.api.request("POST", "/api/v1/namespaces/default/pods", pod)
+
+        async def ended() -> bool:
+            pods = await world.pods()
+            return all(pods[name]["status"].get("phase") == "Succeeded" for name in fitting)
+
+        await world.until("all have ended", ended, 180)
+        given = await listed(world, CLAIMS)
+        for name in fitting:
+            (found,) = given[name]["status"]["allocation"]["devices"]["results"]
+            assert logs(name) == [f"nvidia{found['device'].removeprefix('gpu-')}", str(ASKED[name][1])]
 
     play(story)
