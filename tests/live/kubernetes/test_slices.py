@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.entries import Settings
@@ -65,6 +67,7 @@ async def slices(world: World, node: str, devices: list[dict[str, Any]], generat
     await world.api.request("POST", f"/apis/{GROUP}/v1/resourceslices", body)
 
 
+@pytest.mark.usefixtures("kinds_of_ours")
 def test_slices_tell_of_gpus_and_claims_take_theirs(play: Played) -> None:
     async def test(world: World) -> None:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

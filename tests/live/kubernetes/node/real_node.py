@@ -33,6 +33,8 @@ state = "{folder}/state"
   disable_tcp_service = true
   restrict_oom_score_adj = true
   stream_server_address = "127.0.0.1"
+  enable_cdi = true
+  cdi_spec_dirs = ["{folder}/../cdi"]
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "{snapshotter}"
     default_runtime_name = "runc"
@@ -53,6 +55,8 @@ KUBELET = {
     "imageGCHighThresholdPercent": 100, "resolvConf": "", "nodeStatusUpdateFrequency": "1s",
     "syncFrequency": "2s", "maxPods": 200, "registerWithTaints": [],
 }  # fmt: skip
+LATER = {"failCgroupV1": False, "oomScoreAdj": 0}
+"""Settings that a kubelet of 1.20 does not have, or takes as flags."""
 CNI = {
     "cniVersion": "0.4.0", "name": "berth-test", "plugins": [{
         "type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.77.0/24", "dataDir": "{folder}/ipam"},
@@ -149,7 +153,9 @@ class RealNode:
         self._run("containerd", "containerd", "--config", str(made / "config.toml"))
         self._until(self.socket.exists)
         image(made / "image.tar")
-        self.ctr("images", "import", "--snapshotter", "native", str(made / "image.tar"))
+        # From containerd 2 on its transfer service would unpack it, which is set up for one snapshotter.
+        local = ["--local"] if "--local" in self.ctr("images", "import", "--help") else []
+        self.ctr("images", "import", *local, "--snapshotter", "native", str(made / "image.tar"))
         self.start_kubelet()
 
     def ctr(self, *words: str) -> str:
@@ -160,11 +166,23 @@ class RealNode:
 
     def start_kubelet(self) -> None:
         """Start the kubelet alone."""
-        (self.folder / "kubelet.yaml").write_text(json.dumps(self._settings))
+        said = subprocess.run(
+            [str(kubelet()), "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        endpoint = f"unix://{self.socket}"
+        if said.startswith("Kubernetes v1.20."):
+            settings = self._settings
+            more = [
+                "--container-runtime=remote",
+                f"--container-runtime-endpoint={endpoint}",
+                "--oom-score-adj=0",
+            ]
+        else:
+            settings, more = {**self._settings, **LATER, "containerRuntimeEndpoint": endpoint}, []
+        (self.folder / "kubelet.yaml").write_text(json.dumps(settings))
         self._run(
             "kubelet", str(kubelet()), f"--config={self.folder}/kubelet.yaml", f"--kubeconfig={self._kubeconfig}",
-            "--container-runtime=remote", f"--container-runtime-endpoint=unix://{self.socket}",
-            "--hostname-override=here", "--oom-score-adj=0", "--v=2",
+            "--hostname-override=here", "--v=2", *more,
         )  # fmt: skip
 
     def stop_kubelet(self) -> None:
@@ -175,7 +193,8 @@ class RealNode:
 
     def said(self, name: str) -> str:
         """The end of what a process wrote."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else f"no {name} was started"
 
     def close(self) -> None:
         """End all of it, containers too."""

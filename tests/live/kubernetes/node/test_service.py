@@ -293,6 +293,7 @@ async def claims_served(world: World, schemas: Mapping[str, Any] | None = None) 
 
 
 @needs_root
+@pytest.mark.usefixtures("kinds_of_ours")
 def test_slices_are_published_and_claims_prepared_where_the_cluster_has_them(
     play: Played, folder: Path
 ) -> None:
