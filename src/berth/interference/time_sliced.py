@@ -35,14 +35,22 @@ def time_sliced(
     total = xp.sum(wanted, axis=-1, keepdims=True, dtype=xp.int32)
     overlap = total - xp.max(wanted, axis=-1, keepdims=True)  # of the others, when the busiest runs
     capacity = xp.int32(1_000_000) // (1000 + switch_milli * overlap // 1000)
-    level = xp.zeros_like(capacity)  # the largest even part that the card can give to all that want as much
-    for bit in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
-        higher = level + bit
-        given = xp.sum(xp.minimum(wanted, higher), axis=-1, keepdims=True, dtype=xp.int32)
-        level = xp.where(given <= capacity, higher, level)
+    level = _level(wanted, total, capacity, xp)
     fair = 1000 * xp.minimum(wanted, level) // xp.maximum(wanted, 1)
     taken = xp.minimum(total - wanted, 1000)
     waits = xp.int32(1_000_000) // (1000 + wanted * taken // 1000 * WAIT_MILLI // 1000)
     speeds = xp.minimum(xp.where(wanted > 0, fair, 1000), waits)
     shared = xp.minimum(xp.where(overlap > 0, speeds, 1000), pcie_shared(usage, present, xp=xp))
     return slowest(shared, present, xp=xp)
+
+
+def _level(wanted: Any, total: Any, capacity: Any, xp: Any) -> Any:
+    """The largest even part, per mille, that the card can give to all that want as much: (..., 1).
+
+    What all take of an even part is the least, over k, of what the k that want least want and the part for each other.
+    """
+    least = xp.sort(wanted, axis=-1)
+    before = xp.cumsum(least, axis=-1, dtype=xp.int32) - least
+    others = xp.arange(wanted.shape[-1], 0, -1, dtype=xp.int32).reshape(*(1,) * (wanted.ndim - 1), -1)
+    level = xp.max((capacity - before) // others, axis=-1, keepdims=True)
+    return xp.where(total <= capacity, 1000, xp.clip(level, 0, 1000))

@@ -119,11 +119,9 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     left_ms = xp.where(taken, _of(left_ms, index, xp), 0)
     same_ms, now_mib = _of(same_ms, index, xp), xp.where(taken, _of(now[..., 1], index, xp), 0)
     looks = xp.asarray([min(look, horizon - 1) for look in LOOKS])
-    seen = xp.moveaxis(cells[..., looks, :], -2, -3)  # (..., G, T, 4)
-    usage = xp.concatenate([seen, now[..., None, :, :], xp.max(cells, axis=-2)[..., None, :, :]], axis=-3)
-    usage = xp.take_along_axis(
-        usage[..., None, :, :, :], index[..., None, :, None], axis=-2
-    )  # (..., C, G + 2, P, 4)
+    largest = xp.max(cells, axis=-2)
+    usage = xp.concatenate([cells[..., looks, :], now[..., None, :], largest[..., None, :]], axis=-2)
+    usage = xp.moveaxis(_of(usage, index, xp, inner=2), -3, -2)  # (..., C, G + 2, P, 4)
     at_ms = (looks * step_ms).astype(xp.int32)[:, None]
     alive = left_ms[..., None, :] > to_rank(at_ms, left_ms.ndim + 1)  # (..., C, G, P)
     anybody = taken[..., None, :]
@@ -135,8 +133,7 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     slowest = xp.where(xp.sum(stays, axis=-1, keepdims=True) == 1, 1000, slowest)
     # Until when each may hold its memory, in steps, rounded up.
     late = xp.where(stays, -(-left_ms // xp.maximum(slowest * step_ms // 1000, 1)), 0)
-    held = _largest_so_far(cells[..., 1], xp)  # (..., T, H)
-    held = xp.take_along_axis(held[..., None, :, :], index[..., None], axis=-2)  # (..., C, P, H)
+    held = _of(_largest_so_far(cells[..., 1], xp), index, xp, inner=1)  # (..., C, P, H)
     here = late[..., None] > to_rank(xp.arange(horizon, dtype=xp.int32), late.ndim + 1)
     most = xp.max(xp.sum(xp.where(here, held, 0), axis=-2, dtype=xp.int32), axis=-1)
     most = xp.maximum(most, xp.sum(now_mib, axis=-1, dtype=xp.int32))
@@ -192,9 +189,13 @@ def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
     return Features(job, here, waiting, combination)
 
 
-def _of(values: Any, index: Any, xp: Any) -> Any:
-    """What is known of tenants, (..., T), for the tenant in each seat: (..., C, P)."""
-    return xp.take_along_axis(values[..., None, :], index, axis=-1)
+def _of(values: Any, index: Any, xp: Any, inner: int = 0) -> Any:
+    """What is known of tenants, (..., T) and `inner` axes more, for the tenant in each seat: (..., C, P) and these."""
+    leading = values.ndim - 1 - inner
+    if xp is np and leading == 1:  # the same in a fifth of the time
+        return values[np.arange(len(values))[:, None, None], index]
+    at = index.reshape(*index.shape, *(1,) * inner)
+    return xp.take_along_axis(xp.expand_dims(values, leading), at, axis=-1 - inner)
 
 
 def _gone_first(taken: Any, speed_milli: Any, left_ms: Any, same_ms: Any, xp: Any) -> Any:
@@ -241,7 +242,9 @@ def _job_features(cells: Any, left_ms: Any, left: Any, step_ms: int, mem_mib: An
 
 
 def _largest_so_far(values: Any, xp: Any) -> Any:
-    """The running maximum along the last axis, by doubling, as neither library's way is the other's."""
+    """The running maximum along the last axis; by doubling where the library has no other way."""
+    if xp is np:
+        return np.maximum.accumulate(values, axis=-1)
     shift = 1
     while shift < values.shape[-1]:
         values = xp.concatenate(

@@ -76,6 +76,17 @@ def test_a_matrix_counts_every_job_and_goes_on_from_what_is_kept(
     assert "What the network alone adds is not known: it takes learned?plans=0" in matrix_chapter(again).hint
 
 
+def test_a_world_is_named_by_its_kind_of_knowledge_unless_there_are_several_of_the_kind() -> None:
+    kinds = "oracle", "noisy?run=0.1", "noisy?run=0.2"
+    for many, names in ((2, ["oracle", "noisy"]), (3, list(kinds))):
+        worlds = worlds_of(["random"], ["mps"], kinds[:many], "1x1", 0)
+        cells = tuple(
+            Cell(world, "greedy", seed, 1.0, 1.0, 1.0, 30, 0, 0) for world in worlds for seed in (0, 1)
+        )
+        rows = matrix_chapter(Matrix(tuple(worlds), ("greedy",), (0, 1), cells)).rows
+        assert [row[0] for row in rows] == [f"random, mps, {name}" for name in names]
+
+
 def test_worlds_that_there_are_not_are_refused() -> None:
     for given, words in (
         ((["heavy"], ["mps"], ["oracle"], "1x1", 0), "no workload 'heavy'"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -128,14 +129,16 @@ def matrix_dict(matrix: Matrix) -> dict[str, Any]:
 def matrix_chapter(matrix: Matrix) -> Chapter:
     """The matrix as a table: a row for each world and policy, with learned against it in pairs."""
     rows = []
+    short = _short_knowledges(matrix.worlds)
     for world in matrix.worlds:
+        name = f"{world.workload}, {_where(replace(world, knowledge=short[world.knowledge]))}"
         for policy in matrix.policies:
             row = _row(matrix, world, policy)
             interval = row["learned_less_this_pct"]
             assert isinstance(interval, dict)
             rows.append(
                 (
-                    f"{world.workload}, {_where(world)}", policy, f"{row['mean_s']:,.0f}",
+                    name, policy, f"{row['mean_s']:,.0f}",
                     "" if policy == "learned" else _interval(interval),
                     f"{row['out_of_memory_per_100_jobs']:.1f}", f"{row['lost']}", f"{row['longest_wait_s']:,.0f}",
                 )
@@ -181,6 +184,13 @@ def _row(matrix: Matrix, world: World, policy: str) -> dict[str, object]:
 
 def _mean(matrix: Matrix, world: World, policy: str) -> float:
     return float(np.mean([measured_s(world, one) for one in matrix.of(world, policy)]))
+
+
+def _short_knowledges(worlds: Sequence[World]) -> dict[str, str]:
+    """Each knowledge without its settings where no other of its kind is there, so that a narrow page has room."""
+    kinds = {world.knowledge: world.knowledge.split("?")[0] for world in worlds}
+    several = Counter(kinds.values())
+    return {name: kind if several[kind] == 1 else name for name, kind in kinds.items()}
 
 
 def _where(world: World) -> str:
