@@ -12,9 +12,9 @@ import pytest
 from berth.errors import HistoryError, SettingError
 from berth.history.importing.pbs import HEADER, pbs_rows
 from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.series import import_series
 from berth.history.importing.simulated import import_records
 from berth.history.importing.table_import import csv_rows, header_of, read_map
-from berth.history.importing.series import import_series
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import ImportResult, Options, Rejected, Rejections
 from berth.history.store.pseudonyms import key_mark, pseudonym, read_key
