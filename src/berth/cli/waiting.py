@@ -131,8 +131,8 @@ def request(
     """Predict the wait of a job submitted now, with a median, an 80 % interval and its causes.
 
     If too few days are known to promise 80 %, the range in which the share lies is printed instead. A partition or QOS
-    that the history does not know is refused; a new user, account or application, and more GPUs than any job had, are
-    warned of.
+    that the history does not know is refused. A new user, account or application, or more GPUs than any job had, causes
+    a warning.
     """
     from berth.history.importing.pending import Queued
     from berth.history.store.pseudonyms import pseudonym

@@ -6,11 +6,13 @@ others before it, or is not valid, it goes on as a `Run`. The events are the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, repeat
+from operator import attrgetter
 
 import numpy as np
 
+from berth.arrays import IntArray
 from berth.cluster import Cluster
 from berth.engine import plain_kernels as at
 from berth.engine.plain_kernels import Told, advance, release
@@ -24,8 +26,17 @@ from berth.policies.sort_keys import as_queued, key_of
 
 __all__ = ["Plain", "plain_run"]
 
-SUBMIT, START, FINISH, FAIL, _, REJECT, _ = EventKind
-NO_REASON = Reason.NONE
+KINDS = (
+    EventKind.SUBMIT,
+    EventKind.START,
+    EventKind.FINISH,
+    EventKind.FAIL,
+    EventKind.REJECT,
+    EventKind.REJECT,
+)
+REASONS = (*3 * (Reason.NONE,), Reason.TIME_LIMIT, Reason.NEVER_FITS, Reason.PATIENCE)
+"""By what is told, the kind of the event and its reason."""
+share_of = attrgetter("share")
 new = tuple.__new__
 """Makes an Event in half of the time that it takes itself."""
 
@@ -98,47 +109,48 @@ class Plain:
                     break
                 self._draw()
         for job in self._waiting():
-            yield Event(last_ms, REJECT, job, 1, (), job.share, Reason.LEFT_WAITING)
+            yield Event(last_ms, EventKind.REJECT, job, 1, (), job.share, Reason.LEFT_WAITING)
 
-    def _told(self) -> list[Event]:
+    def _told(self) -> Iterator[Event]:
         """The events that the kernel has told."""
-        jobs, all_slots, singles, limits = self._jobs, self._slots, self.cluster.singles, self._unfinished
-        arrays = self._arrays
+        jobs, all_slots, arrays = self._jobs, self._slots, self._arrays
         count = int(arrays.state[at.TOLD])
         arrays.state[at.TOLD] = 0
-        told = arrays.told[:count]
-        nodes, devices = arrays.jobs[told[:, 2], at.NODE :].T.tolist()
-        events: list[Event] = []
-        add = events.append
-        for (time_ms, what, row), node, bits in zip(told.tolist(), nodes, devices, strict=True):
-            job = jobs[row]
-            if job is None:
-                raise AssertionError(f"row {row} is told of and has no job")
-            if what == at.SUBMITTED:
-                add(new(Event, (time_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
-                continue
-            if what == at.STARTED:
-                if node >= 0 and bits & (bits - 1) == 0:
-                    all_slots[row] = singles[node, bits.bit_length() - 1]
-                elif node >= 0:
-                    numbers = range(bits.bit_length())
-                    all_slots[row] = tuple(GpuSlot(node, index) for index in numbers if bits >> index & 1)
-                add(new(Event, (time_ms, START, job, 1, all_slots[row], job.share, NO_REASON, False)))
-                continue
+        when, what, rows = arrays.told[:count].T
+        self._note_slots(rows[what == at.STARTED])
+        told = what.tolist()
+        jobs_of = list(map(jobs.__getitem__, rows.tolist()))
+        has_slots = ((what >= at.STARTED) & (what <= at.AT_LIMIT)).tolist()
+        slots_of = [
+            all_slots[row] if held else () for row, held in zip(rows.tolist(), has_slots, strict=True)
+        ]
+        self._unfinished += [
+            job.id for job, how in zip(jobs_of, told, strict=True) if how >= at.AT_LIMIT and job
+        ]
+        gone = rows[what >= at.ENDED].tolist()
+        for row in gone:
             jobs[row] = None
-            self._free_rows.append(row)
-            if what == at.ENDED:
-                kind, reason, slots = FINISH, NO_REASON, all_slots[row]
-                limit_ms, work_ms = job.time_limit_ms, job.work_ms
-                if limit_ms is not None and work_ms is not None and work_ms > max(0, limit_ms):
-                    kind, reason = FAIL, Reason.TIME_LIMIT
-                    limits.append(job.id)
-            else:
-                kind, slots = REJECT, ()
-                reason = Reason.NEVER_FITS if what == at.NEVER_FITS else Reason.PATIENCE
-                limits.append(job.id)
-            add(new(Event, (time_ms, kind, job, 1, slots, job.share, reason, False)))
-        return events
+        self._free_rows += gone
+        shares = map(share_of, jobs_of)
+        kinds, reasons = map(KINDS.__getitem__, told), map(REASONS.__getitem__, told)
+        columns = when.tolist(), kinds, jobs_of, repeat(1), slots_of, shares, reasons, repeat(False)
+        return map(new, repeat(Event), zip(*columns, strict=False))
+
+    def _note_slots(self, rows: IntArray) -> None:
+        """Note where the jobs of these rows have started."""
+        all_slots = self._slots
+        nodes, bits = self._arrays.jobs[rows, at.NODE :].T
+        inside = nodes >= 0
+        rows, nodes, bits = rows[inside], nodes[inside], bits[inside]
+        one = bits & (bits - 1) == 0
+        indices = np.frexp(bits[one])[1] - 1  # of the bit; NO_GPU if there is none
+        slots = map(self.cluster.singles.__getitem__, zip(nodes[one].tolist(), indices.tolist(), strict=True))
+        for row, slot in zip(rows[one].tolist(), slots, strict=True):
+            all_slots[row] = slot
+        several = zip(rows[~one].tolist(), nodes[~one].tolist(), bits[~one].tolist(), strict=True)
+        for row, node, of_node in several:
+            numbers = range(of_node.bit_length())
+            all_slots[row] = tuple(GpuSlot(node, index) for index in numbers if of_node >> index & 1)
 
     # What Python does for the kernel
 
@@ -168,65 +180,91 @@ class Plain:
         state = self._arrays.state
         coming = self._arrays.coming[state[at.COMING] : state[at.LAST_COMING]]
         wanted = max(AT_A_TIME, len(coming))
-        rows: list[int] = []
-        columns: list[int] = []
-        exhausted = False
+        drawn: list[Job] = []
         try:
-            for job in islice(self._left, wanted):
-                entry = self._entry(job)
-                if entry is None:
-                    self._odd = iter((job,))
-                    break
-                columns += entry
-                rows.append(self._row_for(job))
-            exhausted = self._odd is None and len(rows) < wanted
+            drawn.extend(islice(self._left, wanted))
         except Exception as error:  # noqa: BLE001  raised again when its time has come
             self._odd = _raising(error)
+        exhausted = self._odd is None and len(drawn) < wanted
+        columns = self._columns(drawn)
+        if columns is None:  # some job is odd: which one?
+            columns = np.zeros((len(drawn), at.FILLED), dtype=np.int64)
+            for count, job in enumerate(drawn):
+                column = self._columns((job,))
+                if column is None:
+                    self._odd = chain(drawn[count:], self._odd or ())
+                    exhausted = False
+                    del drawn[count:]
+                    break
+                columns[count] = column[0]
         state[at.HORIZON] = NEVER_MS if exhausted else self._last_ms
+        rows = np.array(list(map(self._row_for, drawn)), dtype=np.int64)
         arrays = self._make_room()
-        drawn = np.array(rows, dtype=np.int64)
-        arrays.jobs[drawn, : at.FILLED] = np.array(columns, dtype=np.int64).reshape(-1, at.FILLED)
-        arrays.jobs[drawn, at.NODE] = at.WAITS_YET
-        state[at.COMING], state[at.LAST_COMING] = 0, len(coming) + len(drawn)
-        self._arrays = arrays._replace(coming=np.concatenate([coming, drawn]))
+        arrays.jobs[rows, : at.FILLED] = columns[: len(rows)]
+        arrays.jobs[rows, at.NODE] = at.WAITS_YET
+        state[at.COMING], state[at.LAST_COMING] = 0, len(coming) + len(rows)
+        self._arrays = arrays._replace(coming=np.concatenate([coming, rows]))
 
-    def _entry(self, job: Job) -> tuple[int, ...] | None:
-        """The first columns of a job's row; None for a job that is not valid or asks for more than a plain run has."""
-        submit_ms, work_ms, limit_ms = job.submit_ms, job.work_ms, job.time_limit_ms
-        if (
-            type(submit_ms) is not int
-            or type(work_ms) is not int
-            or not self._last_ms <= submit_ms < FOREVER_MS
-            or work_ms < 0
-            or job.id in self._known
-            or job.after
-            or job.elastic
-        ):
-            return None
-        if not self._known and job.patience_ms == 0:
-            self._patience_ms = 0
-        if job.patience_ms != self._patience_ms or not (limit_ms is None or type(limit_ms) is int):
-            return None
+    def _columns(self, jobs: Sequence[Job]) -> IntArray | None:
+        """The first columns of the rows of jobs, (J, FILLED); None where one is not valid or asks for more than a plain
+        run has."""
+        columns = np.zeros((len(jobs), at.FILLED), dtype=np.int64)
+        if not jobs:
+            return columns
+        submits = [job.submit_ms for job in jobs]
+        works = [job.work_ms for job in jobs]
+        limits = [job.time_limit_ms for job in jobs]
+        ids = [job.id for job in jobs]
+        patiences = {job.patience_ms for job in jobs}
+        known = self._known
         try:
-            number = self.cluster.request(job)
-            how = self._how.get(number)
-            if how is None:
-                how = self._new_type(number, job)
-            key = 0 if self._key is as_queued else self._key(job)
+            if not known and jobs[0].patience_ms == 0:
+                self._patience_ms = 0
+            if patiences != {self._patience_ms} or any(job.after or job.elastic for job in jobs):
+                return None
+            keys = [0] if self._key is as_queued else list(map(self._key, jobs))
+            types = set(map(type, chain(submits, works, keys)))
+            if types != {int} or not set(map(type, limits)) <= {int, type(None)} or not known.isdisjoint(ids):
+                return None
+            numbers = self.cluster.requests_of(jobs)
+            for number, job in dict(zip(numbers, jobs, strict=True)).items():
+                if number not in self._how:
+                    self._new_type(number, job)
+            columns[:, at.SUBMIT_MS], columns[:, at.KEY], columns[:, at.NUMBER] = submits, keys, numbers
+            columns[:, at.HOW] = list(map(self._how.__getitem__, numbers))
+            columns[:, at.RUN_MS], columns[:, at.AS] = works, at.ENDED
         except Exception:  # noqa: BLE001  the run that goes on raises it again
             return None
-        if how < 0 or type(key) is not int or not -LARGEST_KEY < key < LARGEST_KEY:
+        submit_ms, run_ms, key, _, how, ends = columns.T
+        if not (
+            self._last_ms <= submits[0]
+            and submits[-1] < FOREVER_MS
+            and (submit_ms[1:] >= submit_ms[:-1]).all()
+            and run_ms.min() >= 0
+            and how.min() >= 0
+            and key.min() > -LARGEST_KEY
+            and key.max() < LARGEST_KEY
+        ):
             return None
-        self._known.add(job.id)
-        self._last_ms = submit_ms
-        run_ms = work_ms if limit_ms is None else min(work_ms, max(0, limit_ms))
-        return submit_ms, min(run_ms, FOREVER_MS), key, number, how
+        if limits.count(None) < len(limits):
+            limit_ms = [NEVER_MS if one is None else min(max(0, one), NEVER_MS) for one in limits]
+            ends[run_ms > limit_ms] = at.AT_LIMIT
+            np.minimum(run_ms, limit_ms, out=run_ms)
+        np.minimum(run_ms, FOREVER_MS, out=run_ms)
+        before = len(known)
+        known.update(ids)
+        if len(known) < before + len(ids):
+            known.difference_update(ids)
+            return None
+        self._last_ms = submits[-1]
+        return columns
 
-    def _new_type(self, number: int, job: Job) -> int:
-        """What becomes of jobs of a request type; −1 if the placement has no more room for types."""
+    def _new_type(self, number: int, job: Job) -> None:
+        """Note what becomes of jobs of a request type; −1 if the placement has no more room for types."""
         row = self.formula.row(number)
         if row is None:
-            return -1
+            self._how[number] = -1
+            return
         rows = self._arrays.rows
         if number >= len(rows):
             grown = np.zeros(2 * number + 1, dtype=np.int64)
@@ -234,10 +272,7 @@ class Plain:
             self._arrays = self._arrays._replace(rows=grown)
         self._arrays.rows[number] = row
         how = at.WAITS if self._patience_ms is None else at.AT_ONCE
-        if not self.cluster.fits_when_empty(job):
-            how = at.NEVER
-        self._how[number] = how
-        return how
+        self._how[number] = how if self.cluster.fits_when_empty(job) else at.NEVER
 
     def _row_for(self, job: Job) -> int:
         if self._free_rows:

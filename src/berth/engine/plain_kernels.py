@@ -55,8 +55,8 @@ NOT_YET, NO, YES = range(3)
 """What ANSWER can be."""
 
 # Columns of a job's row.
-SUBMIT_MS, RUN_MS, KEY, NUMBER, HOW, START_MS, ORDER, NODE, DEVICES = range(9)
-FILLED, COLUMNS = 5, 9  # the columns that are known when a job is drawn, and all
+SUBMIT_MS, RUN_MS, KEY, NUMBER, HOW, AS, START_MS, ORDER, NODE, DEVICES = range(10)
+FILLED, COLUMNS = 6, 10  # the columns that are known when a job is drawn, and all
 
 WAITS, AT_ONCE, NEVER = range(3)
 """What HOW can be: it waits, it leaves if it does not start when it comes, or it is rejected when it comes."""
@@ -64,8 +64,8 @@ WAITS, AT_ONCE, NEVER = range(3)
 WAITS_YET, OUTSIDE, RELEASED = -1, -2, -3
 """What NODE can be beside the number of a node: the job waits; Python has placed it; Python has released it."""
 
-SUBMITTED, STARTED, ENDED, NEVER_FITS, OUT_OF_PATIENCE = range(5)
-"""What is told of a job."""
+SUBMITTED, STARTED, ENDED, AT_LIMIT, NEVER_FITS, OUT_OF_PATIENCE = range(6)
+"""What is told of a job. Column AS has ENDED, or AT_LIMIT for a job that its time limit ends."""
 
 
 class Told(NamedTuple):
@@ -257,7 +257,7 @@ def advance(
                 state[ENDING] -= 1
                 if jobs[row, NODE] != RELEASED:
                     release(t, row, block, requests)
-                tell(t, ENDED, row)
+                tell(t, jobs[row, AS], row)
                 state[STUCK] = -1
                 state[DECIDES] = 1
             state[PHASE] = ARRIVALS

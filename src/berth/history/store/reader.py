@@ -31,7 +31,8 @@ def history_is_there(folder: Path) -> None:
                 " end, while the queue is up"
             )
         raise HistoryError(
-            f"there is no history in {folder}; make one with `berth import … --history {folder}`"
+            f"there is no history in {folder}; make one with `berth import … --history {folder}`, or collect a"
+            f" Kubernetes cluster's with `berth k8s history {folder}`"
         )
 
 

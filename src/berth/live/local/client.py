@@ -283,10 +283,16 @@ def _control(name: str, values: Parsed, operands: list[str]) -> int:
     jobs, refused = answer["jobs"], answer["refused"]
     assert isinstance(jobs, list)
     assert isinstance(refused, list)
+    if answer.get("note"):
+        print(f"berth: {answer['note']}", file=sys.stderr)
     if as_json:
         _print_json([*jobs, *refused])
         return 0
-    ending = {"cancelled": "SIGTERM was sent; it ends", "requeue": "SIGTERM was sent; it is queued again"}
+    ending = {
+        "cancelled": "SIGTERM was sent; it ends",
+        "timeout": "it has reached its time limit and ends",
+        "requeue": "SIGTERM was sent; it is queued again",
+    }
     for job in jobs:
         now = ending.get(job["stopping"])
         print(f"job {job['id']}: {job['state']}{f' ({now})' if now else ''}")
@@ -305,7 +311,8 @@ def _policy(values: Parsed, operands: list[str]) -> int:
     if values.get("json"):
         _print_json({key: answer[key] for key in ("policy", "deciding", "knowledge", "brain", "trouble")})
         return 0
-    print(f"{answer['policy']} decides (knowledge: {answer['knowledge']})")
+    chosen = f"{answer['policy']} is chosen, and " if answer["deciding"] not in ("", answer["policy"]) else ""
+    print(f"{chosen}{answer['deciding'] or answer['policy']} decides (knowledge: {answer['knowledge']})")
     if answer["trouble"]:
         print(f"berth: {answer['trouble']}", file=sys.stderr)
     return 0

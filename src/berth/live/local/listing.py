@@ -172,7 +172,7 @@ class Listing:
             doing = _DOING.get(link.progress, link.progress)
             return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
         if self._broker.deciding.policy_error:
-            return f"the policy '{link.deciding}' fails: {self._broker.deciding.policy_error}"
+            return f"'{link.deciding}' cannot decide: {self._broker.deciding.policy_error}"
         return link.trouble
 
     def _row(self, entry: Entry, reason: str) -> list[Any]:

@@ -70,14 +70,15 @@ class _Seen:
 
     rows: dict[int, int]
     """Request type → its row below."""
-    unfit: IntArray  # (T, G + 2 + N)
+    unfit: IntArray  # (T, G + 2 + N/64, rounded up)
     chosen_at: memoryview[int]
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Seen:
         nodes, width = cluster.free.milli.shape
-        rows = max(1, min(4096, CACHE_BYTES // (8 * nodes)))
-        unfit = np.zeros((rows, width + 2 + nodes), dtype=np.int64)
+        columns = width + 2 + (nodes + 63) // 64
+        rows = max(1, min(4096, CACHE_BYTES // (8 * columns)))
+        unfit = np.zeros((rows, columns), dtype=np.int64)
         return cls({}, unfit, numbers(unfit))
 
     def row_if_free(self, number: int) -> int | None:

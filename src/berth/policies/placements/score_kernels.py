@@ -24,6 +24,9 @@ ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = ra
 UNFIT = -1
 """The score of a node that a request does not fit on."""
 
+ALL_UNFIT = -1
+"""A word of `first_node` in which the bits of all 64 nodes are set."""
+
 SIZES = 8
 """How many numbers stand before the arrays of `Kept`: T, N, G, M, A, K, and CPU and GPU milli of the largest node."""
 
@@ -352,31 +355,39 @@ def first_node(
     requests: IntArray,  # (≥ number + 1, ≥ 10)
     number: int,
     row: int,
-    all_seen: IntArray,  # (T, G + 2 + N), written: of a request, the slots on the node returned, ascending; no node
-    # before this one fitted; how often was given back until then; of each node 1 + the version at which it did not fit
+    all_seen: IntArray,  # (T, G + 2 + N/64), written: of a request, the slots on the node returned, ascending; no node
+    # before this one fitted; how often was given back until then; a bit a node, set if it did not fit
 ) -> int:
     """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
     arrays = compiled_arrays_of(block)
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _, freed, _, _ = arrays
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, freed, _, _ = arrays
     request = requests[number]
-    width = free_milli.shape[1]
+    nodes, width = free_milli.shape
     chosen = all_seen[row, :width]
     seen = all_seen[row, width:]
     unfit = seen[2:]
-    nodes = version.shape[0]
-    first = seen[0] if block[2] - seen[1] < nodes else 0
-    if first > 0:
+    first = seen[0]
+    if block[2] - seen[1] < nodes:
         for back in range(seen[1], block[2]):
-            first = min(first, freed[back % nodes])
+            node = freed[back % nodes]
+            unfit[node >> 6] &= ~(1 << (node & 63))
+            first = min(first, node)
+    else:
+        unfit[:] = 0
+        first = 0
     seen[1] = block[2]
-    for node in range(first, nodes):
-        if unfit[node] == version[node] + 1:
-            continue
-        if fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
-            choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
-            seen[0] = node
-            return node
-        unfit[node] = version[node] + 1
+    word = first >> 6
+    while word << 6 < nodes:
+        if unfit[word] != ALL_UNFIT:
+            for node in range(word << 6, min(nodes, (word + 1) << 6)):
+                if (unfit[word] >> (node & 63)) & 1:
+                    continue
+                if fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
+                    choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
+                    seen[0] = node
+                    return node
+                unfit[word] |= 1 << (node & 63)
+        word += 1
     seen[0] = nodes
     return -1
 
