@@ -119,6 +119,19 @@ def test_a_file_that_is_no_such_table_is_refused_without_printing_it(
             import_series(open_history(tmp_path / "h"), [path])
 
 
+def test_a_history_is_for_its_owner_and_group_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(exports.HEADER + "\n" + exports.line(JobIDRaw=1) + "\n")
+    (tmp_path / "b").write_text(exports.HEADER + "\n" + exports.line(JobIDRaw=2) + "\n")
+    for name in ("a", "b"):
+        import_text(open_history(tmp_path / "h"), tmp_path / name, Options("c"))
+    modes = {
+        (path.is_dir(), path.stat().st_mode & 0o777)
+        for path in (tmp_path / "h", *(tmp_path / "h").rglob("*"))
+        if path.name not in ("lock", "readers")  # empty
+    }
+    assert modes == {(True, 0o750), (False, 0o640)}
+
+
 def test_gpus_of_a_csv_table_are_whole_numbers_from_0_on(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     given = ["2", "eins", "-1", "", "4.0", "1.5", "nan", "inf", "1e300", "0"]
