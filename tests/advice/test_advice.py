@@ -322,6 +322,30 @@ def test_a_job_waits_for_cpu_and_memory_where_the_accounting_says_how_much_there
     assert replay(workload, "fifo+best-fit").wait_mean_s == pytest.approx(10 * 3600 / 3, abs=1)
 
 
+def test_jobs_without_a_gpu_take_the_cpus_of_their_nodes_and_are_not_judged(tmp_path: Path) -> None:
+    hour = 3_600_000
+    one = replace(
+        next(iter(history_of(hog(1), tmp_path).records())), nodes=("n0",), queued_ms=1, eligible_ms=1,
+        start_ms=10 * hour, gpus=4, cpu_milli=4000, mem_mib=0, end_ms=11 * hour, job_id="waits",
+    )  # fmt: skip
+    first = replace(one, job_id="first", cpu_milli=1000, queued_ms=0, eligible_ms=0, start_ms=0, end_ms=hour)
+    bare = replace(first, job_id="bare", user="cpu", gpus=0, cpu_milli=3000, end_ms=10 * hour)
+    elsewhere = replace(bare, job_id="elsewhere", nodes=("c0",))
+    history = [first, one, bare, elsewhere]
+    alone = workload_of(history)
+    assert (alone.beside, alone.without_gpu) == (0, 2)
+    assert replay(alone, "fifo+best-fit").wait_p90_s < hour
+    told = {"made": (Capacity(0, None, ("n0",), 4, 4, 0),)}
+    workload = workload_of(history, capacities=told)
+    assert (workload.beside, workload.without_gpu, len(workload.jobs), len(workload.measured)) == (1, 1, 3, 2)
+    outcome = replay(workload, "fifo+best-fit")
+    assert outcome.wait_mean_s == pytest.approx(10 * 3600 / 2, abs=1)
+    assert set(outcome.user_wait_s) == {one.user}
+    assert workload_of(history, capacities=told, most_jobs=2).beside == 1
+    many = [*history, replace(bare, job_id="b2"), replace(bare, job_id="b3")]
+    assert workload_of(many, capacities=told, most_jobs=2).beside == 0
+
+
 def test_a_node_has_its_even_part_of_cpus_and_no_less_than_was_held_on_it(tmp_path: Path) -> None:
     records = [replace(each, cpu_milli=3000, mem_mib=10) for each in history_of(hog(1), tmp_path).records()]
     told = {"made": (Capacity(0, None, ("n0", "n1"), 8, 16, 100),)}

@@ -192,8 +192,11 @@ def test_an_axis_that_nobody_measured_is_left_out() -> None:
     lines = np.array([[1.0, 2, 0.5, 3, np.nan, np.nan], [4.0, 16, 0, 1, np.nan, np.nan]])
     figure = parallel_coordinates(lines, np.array([3, 1]), "pytorch <b>")
     trace = figure.data[0]
-    assert [axis.label for axis in trace.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h"]
+    assert [axis.label for axis in trace.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h", "attempts"]
+    assert list(trace.dimensions[-1]["values"]) == [3.0, 1.0]
     assert list(trace.line.color) == [1.0, 4.0]
+    each = parallel_coordinates(lines, np.array([1, 1]), "pytorch").data[0]  # not thinned
+    assert [axis.label for axis in each.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h"]
     assert figure.layout.title.text == "pytorch &lt;b&gt;: 4 attempts, 2 lines stand for them"
 
 

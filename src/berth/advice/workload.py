@@ -1,7 +1,8 @@
 """A history as something to replay: its jobs as they were submitted, and the cluster that it shows.
 
 A job is a try that ran on GPUs; it is submitted when it became eligible, since what lies before is no scheduler's
-doing, and works as long as it ran. Tries without a GPU and tries that never started are left out and counted.
+doing, and works as long as it ran. Tries that never started are left out and counted, and so are tries without a GPU,
+except those that ran on the same nodes while it is known how many CPUs these have: they take CPUs, and are not judged.
 Where no cluster is given, a node has as many GPUs as were ever held on it at one time, and the partitions of its
 jobs as labels. CPU and memory count where it is known how much of them nodes have: from a cluster that is given, or
 from what its accounting says of all nodes together.
@@ -37,7 +38,10 @@ class Workload:
     """How long those that are judged waited in truth once eligible."""
     use: dict[str, tuple[float, float | None]]
     """By job: mean use of its GPUs and of their memory as fractions, if measured."""
+    beside: int = 0
+    """Tries without a GPU among the jobs."""
     without_gpu: int = 0
+    """Those that are not."""
     never_started: int = 0
     too_large: int = 0
     """Tries that the given cluster could never start."""
@@ -73,9 +77,17 @@ def workload_of(
     before = [record for record in on_gpus[: len(on_gpus) - len(judged)] if record.end_ms > origin]
     clusters = {record.cluster for record in judged}
     told = (capacities or {}).get(next(iter(clusters)), ()) if len(clusters) == 1 else ()
-    made = tuple(nodes) or _nodes_of([*before, *judged], capacity_at(told, judged[-1].end_ms))
+    last_ms = judged[-1].ready_ms
+    bare = [r for r in ran if not r.gpus and r.nodes and r.end_ms > origin and r.ready_ms <= last_ms]
+    on_nodes = {name for record in (*before, *judged) for name in record.nodes}
+    bare = [record for record in bare if on_nodes.issuperset(record.nodes)]
+    if most_jobs and len(bare) > most_jobs:
+        bare = []  # they would be most of the replay
+    made = tuple(nodes) or _nodes_of([*before, *judged], bare, capacity_at(told, judged[-1].end_ms))
+    names_made = {node.name for node in made if node.cpu_milli is not None}
+    bare = [record for record in bare if names_made.issuperset(record.nodes)]
     labels = {label for node in made for label in node.labels}
-    jobs = [*(_job(record, origin, labels) for record in before), *(_job(r, origin, labels) for r in judged)]
+    jobs = [_job(record, origin, labels) for record in (*before, *bare, *judged)]
     most = max(node.gpus for node in made)
     fitting = [job for job in jobs if job.nodes == 0 or any(_fits(job, node) for node in made)]
     names = {_id(record) for record in judged} & {job.id for job in fitting}
@@ -90,7 +102,8 @@ def workload_of(
         measured=frozenset(names),
         recorded_wait_s=tuple(((r.start_ms or 0) - r.ready_ms) / 1000 for r in judged if _id(r) in names),
         use={_id(r): (r.gpu_use_mean, r.gpu_mem_mean) for r in judged if r.gpu_use_mean is not None},
-        without_gpu=len(ran) - len(on_gpus),
+        beside=len(bare),
+        without_gpu=len(ran) - len(on_gpus) - len(bare),
         never_started=len(every) - len(ran),
         too_large=len(jobs) - len(fitting),
     )
@@ -133,12 +146,14 @@ def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
     )
 
 
-def _nodes_of(records: Sequence[Record], capacity: Capacity | None = None) -> tuple[Node, ...]:
+def _nodes_of(
+    records: Sequence[Record], bare: Sequence[Record], capacity: Capacity | None = None
+) -> tuple[Node, ...]:
     """Nodes with as many GPUs as were ever held at one time, by the partitions whose jobs ran there.
 
     Where the cluster had fewer, as its accounting says, what was held for the shortest time is taken off: a job's GPUs
     are told together, not node by node. A node has an even part of the CPUs and memory that its accounting says, and
-    no less than was held on it at one time.
+    no less than was held on it at one time, also by the `bare` jobs, which have no GPU.
     """
     held: dict[str, list[tuple[int, int]]] = defaultdict(list)
     models: dict[str, Counter[str]] = defaultdict(Counter)
@@ -163,8 +178,9 @@ def _nodes_of(records: Sequence[Record], capacity: Capacity | None = None) -> tu
             least = min((name for name in sorted(lasted) if lasted[name]), key=lambda name: lasted[name][-1])
             lasted[least].pop()
     all_of = capacity or Capacity(0, None, (), 0, 0, 0)
-    cpu_milli = _even_part(records, all_of.cpus * 1000, all_of.nodes, lambda record: record.cpu_milli)
-    mem_mib = _even_part(records, all_of.mem_mib, all_of.nodes, lambda record: record.mem_mib)
+    every = [*records, *bare]
+    cpu_milli = _even_part(every, all_of.cpus * 1000, all_of.nodes, lambda record: record.cpu_milli)
+    mem_mib = _even_part(every, all_of.mem_mib, all_of.nodes, lambda record: record.mem_mib)
     found = []
     for name in sorted(lasted):
         gpus = len(lasted[name])

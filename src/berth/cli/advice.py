@@ -174,6 +174,7 @@ def _answer(
         "jobs": len(workload.measured),
         "users": advice.users,
         "gpus": workload.gpus,
+        "beside_without_gpu": workload.beside,
         "left_out": {
             "without_gpu": workload.without_gpu,
             "never_started": workload.never_started,
@@ -244,9 +245,10 @@ def _show(workload: Workload, advice: Advice) -> None:
             highlight=False,
             markup=False,
         )
+    beside = f", beside {workload.beside:,} jobs without a GPU on the same nodes" if workload.beside else ""
     screen.print(
-        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. They really waited "
-        f"{advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
+        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs{beside}. They really "
+        f"waited {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
         f"{advice.policy} (knowledge: {advice.knowledge}), {advice.now.wait_median_s:,.0f} and "
         f"{advice.now.wait_p90_s:,.0f} s.",
         highlight=False,
@@ -299,7 +301,7 @@ def _missing(workload: Workload) -> Iterator[str]:
     if any(node.cpu_milli is None or node.mem_mib is None for node in workload.nodes):
         yield "CPU or memory, which jobs may have waited for: how much nodes have is not known"
     if workload.without_gpu:
-        yield f"{workload.without_gpu:,} jobs without a GPU on the same nodes"
+        yield f"{workload.without_gpu:,} jobs without a GPU"
     if workload.too_large:
         yield f"{workload.too_large:,} jobs larger than any node"
     yield "limits, priorities, reservations and nodes that were down at the time"
@@ -313,7 +315,10 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _show_response(settings: LimitSettings, factors: tuple[Factor, ...], advice: Advice) -> None:
-    print("\nWhat drives the waits:")
-    for factor in factors:
+    driving = [factor for factor in factors if factor.share]
+    print(
+        "\nWhat drives the waits:" if driving else "\nNothing that is known of these jobs drives their waits."
+    )
+    for factor in driving:
         print(f"  {factor.share * 100:5.1f} %  {factor.name} ({', '.join(factor.features)})")
     print(f"Policy within: {settings.policy}; limits: {len(settings.limits)}")

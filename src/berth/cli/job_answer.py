@@ -247,7 +247,7 @@ def _mean_and_peak(mean: float | None, peak: float | None) -> str:
 def _cost(story: JobStory) -> Iterator[str]:
     from berth.history.values.durations import hours_text
 
-    energy = f", {story.energy_kwh:,.2f} kWh" if story.energy_kwh is not None else ""
+    energy = f", {hours_text(story.energy_kwh)} kWh" if story.energy_kwh is not None else ""
     cpus = "CPU-hours not recorded" if story.cpu_hours is None else f"{hours_text(story.cpu_hours)} CPU-hours"
     yield f"It cost {hours_text(story.gpu_hours)} GPU-hours, {cpus}{energy}."
     if story.failed_gpu_hours:

@@ -57,6 +57,20 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
             else [f"{tick:.3g}" for tick in ticks],
         }
         dimensions.append(dimension)
+    total = int(counts.sum())
+    thinned = "" if total == len(lines) else f", {len(lines):,} lines stand for them"
+    if thinned:  # so that it is seen where the many are
+        most_of_one = float(counts.max())
+        ticks = [tick for tick in _ticks(most_of_one, whole=True) if tick]
+        dimensions.append(
+            {
+                "label": "attempts",
+                "values": counts.astype(np.float64),
+                "range": [0, most_of_one],
+                "tickvals": [1, *ticks],
+                "ticktext": [f"{tick:,.0f}" for tick in (1, *ticks)],
+            }
+        )
     nodes = lines[~np.isnan(lines[:, 0]), 0] if len(lines) else np.empty(0)
     most = float(nodes.max()) if len(nodes) else 1.0
     figure = go.Figure(
@@ -81,8 +95,6 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
             rangefont={"size": 10, "color": "rgba(0,0,0,0)"},
         )
     )
-    total = int(counts.sum())
-    thinned = "" if total == len(lines) else f", {len(lines):,} lines stand for them"
     attempts = "attempt" if total == 1 else "attempts"
     dress(figure, f"{escape(application)}: {total:,} {attempts}{thinned}", 440)
     figure.update_layout(margin={"l": 48, "r": 24, "t": 96, "b": 28}, hovermode=False)
@@ -260,8 +272,9 @@ def gpus_over_time(
             held *= 100 / max(capacity[name], 1)
         figure.add_trace(
             go.Scatter(
-                x=[_day(int(number)) for number in whole],
-                y=held,
+                # The last day is as long as the others: a step ends where the next would begin.
+                x=[_day(int(number)) for number in (*whole, *(whole[-1:] + 1 if len(whole) > 1 else ()))],
+                y=np.append(held, held[-1:]) if len(whole) > 1 else held,
                 mode="lines" if len(whole) > 1 else "markers",
                 line={
                     "color": COLOURS[at % len(COLOURS)],
@@ -297,18 +310,18 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
     for row, year in enumerate(years):
         first = date(year, 1, 1)
         cells = np.full((7, 54), np.nan)
-        texts = [[""] * 54 for _ in range(7)]
+        dates = [[""] * 54 for _ in range(7)]
         for moment, value in by_year[year]:
             week = ((moment - first).days + first.weekday()) // 7
             cells[moment.weekday(), week] = value
-            texts[moment.weekday()][week] = f"{moment}: {value:,.1f} GPU-hours"
+            dates[moment.weekday()][week] = moment.isoformat()
         starts = [((date(year, month, 1) - first).days + first.weekday()) // 7 for month in range(1, 13)]
         suffix = "" if row == 0 else str(row + 1)
         figure.add_trace(
             go.Heatmap(
                 z=cells,
-                text=texts,
-                hovertemplate="%{text}<extra></extra>",
+                customdata=dates,
+                hovertemplate="%{customdata}: %{z:,.1f} GPU-hours<extra></extra>",
                 hoverongaps=False,
                 xgap=2,
                 ygap=2,

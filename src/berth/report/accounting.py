@@ -215,9 +215,9 @@ def _sections(page: Accounting) -> Iterator[Section]:
         "How jobs run",
         "A line is an attempt, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move "
         "its axis, click beside a picked part to let go. Where there are very many, one line stands for those like it, "
-        "and none that is unlike the others is left out. nNODE and nGPU are its nodes and GPUs, WAIT_h and RUN_h "
-        "hours; uGPUcore is the mean use of its GPUs and uGPUmem of their memory, from 0 to 1, absent where nobody "
-        "measured them.",
+        "none that is unlike the others is left out, and the axis `attempts` says for how many it stands. nNODE and "
+        "nGPU are its nodes and GPUs, WAIT_h and RUN_h hours; uGPUcore is the mean use of its GPUs and uGPUmem of "
+        "their memory, from 0 to 1, absent where nobody measured them.",
         tuple(_lines(page)),
     )
     yield Section(

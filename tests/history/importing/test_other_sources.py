@@ -12,6 +12,7 @@ import pytest
 from berth.errors import HistoryError, SettingError
 from berth.history.importing.pbs import HEADER, pbs_rows
 from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.series import import_series
 from berth.history.importing.simulated import import_records
 from berth.history.importing.table_import import csv_rows, header_of, read_map
 from berth.history.store.folder import open_history
@@ -100,6 +101,35 @@ def test_a_csv_table_is_read_by_its_map(tmp_path: Path) -> None:
     (record,) = history.records()
     assert (record.user, record.gpus, record.gpu_use_mean, record.gpu_mem_mean) == ("ann, b", 2, 0.25, None)
     assert (record.name, record.exit_code) == ("train", 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "there"),
+    [(b"", "it is empty"), (b"a,b\n", "it has a, b"), (b"\x1b[2J\x00x\n", "its first line is no text")],
+)
+def test_a_file_that_is_no_such_table_is_refused_without_printing_it(
+    tmp_path: Path, content: bytes, there: str
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    columns = read_map("job=id,submit=when,start=when,end=when")
+    with pytest.raises(HistoryError, match=f"has no column id, when; {there}"):
+        list(csv_rows(tmp_path / "x", columns, Rejections()))
+    for path, reason in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(HistoryError, match=f"{path} cannot be read: {reason}"):
+            import_series(open_history(tmp_path / "h"), [path])
+
+
+def test_a_history_is_for_its_owner_and_group_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(exports.HEADER + "\n" + exports.line(JobIDRaw=1) + "\n")
+    (tmp_path / "b").write_text(exports.HEADER + "\n" + exports.line(JobIDRaw=2) + "\n")
+    for name in ("a", "b"):
+        import_text(open_history(tmp_path / "h"), tmp_path / name, Options("c"))
+    modes = {
+        (path.is_dir(), path.stat().st_mode & 0o777)
+        for path in (tmp_path / "h", *(tmp_path / "h").rglob("*"))
+        if path.name not in ("lock", "readers")  # empty
+    }
+    assert modes == {(True, 0o750), (False, 0o640)}
 
 
 def test_gpus_of_a_csv_table_are_whole_numbers_from_0_on(tmp_path: Path) -> None:

@@ -44,4 +44,6 @@ def test_the_queue_by_each_parser_is_what_sacct_tells_of_it(path: Path, tmp_path
     assert {job: replace(found[job], application="", reason="") for job in text} == text
     # A comment is in the accounting only once the job has begun; sacct leaves out what is not eligible yet.
     assert {found[job].application for job in text if job.startswith("12_")} == {"vasp"}
-    assert set(found) - set(text) <= {"2"}
+    # The first is suspended, and sacct was asked for what is pending or running.
+    assert set(found) - set(text) <= {"1", "2"}
+    assert [job.job_id for job in found.values() if job.suspended] == ["1"]

@@ -188,7 +188,8 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
     if lacking := [name for name in _NEEDED if name not in names]:
         raise HistoryError(
             f"{path} has no column {', '.join(lacking)}; expected what `squeue --json` prints, or `sacct -X -P -s "
-            "PENDING,RUNNING -o JobIDRaw,User,Account,Partition,QOS,State,Submit,Start,TimelimitRaw,ReqTRES,NNodes`"
+            "PENDING,RUNNING,SUSPENDED -o JobIDRaw,User,Account,Partition,QOS,State,Submit,Start,TimelimitRaw,ReqTRES,"
+            "NNodes,Reason`"
         )
     for number, values in enumerate(csv.reader(lines[1:], delimiter=delimiter, quoting=csv.QUOTE_NONE), 2):
         row = dict(zip(names, values, strict=False))

@@ -305,8 +305,8 @@ def _amount(text: str, name: str, names: Mapping[str, str]) -> str:
     value = (
         f"cast(substring_index(substring_index(concat(',', {text}), ',{number}=', -1), ',', 1) AS unsigned)"
     )
-    found = f"if(instr(concat(',', {text}), ',{number}='), {value}, NULL)"
-    return f"if({found} <= {MOST_AMOUNT}, {found}, NULL)"
+    # Most lists say nothing of it, and for these the number must cost nothing.
+    return f"if(instr(concat(',', {text}), ',{number}='), if({value} <= {MOST_AMOUNT}, {value}, NULL), NULL)"
 
 
 def _steps(table: Table, condition: str, names: Mapping[str, str]) -> str:

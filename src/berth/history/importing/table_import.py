@@ -6,7 +6,7 @@ A map says which column holds what: `job=id,submit=created_at,start=…,end=…`
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,16 +70,21 @@ def header_of(columns: Mapping[str, str]) -> tuple[str, ...]:
     return (*(FIELDS[name] for name in columns), *(() if "state" in columns else ("State",)))
 
 
+def _columns_there(header: Sequence[str]) -> str:
+    if not header:
+        return "it is empty"
+    there = ", ".join(header)[:300]
+    return f"it has {there}" if there.isprintable() else "its first line is no text; expected a CSV file"
+
+
 def csv_rows(path: Path, columns: Mapping[str, str], rejections: Rejections) -> Iterator[tuple[object, ...]]:
     """Yield a row for each line; a line of another length is noted instead. Without a state it is completed."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.reader(file)
             header = next(reader, [])
-            if lacking := [name for name in columns.values() if name not in header]:
-                raise HistoryError(
-                    f"{path} has no column {', '.join(lacking)}; it has {', '.join(header)[:300]}"
-                )
+            if lacking := dict.fromkeys(name for name in columns.values() if name not in header):
+                raise HistoryError(f"{path} has no column {', '.join(lacking)}; {_columns_there(header)}")
             places = [(field, header.index(name)) for field, name in columns.items()]
             for values in reader:
                 if len(values) != len(header):

@@ -49,6 +49,9 @@ from berth.history.store.usage import UsageMerge, copy_usage, write_usage
 __all__ = ["DEFAULT_FOLDER", "History", "open_history"]
 
 DEFAULT_FOLDER = Path("history")
+FILE_MODE = 0o640
+"""Its owner's group may read a history, and nobody else: it tells who ran what."""
+FOLDER_MODE = 0o750
 SEGMENTS = 48
 """With more files of records than this, the smallest are made one, so that half as many are left."""
 
@@ -75,7 +78,7 @@ class History(HistoryReader):
     def import_space(self, wait: bool = True) -> Iterator[Path]:
         """A folder to stage an import in, while no other import runs; HistoryError where one does."""
         try:
-            self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             with (self.folder / "lock").open("a") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +87,7 @@ class History(HistoryReader):
                 self._sweep()
                 space = self.folder / "staging"
                 shutil.rmtree(space, ignore_errors=True)  # a dead import's: we hold the lock
-                space.mkdir()
+                space.mkdir(mode=FOLDER_MODE)
                 try:
                     yield space
                 finally:
@@ -108,7 +111,7 @@ class History(HistoryReader):
             raise HistoryError(
                 f"{self.folder} {hidden}; import with the key that it began with, or into another"
             )
-        (self.folder / "records").mkdir(exist_ok=True)
+        (self.folder / "records").mkdir(mode=FOLDER_MODE, exist_ok=True)
         numbers = count_from(index.next_number)
         files = list(index.records)
         try:
@@ -192,7 +195,7 @@ class History(HistoryReader):
             changed = self._merged_usage(database, index, staged, None)
             after = changed.index
             if marks:
-                (self.folder / "spools").mkdir(exist_ok=True)
+                (self.folder / "spools").mkdir(mode=FOLDER_MODE, exist_ok=True)
                 name = f"spools/{after.next_number:06d}.parquet"
                 write_marks(
                     database, [self.folder / each for each in index.spools], marks, self.folder / name
@@ -227,7 +230,7 @@ class History(HistoryReader):
                 rows = staged.with_name("usage.parquet")
                 write_usage(merge.rows(), rows)
                 index = self._merged_usage(database, index, rows, merge.sources()).index
-                (self.folder / "series").mkdir(exist_ok=True)
+                (self.folder / "series").mkdir(mode=FOLDER_MODE, exist_ok=True)
                 number = index.next_number
                 files = [*index.series, f"series/{number:06d}.parquet"]
                 merge.write(self.folder / files[-1])
@@ -260,7 +263,7 @@ class History(HistoryReader):
         remade: Sequence[str] | None,
     ) -> _UsageChange:
         """Write the files of usage that these rows change; returns the index with them, not yet written."""
-        (self.folder / "usage").mkdir(exist_ok=True)
+        (self.folder / "usage").mkdir(mode=FOLDER_MODE, exist_ok=True)
         numbers = count_from(index.next_number)
         files = list(index.usage)
         merge = UsageMerge(database, rows, [self.folder / name for name in files], remade)
@@ -349,7 +352,10 @@ class History(HistoryReader):
             "capacities": capacities_to_json(index.capacities),
             "imports": [asdict(past) for past in index.imports],
         }
+        for name in index.files() - self.index().files():
+            (self.folder / name).chmod(FILE_MODE)
         with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
+            aside.chmod(FILE_MODE)
             json.dump(content, file, indent=1)
             file.flush()
             os.fsync(file.fileno())

@@ -22,13 +22,24 @@ function csvOf(figure) {
       columns[0]?.forEach((_, at) => lines.push(columns.map((column) => column[at])));
       continue;
     }
-    const [x, y, z] = [values(trace.x), values(trace.y), trace.z === undefined ? null : trace.z];
-    if (z !== null) {
-      lines.push(["x", "y", "value"]);
-      y.forEach((down, row) => x.forEach((across, at) => lines.push([across, down, values(z[row])[at]])));
+    const [x, y] = [values(trace.x), values(trace.y)];
+    if (trace.z !== undefined) {
+      const [deep, wide] = trace.z.shape?.split(",").map(Number) ?? [trace.z.length, 0];
+      const flat = values(trace.z);
+      const row = (at) => (trace.z.bdata === undefined ? values(trace.z[at]) : flat.slice(at * wide, at * wide + wide));
+      // A calendar's cells have their days with them; what is no day of it has none.
+      const days = typeof trace.customdata?.[0]?.[0] === "string" ? trace.customdata : null;
+      if (lines.length === 0) lines.push(days ? ["day", "value"] : ["x", "y", "value"]);
+      for (let down = 0; down < deep; down++)
+        row(down).forEach((value, at) => {
+          if (!days) lines.push([x[at] ?? at, y[down] ?? down, value]);
+          else if (days[down][at]) lines.push([days[down][at], value]);
+        });
       continue;
     }
-    if (lines.length === 0) lines.push(["series", "x", "y"]);
+    const title = (axis, otherwise) => axis?.title?.text || otherwise;
+    const { xaxis, yaxis } = figure.layout;
+    if (lines.length === 0) lines.push(["series", title(xaxis, "x"), title(yaxis, trace.orientation === "h" ? "name" : "y")]);
     // The bars of a horizontal chart lie at numbers, which its axis has names for.
     const { tickvals, ticktext } = figure.layout.yaxis ?? {};
     const named = trace.orientation === "h" && tickvals !== undefined;
