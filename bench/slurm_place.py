@@ -73,7 +73,7 @@ def inner(told: dict[str, Any]) -> dict[str, Any]:
     from berth.live.slurm.rest import RestChannel
 
     controller = Controller()
-    rest = RestChannel(Path("rest").resolve(), controller)
+    rest = RestChannel(Path("rest").resolve(), controller, print)
     count = int(told["jobs"])
     found: dict[str, Any] = {}
     if "place" in told["only"]:

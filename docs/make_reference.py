@@ -1,4 +1,6 @@
-"""Write docs/reference.md from the code and docs/gallery.md from the examples; a test sees that both are up to date.
+"""Write docs/reference.md and the texts of `berth --help` from the code, and docs/gallery.md from the examples.
+
+A test fails where one of them is out of date.
 
 Run it as `python docs/make_reference.py`.
 """
@@ -6,15 +8,20 @@ Run it as `python docs/make_reference.py`.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import rich.markup
 import typer.main
+import typer.rich_utils
 
 import berth
 from berth import errors
 from berth.cli.app import app
+from berth.cli.overview import TEXTS
 from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, WRAPPERS
 from berth.policies import _load as load_policy
 from berth.statistics import METRICS, REAL_USE
@@ -57,6 +64,30 @@ def gallery() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def overview() -> str:
+    """The texts of `berth --help`, as Rich's markup: what Typer draws, caught before it is laid out."""
+    root: Any = typer.main.get_command(app)
+    console = typer.rich_utils._get_rich_console()
+    drawn: list[Any] = []
+
+    def markup(thing: Any) -> str:
+        [text] = getattr(thing, "renderables", [thing])  # the help of an option is a column of one
+        parts = [(str(part.style or "none"), rich.markup.escape(part.text)) for part in text.render(console)]
+        return "".join(
+            text if style == "none" else f"[{style}]{text}[/]" for style, text in parts if text != "\n"
+        )
+
+    console.print = lambda thing, **_: drawn.append(thing.renderable)
+    with mock.patch("typer.rich_utils._get_rich_console", return_value=console):
+        root.main(["--help"], prog_name="berth", standalone_mode=False)
+    usage, _, *tables = drawn
+    texts: dict[str, Any] = {"usage": markup(usage), "help": root.help}
+    for title, table in zip(("Options", "Commands"), tables, strict=True):
+        cells = zip(*(column.cells for column in table.columns), strict=True)
+        texts[title] = [list(map(markup, row)) for row in cells]
+    return json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
+
+
 def _commands() -> list[str]:
     found = ["## Commands"]
     root: Any = typer.main.get_command(app)
@@ -76,12 +107,16 @@ def _commands() -> list[str]:
         rows = []
         for parameter in command.params:
             said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
-            label = parameter.metavar or ""
+            label = parameter.metavar or (
+                parameter.name.upper() if not parameter.opts[0].startswith("-") else ""
+            )
             written = (
                 label if parameter.param_type_name == "argument" else f"{', '.join(parameter.opts)} {label}"
             )
             default = parameter.default
-            shown = "" if default in (None, False, ()) or parameter.required else f"`{default}`"
+            shown = (
+                "" if default in (None, "", ()) or default is False or parameter.required else f"`{default}`"
+            )
             rows.append(f"| `{written.strip().replace('|', chr(92) + '|')}` | {shown} | {said} |")
         if rows:
             found.append("\n".join(["| option | default | what |", "|---|---|---|", *rows]))
@@ -151,6 +186,6 @@ def _text(text: str | None) -> str:
 
 
 if __name__ == "__main__":
-    for page, text in ((PAGE, reference()), (GALLERY, gallery())):
+    for page, text in ((PAGE, reference()), (GALLERY, gallery()), (TEXTS, overview())):
         page.write_text(text, "utf-8")
         print(f"wrote {page}")

@@ -358,7 +358,7 @@ class Record:
     mem_peak_mib: int | None = None
     """The most memory that its processes had, over all nodes, as far as it was measured."""
     energy_j: int | None = None
-    """Energy that its nodes took for it."""
+    """Energy that its nodes took for it, or its GPUs alone, where nothing else was measured."""
     gpu_slots: tuple[str, ...] = ()
     """The GPUs that it ran on, each as NODE:INDEX; empty if they are unknown: Slurm's accounting does not have them."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from berth.errors import SettingError
 from berth.history.importing.sacct import import_text
+from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from tests.cli.test_job import berth
+from tests.cli.test_job import berth, use
 from tests.history import exports
 
 HEADER = exports.HEADER + "|ConsumedEnergyRaw"
@@ -66,6 +68,31 @@ def test_cost_follows_the_price_list(history: Path, tmp_path: Path) -> None:
     assert rows[0] == ["user", "gpu_hours", "cpu_hours", "energy_kwh", "co2_kg", "cost_EUR"]
     assert [row[0] for row in rows[1:]] == ["ann", "007", "'=cmd()"]
     assert "4.88 EUR in all" in berth(*words)
+
+
+def test_energy_is_that_of_the_gpus_where_slurm_measured_none(history: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(PRICES + "v100 = 0.25\n")
+    row = exports.line(JobIDRaw=5, User="zero", AllocTRES="cpu=1,mem=1G") + "|0"
+    import_text(open_history(history), exports.write(tmp_path / "g", [row], HEADER), Options("c"))
+    sampled = [
+        replace(use(job, "gpu01", begin_min, begin_min + 30, 0.5, 0.5), energy_j=joules)
+        for job, begin_min, joules in (("1", 10, 9e9), ("2", 10, 900_000.4), ("2", 40, 900_000.1))
+    ]
+    import_usage(open_history(history), sampled)
+    words = ("--history", history, "--json")
+    told = json.loads(berth("cost", "--prices", tmp_path / "p.toml", "--by", "user", *words))
+    assert {row["user"]: (row["energy_kwh"], row["co2_kg"]) for row in told["rows"]} == {
+        "ann": (1.0, 0.4),  # Slurm measured its node
+        "007": (pytest.approx(0.5), pytest.approx(0.2)),
+        "zero": (None, None),
+        "=cmd()": (None, None),
+    }
+    row = exports.line(JobIDRaw=6, User="nocpu", NCPUS="", AllocTRES="gres/gpu:v100=1,gres/gpu=1", ReqTRES="")
+    import_text(open_history(history), exports.write(tmp_path / "g", [row + "|"], HEADER), Options("c"))
+    told = json.loads(berth("cost", "--prices", tmp_path / "p.toml", "--by", "user", *words))
+    unknown = {"cpu_hours": None, "energy_kwh": None, "co2_kg": None}
+    assert {"user": "nocpu", "gpu_hours": 1.0, "cost": 0.25, **unknown} in told["rows"]
+    assert json.loads(berth("job", "2", *words))[0]["cost"]["energy_kwh"] == pytest.approx(0.5)
 
 
 def test_a_model_without_a_price_and_a_wrong_list_are_refused(history: Path, tmp_path: Path) -> None:

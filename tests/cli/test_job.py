@@ -167,9 +167,39 @@ def test_a_job_that_has_not_ended_is_told_by_slurms_queue(
     assert "  waited       60.0 min\n  runs         since " in told
     (answer,) = json.loads(berth("job", "902", "--history", history, "--json"))
     assert (answer["job"], answer["live"], answer["gpus"]) == ("901_3", True, 2)
+    # A suspended job keeps its place; a requeued one has attempts behind it; a queue answers without a history too.
+    again = {**waits, "job_id": 101, "state_reason": "BeginTime"}
+    jobs = [again, {**waits, "job_id": 104}, {**runs, "array_task_id": 3, "job_state": ["SUSPENDED"]}]
+    (tmp_path / "queue.json").write_text(json.dumps({"jobs": jobs}))
+    assert berth("job", "902", "--history", history).startswith("Job 901_3 (id 902): suspended\n")
+    assert berth("job", "104", "--history", tmp_path / "none").startswith("Job 104: waiting\n")
+    assert "waiting" not in berth("job", "101", "--history", history)  # its last attempt completed
+    lines = [line(104, "104", State="PREEMPTED")]
+    import_text(open_history(tmp_path / "r"), exports.write(tmp_path / "g", lines, HEADER), Options("c"))
+    told = berth("job", "104", "--history", tmp_path / "r")
+    assert told.startswith("Job 104 of c: preempted\n")
+    assert "\n\nJob 104: waiting\n" in told
+    both = json.loads(berth("job", "104", "--history", tmp_path / "r", "--json"))
+    assert [each.get("live", False) for each in both] == [False, True]
     squeue.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(HistoryError, match="no queue of Slurm here has it"):
         berth("job", "900", "--history", history)
+
+
+def test_what_was_not_recorded_and_what_is_little_are_said(tmp_path: Path) -> None:
+    lines = [
+        line(1, "1", NCPUS="", AllocTRES="gres/gpu:a100=1,gres/gpu=1", ReqTRES=""),
+        line(2, "2", State="TIMEOUT"),
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", lines, HEADER), Options("c"))
+    import_usage(open_history(tmp_path / "h"), [use("2", "gpu01", 10, 70, 0.05, 0.9)])
+    told = berth("job", "1", "--history", tmp_path / "h")
+    assert "CPU-hours not recorded" in told
+    (answer,) = json.loads(berth("job", "1", "--history", tmp_path / "h", "--json"))
+    assert (answer["cost"]["cpu_hours"], answer["little_used"]) == (None, None)
+    told = berth("job", "2", "--history", tmp_path / "h")
+    assert "No attempt completed" in told
+    assert "Its GPUs were 5 % in use: see what they wait for" in told
 
 
 def test_a_measure_that_nobody_took_is_said_to_be_unknown(tmp_path: Path) -> None:
@@ -259,7 +289,7 @@ Attempts that ended from 2025-12-31 to 2026-01-01, against the 2 days before
 
 3 jobs held 3.7 GPU-hours, 83 % more than in the period before.
 9 % of the GPU-hours went to attempts that did not complete; of 3.3 that were measured, 34 % stood
-idle, most of them with ann (1.1 h).
+idle, the most with ann (1.1 h).
 Half of the attempts waited at most 10.0 min, nine of ten waited at most 10.0 min.
 
                                      this period        before  change

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +28,10 @@ def test_orders_are_those_of_a_plain_list(steps: list[tuple[int, bool]]) -> None
             plain.append(job)
         if number % 50 == 0:
             assert list(queue.by(work)) == sorted(plain, key=work)
+            assert queue.lane_counts(work) == Counter(map(work, plain))
     assert list(queue) == plain
     assert list(queue.by(work)) == sorted(plain, key=work)
+    assert queue.lane_counts(work) == Counter(map(work, plain))
     assert len(queue) == len(plain)
 
 

@@ -8,8 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from berth.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -58,6 +62,30 @@ OTHERS = (
     *("berth up", "berth submit", "berth wait", "berth top"),
 )
 """What marks a line that needs the network, a file or history of the reader's, a GPU, or many minutes."""
+
+
+OF_OTHERS = {
+    *("--all-namespaces", "--allusers", "--annotation", "--config", "--duplicates", "--field-selector"),
+    *("--gpus-per-task", "--gres", "--hooks-dir", "--ipc", "--shm-size", "--starttime", "--stop", "--wrap"),
+    *("--calibrate", "--keep", "--minutes", "--nvml"),
+}
+"""Options of Slurm, Podman, kubectl and this repository's scripts that the docs name."""
+
+
+def test_every_option_in_the_docs_exists() -> None:
+    named = {
+        option
+        for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        if page.name != "changelog.md"
+        for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", page.read_text())
+    }
+    known: set[str] = set()
+    commands: list[Any] = [typer.main.get_command(app)]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        known |= {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    assert sorted(named - known) == sorted(OF_OTHERS)
 
 
 @pytest.mark.slow

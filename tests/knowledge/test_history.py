@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from berth.knowledge import (
 from berth.knowledge.history import CAUTIOUS_MS
 from berth.model import Event, EventKind, Job, Node, Profile, Reason, Record, RecordState, Share
 from berth.policies import Setting, make_policy
-from berth.profiles import THESIS_GPU, peak_mem_mib, workload_jobs
+from berth.profiles import THESIS_GPU, peak_mem_mib, run_time_ms, thesis_profiles, workload_jobs
 from tests.history.histories import history_of
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -65,6 +66,19 @@ def test_with_nothing_known_the_users_limits_count_and_then_a_default_that_is_sa
     whole = Spread(THESIS_GPU.mem_mib, 0, THESIS_GPU.mem_mib, "default")
     assert known.peak_mem_mib(job(), THESIS_GPU) == whole
     assert known.peak_mem_mib(job()) is None
+
+
+def test_until_a_run_was_seen_the_run_time_of_a_profile_counts_before_a_limit_and_after_an_estimate() -> None:
+    profile = thesis_profiles()["vgg16"]
+    long_ms = run_time_ms(profile)
+    known = History(profiles={"vgg16": profile})
+    assert known.run_ms(job("vgg16")) == Spread(long_ms, 0, 2 * long_ms, "profile")
+    assert known.run_ms(job("vgg16", time_limit_ms=9 * HOUR)) == Spread(long_ms, 0, 9 * HOUR, "profile")
+    assert known.run_ms(job("vgg16", estimate_ms=HOUR)) == Spread(HOUR, 0, 2 * HOUR, "user")
+    known.outlived(job("vgg16"), 2 * long_ms)
+    assert known.run_ms(job("vgg16")) == Spread(4 * long_ms, 2 * long_ms, 8 * long_ms, "profile")
+    known.worked(job("vgg16"), 1000, alone=False)
+    assert known.run_ms(replace(job("vgg16"), id="other")) == Spread(1000, 500, 2000, "history")
 
 
 def test_a_recorded_profile_without_gpu_memory_tells_of_none() -> None:

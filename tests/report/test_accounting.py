@@ -69,7 +69,9 @@ def test_bars_are_in_the_page_itself_before_anything_that_is_long(history: Path,
     run("report", tmp_path / "out.html", "--history", history)
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
     place = page[page.index('<div id="by-application"') : page.index('id="by-application-data"')]
-    bars = re.findall(r"<span>(.*?)</span><b style=\"--part: ([\d.]+); --colour: (.*?)\">(.*?)</b>", place)
+    bars = re.findall(
+        r"<span>(.*?)</span><b style=\"--begin: 0.0000; --end: ([\d.]+); --colour: (.*?)\">(.*?)</b>", place
+    )
     assert bars == [
         ("pytorch", "1.0000", "#0072B2", "33.3 %"),
         ("tensorflow", "1.0000", "#0072B2", "33.3 %"),

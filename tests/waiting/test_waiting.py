@@ -249,6 +249,39 @@ def test_the_queue_is_read_from_squeue_and_from_sacct(tmp_path: Path) -> None:
             read_queue(tmp_path / "c")
 
 
+def test_held_jobs_are_no_prediction_and_tasks_of_one_answer_share_a_line(
+    trained: Path, tmp_path: Path
+) -> None:
+    job = SQUEUE["jobs"][0]
+    jobs = [
+        {**job, "job_id": 9, "array_job_id": 9, "array_task_string": "9-11", "state_reason": "Priority"},
+        {**job, "job_id": 70, "state_reason": "JobHeldUser"},
+        {**job, "job_id": 71, "state_reason": "Dependency"},
+        {**job, "job_id": 72, "state_reason": "JobHeldAdmin", "admin_comment": "berth"},
+    ]
+    (tmp_path / "queue.json").write_text(json.dumps({"jobs": jobs}))
+    words = (
+        *("predict-wait", "queue", tmp_path / "queue.json", "--now", "2023-11-19T14:20:00"),
+        *("--history", trained),
+    )
+    lines = run(*words).splitlines()
+    assert [line.split(":")[0] for line in lines[:-1]] == ["9_9 to 9_11 (3 tasks)", "72", "70", "71"]
+    assert lines[2:4] == ["70: cannot start yet (JobHeldUser)", "71: cannot start yet (Dependency)"]
+    rows = {row["job"]: row for row in json.loads(run(*words, "--json"))}
+    assert (rows["70"]["median_s"], rows["70"]["blocked"]) == (None, "JobHeldUser")
+    assert rows["72"]["median_s"] >= 0
+    assert rows["72"]["blocked"] is None
+
+
+def test_a_model_that_cannot_be_judged_is_kept_and_says_so() -> None:
+    burst = made_up()
+    at_once = replace(burst, asked_s=np.arange(len(burst)) / 1000, wait_s=burst.wait_s + 10)
+    (doubt,) = judge(at_once).doubts
+    assert "cannot be judged: when the last fifth of the jobs began to be submitted, 0 of" in doubt
+    with pytest.raises(SettingError, match="cannot be judged"):
+        evaluate(at_once)
+
+
 def test_who_has_waited_long_is_told_to_wait_on(tmp_path: Path) -> None:
     model = train(made_up())
     row = np.array([4.0, 50.0])

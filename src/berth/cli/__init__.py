@@ -61,6 +61,14 @@ def main() -> None:
 
 def _run() -> None:
     """Run a command, with no more loaded than it needs."""
+    from berth.cli.overview import is_meant, print_overview, print_version
+
+    if is_meant(sys.argv[1:], os.environ):
+        print_overview()
+        sys.exit(0 if sys.argv[1:] else 2)
+    if sys.argv[1:] in (["-V"], ["--version"]):
+        print_version()
+        return
     meant, *words = sys.argv[1:] if "_BERTH_COMPLETE" not in os.environ and len(sys.argv) > 1 else [""]
     if meant == "job":
         from berth.cli.job_answer import tell_job, words_of_job

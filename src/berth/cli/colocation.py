@@ -69,10 +69,10 @@ def colocation(
     """Which waiting jobs to start together on one GPU: chapter V of the thesis.
 
     With several models of interference or kinds of knowledge, more GPUs, arrivals or drawn applications it is a matrix
-    of worlds × policies, which says what learned, and its network alone, add over the best rule.
+    of worlds × policies. It shows what `learned`, and its network alone, add to the best rule.
 
-    Total time, use of GPU and memory, slowdowns, training, cost and pairs of applications, with the thesis's numbers
-    beside ours. Oh, "A Job Placement Using Reinforcement Learning in GPU Virtualization Environment", Sookmyung Women's
+    Reports total time, use of GPU and memory, slowdowns, training, cost and pairs of applications, beside the thesis's
+    numbers. Oh, "A Job Placement Using Reinforcement Learning in GPU Virtualization Environment", Sookmyung Women's
     University, 2019.
     """
     from berth.cli.files import told_what_is_kept

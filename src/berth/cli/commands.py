@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
+
+from berth.cli.overview import print_version
 
 __all__ = ["COMMANDS", "application"]
 
@@ -54,6 +57,10 @@ def application(only: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_berth)
+    if os.environ.get("NO_COLOR"):  # Rich alone would still print bold
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
     for name in [only] if only else COMMANDS:
         module, _, attribute = COMMANDS[name].partition(":")
         found = getattr(import_module(f"berth.cli.{module}"), attribute)
@@ -63,14 +70,23 @@ def application(only: str = "") -> typer.Typer:
             app.command(name, context_settings=_SETTINGS.get(name))(found)
     if not only:
         import_module("berth.cli.local").add_commands(app)
+    _join_lines(app)
     return app
+
+
+def _join_lines(app: typer.Typer) -> None:
+    """Let the paragraphs of docstrings flow: Typer would keep their line breaks, at any width of the terminal."""
+    for command in app.registered_commands:
+        paragraphs = inspect.cleandoc(command.help or command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for group in app.registered_groups:
+        if group.typer_instance:
+            _join_lines(group.typer_instance)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from berth import __version__
-
-        print(__version__)
+        print_version()
         raise typer.Exit
 
 

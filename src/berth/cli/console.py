@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 
 app = typer.Typer(
@@ -64,7 +65,7 @@ def console(
         int, typer.Option("--what-if-processes", metavar="N", min=1, help="Number of replays at a time.")
     ] = 1,
     what_if_mem: Annotated[
-        str, typer.Option("--what-if-mem", metavar="SIZE", help="Most memory of one replay, such as 4G.")
+        str, typer.Option("--what-if-mem", metavar="SIZE", help="Maximum memory of one replay, such as 4G.")
     ] = "4G",
 ) -> None:
     """Show the live cluster, its history and 'what if' in a browser."""
@@ -95,7 +96,7 @@ def console(
         actions=actions,
         proxies=_addresses(proxies),
         proxy_header=proxy_header,
-        operators=_names(operators),
+        operators=frozenset(names_in(operators)),
         certificate=certificate,
         key=key,
         what_if_processes=what_if_processes,
@@ -187,10 +188,6 @@ def _addresses(text: str) -> frozenset[str]:
     from berth.errors import SettingError
 
     try:
-        return frozenset(str(ip_address(each)) for each in _names(text))
+        return frozenset(str(ip_address(each)) for each in names_in(text))
     except ValueError as error:
         raise SettingError(f"--proxies {text}: {error}; expected addresses, such as 127.0.0.1,::1") from error
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(filter(None, (each.strip() for each in text.split(","))))

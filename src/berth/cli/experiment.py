@@ -45,7 +45,7 @@ def inflate(
     batch: Annotated[
         int,
         typer.Option(
-            min=1, max=500, help="Number of jobs that arrive and are decided on together, for good."
+            min=1, max=500, help="Number of jobs that arrive and are placed together; placements are final."
         ),
     ] = 1,
     knowledge: Knowledge = "oracle",
@@ -55,7 +55,7 @@ def inflate(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
-    """Let jobs arrive and none leave, up to 130 % of the cluster's GPUs.
+    """Let jobs arrive, with none leaving, up to 130 % of the cluster's GPUs.
 
     GPU allocation and fragmentation ratio at each whole per cent of arrived load, after Weng et al., "Beware of
     Fragmentation", USENIX ATC 2023.
@@ -164,9 +164,9 @@ def pai(
         str, typer.Argument(metavar="FILE", help="PAI's job sample, as its publisher has it.")
     ],
     jobs: Annotated[int, typer.Option("-n", min=1, help="Number of jobs to draw.")] = 20_000,
-    gpus: Annotated[int, typer.Option("-g", min=1, help="GPUs of the pool.")] = 6500,
+    gpus: Annotated[int, typer.Option("-g", min=1, help="Number of GPUs in the pool.")] = 6500,
     rate: Annotated[int, typer.Option("-r", help="Jobs that arrive per minute; -1: as submitted.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed by which jobs are drawn.")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the jobs.")] = 42,
     knowledge: Knowledge = "oracle",
     as_json: AsJson = False,
     form: Format = Form.TABLE,

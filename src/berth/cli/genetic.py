@@ -107,8 +107,9 @@ def utilisation(
     cases: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TRACE[,cluster=FILE|SPEC][,part=FRACTION][,compress=FACTOR]]…",
-            help="Workloads, each on a cluster; part: fraction of its nodes to use, drawn by the seed.",
+            metavar="TRACE",
+            help="Workloads, each with its settings: TRACE,cluster=FILE or SPEC,part=FRACTION,compress=FACTOR."
+            " part is the fraction of the cluster's nodes to use, drawn by the seed.",
         ),
     ] = None,
     policies: Policies = None,

@@ -86,7 +86,8 @@ def sacct(
     ] = None,
     run: Annotated[bool, typer.Option("--run", help="Run sacct on this machine.")] = False,
     delimiter: Annotated[
-        str | None, typer.Option(metavar="C", help="Between fields; found in the header by default.")
+        str | None,
+        typer.Option(metavar="C", help="Delimiter between fields; by default detected from the header."),
     ] = None,
     since: Annotated[
         str,
@@ -338,7 +339,7 @@ def samples(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import what `berth sample` measured: it becomes uGPUcore and uGPUmem of the jobs."""
+    """Import what `berth sample` measured, as uGPUcore and uGPUmem of the jobs."""
     from berth.history.importing.samples import import_samples
 
     with _store(history, f"samples {spool}", dry_run) as store:

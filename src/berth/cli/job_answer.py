@@ -11,6 +11,7 @@ from berth.live.local.tables import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from berth.history.importing.pending import Queued
     from berth.history.jobs.story import Enough, JobStory
@@ -58,59 +59,71 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
     from berth.history.jobs.story import stories, story_json
     from berth.history.store.reader import HistoryReader, history_is_there
 
-    history_is_there(history)
-    found = [
-        each
-        for each in stories(HistoryJobs(HistoryReader(history)), job_id)
-        if not cluster or each.attempts[0].cluster == cluster
-    ]
-    if not found and not cluster and _tell_queued(job_id, as_json):
-        return
-    if not found:
+    found: list[JobStory] = []
+    lacking: HistoryError | None = None
+    try:
+        history_is_there(history)
+    except HistoryError as error:
+        lacking = error
+    else:
+        found = [
+            each
+            for each in stories(HistoryJobs(HistoryReader(history)), job_id)
+            if not cluster or each.attempts[0].cluster == cluster
+        ]
+    asks_slurm = not cluster and all(_may_go_on(each) for each in found)
+    live, now_ms = _queued(job_id) if asks_slurm else ((), 0)
+    if not found and not live:
+        if lacking is not None:
+            raise HistoryError(f"no job '{job_id}' waits or runs here, and {lacking}") from lacking
         of = f" of cluster '{cluster}'" if cluster else ""
         raise HistoryError(
             f"{history} has no job '{job_id}'{of} that has ended, and no queue of Slurm here has it; give its id, or "
             "its label as `sacct` shows it, such as 12_3 for a task of an array"
         )
     if as_json:
-        print(json.dumps([story_json(each) for each in found], ensure_ascii=False, allow_nan=False))
+        told = [*map(story_json, found), *map(_queued_json, live)]
+        print(json.dumps(told, ensure_ascii=False, allow_nan=False))
         return
-    for at, each in enumerate(found):
+    for at, lines in enumerate([*map(_lines, found), *(_queued_lines(job, now_ms) for job in live)]):
         if at:
             print()
-        for line in _lines(each):
+        for line in lines:
             print(line)
 
 
-def _tell_queued(job_id: str, as_json: bool) -> bool:
-    """Print what Slurm's queue says of a job that waits or runs; False if there is no Slurm, or no such job."""
+def _may_go_on(story: JobStory) -> bool:
+    """Whether another attempt of a job may wait or run, as after one that was preempted."""
+    from berth.model import RecordState
+
+    return story.attempts[-1].state in (RecordState.PREEMPTED, RecordState.NODE_FAIL)
+
+
+def _queued(job_id: str) -> tuple[Sequence[Queued], int]:
+    """What Slurm's queue has of a job that waits or runs, and when; nothing where there is no Slurm."""
     import shutil
 
     from berth.errors import HistoryError
 
     if shutil.which("squeue") is None:
-        return False
+        return (), 0
     from berth.history.importing.pending import run_squeue
 
     try:
         jobs, now_ms = run_squeue()
     except HistoryError:
-        return False
-    found = [job for job in jobs if job_id in (job.job_id, job.label)]
-    if as_json and found:
-        from dataclasses import asdict
+        return (), 0
+    return [job for job in jobs if job_id in (job.job_id, job.label)], now_ms
 
-        live = [{"job": job.label or job.job_id, "live": True, **asdict(job)} for job in found]
-        print(json.dumps(live, ensure_ascii=False))
-        return True
-    for job in found:
-        for line in _queued_lines(job, now_ms):
-            print(line)
-    return bool(found)
+
+def _queued_json(job: Queued) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"job": job.label or job.job_id, "live": True, **asdict(job)}
 
 
 def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
-    state = "waiting" if job.start_ms is None else "running"
+    state = "waiting" if job.start_ms is None else "suspended" if job.suspended else "running"
     yield f"Job {job.label or job.job_id}{f' (id {job.job_id})' if job.label else ''}: {state}"
     asked = (
         f"{counted(job.gpus, 'GPU')} {job.gpu_model}".strip(),
@@ -193,7 +206,7 @@ def _attempt(record: Record, story: JobStory) -> Iterator[str]:
         yield f"  left         {_moment(record.end_ms)}, never started"
         return
     where = ", ".join(record.gpu_slots or record.nodes) or (
-        f"{record.node_count} nodes" if record.node_count else "nodes unknown"
+        counted(record.node_count, "node") if record.node_count else "nodes unknown"
     )
     yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
     yield from _beside(story, record)
@@ -232,12 +245,15 @@ def _mean_and_peak(mean: float | None, peak: float | None) -> str:
 
 
 def _cost(story: JobStory) -> Iterator[str]:
+    from berth.history.values.durations import hours_text
+
     energy = f", {story.energy_kwh:,.2f} kWh" if story.energy_kwh is not None else ""
-    yield f"It cost {story.gpu_hours:,.2f} GPU-hours, {story.cpu_hours:,.2f} CPU-hours{energy}."
+    cpus = "CPU-hours not recorded" if story.cpu_hours is None else f"{hours_text(story.cpu_hours)} CPU-hours"
+    yield f"It cost {hours_text(story.gpu_hours)} GPU-hours, {cpus}{energy}."
     if story.failed_gpu_hours:
-        yield f"  {story.failed_gpu_hours:,.2f} GPU-hours were held by attempts that did not complete."
+        yield f"  {hours_text(story.failed_gpu_hours)} GPU-hours were held by attempts that did not complete."
     if story.idle_gpu_hours is not None:
-        yield f"  {story.idle_gpu_hours:,.2f} GPU-hours were held and not used."
+        yield f"  {hours_text(story.idle_gpu_hours)} GPU-hours were held and not used."
     elif story.gpu_hours:
         yield "  The use of its GPUs was not measured."
     if story.refused is not None:
@@ -267,17 +283,23 @@ def _series(story: JobStory) -> Iterator[str]:
 
 
 def _verdict(story: JobStory) -> Iterator[str]:
-    from berth.history.jobs.story import enough
+    from berth.history.jobs.story import enough, little_used
     from berth.model import RecordState
 
     found = enough(story)
+    use = little_used(story)
     if found:
         yield "It could have asked for less:"
         yield from (f"  {_enough(each)}" for each in found)
     elif not any(record.state is RecordState.COMPLETED for record in story.attempts):
         yield "No attempt completed, so what it needs is unknown."
-    else:
+    elif use is None:
         yield "Nothing that was measured shows that it could have asked for much less."
+    if use is not None:
+        yield (
+            f"Its GPUs were {use * 100:.0f} % in use: see what they wait for (data, CPUs, other GPUs), or let it share "
+            "one with other jobs."
+        )
 
 
 def _enough(each: Enough) -> str:

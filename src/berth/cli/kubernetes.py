@@ -109,7 +109,7 @@ def extender(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Answer filter, prioritize and bind of another scheduler, one pod at a time, until stopped."""
+    """Answer another scheduler's filter, prioritize and bind calls, one pod at a time, until stopped."""
     from aiohttp import web
 
     from berth.live.kubernetes.entries import Settings
@@ -149,8 +149,8 @@ def status(
 
 @app.command()
 def top(
-    every_s: Annotated[float, typer.Option(help="How often to look, in seconds.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and stop.")] = False,
+    every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once, and stop.")] = False,
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
     kubeconfig: Kubeconfig = None,
@@ -245,12 +245,12 @@ def install(
     compat: CompatOption = None,
     replicas: Annotated[int, typer.Option(help="Number of schedulers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
-        str, typer.Option(help="Give parts of fake GPUs on the nodes, such as 2xA100-80G: for a demo.")
+        str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
     ] = "",
     claims: Annotated[
         bool,
         typer.Option(
-            help="Give parts of GPUs by claims instead of berth.dev/gpu; the cluster serves resource.k8s.io/v1."
+            help="Give parts of GPUs through resource claims instead of berth.dev/gpu; needs resource.k8s.io/v1."
         ),
     ] = False,
     evict: Annotated[
@@ -263,7 +263,7 @@ def install(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Install the scheduler, the node agents and their rights, or change them. Running pods continue."""
+    """Install or update the scheduler, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import apply

@@ -25,18 +25,19 @@ def node(
     ] = "",
     fake_gpus: Annotated[
         str,
-        typer.Option("--fake-gpus", help="Give parts of fake GPUs, such as 2xA100-80G: for tests and demos."),
+        typer.Option("--fake-gpus", help="Offer fake GPUs, such as 2xA100-80G, for tests and demos."),
     ] = "",
     dra: Annotated[
         str,
         typer.Option(
-            "--dra", help="GPUs of which claims get parts: auto, all, none, or indices such as 0,1."
+            "--dra", help="GPUs to give in parts to claims: auto, all, none, or indices such as 0,1."
         ),
     ] = "auto",
     device_plugin: Annotated[
         str,
         typer.Option(
-            "--device-plugin", help="GPUs of which berth.dev/gpu gives parts: auto, all, none, or indices."
+            "--device-plugin",
+            help="GPUs to give in parts through berth.dev/gpu: auto, all, none, or indices.",
         ),
     ] = "auto",
     compat: Annotated[
@@ -58,7 +59,7 @@ def node(
         ),
     ] = "",
     every_s: Annotated[
-        float, typer.Option("--every", min=0.1, help="Seconds between two looks at the GPUs.")
+        float, typer.Option("--every", min=0.1, help="Seconds between samples of the GPUs.")
     ] = 2.0,
     kubeconfig: Annotated[
         str,

@@ -30,7 +30,7 @@ app = typer.Typer(
 CorePct = Annotated[
     int, typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited.")
 ]
-Burst = Annotated[bool, typer.Option("--burst", help="May use time that no other partition wants.")]
+Burst = Annotated[bool, typer.Option("--burst", help="Also use time that no other partition wants.")]
 Priority = Annotated[
     str | None,
     typer.Option(
@@ -41,9 +41,7 @@ Priority = Annotated[
 Fake = Annotated[bool, typer.Option("--fake-gpu", help="Use the fake driver, for tests without a GPU.")]
 Oversubscribe = Annotated[
     str | None,
-    typer.Option(
-        "--oversubscribe", help="Memory of the host beyond --mem, which the GPU reaches more slowly."
-    ),
+    typer.Option("--oversubscribe", help="Host memory to use beyond --mem; the GPU reaches it more slowly."),
 ]
 Overcommit = Annotated[bool, typer.Option("--overcommit", help="Allow promises beyond what the card has.")]
 Name = Annotated[str, typer.Argument(help="The partition's name.")]
@@ -265,13 +263,13 @@ def list_partitions(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
 
 @app.command()
 def watch(
-    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
+    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between samples.")] = 1.0,
     times: Annotated[
         int, typer.Option("--times", min=0, help="Stop after this many refreshes; 0: run until Ctrl-C.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """The same, live."""
+    """Show every partition, refreshed until Ctrl-C."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -412,7 +410,7 @@ def cdi(
 
 @app.command()
 def hook() -> None:
-    """Print the file for /etc/containers/oci/hooks.d that has Podman or CRI-O call `berth partition inject`."""
+    """Print the file for /etc/containers/oci/hooks.d that makes Podman or CRI-O call `berth partition inject`."""
     from berth.partition import oci
 
     command = [str(Path(sys.argv[0]).resolve()), "partition", "inject"]
@@ -422,7 +420,7 @@ def hook() -> None:
 
 @app.command()
 def inject() -> None:
-    """Be the OCI hook: read the container's state from the input and mount the partition that it asks for."""
+    """Act as the OCI hook: read the container's state from standard input and mount the partition that it asks for."""
     from berth import partition as partitions
     from berth.partition import oci
 

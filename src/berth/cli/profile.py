@@ -264,7 +264,7 @@ def export(
 @app.command(context_settings={"allow_interspersed_args": False})
 def record(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="What to run, after `--`.")],
-    application: Annotated[str, typer.Option(help="Application that the profile is of.")],
+    application: Annotated[str, typer.Option(help="Application to which the profile belongs.")],
     kind: Annotated[str, typer.Option(help="The application's type, such as ML or HPC.")] = "",
     input_bytes: Annotated[int, typer.Option(min=0, help="Size of its input.")] = 0,
     parameters: Annotated[str, typer.Option(help="Parameters of its input, as free text.")] = "",

@@ -40,11 +40,11 @@ Columns = Annotated[
     typer.Option(
         "--map",
         metavar="FIELD=COLUMN,…",
-        help="The columns of a table of your own: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
+        help="The columns of your own table: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
     ),
 ]
 Reader = Annotated[
-    str, typer.Option(metavar="MODULE:NAME", help="A function of your own that yields the jobs of a file.")
+    str, typer.Option(metavar="MODULE:NAME", help="Your own function that yields the jobs of a file.")
 ]
 
 
@@ -108,7 +108,7 @@ class RunOptions:
     ] = None
     restart: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Extra time that each attempt after a job's first takes."),
+        typer.Option(metavar="SECONDS", help="Extra time that every attempt but a job's first takes."),
     ] = 0.0
     speeds: Annotated[
         str | None,

@@ -14,7 +14,7 @@ def sample(
         Path, typer.Option(metavar="DIR", help="Folder to write to; several nodes may share one.")
     ] = Path("/var/spool/berth"),
     interval_s: Annotated[
-        float, typer.Option("--interval", min=0.05, metavar="S", help="Seconds between looks.")
+        float, typer.Option("--interval", min=0.05, metavar="S", help="Seconds between samples.")
     ] = 1.0,
     flush_s: Annotated[
         float,

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 
@@ -47,7 +48,7 @@ class Mode(StrEnum):
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(filter(None, (each.strip() for each in text.split(","))))
+    return frozenset(names_in(text))
 
 
 def _uid(user: str) -> int:
@@ -166,7 +167,7 @@ def run(
     if rest is not None:
         from berth.live.slurm.rest import RestChannel
 
-        channel = RestChannel(rest, controller).apply
+        channel = RestChannel(rest, controller, _say).apply
     begun, turned = time.monotonic(), False
 
     def over() -> bool:
@@ -355,7 +356,8 @@ def install(
         ),
     ] = True,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write the files there, for you to copy.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write the files to this folder, for you to copy."),
     ] = None,
     folder: Annotated[
         str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
@@ -426,7 +428,9 @@ def install(
 @app.command()
 def compare(
     state: State = DEFAULT_STATE,
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of the cluster, for their use.")] = 0,
+    gpus: Annotated[
+        int, typer.Option("--gpus", min=0, help="Number of GPUs in the cluster, to compute their use.")
+    ] = 0,
     history: Annotated[
         Path | None,
         typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.importing import HistoryFolder
+from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.history.values.moments import moment_ms
 
@@ -64,12 +65,12 @@ def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> It
         yield Tables(database, period)
 
 
-def _groups(by: str, measure: str, *, summed: bool = True) -> list[str]:
+def _groups(by: str, measure: str, *, summed: bool = True) -> tuple[str, ...]:
     """The dimensions; with `summed` the measure must be one that adds up, as bars and shares need it."""
     from berth.errors import SettingError
     from berth.statistics.accounting import MEASURES, USES, check_dimensions
 
-    names = [name.strip() for name in by.split(",") if name.strip()]
+    names = names_in(by)
     check_dimensions(names)
     if measure not in MEASURES:
         raise SettingError(f"no measure '{measure}'; there are {', '.join(MEASURES)}")
@@ -88,7 +89,8 @@ def stats(
     end: To = "",
     only: Only = None,
     top: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, but 50 by job.")
+        int,
+        typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, or 50 when grouped by job."),
     ] = 0,
     cdf: Annotated[
         bool, typer.Option("--cdf", help="With --json: also the distributions of the six variables.")
@@ -332,7 +334,7 @@ def _capacity(texts: list[str] | None) -> dict[str, int]:
 
 def plot(
     kind: Annotated[
-        str, typer.Argument(metavar="pcc|ecdf|usage|servers|calendar|waits", help="Which picture.")
+        str, typer.Argument(metavar="KIND", help="pcc, ecdf, usage, servers, calendar or waits.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file: .png, .svg or .html.")],
     application: Annotated[
@@ -381,7 +383,7 @@ def _nothing(
 
 
 def _figure(
-    tables: Tables, kind: str, application: str, variable: str, by: list[str], measure: str
+    tables: Tables, kind: str, application: str, variable: str, by: Sequence[str], measure: str
 ) -> Figure | None:
     """The picture, or None where there is nothing in it."""
     from berth.errors import SettingError

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.lists import names_in
 from berth.cli.output import AsJson
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def train(
         int,
         typer.Option(
             min=0,
-            help="Number of worlds to train in under each model of interference: drawn applications and cards, short"
-            " queues and errors in what is believed beside the given ones.",
+            help="Number of worlds to train in under each model of interference: besides the given ones, worlds with"
+            " drawn applications and cards, short queues and wrong beliefs.",
         ),
     ] = 0,
     slots: Annotated[
@@ -78,7 +79,7 @@ def train(
 ) -> None:
     """Learn which waiting jobs to start together on a GPU (extra `learn`).
 
-    Writes the best network measured as a model that decides without JAX: `--policies learned?model=FILE`.
+    Writes the network that measured best, as a model that decides without JAX: `--policies learned?model=FILE`.
     """
     from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar
@@ -90,7 +91,7 @@ def train(
     from berth.profiles import WORKLOADS
     from berth.report.image import image_kind
 
-    models = tuple(name.strip() for name in interference.split(",") if name.strip())
+    models = names_in(interference)
     plan = Plan(learner, workload, models, slots, family=family)
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
     if resume and checkpoints is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from berth.cli.output import console
+from berth.history.values.durations import hours_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -118,11 +119,6 @@ def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple
 def counted(number: int, noun: str) -> str:
     """A number of things: `1 user`, `2,000 jobs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def hours_text(hours: float) -> str:
-    """Hours with two digits behind the point, and more of them where those would all be 0."""
-    return f"{hours:.2g}" if 0 < hours < 0.005 else f"{hours:,.2f}"
 
 
 def show_usage(

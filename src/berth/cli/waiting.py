@@ -12,6 +12,8 @@ from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from berth.history.importing.pending import Queued
     from berth.waiting import Answer, Questions
 
@@ -129,8 +131,8 @@ def request(
     """Predict the wait of a job submitted now, with a median, an 80 % interval and its causes.
 
     If too few days are known to promise 80 %, the range in which the share lies is printed instead. A partition or QOS
-    that the history does not know is refused; a new user, account or application, and more GPUs than any job had, are
-    warned of.
+    that the history does not know is refused. A new user, account or application, or more GPUs than any job had, causes
+    a warning.
     """
     from berth.history.importing.pending import Queued
     from berth.history.store.pseudonyms import pseudonym
@@ -200,8 +202,10 @@ def queue(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
-    """Predict how much longer each waiting job waits, with an 80 % interval and its causes."""
-    from berth.history.values.durations import duration_text
+    """Predict how much longer each waiting job waits, with an 80 % interval and its causes.
+
+    A job that is held, or waits for another job or a time to come, is listed with that reason and no prediction.
+    """
     from berth.waiting import WaitModel
     from berth.waiting.now import questions_now
 
@@ -209,34 +213,58 @@ def queue(
     jobs, now_ms = _queue_now(file, now, _key(pseudonymise, history))
     found = questions_now(history, model, jobs, now_ms)
     held = model.promised(found.days)
+    waiting = [(at, job) for at, job in enumerate(jobs) if job.start_ms is None]
     answers = [
         (job, model.answer_waiting(found.values[at], (now_ms - job.queued_ms) / 1000, found.offset))
-        for at, job in enumerate(jobs)
-        if job.start_ms is None
+        for at, job in waiting
+        if not job.blocked
     ]
     for doubt in model.judgement.doubts if answers else ():
         print(f"warning: {doubt}", file=sys.stderr)
+    blocked = [job for _, job in waiting if job.blocked]
+    unknown: dict[str, object] = {
+        **dict.fromkeys(("median_s", "low_s", "high_s", "held_share")),
+        "drivers": [],
+    }
+    told: list[tuple[Queued, dict[str, object]]] = [(job, _numbers(answer, held)) for job, answer in answers]
     rows = [
         {
             "job": job.job_id,
             "user": job.user,
             "waited_s": (now_ms - job.queued_ms) / 1000,
-            **_numbers(answer, held),
+            **numbers,
+            "blocked": (job.reason or "held") if job.blocked else None,
         }
-        for job, answer in answers
+        for job, numbers in [*told, *((job, unknown) for job in blocked)]
     ]
     if printed(form, as_json, rows):
         return
-    for job, answer in answers:
-        times = [duration_text(each) for each in (answer.median_s, answer.low_s, answer.high_s)]
-        drivers = ", ".join(f"{name} ×{factor:.2f}" for name, factor in answer.drivers[:3])
-        print(
-            f"{job.job_id}: {times[0]} more ({times[1]} to {times[2]})" + (f"; {drivers}" if drivers else "")
-        )
+    lines = [(job, _more(answer)) for job, answer in answers]
+    lines += [(job, f"cannot start yet ({job.reason or 'held'})") for job in blocked]
+    for line in _together(lines):
+        print(line)
     if answers:
         print(f"{_cases(held)} within these times{_why_no_promise(held, found.days)}".capitalize())
-    else:
+    elif not blocked:
         print("no job waits")
+
+
+def _more(answer: Answer) -> str:
+    """How much longer a job waits, in a line."""
+    from berth.history.values.durations import duration_text
+
+    times = [duration_text(each) for each in (answer.median_s, answer.low_s, answer.high_s)]
+    drivers = ", ".join(f"{name} ×{factor:.2f}" for name, factor in answer.drivers[:3])
+    return f"{times[0]} more ({times[1]} to {times[2]})" + (f"; {drivers}" if drivers else "")
+
+
+def _together(lines: Sequence[tuple[Queued, str]]) -> Iterator[str]:
+    """A line for each job; tasks of one array that follow each other and have one answer share it."""
+    from itertools import groupby
+
+    for (_, told), same in groupby(lines, key=lambda each: (each[0].job_id.partition("_")[0], each[1])):
+        ids = [job.job_id for job, _ in same]
+        yield f"{ids[0]}{f' to {ids[-1]} ({len(ids):,} tasks)' if len(ids) > 1 else ''}: {told}"
 
 
 def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, ...], int]:

@@ -10,6 +10,7 @@ take it are dropped and made anew when a policy next asks for them, which is whe
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from operator import itemgetter
@@ -89,6 +90,25 @@ class _Lanes:
             del self.entries[lane]
 
 
+class _Counts:
+    """How many jobs wait in each lane."""
+
+    def __init__(self, lane: Lane, jobs: Iterable[tuple[Serial, Job]]) -> None:
+        self.lane = lane
+        self.failed = False
+        """Whether the lane could not take a job."""
+        self.entries: Counter[Hashable] = Counter(lane(job) for _, job in jobs)
+
+    def add(self, job: Job, _: Serial) -> None:
+        self.entries[self.lane(job)] += 1
+
+    def remove(self, job: Job) -> None:
+        lane = self.lane(job)
+        self.entries[lane] -= 1
+        if not self.entries[lane]:
+            del self.entries[lane]
+
+
 class Queue:
     """Jobs that wait, each once."""
 
@@ -100,6 +120,7 @@ class Queue:
         self._room = 64  # places to fill before those that have left are taken out
         self._orders: dict[Key, _Order] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
+        self._counts: dict[Lane, _Counts] = {}
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
@@ -174,6 +195,13 @@ class Queue:
             found = self._lanes[lane, key] = _Lanes(lane, key, self._entries())
         return found.entries
 
+    def lane_counts(self, lane: Lane) -> Mapping[Hashable, int]:
+        """How many jobs wait in each lane that has any; otherwise as `lanes`, and faster for a long queue."""
+        found = self._counts.get(lane)
+        if found is None:
+            found = self._counts[lane] = _Counts(lane, self._entries())
+        return found.entries
+
     def add(self, job: Job) -> bool:
         """Queue a job behind all others; False where one of its id waits. For the scheduler alone."""
         if job.id in self._places:
@@ -184,7 +212,7 @@ class Queue:
         self._places[job.id] = len(self._jobs)
         self._jobs.append(job)
         self._serials.append(serial)
-        if self._orders or self._lanes:
+        if self._orders or self._lanes or self._counts:
             self._sort_in(job, serial)
         self.changes += 1
         return True
@@ -219,11 +247,9 @@ class Queue:
             while place_after < end and jobs[place_after] is None:
                 place_after += 1
             self._first = place_after
-        if self._orders or self._lanes:
-            for order in self._orders.values():
-                order.remove(job)
-            for lanes in self._lanes.values():
-                lanes.remove(job)
+        if self._orders or self._lanes or self._counts:
+            for each in self._sorted():
+                each.remove(job)
         self.changes += 1
         return place
 
@@ -246,10 +272,8 @@ class Queue:
         place = self._places[job.id]
         serial = self._serials[place]
         self._jobs[place] = job
-        for order in self._orders.values():
-            order.remove(before)
-        for lanes in self._lanes.values():
-            lanes.remove(before)
+        for each in self._sorted():
+            each.remove(before)
         self._sort_in(job, serial)
         self.changes += 1
         self.replacements += 1
@@ -258,11 +282,15 @@ class Queue:
     def forget_lanes(self, lane: Lane) -> None:
         """Drop the lanes that this function tells, because its answers have changed. For the scheduler alone."""
         self._lanes = {kept: lanes for kept, lanes in self._lanes.items() if kept[0] != lane}
+        self._counts.pop(lane, None)
+
+    def _sorted(self) -> list[_Order | _Lanes | _Counts]:
+        """All that is kept of the jobs that wait."""
+        return [*self._orders.values(), *self._lanes.values(), *self._counts.values()]
 
     def _sort_in(self, job: Job, serial: Serial) -> None:
         failed = False
-        kept: list[_Order | _Lanes] = [*self._orders.values(), *self._lanes.values()]
-        for each in kept:
+        for each in self._sorted():
             try:
                 each.add(job, serial)
             except Exception:  # noqa: BLE001  whatever it is, the policy that asks next is told
@@ -270,6 +298,7 @@ class Queue:
         if failed:
             self._orders = {key: order for key, order in self._orders.items() if not order.failed}
             self._lanes = {told: lanes for told, lanes in self._lanes.items() if not lanes.failed}
+            self._counts = {lane: counts for lane, counts in self._counts.items() if not counts.failed}
 
     def _entries(self) -> Iterator[tuple[Serial, Job]]:
         return (

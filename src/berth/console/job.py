@@ -86,7 +86,7 @@ def _stories(history: KeptHistory, job_id: str, who: Viewer) -> list[tuple[dict[
         own = owner is None or (owner != "" and all(record.user == owner for record in each.attempts))
         story = story_json(each) | {"own": own}
         if not own:
-            story |= {"series": [], "refused": None, "enough": []}
+            story |= {"series": [], "refused": None, "enough": [], "little_used": None}
             story["cost"] |= {"idle_gpu_hours": None, "energy_kwh": None}
             for attempt in story["attempts"]:
                 attempt |= _HIDDEN

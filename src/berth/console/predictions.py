@@ -80,7 +80,7 @@ def _predicted(
     for name, ask in pending.items():
         jobs = ask()
         now_ms = time.time_ns() // 1_000_000
-        waits = [at for at, job in enumerate(jobs) if job.start_ms is None][:MOST_JOBS]
+        waits = [at for at, job in enumerate(jobs) if job.start_ms is None and not job.blocked][:MOST_JOBS]
         if not waits:
             continue
         asked = questions_now(history, model, jobs, now_ms)

@@ -43,7 +43,7 @@ class Spread(NamedTuple):
     high: int
     """The 90 % quantile."""
     basis: str = ""
-    """What it rests on, where the kind of knowledge tells: `history`, `user`, `outlived` or `default`."""
+    """What it rests on, where the kind of knowledge tells: `history`, `user`, `profile`, `outlived` or `default`."""
 
     @property
     def certain(self) -> bool:

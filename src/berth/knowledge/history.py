@@ -15,7 +15,7 @@ from berth.interference.speeds import unhindered
 from berth.knowledge.belief import LONGEST_MS, Spread
 from berth.knowledge.user import User
 from berth.model import GpuModel, Job, Profile, Record, RecordState
-from berth.profiles import peak_mem_mib
+from berth.profiles import peak_mem_mib, run_time_ms
 
 __all__ = ["CAUTIOUS_MS", "History"]
 
@@ -85,7 +85,8 @@ class History:
 
     def run_ms(self, job: Job) -> Spread | None:
         """The mean of its kind, and between which times four in five were; of those alone that ran longer than it has
-        by now, where it has outlived what was expected."""
+        by now, where it has outlived what was expected. Where none was seen, the user's estimate, then the run time of
+        its application's profile, as uncertain as an estimate, then the time limit."""
         ran_ms = self._ran_ms.get(job.id, 0)
         seen = self._seen(self._run_ms, job)
         if seen is not None:
@@ -93,6 +94,11 @@ class History:
             if spread is not None:
                 return spread
             return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
+        recorded = self._recorded.get(job.application)
+        if recorded is not None and job.estimate_ms is None:
+            said = self._user.run_ms(replace(job, estimate_ms=run_time_ms(recorded)))
+            if said is not None:
+                return said._replace(basis="profile" if said.basis == "user" else said.basis)
         said = self._user.run_ms(job)
         if said is not None and (said.basis == "user" or ran_ms >= CAUTIOUS_MS):
             return said

@@ -14,8 +14,13 @@ from berth.network.catalogue import NEVER_MS
 from berth.network.ranks import to_rank
 
 __all__ = [
+    "BACKLOG_JOBS",
+    "BACKLOG_LEFT",
     "COMBINATION_FEATURES",
+    "JOBS",
     "JOB_FEATURES",
+    "SEEN_JOBS",
+    "STAY",
     "Features",
     "Joint",
     "Scene",
@@ -28,6 +33,11 @@ LOOKS = (0, 1, 2, 4, 7, 12, 18, 26)
 """Steps of the horizon at which neighbours are looked at together: G of them, dense where it matters soon."""
 JOB_FEATURES = 4 * len(LOOKS) + 9
 COMBINATION_FEATURES = 2 * len(LOOKS) + 21
+STAY, BACKLOG_JOBS, BACKLOG_LEFT = 2, 19, 20
+"""Which of the latter tell of jobs that a combination leaves waiting: how many of those that are seen, and how many are
+behind them with how much work. All others are of its own jobs alone."""
+SEEN_JOBS = 5
+"""Jobs that count as many on one GPU or in a window, to scale by."""
 JOBS = 30
 """Jobs that count as a full queue, to scale by."""
 MARGIN_MILLI = 850
@@ -160,7 +170,7 @@ def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
     gpu_milli = xp.concatenate([scene.running_now, scene.waiting_now], axis=-2)[..., 0]
     used_now = here @ gpu_milli.astype(xp.float32)[..., None]  # (..., C, 1)
     numbers = [
-        *(there / 5, starts / 5, stay / 5, starts == 0, there + starts == 0),
+        *(there / SEEN_JOBS, starts / SEEN_JOBS, stay / SEEN_JOBS, starts == 0, there + starts == 0),
         found.together_milli / 1000,
         xp.minimum(found.mem_mib.astype(xp.float32) / mem_mib[..., None], 1.0),
         xp.min(slowest, axis=-1),

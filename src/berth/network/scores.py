@@ -14,7 +14,18 @@ import numpy as np
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Features
 from berth.network.ranks import to_rank
 
-__all__ = ["Layer", "Network", "Sizes", "new_network", "scores", "shapes_of"]
+__all__ = [
+    "Layer",
+    "Network",
+    "Sizes",
+    "begun",
+    "embedded",
+    "finished",
+    "new_network",
+    "others_weight",
+    "scores",
+    "shapes_of",
+]
 
 
 class Sizes(NamedTuple):
@@ -61,20 +72,46 @@ def new_network(seed: int, sizes: Sizes | None = None) -> Network:
 
 def scores(network: Network, seen: Features, xp: Any) -> Any:
     """The score of each combination, float32 (..., C): the larger, the better; whether it fits is not asked."""
-    embedded = seen.job
+    return finished(network, begun(network, seen, xp), xp)
+
+
+def embedded(network: Network, job: Any, xp: Any) -> Any:
+    """What the network makes of each job: (..., T, JOB_FEATURES) to (..., T, E)."""
     for layer in network.job:
-        embedded = xp.maximum(_applied(layer, embedded), 0)  # (..., T, E)
-    running = embedded.shape[-2] - seen.waiting.shape[-1]
+        job = xp.maximum(_applied(layer, job), 0)
+    return job
+
+
+def begun(network: Network, seen: Features, xp: Any) -> Any:
+    """The first layer for combinations, before what is below zero is cut: (..., C, its outputs).
+
+    It is the sum of what the combination alone gives and what the jobs that it leaves waiting give.
+    """
+    embeds = embedded(network, seen.job, xp)  # (..., T, E)
+    running = embeds.shape[-2] - seen.waiting.shape[-1]
     old, new = seen.present[..., :running], seen.present[..., running:]
-    neighbours = old @ embedded[..., :running, :]
-    members = new @ embedded[..., running:, :]
-    largest = xp.max(new[..., None] * embedded[..., None, running:, :], axis=-2)
+    neighbours = old @ embeds[..., :running, :]
+    members = new @ embeds[..., running:, :]
+    largest = xp.max(new[..., None] * embeds[..., None, running:, :], axis=-2)
     left = seen.waiting[..., None, :] - new
-    others = left @ embedded[..., running:, :] / xp.maximum(xp.sum(left, axis=-1, keepdims=True), 1)
-    hidden = xp.concatenate([neighbours, members, largest, others, seen.combination], axis=-1)
-    for layer in network.combination[:-1]:
-        hidden = xp.maximum(_applied(layer, hidden), 0)
-    return _applied(network.combination[-1], hidden)[..., 0]
+    others = left @ embeds[..., running:, :] / xp.maximum(xp.sum(left, axis=-1, keepdims=True), 1)
+    pooled = xp.concatenate([neighbours, members, largest, others, seen.combination], axis=-1)
+    return _applied(network.combination[0], pooled)
+
+
+def others_weight(network: Network) -> tuple[Any, Any]:
+    """The part of the first layer for combinations that sees the mean of the other waiting jobs, (E, outputs), and
+    that which sees `COMBINATION_FEATURES`, (…, outputs)."""
+    weight = network.combination[0].weight
+    wide = network.job[-1].weight.shape[1]
+    return weight[3 * wide : 4 * wide], weight[4 * wide :]
+
+
+def finished(network: Network, first: Any, xp: Any) -> Any:
+    """The scores that follow from the first layer for combinations: (..., C, outputs) to (..., C)."""
+    for layer in network.combination[1:]:
+        first = _applied(layer, xp.maximum(first, 0))
+    return first[..., 0]
 
 
 def _applied(layer: Layer, values: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from berth.plots.style import COLOURS, DASHES, dress
+from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
 
@@ -156,7 +156,7 @@ def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], perio
             textposition="outside",
             cliponaxis=False,
             customdata=[
-                f"{_short(name)}: {hours.get(name, 0.0):,.1f} GPU-hours of {capacity[name]:,} GPUs"
+                f"{shortened(name)}: {hours.get(name, 0.0):,.1f} GPU-hours of {capacity[name]:,} GPUs"
                 for name in ordered
             ],
             hovertemplate="%{customdata}<extra></extra>",
@@ -166,7 +166,7 @@ def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], perio
     figure.update_layout(hovermode="closest", margin={"r": 64, "b": 60})
     figure.update_yaxes(
         tickvals=list(range(len(ordered))),
-        ticktext=[_short(name) for name in ordered],
+        ticktext=[shortened(name) for name in ordered],
         autorange="reversed",
         showgrid=False,
     )
@@ -187,7 +187,7 @@ def _bars(groups: Mapping[str, float], title: str, measured: str) -> go.Figure:
     """Groups as bars, the largest on top; what is beyond a dozen is one bar. `measured` names the axis."""
     ordered = sorted(groups.items(), key=lambda group: (-group[1], group[0]))
     kept, rest = ordered[:LARGEST_SHOWN], ordered[LARGEST_SHOWN:]
-    names = [_short(name) for name, _ in kept]
+    names = [shortened(name) for name, _ in kept]
     values = [value for _, value in kept]
     if rest:
         names.append(f"{len(rest):,} more")
@@ -227,7 +227,7 @@ def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
     shown = names[: len(COLOURS) - 1]
     for at, name in enumerate(shown):
         figure.add_trace(
-            _stack(months, [values.get((month, name), 0.0) for month in months], _short(name), COLOURS[at])
+            _stack(months, [values.get((month, name), 0.0) for month in months], shortened(name), COLOURS[at])
         )
     if rest := names[len(shown) :]:
         sums = [sum(values.get((month, name), 0.0) for name in rest) for month in months]
@@ -268,8 +268,8 @@ def gpus_over_time(
                     "dash": DASHES[at // len(COLOURS) % 4],
                     "shape": "hv",
                 },
-                name=_short(name),
-                hovertemplate=("%{y:.1f} %" if known else "%{y:,.1f}") + f"<extra>{_short(name)}</extra>",
+                name=shortened(name),
+                hovertemplate=("%{y:.1f} %" if known else "%{y:,.1f}") + f"<extra>{shortened(name)}</extra>",
             )
         )
     dress(
@@ -358,8 +358,3 @@ def waiting_by_cause(hours: Mapping[str, float]) -> go.Figure:
 
 def _day(number: int) -> str:
     return (EPOCH + timedelta(days=number)).isoformat()
-
-
-def _short(name: str, most: int = 28) -> str:
-    """A foreign text, escaped, for Plotly reads markup; long ones are cut."""
-    return escape(name if len(name) <= most else name[: most - 1] + "…")

@@ -8,7 +8,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from berth.plots.style import COLOURS, DASHES, dress
+from berth.plots.style import COLOURS, DASHES, dress, shortened
 
 __all__ = ["Series", "group_bars", "group_lines"]
 
@@ -58,7 +58,7 @@ def group_bars(names: Sequence[str], series: Sequence[Series], axis: str, unit: 
     )
     figure.update_yaxes(
         tickvals=list(range(len(shown))),
-        ticktext=[_short(name) for name in shown],
+        ticktext=[shortened(name, 24) for name in shown],
         autorange="reversed",
         showgrid=False,
     )
@@ -76,7 +76,7 @@ def group_lines(
             go.Scatter(
                 x=list(moments),
                 y=list(each.values),
-                name=_short(each.name),
+                name=shortened(each.name, 24),
                 mode="lines+markers" if len(moments) <= 62 else "lines",
                 line={
                     "color": COLOURS[at % len(COLOURS)],
@@ -85,7 +85,7 @@ def group_lines(
                 },
                 marker={"symbol": _SYMBOLS[at % len(_SYMBOLS)], "size": 6},
                 customdata=list(each.keys),
-                hovertemplate="%{y:,.3~g}" + f"{unit}<extra>{_short(each.name)}</extra>",
+                hovertemplate="%{y:,.3~g}" + f"{unit}<extra>{shortened(each.name, 24)}</extra>",
             )
         )
     dress(figure, "", 360)
@@ -97,8 +97,3 @@ def group_lines(
     figure.update_xaxes(type="category", nticks=12, title={"text": escape(time_axis)})
     figure.update_yaxes(rangemode="tozero", title={"text": escape(axis)})
     return figure
-
-
-def _short(name: str, most: int = 24) -> str:
-    """A foreign text, escaped, because Plotly reads markup; long ones are cut."""
-    return escape(name if len(name) <= most else name[: most - 1] + "…")

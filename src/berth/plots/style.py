@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from html import escape
 from typing import NamedTuple
 
 import plotly.graph_objects as go
 
-__all__ = ["CLEAR", "DASHES", "INK", "Style", "dress", "policy_styles"]
+__all__ = ["CLEAR", "DASHES", "INK", "Style", "dress", "policy_styles", "shortened"]
 
 INK = "#707070"
 GRID = "rgba(128, 128, 128, 0.22)"
@@ -90,3 +91,8 @@ def dress(figure: go.Figure, title: str, height: int = HEIGHT_PX) -> None:
     )
     figure.update_xaxes(ticklabelstandoff=5, spikethickness=1, spikecolor=INK, spikedash="solid")
     figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True, title={"font": {"size": 13}})
+
+
+def shortened(name: str, most: int = 28) -> str:
+    """A foreign text, escaped because Plotly reads markup, and cut to at most `most` characters."""
+    return escape(name if len(name) <= most else name[: most - 1] + "…")

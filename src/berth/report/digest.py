@@ -127,7 +127,7 @@ def _answers(now: Totals, used: Usage, before: Totals, idlest: Usage | None) -> 
     else:
         most = ""
         if idlest is not None and idlest.idle_gpu_hours:
-            most = f", most of them with {idlest.keys[0]} ({_hours(idlest.idle_gpu_hours)} h)"
+            most = f", the most with {idlest.keys[0]} ({_hours(idlest.idle_gpu_hours)} h)"
         yield f"{lost}; of {_hours(measured)} that were measured, {idle / measured * 100:.0f} % stood idle{most}."
     median, p90 = now.wait_s[:2]
     if median is not None and p90 is not None:

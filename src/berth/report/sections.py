@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from html import unescape
 from typing import Any
@@ -21,10 +22,13 @@ class Bar:
     """A bar of a figure as the page itself draws it, before Plotly is there and where it never is."""
 
     name: str
-    part: float
-    """Its length as a part of the longest that there is room for."""
+    begin: float
+    """Where it begins, as a part of the width that there is room for; 0 but for intervals."""
+    end: float
     text: str
     colour: str
+    dot: float | None = None
+    """The mean of which it is the interval, as a part of the width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,10 @@ class Plot:
     """Safe inside a script element."""
     height_px: int
     bars: tuple[Bar, ...] = ()
-    """All that it shows, if that is horizontal bars."""
+    """All that it shows, if that is horizontal bars or intervals."""
+    above_px: int = 0
+    below_px: int = 0
+    """Its margins above and below the bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,17 @@ def plot_of(name: str, label: str, figure: go.Figure) -> Plot:
     title = figure.layout.title.text
     above = figure.layout.margin.t - 32
     figure.update_layout(title={"text": ""}, margin={"t": above}, height=figure.layout.height - 32)
-    return Plot(name, title, label, as_json(figure), int(figure.layout.height), _bars_of(figure))
+    layout = figure.layout
+    return Plot(
+        name,
+        title,
+        label,
+        as_json(figure),
+        int(layout.height),
+        _bars_of(figure) or _intervals_of(figure),
+        int(layout.margin.t),
+        int(layout.margin.b),
+    )
 
 
 def _bars_of(figure: go.Figure) -> tuple[Bar, ...]:
@@ -112,10 +129,39 @@ def _bars_of(figure: go.Figure) -> tuple[Bar, ...]:
     colours = trace.marker.color
     return tuple(
         # Plotly reads markup, so that names are escaped in figures; a page escapes them itself.
-        Bar(unescape(name), value / longest, text, colours if isinstance(colours, str) else colours[at])
+        Bar(unescape(name), 0.0, value / longest, text, colours if isinstance(colours, str) else colours[at])
         for at, (name, value, text) in enumerate(
             zip(figure.layout.yaxis.ticktext, trace.x, trace.text, strict=True)
         )
+    )
+
+
+def _intervals_of(figure: go.Figure) -> tuple[Bar, ...]:
+    """The dots of a figure that has nothing but one for each name, with their intervals."""
+    if not figure.data or not all(
+        trace.type == "scatter"
+        and trace.mode == "markers"
+        and len(trace.x) == 1
+        and isinstance(trace.y[0], str)
+        for trace in figure.data
+    ):
+        return ()
+    means = [float(trace.x[0]) for trace in figure.data]
+    halves = [float((trace.error_x.array or (0.0,))[0]) for trace in figure.data]
+    longest = max(mean + half for mean, half in zip(means, halves, strict=True))
+    if not math.isfinite(longest):
+        return ()
+    longest = longest or 1.0
+    return tuple(
+        Bar(
+            unescape(trace.y[0]),
+            max(mean - half, 0.0) / longest,
+            (mean + half) / longest,
+            f"{mean:,.4g}",
+            trace.marker.color,
+            mean / longest,
+        )
+        for trace, mean, half in zip(figure.data, means, halves, strict=True)
     )
 
 

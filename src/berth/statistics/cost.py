@@ -66,7 +66,8 @@ class Held:
     keys: tuple[str, ...]
     gpu_model: str
     gpu_hours: float
-    cpu_hours: float
+    cpu_hours: float | None
+    """As far as it was recorded; None if it was not."""
     energy_kwh: float | None
     """As far as it was measured; None if it was not."""
 
@@ -77,7 +78,8 @@ class Cost:
 
     keys: tuple[str, ...]
     gpu_hours: float
-    cpu_hours: float
+    cpu_hours: float | None
+    """None if no CPUs were recorded; they cost nothing then."""
     energy_kwh: float | None
     co2_kg: float | None
     """None where no energy was measured, or the price list does not tell."""
@@ -165,9 +167,8 @@ def costs(held: Iterable[Held], prices: Prices) -> list[Cost]:
 
 def _cost(keys: tuple[str, ...], rows: list[Held], prices: Prices) -> Cost:
     default = prices.gpu_hour.get("default", 0.0)
-    told = [row.energy_kwh for row in rows if row.energy_kwh is not None]
-    energy = math.fsum(told) if told else None
-    cpu_hours = math.fsum(row.cpu_hours for row in rows)
+    energy = _sum(row.energy_kwh for row in rows)
+    cpu_hours = _sum(row.cpu_hours for row in rows)
     gpus = math.fsum(row.gpu_hours * prices.gpu_hour.get(row.gpu_model.lower(), default) for row in rows)
     co2 = None if energy is None or prices.co2_g_per_kwh is None else energy * prices.co2_g_per_kwh / 1000
     return Cost(
@@ -176,8 +177,14 @@ def _cost(keys: tuple[str, ...], rows: list[Held], prices: Prices) -> Cost:
         cpu_hours,
         energy,
         co2,
-        gpus + cpu_hours * prices.cpu_hour + (energy or 0.0) * prices.kwh,
+        gpus + (cpu_hours or 0.0) * prices.cpu_hour + (energy or 0.0) * prices.kwh,
     )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,8 @@ class Tables:
         groups = ", ".join([*(f"k{at}" for at in range(len(by))), "model"])
         rows = self._all(
             f"SELECT {', '.join([*named, 'model', 'held', 'cpus', 'energy'])} FROM (SELECT "
-            f"{', '.join([*keys, 'gpu_model AS model'])}, sum({HELD_SQL}) AS held, sum({_RAN} * cpu_milli) AS cpus, "
+            f"{', '.join([*keys, 'gpu_model AS model'])}, sum({HELD_SQL}) AS held, "
+            f"sum(nullif({_RAN} * cpu_milli, 0)) AS cpus, "
             f"sum(energy_j) AS energy {self._from} AND start_ms IS NOT NULL GROUP BY {groups}) ORDER BY ALL"
         )
         return [
@@ -234,7 +235,7 @@ class Tables:
                 tuple(str(key) for key in row[: len(by)]),
                 row[-4],
                 float(row[-3] or 0) / HOUR / 1000,
-                float(row[-2] or 0) / HOUR / 1000,
+                None if row[-2] is None else float(row[-2]) / HOUR / 1000,
                 None if row[-1] is None else float(row[-1]) / 3_600_000,
             )
             for row in rows

@@ -343,6 +343,9 @@ def judge(questions: Questions, seed: int = 0) -> Judgement:
         return Judgement(
             (f"{len(questions)} jobs are too few to judge the model by; {2 * FEWEST} are the least",)
         )
+    learned, tested = _fifths(questions)
+    if len(learned) < FEWEST or not len(tested):
+        return Judgement((f"the model cannot be judged: {_too_few(learned, tested)}",))
     judged = evaluate(questions, seed)
     found = []
     if judged.mse_log10 > NO_BETTER * judged.baseline_mse_log10:
@@ -355,6 +358,21 @@ def judge(questions: Questions, seed: int = 0) -> Judgement:
             f"on the last fifth of the history the 80 % interval held {judged.coverage_80 * 100:.0f} % of the waits"
         )
     return Judgement(tuple(found), judged.held_between)
+
+
+def _fifths(questions: Questions) -> tuple[Questions, Questions]:
+    """What a model that is judged learns from, the first four fifths as far as known by then, and the rest."""
+    first = len(questions) * 4 // 5
+    early = np.arange(len(questions)) < first
+    learned = questions.at(early & questions.known_before(float(questions.asked_s[first])))
+    return learned, questions.at(~early & ~np.isnan(questions.wait_s))
+
+
+def _too_few(learned: Questions, tested: Questions) -> str:
+    return (
+        f"when the last fifth of the jobs began to be submitted, {len(learned)} of the earlier waits had ended "
+        f"({FEWEST} are the least), and {len(tested)} of the last fifth have ended by now"
+    )
 
 
 def _outside(ended: Questions, seed: int) -> Floats:
@@ -393,10 +411,9 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
         raise SettingError(
             f"{len(questions)} jobs are too few to judge a prediction by; {2 * FEWEST} are the least"
         )
-    first = len(questions) * 4 // 5
-    early = np.arange(len(questions)) < first
-    learned = questions.at(early & questions.known_before(float(questions.asked_s[first])))
-    tested = questions.at(~early & ~np.isnan(questions.wait_s))
+    learned, tested = _fifths(questions)
+    if len(learned) < FEWEST or not len(tested):
+        raise SettingError(f"a prediction cannot be judged: {_too_few(learned, tested)}")
     model = train(learned, seed)
     target = logged(tested.wait_s)
     mean, median = model.predict(tested.values, "mean"), model.predict(tested.values, "median")

@@ -309,11 +309,38 @@ def test_what_the_history_has_is_forgotten_after_a_time_and_nothing_else(tmp_pat
         world.end(entry, End(0))
     world.commit()
     world.store.write([of_recorded("1", 1)])
-    world.store.write(of_pruning(world.now_ms + 1))
+    world.store.write(of_pruning(world.now_ms + 1, 3))
     assert (world.store.named("1"), world.store.attempts("1")) == ([], [])
     assert [entry.id for entry in world.store.named("2")] == ["2"]
     assert [attempt["attempt"] for attempt in world.store.attempts("2")] == [1]
     assert [entry.id for entry in world.store.live()] == ["3"]
+
+
+def test_a_number_is_not_used_again_after_its_job_is_forgotten(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    for _ in range(2):
+        world.book.cancel(world.submit(request(), ONE)[0], world.now_ms)
+    world.commit()
+    world.store.write([of_recorded("1", 1), of_recorded("2", 1)])
+    world.store.write(of_pruning(world.now_ms + 1, world.book.next_number - 1))
+    assert world.store.named("2") == []
+    world.crash()
+    assert world.submit(request(), ONE)[0].id == "3"
+
+
+def test_a_job_that_reached_its_time_limit_stays_so_whoever_stops_it_then(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    for evicted in (True, False):
+        entry = world.submit(request(time_limit_ms=1000), ONE)[0]
+        world.decide()
+        world.commit()
+        world.book.expire(entry, world.now_ms)
+        if evicted:
+            world.book.evicted(entry.id, world.now_ms)
+        else:
+            world.book.cancel(entry, world.now_ms)
+        world.end(entry, End(143))
+        assert entry.state == "timeout"
 
 
 def test_the_store_is_its_owners_alone(tmp_path: Path) -> None:

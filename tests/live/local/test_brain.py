@@ -229,7 +229,7 @@ def test_a_policy_that_raises_is_told_and_the_brain_lives(
     monkeypatch.syspath_prepend(str(tmp_path))
     brain = begin("angry:policy")
     said = decide(brain, job("1"))
-    assert "ValueError: no" in said[0]["why"]
+    assert said[0]["why"].startswith("the policy fails: ValueError: no (")
     assert said[-1]["say"] == "decided"
 
 

@@ -152,6 +152,28 @@ def test_trouble_that_is_over_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(run())
 
 
+def test_a_policy_that_is_tried_is_not_ready_before_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(of_link.__file__.partition("/src/")[0])
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+
+    def begin(policy: str, trial: bool) -> dict[str, Any]:
+        return {"do": "begin", "nodes": [], "policy": policy, "notes": [], "now_ms": 1}
+
+    async def run() -> set[tuple[str, bool]]:
+        link = Link(begin, lambda message: None, lambda event, **fields: None, brain=PLAIN)
+        trying = asyncio.create_task(link.change("any"))
+        seen = set()
+        while not trying.done():
+            seen.add((link.progress, link.ready))
+            await asyncio.sleep(0)
+        await trying
+        await _until(lambda: link.ready)
+        link.close()
+        return seen
+
+    assert ("ready", False) not in asyncio.run(run())
+
+
 async def _until(holds: Any) -> None:
     end = time.monotonic() + 60
     while not holds():

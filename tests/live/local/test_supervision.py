@@ -89,12 +89,15 @@ def test_on_a_full_disk_time_limits_hold_and_status_and_queue_say_what_is_wrong(
     try:
         world.up()
         limited = world.submit("echo began; exec sleep 600", time="1s", mem="1G")
-        ended = world.submit("true", gpus=0)
+        ended, cancelled = world.submit("true", gpus=0), world.submit("exec sleep 600", gpus=0)
         world.until(lambda: world.state_of(limited) == "running", "it runs")
         world.wait(ended)
         (world.state / "full").touch()
         with pytest.raises(LiveError, match="free some room on its disk"):
             world.submit("true")
+        done = berth(world, "cancel", cancelled)  # which may be what makes room
+        assert (done.returncode, done.stdout.partition(" (")[0].split()[:2]) == (0, ["job", f"{cancelled}:"])
+        assert "done, but not written yet: " in done.stderr
         # One that was to be recorded, and whose store cannot be written, ended the task that heeds limits, too.
         world.until(lambda: '"not-recorded"' in world.log(), "a recording has failed")
         world.until(lambda: not world.shims(), "its time limit has ended it")
@@ -102,7 +105,11 @@ def test_on_a_full_disk_time_limits_hold_and_status_and_queue_say_what_is_wrong(
         assert "disk is full" in berth(world, "queue").stderr
         assert "trouble: " in berth(world, "status").stdout
         (world.state / "full").unlink()
-        assert world.wait(limited)[limited][0] == "timeout"
+        ends = world.wait(limited, cancelled)
+        assert {job: state for job, (state, _) in ends.items()} == {
+            limited: "timeout",
+            cancelled: "cancelled",
+        }
         world.until(lambda: not berth(world, "queue").stderr, "it is over")
     finally:
         world.close()

@@ -25,6 +25,27 @@ def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
     assert left.endswith(", never started")
 
 
+def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> None:
+    gpus = [
+        {"index": at, "lost": at == 0, "drained": at == 1, "tenants": [], "strangers": [], "partitions": []}
+        for at in range(3)
+    ]
+    brain = {
+        "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "machine": [],
+        "candidates": [
+            {"gpu": at, "lacking": ["0M is free, 8G wanted"][: 2 - at], "left_milli": 900, "left_mib": 2048}
+            for at in range(3)
+        ],
+    }  # fmt: skip
+    job = {**JOB, "state": "waiting", "reason": "waits for room", "since_ms": 0, "now_ms": 5000, "note": "",
+           "never": "", "gpus": gpus, "brain": brain}  # fmt: skip
+    assert why_lines(job)[-3:] == [
+        "  GPU 0: lost: the driver no longer answers for it",
+        "  GPU 1: drained; jobs start there again after berth undrain 1",
+        "  GPU 2: has room, left over 90 % and 2G",
+    ]
+
+
 def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
     gpu = {"index": 0, "tenants": [], "strangers": [], "partitions": [
         {"name": "left", "mem_mib": 16 << 10, "core_pct": 0, "processes": 0},

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -32,6 +33,7 @@ from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
+from berth.live.slurm.site import rest_fault
 from berth.model import Node
 from berth.report.beside import beside_slurm
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -92,7 +94,7 @@ def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Pa
         Change("3", hold=True),
         Change("4_5", node_list="node1", hold=False),  # a task has no number of its own yet
     ]
-    assert RestChannel(rest, Controller(slurm)).apply(changes) == {
+    assert RestChannel(rest, Controller(slurm), pytest.fail).apply(changes) == {
         "2": "Requested node configuration is not available"
     }
     assert sorted(Handler.asked) == [
@@ -144,7 +146,8 @@ def test_rest_speaks_the_version_that_its_slurm_does(rest: Path, version: str) -
         Change("1", node_list="node1,node2", gres="gres/gpu:v100_0:1", hold=False),
         Change("2", node_list="node2", gres="gres/gpu:v100_0:1", hold=False),
     ]
-    channel = RestChannel(rest, Controller(slurm))
+    said: list[str] = []
+    channel = RestChannel(rest, Controller(slurm), said.append)
     assert channel.apply(changes) == {"2": "Requested node configuration is not available"}
     wanted = [
         ("1", {"hold": False, "required_nodes": ["node1", "node2"], "tres_per_node": "gres/gpu:v100_0:1"}),
@@ -156,6 +159,7 @@ def test_rest_speaks_the_version_that_its_slurm_does(rest: Path, version: str) -
     Handler.answers["1"] = (404, {})
     assert channel.apply(changes[:1]) == {}
     assert slurm.told[-1] == "release 1"
+    assert len(said) == 1
     assert spoken(rest) == VERSIONS[0] == "v0.0.45"
 
 
@@ -171,15 +175,37 @@ def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_
              "error": "Unexpected message received"}  # fmt: skip
     # And to a shard, if it was started before slurm.conf had any.
     parsing = {"description": "job parsing failed for rest->fd:8", "error_number": 9001}
-    for path, answer in (
-        (rest, (401, {})), (rest, (500, {"errors": [error]})), (rest, (200, {"errors": [parsing]})),
-        (tmp_path / "nothing", (200, {})),
-    ):  # fmt: skip
+    expired = "slurmrestd does not take the token; make a new one: export $(scontrol token lifespan=31536000)"
+    for path, answer, why in (
+        (rest, (401, {}), expired),
+        (rest, (500, {"errors": [error]}), "as it does not if the token has expired"),
+        (rest, (200, {"errors": [parsing]}), "restart it if slurm.conf was changed since it started"),
+        (tmp_path / "nothing", (200, {}), "No such file or directory"),
+    ):
         slurm = FakeSlurm()
         slurm.held("1")
         Handler.answers["1"] = answer
-        assert RestChannel(path, Controller(slurm)).apply([Change("1", node_list="node1", hold=False)]) == {}
+        said: list[str] = []
+        channel = RestChannel(path, Controller(slurm), said.append)
+        assert channel.apply([Change("1", node_list="node1", hold=False)]) == {}
         assert slurm.told == ["update JobId=1 ReqNodeList=node1", "release 1"]
+        channel.apply([Change("1", node_list="node1", hold=False)])
+        (told,) = said  # once, not at each look
+        assert why in told
+        assert told.endswith("; until it answers, scontrol places in its stead, more slowly")
+
+
+def test_a_slurmrestd_that_is_older_than_slurm_conf_is_a_fault(rest: Path, tmp_path: Path) -> None:
+    slurm_conf = tmp_path / "slurm.conf"
+    assert rest_fault(rest, slurm_conf) == ""  # on another machine, say: nothing can be told
+    slurm_conf.touch()
+    os.utime(slurm_conf, (0, 0))
+    assert rest_fault(rest, slurm_conf) == ""
+    os.utime(slurm_conf, (time.time() + 60, time.time() + 60))
+    assert rest_fault(rest, slurm_conf) == (
+        f"slurmrestd on {rest} was started before {slurm_conf} was last changed: it does not know the change"
+    )
+    assert "does not answer" in rest_fault(tmp_path / "nothing", slurm_conf)
 
 
 @pytest.mark.parametrize("what", ["prolog", "epilog", "nonsense"])

@@ -17,7 +17,7 @@ from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Prof
 from berth.network.model_file import Model
 from berth.network.scores import new_network
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
-from berth.policies.colocation.network_chooser import NetworkScores
+from berth.policies.colocation.network_chooser import NetworkScores, best_of
 from berth.policies.colocation.scene import Scene
 from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles
 
@@ -138,28 +138,71 @@ def test_a_series_of_very_many_different_rows_is_rounded_up_and_still_fits_where
     assert found.ends_ms[0, 3].min() >= 5_000_000
 
 
+def many_offers(seed: int) -> list[Offer]:
+    """Idle GPUs, some whose tenants begin just now, and some with a tenant in the middle of its run."""
+    draw = np.random.default_rng(seed)
+    offers = []
+    for number in range(200):
+        jobs = [candidate(WORKLOADS["random"][at]) for at in draw.integers(0, len(WORKLOADS["random"]), 7)]
+        window, tenants = tuple(jobs[: 3 + number % 3]), tuple(jobs[5 : 5 + max(0, number % 5 - 2)])
+        if number % 8 == 0:
+            tenants = (jobs[6]._replace(left_us=jobs[6].left_us // 2, ran_ms=9_000),)
+        offers.append(Offer(tenants, window))
+    return offers
+
+
 @pytest.mark.parametrize("model", ["mps", "time-sliced"])
 def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model: str) -> None:
-    draw = np.random.default_rng(3)
-    names = WORKLOADS["random"]
-    offers = []
-    for number in range(160):  # idle ones, and some with a tenant in the middle of its run
-        window = tuple(candidate(names[at]) for at in draw.integers(0, len(names), 4))
-        running = candidate(names[number % len(names)])
-        tenants = (running._replace(left_us=running.left_us // 2, ran_ms=9_000),) if number % 8 == 0 else ()
-        offers.append(Offer(tenants, window))
     speeds = make_speeds(model)
-    together = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
     scores = NetworkScores(Model(new_network(1), "test", 5, 20, 15_000, ()), PROFILES, speeds)
-    scored = scores(scene_of(together), together.fits)
-    for number, offer in enumerate(offers):
-        alone = Forecaster(PROFILES, speeds).forecasts([offer], THESIS_GPU)
-        places = len(offer.tenants) + len(offer.window)
-        assert (together.fits[number] == alone.fits[0]).all()
-        assert (together.ends_ms[number, :, :places] == alone.ends_ms[0]).all()
-        assert together.next_ms[number] == alone.next_ms[0]
-        one = scores(scene_of(alone), alone.fits)
-        np.testing.assert_allclose(scored[number], one[0], rtol=1e-4, atol=1e-4)
+    for seed in (3, 4):  # the second time some of what the first left is known
+        offers = many_offers(seed)
+        together = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
+        scored = scores(scene_of(together), together.fits)
+        best = best_of(scored, together.fits, together)
+        for number, offer in enumerate(offers):
+            alone = Forecaster(PROFILES, speeds).forecasts([offer], THESIS_GPU)
+            places, count = len(offer.tenants) + len(offer.window), 1 << len(offer.window)
+            assert (together.fits[number, :count] == alone.fits[0]).all()
+            assert (together.ends_ms[number, :count, :places] == alone.ends_ms[0]).all()
+            assert together.next_ms[number] == alone.next_ms[0]
+            one = scores(scene_of(alone), alone.fits)
+            np.testing.assert_allclose(scored[number, :count], one[0], rtol=1e-4, atol=1e-4)
+            assert best[number] == best_of(one, alone.fits, alone)[0]
+
+
+def test_scores_of_many_kinds_of_jobs_are_the_same_as_of_one_gpu() -> None:
+    speeds = make_speeds("mps")
+    scores = NetworkScores(Model(new_network(2), "test", 5, 20, 15_000, ()), PROFILES, speeds)
+    for kinds in (40, 50, 400):  # as many as are kept at once; more than that in two turns; too many
+        jobs = [candidate(name) for name in WORKLOADS["random"]]
+        jobs = [
+            jobs[at % len(jobs)]._replace(left_us=(part := (200 + at + kinds) * 10**6), work_us=part)
+            for at in range(kinds)
+        ]
+        offers = [Offer((), tuple(jobs[(3 * at + one) % kinds] for one in range(3))) for at in range(150)]
+        found = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
+        scored = scores(scene_of(found), found.fits)
+        for number in range(0, 150, 10):
+            alone = Forecaster(PROFILES, speeds).forecasts(offers[number : number + 1], THESIS_GPU)
+            one = scores(scene_of(alone), alone.fits)
+            np.testing.assert_allclose(scored[number], one[0], rtol=1e-4, atol=1e-4)
+
+
+@given(st.lists(applications, min_size=1, max_size=3), st.lists(applications, min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_what_is_kept_of_tenants_that_begin_is_what_is_followed_to_the_end(
+    tenants: list[str], window: list[str]
+) -> None:
+    forecaster = Forecaster(PROFILES, make_speeds("mps"))
+    running, waiting = tuple(map(candidate, tenants)), tuple(map(candidate, window))
+    late = tuple(one._replace(ran_ms=1) for one in running)  # nothing is kept of these
+    followed = forecaster.forecasts([Offer(late, waiting)], THESIS_GPU)
+    for _ in range(2):
+        found = forecaster.forecasts([Offer(running, waiting)], THESIS_GPU)
+        assert (found.fits == followed.fits).all()
+        assert (found.ends_ms == followed.ends_ms).all()
+        assert found.next_ms == followed.next_ms
 
 
 def test_speeds_that_could_not_be_told_are_asked_for_again() -> None:

@@ -16,11 +16,13 @@ from berth.errors import HistoryError
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
+from berth.history.values.causes import BEFORE
 from berth.history.values.durations import slurm_s
 from berth.history.values.tres import resources
 
 __all__ = ["Queued", "hidden", "read_queue", "run_squeue", "tasks_of"]
 
+_STARTED: Final = ("RUNNING", "SUSPENDED")
 _NEEDED: Final = ("jobidraw", "state", "submit")
 _TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
 MOST_TASKS: Final = 4_000_000
@@ -51,6 +53,15 @@ class Queued:
     """What people call it if that is not its id: `12_3` of a task of an array that runs."""
     reason: str = ""
     """Why it waits, in Slurm's word."""
+    suspended: bool = False
+    """It runs no further for now, and keeps its GPUs."""
+    blocked: bool = False
+    """It waits for something else than GPUs: it is held, or comes after another job or a time."""
+
+    @property
+    def order(self) -> tuple[int, tuple[int, ...], str]:
+        """By which queues are listed: by submission, then tasks by their number."""
+        return self.queued_ms, tuple(map(int, re.findall(r"\d+", self.job_id))), self.job_id
 
 
 def read_queue(path: Path) -> tuple[Queued, ...]:
@@ -60,7 +71,7 @@ def read_queue(path: Path) -> tuple[Queued, ...]:
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     rows = _of_json(text, path) if text.lstrip().startswith("{") else _of_text(text, path)
-    return tuple(sorted(rows, key=lambda job: (job.queued_ms, job.job_id)))
+    return tuple(sorted(rows, key=lambda job: job.order))
 
 
 def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
@@ -76,7 +87,7 @@ def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
             f"{command} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
         )
     rows = _of_json(done.stdout, Path(f"{command} --json"))
-    return tuple(sorted(rows, key=lambda job: (job.queued_ms, job.job_id))), now_ms
+    return tuple(sorted(rows, key=lambda job: job.order)), now_ms
 
 
 def hidden(jobs: Sequence[Queued], key: bytes) -> tuple[Queued, ...]:
@@ -93,7 +104,7 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
         for job in jobs:
             state = job["job_state"]
             state = state[0] if isinstance(state, list) else state
-            if state not in ("PENDING", "RUNNING"):
+            if state not in ("PENDING", *_STARTED):
                 continue
             asked = resources(str(job.get("tres_req_str") or ""))
             limit = _number(job.get("time_limit"))
@@ -114,9 +125,11 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 time_limit_ms=None if limit is None else limit * 60_000,
                 node_count=_number(job.get("node_count")) or 1,
                 queued_ms=(_number(job["submit_time"]) or 0) * 1000,
-                start_ms=(_number(job.get("start_time")) or 0) * 1000 if state == "RUNNING" else None,
+                start_ms=(_number(job.get("start_time")) or 0) * 1000 if state in _STARTED else None,
                 label=_label(job),
                 reason=str(job.get("state_reason") or "").removeprefix("None"),
+                suspended=state == "SUSPENDED",
+                blocked=state == "PENDING" and _is_blocked(job),
             )
             waiting = tasks_of(str(job.get("array_task_string") or "")) if state == "PENDING" else ()
             array = _number(job.get("array_job_id")) or one.job_id
@@ -134,6 +147,12 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
         ) from error
     except (ValueError, TypeError, AttributeError, IndexError) as error:
         raise HistoryError(f"{path} is not what `squeue --json` prints: {error}") from error
+
+
+def _is_blocked(job: Mapping[str, Any]) -> bool:
+    # berth beside Slurm holds jobs until it places them, and says so in their comment.
+    placed_by_berth = job.get("state_reason") == "JobHeldAdmin" and bool(job.get("admin_comment"))
+    return str(job.get("state_reason")) in BEFORE and not placed_by_berth
 
 
 def _label(job: Mapping[str, Any]) -> str:
@@ -174,10 +193,11 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
     for number, values in enumerate(csv.reader(lines[1:], delimiter=delimiter, quoting=csv.QUOTE_NONE), 2):
         row = dict(zip(names, values, strict=False))
         state = row.get("state", "").partition(" ")[0]
-        if state not in ("PENDING", "RUNNING") or "." in row["jobidraw"]:
+        if state not in ("PENDING", *_STARTED) or "." in row["jobidraw"]:
             continue
         asked = resources(row.get("reqtres", ""))
         queued, nodes = _moment_ms(row["submit"]), row.get("nnodes", "")
+        reason = row.get("reason", "").removeprefix("None")
         if queued is None:
             raise HistoryError(f"{path}, line {number}: Submit is {row['submit']!r}, which is no time")
         one = Queued(
@@ -197,7 +217,10 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
             time_limit_ms=_limit_ms(row),
             node_count=int(nodes) if nodes.isdecimal() else 1,
             queued_ms=queued,
-            start_ms=_moment_ms(row.get("start", "")) if state == "RUNNING" else None,
+            start_ms=_moment_ms(row.get("start", "")) if state in _STARTED else None,
+            suspended=state == "SUSPENDED",
+            reason=reason if state == "PENDING" else "",
+            blocked=state == "PENDING" and reason in BEFORE,
         )
         array, bracket, tasks = row.get("jobid", "").partition("_[")
         waiting = tasks_of(tasks) if bracket and state == "PENDING" else ()

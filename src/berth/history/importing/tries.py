@@ -79,7 +79,8 @@ def tries_of(rows: Rows, options: Options) -> str:
             {comment} AS comment, {command} AS command,
             (CASE WHEN {ran} THEN {exit_code} END)::INTEGER AS exit_code, '' AS end_reason,
             {rows.label} AS label,
-            CASE WHEN {ran} THEN suspended_ms END AS suspended_ms, cpu_used_ms, mem_peak_mib, energy_j,
+            CASE WHEN {ran} THEN suspended_ms END AS suspended_ms, cpu_used_ms, mem_peak_mib,
+            nullif(energy_j, 0) AS energy_j, -- 0 is what Slurm writes where nothing measures it
             []::VARCHAR[] AS gpu_slots
         FROM {rows.source}
         JOIN {rows.tables}tres given ON given.text = alloc JOIN {rows.tables}tres asked ON asked.text = req

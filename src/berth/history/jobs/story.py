@@ -21,6 +21,7 @@ __all__ = [
     "UsePoint",
     "Wait",
     "enough",
+    "little_used",
     "stories",
     "story_json",
     "waits_of",
@@ -30,6 +31,8 @@ MARGIN: Final = 1.2
 """What is suggested is this much more than what was used."""
 LITTLE: Final = 0.75
 """A suggestion is worth making where it is at most this part of what was asked for."""
+LITTLE_USE: Final = 0.25
+"""Mean use of GPUs below which it is worth a look."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -144,9 +147,12 @@ class JobStory:
         return sum(idle) / 1000 / _HOUR_MS if idle else None
 
     @property
-    def cpu_hours(self) -> float:
-        """CPUs held times run time."""
-        return sum(_ran_ms(r) * r.cpu_milli for r in self.attempts) / 1000 / _HOUR_MS
+    def cpu_hours(self) -> float | None:
+        """CPUs held times run time; None if no attempt that ran says how many it held."""
+        ran = [(_ran_ms(r), r.cpu_milli) for r in self.attempts if r.start_ms is not None]
+        if ran and not any(cpu_milli for _, cpu_milli in ran):
+            return None
+        return sum(ran_ms * cpu_milli for ran_ms, cpu_milli in ran) / 1000 / _HOUR_MS
 
     @property
     def energy_kwh(self) -> float | None:
@@ -237,6 +243,16 @@ def enough(story: JobStory) -> tuple[Enough, ...]:
     return tuple(each for each in found if each.enough <= LITTLE * each.asked)
 
 
+def little_used(story: JobStory) -> float | None:
+    """The mean use of the GPUs of all its measured attempts, if that is little and `enough` suggests no fewer GPUs."""
+    measured = [
+        (_ran_ms(r, False) * r.gpus, r.gpu_use_mean) for r in story.attempts if r.gpu_use_mean is not None
+    ]
+    held = sum(held for held, _ in measured)
+    use = sum(held * use for held, use in measured) / held if held else 1.0
+    return use if use < LITTLE_USE and not any(each.what == "GPUs" for each in enough(story)) else None
+
+
 def _round_mib(value: float) -> float:
     step = 1024 if value > 4096 else 128
     return ceil(value / step) * step
@@ -272,6 +288,7 @@ def story_json(story: JobStory) -> dict[str, Any]:
             "energy_kwh": story.energy_kwh,
         },
         "enough": [asdict(each) for each in enough(story)],
+        "little_used": little_used(story),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from berth.history.store.database import read_parquet
 from berth.history.store.reader import HistoryReader
 from berth.history.store.record_files import SCHEMA, record_of, record_table
-from berth.history.store.usage import best_of_tries
+from berth.history.store.usage import with_usage
 from berth.model import Record
 
 __all__ = ["NeighbourRow", "UseRow", "attempts_of_job", "neighbours_of_job", "use_of_job"]
@@ -42,12 +42,7 @@ def attempts_of_job(history: HistoryReader, job: str) -> tuple[Record, ...]:
                 f"CREATE TEMP TABLE measured AS SELECT * FROM {usage} WHERE list_contains(?, job_id)",
                 [[row[0] for row in ids]],
             )
-            names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
-            told = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
-            measured = (
-                f"(SELECT r.* REPLACE ({told}) FROM found r LEFT JOIN ({best_of_tries('found', 'measured')}) u "
-                "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
-            )
+            measured = with_usage("found", "measured")
         rows = database.execute(
             f"SELECT {columns} FROM {measured} ORDER BY queued_ms, cluster, job_id"
         ).fetchall()

@@ -16,7 +16,7 @@ from berth.history.store.database import connect, first_line, quoted_name, read_
 from berth.history.store.duck import duckdb
 from berth.history.store.index import VERSION, Index, PastImport
 from berth.history.store.record_files import SCHEMA, plain_table, record_of, record_table
-from berth.history.store.usage import best_of_tries
+from berth.history.store.usage import with_usage
 from berth.model import Record
 
 __all__ = ["HistoryReader", "history_is_there"]
@@ -31,7 +31,8 @@ def history_is_there(folder: Path) -> None:
                 " end, while the queue is up"
             )
         raise HistoryError(
-            f"there is no history in {folder}; make one with `berth import … --history {folder}`"
+            f"there is no history in {folder}; make one with `berth import … --history {folder}`, or collect a"
+            f" Kubernetes cluster's with `berth k8s history {folder}`"
         )
 
 
@@ -88,13 +89,7 @@ class HistoryReader:
         )
         if not index.usage:
             return records
-        names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
-        measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
-        best = best_of_tries(records, self._table(index.usage))
-        return (
-            f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
-            "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
-        )
+        return with_usage(records, self._table(index.usage))
 
     @contextmanager
     def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:

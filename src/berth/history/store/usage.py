@@ -19,7 +19,7 @@ from berth.history.store.parquet import ParquetWriter, rows_to_columns
 
 _CHUNK_ROWS = 100_000
 
-__all__ = ["USAGE", "UsageMerge", "UsageRow", "best_of_tries", "copy_usage", "write_usage"]
+__all__ = ["USAGE", "UsageMerge", "UsageRow", "copy_usage", "with_usage", "write_usage"]
 
 USAGE: Final = {
     "kind": "VARCHAR",
@@ -167,8 +167,25 @@ def copy_usage(database: duckdb.DuckDBPyConnection, query: str, target: Path) ->
     )
 
 
-def best_of_tries(records: str, usage: str) -> str:
-    """A query of what was measured of each try: its key, means and peaks.
+_OF_TRIES: Final = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
+"""What stands before that which a record had of its own."""
+
+
+def with_usage(records: str, usage: str) -> str:
+    """A query of attempts with what was measured of their GPUs; both arguments are what SQL can select from.
+
+    The energy of the GPUs counts where Slurm measured none of the nodes.
+    """
+    measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in _OF_TRIES)
+    return (
+        f"(SELECT r.* REPLACE ({measured}, coalesce(nullif(r.energy_j, 0), round(u.energy_j)::BIGINT) AS energy_j) "
+        f"FROM {records} r LEFT JOIN ({_best_of_tries(records, usage)}) u "
+        "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
+    )
+
+
+def _best_of_tries(records: str, usage: str) -> str:
+    """A query of what was measured of each try: its key, means, peaks and the energy of its GPUs.
 
     The mean is over the GPUs that the try held: what was in use over the time that it was watched, on every node, times
     its GPUs there; where it was known to be on more GPUs than its record says, over those. It is never above 1.
@@ -182,13 +199,10 @@ def best_of_tries(records: str, usage: str) -> str:
 
     return (
         "SELECT cluster, job_id, queued_ms, "
-        + ", ".join(
-            f"arg_max({name}, held) AS {name}"
-            for name in ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
-        )
+        + ", ".join(f"arg_max({name}, held) AS {name}" for name in (*_OF_TRIES, "energy_j"))
         + " FROM (SELECT r.cluster, r.job_id, r.queued_ms, u.kind, "
         f"{held} AS held, {mean('use_ms')} AS gpu_use_mean, max(u.use_peak) AS gpu_use_peak, "
-        f"{mean('mem_ms')} AS gpu_mem_mean, max(u.mem_peak) AS gpu_mem_peak "
+        f"{mean('mem_ms')} AS gpu_mem_mean, max(u.mem_peak) AS gpu_mem_peak, sum(u.energy_j) AS energy_j "
         f"FROM {records} r JOIN {usage} u ON u.job_id = r.job_id AND (u.cluster = r.cluster OR u.cluster = '') "
         "AND (u.begin_ms + u.end_ms) // 2 BETWEEN r.start_ms AND r.end_ms "
         "WHERE r.gpus > 0 GROUP BY ALL HAVING held > 0) GROUP BY ALL"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["duration", "duration_text", "slurm_s"]
+__all__ = ["duration", "duration_text", "hours_text", "slurm_s"]
 
 
 def duration(seconds: float) -> tuple[str, str]:
@@ -16,6 +16,11 @@ def duration(seconds: float) -> tuple[str, str]:
 def duration_text(seconds: float) -> str:
     """Seconds for people: `90 s`, `2.5 h`."""
     return " ".join(duration(seconds))
+
+
+def hours_text(hours: float) -> str:
+    """Hours with two digits behind the point, and more of them where those would all be 0."""
+    return f"{hours:.2g}" if 0 < hours < 0.005 else f"{hours:,.2f}"
 
 
 def slurm_s(text: str) -> int | None:

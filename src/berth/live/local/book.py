@@ -390,8 +390,8 @@ class Book:
             self._going[entry.number].discard(entry.id)
 
     def _stop(self, entry: Entry, why: str, now_ms: int) -> None:
-        if entry.stop == CANCELLED or entry.stop == why:
-            return  # a user's word stands
+        if entry.stop in (CANCELLED, why) or (entry.stop == TIMEOUT and why != REQUEUE):
+            return  # what ended it first stands
         entry.stop = why
         self.dirty[entry.id] = entry
         self.stops.append(Stop(entry.id, why))

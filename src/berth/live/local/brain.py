@@ -287,7 +287,7 @@ class Brain:
                 elif isinstance(outcome, NeverFits):
                     yield {"say": "never", "id": outcome.job.id, "why": outcome.why}
         except BerthError as error:
-            yield {"say": "error", "why": str(error)}
+            yield {"say": "error", "why": str(error).removeprefix(f"at {now_ms} ms ")}
         seconds = time.perf_counter() - began
         wake_ms = self._scheduler.next_wake_ms
         yield {"say": "decided", "serial": serial, "seconds": round(seconds, 6), "wake_ms": wake_ms}

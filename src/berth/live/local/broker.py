@@ -32,7 +32,7 @@ from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.service import Service
-from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta
+from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.supervision import kept_up
 from berth.live.local.watching import Watch
 
@@ -236,7 +236,7 @@ class Broker:
         by_id = {entry.id: entry for entry in entries}
         found, rows = started_since(self.places.runs, by_id, self.next_request_key, self.boot)
         told = {**self.store.meta("mended"), "reconciled": True}
-        self.store.write([*rows, of_meta("mended", told)])
+        self.store.write([*rows, of_meta("mended", told), of_used(self.book.next_number - 1)])
         self.log("reconciled", found=[entry.id for entry in found])
         return list((by_id | {entry.id: entry for entry in found}).values())
 

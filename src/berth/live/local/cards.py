@@ -21,7 +21,7 @@ __all__ = ["Card", "Cards", "Look", "Promised", "Stranger", "fake_gpus"]
 
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
 _UNKNOWN = (1 << 64) - 1
-_MOST_FAKE = 8
+_MOST_FAKE = 64
 _NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: no process was busy
 _LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 SMALL_MIB = 1024

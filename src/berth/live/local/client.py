@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from berth.errors import LiveError
-from berth.live.local.places import find_socket
+from berth.live.local.places import Places, find_socket, queue_folder, state_folder
 from berth.live.local.words import COMMANDS, Parsed, parse
 
 __all__ = ["is_ours", "main", "rows", "top_json"]
@@ -146,14 +146,12 @@ def _job(words: list[str]) -> int | None:
     try:
         answer = _ask({"do": "job", "id": operands[0]})
     except LiveError as error:
-        if _a_history_is_there():
-            if str(error).startswith("no queue is up"):
-                print(
-                    f"berth: {error}; until then the history answers for jobs that have ended",
-                    file=sys.stderr,
-                )
-            return None
-        raise LiveError(f"{error}; there is no history either") from error
+        if not _another_may_know():
+            raise LiveError(f"{error}; there is no history either") from error
+        # Whoever never had a queue here asks about jobs of other machines.
+        if str(error).startswith("no queue is up") and os.path.exists(Places(queue_folder()).store):
+            print(f"berth: {error}; until then the history answers for jobs that have ended", file=sys.stderr)
+        return None
     jobs = answer["jobs"]
     assert isinstance(jobs, list)
     if as_json:
@@ -165,12 +163,12 @@ def _job(words: list[str]) -> int | None:
     return 0
 
 
-def _a_history_is_there() -> bool:
-    """Whether a history can be asked about a job that the queue does not know."""
-    from berth.live.local.places import Places, state_folder
-
+def _another_may_know() -> bool:
+    """Whether a history or Slurm's queue can be asked about a job that the queue does not know."""
     own = os.path.join(Places(state_folder()).history, "index.json")
-    return os.path.exists("history") or "BERTH_HISTORY" in os.environ or os.path.exists(own)
+    if os.path.exists("history") or "BERTH_HISTORY" in os.environ or os.path.exists(own):
+        return True
+    return any(os.path.exists(os.path.join(folder, "squeue")) for folder in os.get_exec_path())
 
 
 def _why(values: Parsed, operands: list[str]) -> int:
@@ -285,10 +283,16 @@ def _control(name: str, values: Parsed, operands: list[str]) -> int:
     jobs, refused = answer["jobs"], answer["refused"]
     assert isinstance(jobs, list)
     assert isinstance(refused, list)
+    if answer.get("note"):
+        print(f"berth: {answer['note']}", file=sys.stderr)
     if as_json:
         _print_json([*jobs, *refused])
         return 0
-    ending = {"cancelled": "SIGTERM was sent; it ends", "requeue": "SIGTERM was sent; it is queued again"}
+    ending = {
+        "cancelled": "SIGTERM was sent; it ends",
+        "timeout": "it has reached its time limit and ends",
+        "requeue": "SIGTERM was sent; it is queued again",
+    }
     for job in jobs:
         now = ending.get(job["stopping"])
         print(f"job {job['id']}: {job['state']}{f' ({now})' if now else ''}")
@@ -307,7 +311,8 @@ def _policy(values: Parsed, operands: list[str]) -> int:
     if values.get("json"):
         _print_json({key: answer[key] for key in ("policy", "deciding", "knowledge", "brain", "trouble")})
         return 0
-    print(f"{answer['policy']} decides (knowledge: {answer['knowledge']})")
+    chosen = f"{answer['policy']} is chosen, and " if answer["deciding"] not in ("", answer["policy"]) else ""
+    print(f"{chosen}{answer['deciding'] or answer['policy']} decides (knowledge: {answer['knowledge']})")
     if answer["trouble"]:
         print(f"berth: {answer['trouble']}", file=sys.stderr)
     return 0

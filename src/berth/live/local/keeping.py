@@ -76,7 +76,7 @@ class Keeper:
         if time.monotonic() - self._pruned_s > PRUNE_S:
             self._pruned_s = time.monotonic()
             with contextlib.suppress(StoreError):
-                await broker.commits.ask(of_pruning(broker.now_ms() - KEPT_MS))
+                await broker.commits.ask(of_pruning(broker.now_ms() - KEPT_MS, broker.book.next_number - 1))
 
     async def record(self) -> None:
         """Have a child take what has ended into the history, and note what it has taken."""

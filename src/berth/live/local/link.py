@@ -342,7 +342,7 @@ class Link:
             self.state = message["what"]
             self._limit_start()
         elif message["say"] == "ready":
-            self.state = "ready"
+            self.state = "ready" if self._trial is None else "trying"
             self.heard()
             if self._trial is not None:
                 self._limit(self._decide_s, "it has not decided on the jobs that there are")

@@ -172,7 +172,7 @@ class Listing:
             doing = _DOING.get(link.progress, link.progress)
             return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
         if self._broker.deciding.policy_error:
-            return f"the policy '{link.deciding}' fails: {self._broker.deciding.policy_error}"
+            return f"'{link.deciding}' cannot decide: {self._broker.deciding.policy_error}"
         return link.trouble
 
     def _row(self, entry: Entry, reason: str) -> list[Any]:
@@ -270,7 +270,7 @@ class Listing:
                 "gpus": entry.request.gpus, "share_milli": entry.request.milli,
                 "cpu_milli": entry.request.cpu_milli, "mem_mib": entry.request.host_mem_mib,
                 "time_limit_ms": entry.request.time_limit_ms, "node_count": 1, "queued_ms": entry.queued_ms,
-                "start_ms": entry.start_ms,
+                "start_ms": entry.start_ms, "blocked": entry.start_ms is None and entry.ready_ms is None,
             }
             for entry in self._broker.book.jobs.values()
         ]  # fmt: skip

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from berth.errors import BerthError, LiveError
+from berth.errors import BerthError, LiveError, StoreError
 from berth.live.local.book import check_not_ended
 from berth.live.local.entry import RUNNING, STARTING, Entry
 from berth.live.local.listing import Listing
@@ -293,12 +293,16 @@ class Service:
             more = f"; {len(refused) - 1} more were refused too" if len(refused) > 1 else ""
             raise LiveError(f"{refused[0]['why']}{more}")
         self._broker.act()
-        await self._broker.commits.flushed()
+        note = ""
+        try:
+            await self._broker.commits.flushed()
+        except StoreError as error:
+            note = f"done, but not written yet: {error}"
         jobs = [
             {"id": entry.id, "state": entry.state, "stopping": entry.stop if entry.state in GOING else ""}
             for entry in changed
         ]
-        return {"jobs": jobs, "refused": refused}
+        return {"jobs": jobs, "refused": refused, "note": note}
 
     def _controlled(self, message: Message, caller: Caller) -> list[Entry]:
         """The jobs that a message names; LiveError where one is another user's."""
@@ -311,9 +315,8 @@ class Service:
         )  # a job that is named twice is changed once
         for entry in found:
             if caller.uid not in (0, entry.uid, os.geteuid()):
-                raise LiveError(
-                    f"job {entry.id} belongs to {entry.user}; only {entry.user} or root may change it"
-                )
+                allowed = " or ".join(dict.fromkeys((entry.user, "root")))
+                raise LiveError(f"job {entry.id} belongs to {entry.user}; only {allowed} may change it")
         return found
 
     # The queue itself

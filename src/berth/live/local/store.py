@@ -36,6 +36,7 @@ __all__ = [
     "of_recorded",
     "of_request",
     "of_text",
+    "of_used",
 ]
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -93,12 +94,19 @@ def of_recorded(job_id: str, attempt: int) -> Statement:
     return "UPDATE attempts SET recorded = 1 WHERE job = ? AND attempt = ?", (job_id, attempt)
 
 
-def of_pruning(before_ms: int) -> list[Statement]:
-    """Forget jobs that ended before then and that the history has, and what only they named."""
+def of_used(number: int) -> Statement:
+    """Note that the numbers of jobs up to this one are used, whatever jobs the store still knows."""
+    return of_meta("used_number", number)
+
+
+def of_pruning(before_ms: int, used_number: int) -> list[Statement]:
+    """Forget jobs that ended before then and that the history has, and what only they named, but not which numbers
+    are used."""
     old = "ended > 0 AND ended < ?"
     kept = f"SELECT job FROM attempts WHERE recorded = 0 OR job NOT IN (SELECT id FROM jobs WHERE {old})"
     gone = (before_ms,)
     return [
+        of_used(used_number),
         (f"DELETE FROM attempts WHERE recorded = 1 AND job IN (SELECT id FROM jobs WHERE {old})", gone),
         (f"DELETE FROM jobs WHERE {old} AND id NOT IN ({kept})", (before_ms, before_ms)),
         ("DELETE FROM requests WHERE key NOT IN (SELECT json_extract(body, '$.request_key') FROM jobs)", ()),
@@ -214,10 +222,10 @@ class Reader:
         return json.loads(found[0][0]) if found else otherwise
 
     def largest(self) -> tuple[int, int, int]:
-        """The largest number of a job, its largest place in the order, and the largest key of a request."""
+        """The largest number that a job had, its largest place in the order, and the largest key of a request."""
         number, serial = self._all("SELECT max(number), max(serial) FROM jobs")[0]
         (key,) = self._all("SELECT max(key) FROM requests")[0]
-        return int(number or 0), int(serial or 0), int(key or 0)
+        return max(int(number or 0), int(self.meta("used_number", 0))), int(serial or 0), int(key or 0)
 
 
 class Store(Reader):

@@ -22,11 +22,16 @@ Message = dict[str, object]
 
 def submit(values: Parsed, operands: list[str]) -> int:
     """Queue what the words name, and print the ids; LiveError where it is refused."""
+    if operands[:1] == ["-"]:
+        behind, rest = parse(COMMANDS["submit"], operands[1:])
+        if rest:
+            raise LiveError(
+                f"berth submit - '{rest[0]}': each line of standard input is a job, and no command follows"
+            )
+        values, operands = {**values, **behind}, ["-"]
     as_json = bool(values.pop("json", False))
     if operands == ["-"]:
         return _submit_lines(values, as_json)
-    if operands[:1] and operands[0] == "-":
-        raise LiveError("berth submit - takes no operands; each line of standard input is a job")
     job, lines = _job_of(values, operands)
     connection = Connection(find_socket())
     try:

@@ -92,10 +92,9 @@ def queue_lines(jobs: Iterable[tuple[str, ...]], sizes: Sequence[int]) -> str:
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
     """`berth status`."""
     jobs = answer["jobs"]
-    brain = answer["brain"] if answer["brain"] != "ready" else "ready"
     lines = [
         f"up: process {answer['pid']}, {answer['state_folder']}{', on fake GPUs' if answer['fake'] else ''}",
-        f"policy: {answer['policy']} (knowledge: {answer['knowledge']}); the brain is {brain}"
+        f"policy: {answer['policy']} (knowledge: {answer['knowledge']}); the brain is {answer['brain']}"
         f" (process {answer['brain_pid']})",
         "jobs: " + ", ".join(f"{count:,} {state}" for state, count in jobs.items()),
     ]
@@ -231,13 +230,21 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
         held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
         held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
         held += [_partition(each) for each in gpu["partitions"]]
-        by = "; drained" if gpu.get("drained") else ""
-        by += f"; held by {', '.join(held)}" if held else ""
-        score = f"left over {candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
-        lines.append(
-            f"  GPU {candidate['gpu']}: {'; '.join(candidate['lacking']) or 'has room, ' + score}{by}"
-        )
+        by = f"; held by {', '.join(held)}" if held else ""
+        lines.append(f"  GPU {candidate['gpu']}: {_room(candidate, gpu)}{by}")
     return lines
+
+
+def _room(candidate: dict[str, Any], gpu: dict[str, Any]) -> str:
+    """What a GPU lacks for a job, or what would be left of it."""
+    if gpu.get("lost"):
+        return "lost: the driver no longer answers for it"
+    if gpu.get("drained"):
+        return f"drained; jobs start there again after berth undrain {candidate['gpu']}"
+    if candidate["lacking"]:
+        return "; ".join(candidate["lacking"])
+    left = f"{candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
+    return f"has room, left over {left}"
 
 
 def _partition(each: dict[str, Any]) -> str:

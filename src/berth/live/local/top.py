@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -38,6 +39,25 @@ def bar(parts: list[tuple[float, str]], width: int) -> Text:
     return text
 
 
+def bars_of(gpu: dict[str, Any], colours: Sequence[str], width: int) -> Text:
+    """What of a GPU's memory is given away and in use, a line each, in a tile that is so many characters wide (0: not
+    drawn yet)."""
+    total = gpu["mem_mib"]
+    tenants = [each["mem_mib"] for each in gpu["tenants"]]
+    strangers = sum(each["mem_mib"] for each in (*gpu["strangers"], *gpu["partitions"]))
+    given = [(mem_mib / total, colours[at % len(colours)]) for at, mem_mib in enumerate(tenants)]
+    of_none = f", {mib(strangers)} of no job" if strangers else ""
+    lines = [("given  ", [*given, (strangers / total, "red")], f" {mib(sum(tenants))}{of_none}")]
+    if gpu["used_mib"] is not None:
+        use = "" if gpu["use_pct"] is None else f", {gpu['use_pct']} %"
+        lines.append(("in use ", [(gpu["used_mib"] / total, "yellow")], f" {mib(gpu['used_mib'])}{use}"))
+    room = (width or 40) - max(len(name) + len(told) for name, _, told in lines)
+    text = Text()
+    for name, parts, told in lines:
+        text.append(f"\n{name}").append_text(bar(parts, max(6, min(30, room)))).append(told)
+    return text
+
+
 def _cell(text: str) -> Text:
     """What a user wrote, as it is: brackets are no markup."""
     return Text(printable(text))
@@ -57,16 +77,7 @@ class Tile(Static):
         elif gpu["drained"]:
             text.append("  drained", "bold yellow")
         colours = ("cyan", "blue", "green", "bright_cyan", "bright_blue")
-        strangers = sum(each["mem_mib"] for each in (*gpu["strangers"], *gpu["partitions"]))
-        given = [(each["mem_mib"] / total, colours[at % 5]) for at, each in enumerate(gpu["tenants"])]
-        text.append("\ngiven  ").append_text(bar([*given, (strangers / total, "red")], 30))
-        text.append(f" {mib(sum(each['mem_mib'] for each in gpu['tenants']))}")
-        if strangers:
-            text.append(f", {mib(strangers)} of no job")
-        used = gpu["used_mib"]
-        if used is not None:
-            text.append("\nin use ").append_text(bar([(used / total, "yellow")], 30))
-            text.append(f" {mib(used)}" + ("" if gpu["use_pct"] is None else f", {gpu['use_pct']} %"))
+        text.append_text(bars_of(gpu, colours, self.content_size.width))
         for at, tenant in enumerate(gpu["tenants"]):
             ran = f", {span(now_ms - tenant['since_ms'])}" if tenant["since_ms"] else f", {tenant['state']}"
             text.append(f"\n■ {tenant['id']} ", colours[at % 5])

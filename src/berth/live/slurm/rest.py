@@ -12,7 +12,9 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 from berth.errors import LiveError
 from berth.live.slurm.controller import Change, Controller
 
-__all__ = ["NEW_TOKEN", "VERSIONS", "RestChannel", "spoken", "started_by"]
+__all__ = ["NEW_TOKEN", "VERSIONS", "RestChannel", "since_s", "spoken", "started_by"]
 
 OLDEST = "v0.0.38"
 VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", OLDEST)
@@ -63,12 +65,17 @@ class _OnSocket(http.client.HTTPConnection):
 
 
 class RestChannel:
-    """Places by slurmrestd; what it cannot say is left to `scontrol`, and all of it where slurmrestd is gone."""
+    """Places by slurmrestd; what it cannot say is left to `scontrol`, and all of it where slurmrestd is gone.
 
-    def __init__(self, path: Path, controller: Controller) -> None:
+    Why it did not answer is passed to `say`, once until it answers again.
+    """
+
+    def __init__(self, path: Path, controller: Controller, say: Callable[[str], None]) -> None:
         self._path = path
         self._controller = controller
+        self._say = say
         self._version = ""
+        self._said = ""
 
     def apply(self, changes: Iterable[Change]) -> dict[str, str]:
         """Make these changes; what went wrong, by the job's id."""
@@ -91,33 +98,40 @@ class RestChannel:
             return failed
         try:
             self._version = self._version or spoken(self._path)
-        except LiveError:
+        except LiveError as error:
+            self._tell(str(error))
             return failed | self._controller.apply([replace(each, admin_comment=None) for each in todo])
         parts = [todo[at::CONNECTIONS] for at in range(min(CONNECTIONS, len(todo)))]
         with ThreadPoolExecutor(len(parts)) as pool:
             results = list(pool.map(self._post_all, parts))
         left = []
-        for errors, untold in results:
+        for errors, untold, _ in results:
             failed |= errors
             left += [replace(each, admin_comment=None) for each in untold]
+        self._tell(next((why for *_, why in results if why), ""))
         return failed | self._controller.apply(left)
 
-    def _post_all(self, changes: Sequence[Change]) -> tuple[dict[str, str], Sequence[Change]]:
-        """Change and release these on one connection that is kept; what was objected to, and what slurmrestd could not
-        be told because it is gone or its token has expired."""
+    def _tell(self, why: str) -> None:
+        if why and why != self._said:
+            self._say(f"{why}; until it answers, scontrol places in its stead, more slowly")
+        self._said = why
+
+    def _post_all(self, changes: Sequence[Change]) -> tuple[dict[str, str], Sequence[Change], str]:
+        """Change and release these on one connection that is kept; what was objected to, what slurmrestd could not be
+        told because it is gone or its token has expired, and why."""
         connection = _OnSocket(self._path)
         failed: dict[str, str] = {}
         try:
             for at, change in enumerate(changes):
                 try:
                     errors = self._post(connection, change)
-                except LiveError:
-                    return failed, changes[at:]
+                except LiveError as error:
+                    return failed, changes[at:], str(error)
                 if errors:
                     failed[change.job_id] = errors
         finally:
             connection.close()
-        return failed, ()
+        return failed, (), ""
 
     def _post(self, connection: _OnSocket, change: Change) -> str:
         """Change one job and release it; what slurmrestd objects to. LiveError where it does not answer."""
@@ -218,6 +232,19 @@ def spoken(path: Path) -> str:
     finally:
         connection.close()
     raise LiveError(f"slurmrestd on {path} speaks none of {', '.join(reversed(VERSIONS))}")
+
+
+def since_s(path: Path) -> float | None:
+    """When the slurmrestd behind a socket was started, s since 1970; None where its process is out of sight."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            asked.settimeout(TIMEOUT_S)
+            asked.connect(str(path))
+            pid, _, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError):
+        return None
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def started_by(slurm: tuple[int, int] | None) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from berth.errors import LiveError
 from berth.live.slurm.check import Site
 from berth.live.slurm.controller import Controller
-from berth.live.slurm.rest import spoken
+from berth.live.slurm.rest import since_s, spoken
 
-__all__ = ["FILES", "read_files", "read_site"]
+__all__ = ["FILES", "read_files", "read_site", "rest_fault"]
 
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
 
@@ -42,11 +42,12 @@ def read_site(
         for name in ("Prolog", "TaskProlog", "Epilog")
         if (text := _texts(configuration.get(name, "(null)"))) is not None
     }
+    slurm_conf = Path(configuration.get("SLURM_CONF", ""))
     return Site(
         configuration, controller.nodes(), controller.partitions(), wanted,
         _with_loaded(texts.get("job_submit.lua")), scripts,
         pwd.getpwuid(os.geteuid()).pw_name, _skew_s(configuration), _state_fault(state),
-        None if rest is None else _rest_fault(rest), os.environ.get("SLURM_JWT", ""), time.time(), qos,
+        None if rest is None else rest_fault(rest, slurm_conf), os.environ.get("SLURM_JWT", ""), time.time(), qos,
     )  # fmt: skip
 
 
@@ -88,10 +89,17 @@ def _state_fault(state: Path) -> str:
     return "" if os.access(state, os.W_OK) else f"{state} cannot be written"
 
 
-def _rest_fault(path: Path) -> str:
-    """Why slurmrestd cannot be used; empty if it answers in the version that berth speaks."""
+def rest_fault(path: Path, slurm_conf: Path) -> str:
+    """Why slurmrestd cannot be used; empty if it answers in a version that berth speaks, and knows slurm.conf."""
     try:
         spoken(path)
     except LiveError as error:
         return str(error)
+    begun_s = since_s(path)
+    try:
+        changed_s = slurm_conf.stat().st_mtime
+    except OSError:
+        return ""
+    if begun_s is not None and changed_s > begun_s + 1:
+        return f"slurmrestd on {path} was started before {slurm_conf} was last changed: it does not know the change"
     return ""

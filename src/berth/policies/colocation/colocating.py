@@ -25,7 +25,6 @@ from berth.policies.colocation.rooms import LEAD_STEP_MS, Room, all_have_room, h
 from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
-from berth.policies.sort_keys import as_queued
 from berth.profiles import peak_mem_mib, run_time_ms
 
 __all__ = ["Colocating"]
@@ -428,7 +427,7 @@ class Colocating:
     def _some_take_whole(self, queue: Queue) -> bool:
         """Whether a job waits that may not share; on a long queue of a few applications this is faster than to look at
         each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""
-        for lane in queue.lanes(_lane, as_queued):
+        for lane in queue.lane_counts(_lane):
             if lane is None:
                 return True
             application, models = cast(tuple[str, tuple[str, ...]], lane)

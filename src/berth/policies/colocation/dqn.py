@@ -15,8 +15,9 @@ from berth.network.combinations import combinations
 from berth.network.images import ImageModel, image_scores, read_image_model
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.learned import check_mode, shipped_for
-from berth.policies.colocation.network_chooser import JobsSeen, best_of
+from berth.policies.colocation.network_chooser import best_of
 from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.seen_jobs import JobsSeen
 from berth.policies.protocol import Setting
 
 __all__ = ["Dqn"]

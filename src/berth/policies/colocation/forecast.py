@@ -27,7 +27,7 @@ FEW = 64
 AT_ONCE = 4096
 """Sets of rows whose speeds are asked for at once, at most."""
 FRESH = 1 << 15
-"""Places for what comes of jobs that start together on an idle GPU; half of them are used."""
+"""Places for what comes of jobs that have all done nothing yet; half of them are used."""
 
 
 class Candidate(NamedTuple):

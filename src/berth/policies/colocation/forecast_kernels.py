@@ -73,7 +73,7 @@ def _remembered(
     order: IntArray,  # out: whose each end is
     keys: IntArray,
 ) -> int:
-    """Where the ends of fresh jobs that start together on an idle GPU are kept, −1 where they are not."""
+    """Where the ends of jobs that have all done nothing yet are kept, −1 where they are not."""
     for at in range(size):
         kind = jobs[place[at], 3]
         to = at
@@ -97,7 +97,7 @@ def _remember(
     keys: IntArray,
     ends: IntArray,
 ) -> None:
-    """Keep the ends of fresh jobs that started together."""
+    """Keep the ends of jobs that had all done nothing yet."""
     high, low = key_of(kinds, size)
     row = free_row(high, low, keys)
     for at in range(size):
@@ -113,7 +113,7 @@ def forecast(
     interval_ms: IntArray,  # (A,)
     keys: IntArray,  # (H, 2)
     known: IntArray,  # (H, MOST)
-    fresh_keys: IntArray,  # (F, 2): kinds of jobs that started together on an idle GPU
+    fresh_keys: IntArray,  # (F, 2): kinds of jobs that have all done nothing yet
     fresh_ends: IntArray,  # (F, MOST): after how long each ended; 0 where memory ran out
     there: IntArray,  # (O, K, 5): application, work left, work (µs), kind, …; the tenants, then the window's jobs
     tenants: IntArray,  # (O,): how many tenants there are
@@ -142,8 +142,9 @@ def forecast(
             if status[offer, mask] != UNKNOWN:
                 continue
             size = 0
-            fresh = t == 0
+            fresh = mask > 0  # what comes of none tells when the tenants' use changes, which is not kept
             for at in range(t):
+                fresh = fresh and there[offer, at, 3] != NOT_FRESH
                 if size < MOST:
                     place[size] = at
                 size += 1
@@ -158,7 +159,6 @@ def forecast(
             if size > MOST or started > largest[offer] or _same_as_another(mask, there[offer], t, m):
                 status[offer, mask] = REFUSED
                 continue
-            fresh = fresh and size > 0
             if fresh:
                 found = _remembered(there[offer], place, size, kinds, whose, fresh_keys)
                 if found >= 0:
@@ -243,10 +243,12 @@ def forecast(
                 for at in range(ends_ms.shape[2]):
                     ends_ms[offer, mask, at] = 0
             if fresh and 2 * (entered[1] + 1) <= fresh_keys.shape[0]:
-                size = 0  # the places anew, as some have left
+                for at in range(t):  # the places anew, as some have left
+                    place[at] = at
+                size = t
                 for job in range(m):
                     if mask >> job & 1:
-                        place[size] = job
+                        place[size] = t + job
                         size += 1
                 _remember(kinds, whose, participants, ends_ms[offer, mask], place, fresh_keys, fresh_ends)
                 entered[1] += 1
