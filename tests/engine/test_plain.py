@@ -205,6 +205,16 @@ def test_what_a_plain_run_knew_of_jobs_counts_for_those_that_come_after_them() -
     }
 
 
+def test_a_job_without_patience_has_until_all_that_end_at_its_instant_have_ended() -> None:
+    """The room of a job of no length is free again at once, and so on; then it leaves."""
+    jobs = [Job(f"short{number}", 5, 0, patience_ms=0) for number in range(3)]
+    jobs += [Job("long", 5, 9, patience_ms=0), Job("leaves", 5, 1, patience_ms=0)]
+    cluster = Cluster([Node("a", gpus=1)])
+    events, error = told(jobs, cluster, make_policy("fifo+first-fit"))
+    assert (events, error) == told(jobs, cluster, InThatLoop(make_policy("fifo+first-fit")))
+    assert [event.job.id for event in events if event.reason is Reason.PATIENCE] == ["leaves"]
+
+
 def test_more_events_than_are_told_at_once() -> None:
     """A thousand jobs a millisecond, in a queue that grows, in rows that are used again."""
     jobs = [Job(f"j{number}", number // 1000, 2 + number % 5) for number in range(6000)]
