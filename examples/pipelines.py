@@ -12,10 +12,10 @@ for number in range(48):
     submit_ms = number * HOUR_MS // 4
     hours = draw.choice((1, 2, 4))
     within_ms = (2 * hours + draw.choice((2, 8, 24))) * HOUR_MS
-    prepare = Job(f"prepare{number}", submit_ms, HOUR_MS // 2, gpus=1)
-    train = Job(
-        f"train{number}", submit_ms, hours * HOUR_MS, gpus=4, deadline_ms=within_ms, after=(prepare.id,)
-    )
+    work_ms = hours * HOUR_MS
+    # A job without a deadline would come last: this one has to end while there is time for the next.
+    prepare = Job(f"prepare{number}", submit_ms, HOUR_MS // 2, gpus=1, deadline_ms=within_ms - work_ms)
+    train = Job(f"train{number}", submit_ms, work_ms, gpus=4, deadline_ms=within_ms, after=(prepare.id,))
     report = Job(f"report{number}", submit_ms, HOUR_MS // 10, gpus=1, after=(train.id,))
     jobs += [prepare, train, report]
 # Node g1 is drained for an hour from hour 7 on, and away from hour 8 to hour 12.

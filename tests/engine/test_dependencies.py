@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_a_circle_of_jobs_is_refused_in_one_line(tmp_path: Path) -> None:
     ):
         told(circle)
     (tmp_path / "t.csv").write_text("id,submit_ms,work_ms,after\na,0,1,\nb,0,1,a|b\n")
-    with pytest.raises(TraceError, match=r"line 3, column 'after': .*expected ids of other jobs"):
+    told_of_itself = "line 3, column 'after': 'a|b'; expected ids of other jobs: 'b' would wait for itself"
+    with pytest.raises(TraceError, match=re.escape(told_of_itself)):
         list(read_trace(str(tmp_path / "t.csv")).jobs())
 
 
@@ -82,3 +84,20 @@ def test_deadline_first_misses_fewer_deadlines_and_the_table_counts_them(tmp_pat
     assert [run.summary.deadlines_missed_pct for run in found.runs] == [pytest.approx(100 / 3), 0.0]
     plain = compare([Job("a", 0, 1)], "fifo", cluster=NODES)
     assert plain.runs[0].summary.deadlines_missed_pct is None
+
+
+def test_a_job_without_a_deadline_comes_last_and_with_it_those_that_come_after_it() -> None:
+    """So that a pipeline meets its deadline only if its first job has one too."""
+    other = Job("other", 0, 10, gpus=2, deadline_ms=100)
+    late = Job("train", 0, 10, gpus=2, deadline_ms=20, after=("prepare",))
+    missed = {
+        within_ms: compare(
+            [Job("prepare", 0, 5, gpus=2, deadline_ms=within_ms), other, late],
+            "deadline-first",
+            cluster=NODES,
+        )
+        .runs[0]
+        .summary.deadlines_missed_pct
+        for within_ms in (None, 10)
+    }
+    assert missed == {None: 50.0, 10: 0.0}

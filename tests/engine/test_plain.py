@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice, zip_longest
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +17,12 @@ from berth.cluster import Cluster, Queue
 from berth.engine import plain, simulate
 from berth.engine.plain import plain_run
 from berth.errors import BerthError, SimulationError
+from berth.history.store.events import write_events
 from berth.knowledge import Oracle
 from berth.model import FOREVER_MS, Event, Job, Node, Reason, Share
 from berth.policies import ORDERS, Policy, Setting, make_policy
 from berth.policies.protocol import Decision
+from berth.traces import nodes_of, read_nodes, read_trace
 from tests.engine.examples import clusters
 
 PLACEMENTS = ("first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd", "worst-fit")
@@ -93,6 +100,77 @@ def test_the_events_are_those_of_the_loop(
     assert in_kernel == told(jobs, cluster, InThatLoop(looped))
 
 
+@settings(max_examples=25, deadline=None)
+@given(nodes=clusters(), jobs=workloads(), name=st.sampled_from(POLICIES))
+def test_the_file_of_events_is_that_of_the_loop_byte_for_byte(
+    nodes: tuple[Node, ...], jobs: list[Job], name: str
+) -> None:
+    knowledge = Oracle(jobs)
+    policies = (make_policy(name, Setting(knowledge=knowledge)) for _ in range(2))
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for policy in (next(policies), InThatLoop(next(policies))):
+            events = simulate(jobs, Cluster(nodes), policy, knowledge=knowledge)
+            try:
+                count = write_events(events, nodes, Path(folder, "events.parquet"))
+                found.append((count, Path(folder, "events.parquet").read_bytes()))
+            except BerthError as error:
+                found.append((0, str(error).encode()))
+    assert found[0] == found[1]
+
+
+REAL = {
+    "philly": ("philly/sia_philly.csv.gz", "16x8:V100"),
+    "helios": ("helios/helios_venus_2vc_sept.csv.gz", "12x8:V100"),
+    "openb": ("openb_v2023/openb_pod_list_gpuspec10.csv.gz", ""),
+    "pai": ("pai_v2020/pai2020_subset_via_plebiscitotest.csv.gz", ""),
+}
+
+
+@pytest.mark.parametrize("name", ["fifo+first-fit", "sjf+best-fit", "fifo+fgd"])
+@pytest.mark.parametrize("trace", REAL)
+def test_real_jobs_give_the_events_of_the_loop(
+    trace: str, name: str, real_data: Callable[[str], Path]
+) -> None:
+    """The first of each trace, in a tenth of the time that they took to come."""
+    path, described = REAL[trace]
+    source = real_data(path)
+    nodes = read_nodes(described) if described else (nodes_of(source) or ())[:60]
+    jobs = [
+        replace(job, submit_ms=job.submit_ms // 10, patience_ms=None, labels=())
+        for job in islice(read_trace(source).jobs(), 600)
+    ]
+    knowledge = Oracle(jobs)
+    policy = make_policy(name, Setting(knowledge=knowledge))
+    cluster = Cluster([replace(node, labels=()) for node in nodes])
+    run = plain_run(iter(jobs), cluster.emptied(), policy, knowledge)
+    assert run is not None
+    in_kernel = run.events(lambda left: pytest.fail(f"asks for more: {next(left)}"))
+    looped = make_policy(name, Setting(knowledge=knowledge))
+    in_loop = simulate(jobs, cluster, InThatLoop(looped), knowledge=knowledge)
+    for here, there in zip_longest(in_kernel, in_loop):
+        assert here == there
+
+
+def test_an_interruption_while_jobs_are_drawn_ends_the_run_after_what_had_happened() -> None:
+    """As Ctrl-C does; jobs are drawn a thousand at a time."""
+    jobs = [Job(f"j{number}", number, 3) for number in range(5000)]
+
+    def given_until_interrupted() -> Iterator[Job]:
+        for job in jobs:
+            if job.submit_ms == 4000:
+                signal.raise_signal(signal.SIGINT)
+            yield job
+
+    cluster, seen = Cluster([Node("a", gpus=4)]), list[Event]()
+    events = simulate(given_until_interrupted(), cluster, "fifo+first-fit", knowledge=Oracle(()))
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(events)
+    before = told(jobs, cluster, InThatLoop(make_policy("fifo+first-fit")))[0]
+    assert len(seen) > 3 * 2000
+    assert seen == before[: len(seen)]
+
+
 @pytest.mark.parametrize("place", [place for place in PLACEMENTS if place != "worst-fit"])
 @pytest.mark.parametrize("order", ["fifo", "sjf"])
 def test_such_policies_run_in_the_kernel(order: str, place: str) -> None:
@@ -125,6 +203,16 @@ def test_what_a_plain_run_knew_of_jobs_counts_for_those_that_come_after_them() -
         "after late",
         "after large",
     }
+
+
+def test_a_job_without_patience_has_until_all_that_end_at_its_instant_have_ended() -> None:
+    """The room of a job of no length is free again at once, and so on; then it leaves."""
+    jobs = [Job(f"short{number}", 5, 0, patience_ms=0) for number in range(3)]
+    jobs += [Job("long", 5, 9, patience_ms=0), Job("leaves", 5, 1, patience_ms=0)]
+    cluster = Cluster([Node("a", gpus=1)])
+    events, error = told(jobs, cluster, make_policy("fifo+first-fit"))
+    assert (events, error) == told(jobs, cluster, InThatLoop(make_policy("fifo+first-fit")))
+    assert [event.job.id for event in events if event.reason is Reason.PATIENCE] == ["leaves"]
 
 
 def test_more_events_than_are_told_at_once() -> None:

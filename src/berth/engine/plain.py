@@ -232,7 +232,7 @@ class Plain:
                     self._new_type(number, job)
             columns[:, at.SUBMIT_MS], columns[:, at.KEY], columns[:, at.NUMBER] = submits, keys, numbers
             columns[:, at.HOW] = list(map(self._how.__getitem__, numbers))
-            columns[:, at.RUN_MS], columns[:, at.AS] = works, at.ENDED
+            columns[:, at.RUN_MS], columns[:, at.AS] = np.array(works, dtype=np.int64), at.ENDED
         except Exception:  # noqa: BLE001  the run that goes on raises it again
             return None
         submit_ms, run_ms, key, _, how, ends = columns.T

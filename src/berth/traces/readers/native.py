@@ -102,7 +102,7 @@ class NativeReader:
         problem = self._contradiction(list(values.values()))
         if problem is not None:
             column, expected = problem
-            raise self._table.error(line, expected, column=column, value=str(values[column]))
+            raise self._table.error(line, expected, column=column, value=_written(values[column]))
 
     def _contradiction(self, values: list[Any]) -> tuple[str, str] | None:
         """The column that contradicts the others, each right by itself, and what was expected of it."""
@@ -119,7 +119,11 @@ class NativeReader:
             return "elastic", "nothing for a job on a number of nodes that is given"
         if sizes and most is not None and nodes == 1 and sizes[0][0] > most:
             return "elastic", f"a least number of at most {most}, as no node has more GPUs"
-        return None if job_id not in values[-2] else ("after", "ids of other jobs")
+        return (
+            None
+            if job_id not in values[-2]
+            else ("after", f"ids of other jobs: '{job_id}' would wait for itself")
+        )
 
     def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
         return row[1]
@@ -171,11 +175,17 @@ def _row(job: Job, path: str) -> tuple[object, ...]:
     for column, alternatives in (("models", job.models), ("labels", job.labels), ("after", job.after)):
         if not all(alternatives) or any("|" in name for name in alternatives):
             expected = f"names without '|', as that splits them in the file, in job '{job.id}'"
-            raise TraceError(path, expected, column=column, value=str(alternatives))
+            raise TraceError(path, expected, column=column, value=_written(alternatives))
     return (
         *(job.id, job.submit_ms, job.work_ms, job.user, job.application, job.gpus, *job.share, job.nodes),
         *(job.cpu_milli, job.mem_mib, "|".join(job.models), "|".join(job.labels), job.priority),
         *(job.time_limit_ms, job.estimate_ms, job.retries, str(job.keeps_work).lower(), job.patience_ms),
-        *(job.virtual_cluster, job.deadline_ms, "|".join(job.after)),
-        "|".join(f"{size}:{speed}" for size, speed in job.elastic),
+        *(job.virtual_cluster, job.deadline_ms, "|".join(job.after), _written(job.elastic)),
     )
+
+
+def _written(value: object) -> str:
+    """A value as it stands in a file."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return "|".join(part if isinstance(part, str) else ":".join(map(str, part)) for part in value)
