@@ -96,10 +96,11 @@ def card_speeds(name: str) -> CardSpeeds:
         try:
             with open(name, encoding="utf-8-sig", newline="") as file:
                 text = file.read()
-        except (OSError, UnicodeDecodeError) as error:
-            tables = ", ".join(BUILT_IN)
+        except OSError as error:
+            raise TraceError.unreadable(name, error) from error
+        except UnicodeDecodeError as error:
             raise TraceError(
-                name, f"a CSV file in UTF-8 that can be read, or one of {tables} ({error})"
+                name, f"a CSV file in UTF-8, or one of {', '.join(BUILT_IN)} ({error})"
             ) from error
     return _read(text, name)
 

@@ -131,6 +131,12 @@ class TraceError(BerthError):
         came = "" if value is None else f": {value!r}"
         super().__init__(f"{where}: {cause}" if cause else f"{where}{came}; expected {expected}")
 
+    @classmethod
+    def unreadable(cls, path: str, error: OSError, line: int | None = None) -> TraceError:
+        """A file that the system does not let be read, and why, in its words."""
+        why = (error.strerror or str(error)).lower().removesuffix(" or directory")
+        return cls(path, "a file that can be read", line=line, cause=why)
+
     def __reduce__(self) -> tuple[object, ...]:
         keywords = {"line": self.line, "column": self.column, "value": self.value, "cause": self.cause}
         return (_rebuild_trace_error, (self.path, self.expected, keywords))

@@ -11,12 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.errors import SettingError
+from berth.errors import SettingError, TraceError
 from berth.experiments.colocation.experiment import measure_colocation
 from berth.experiments.colocation.matrix import worlds_of
 from berth.experiments.compare import compare
+from berth.experiments.genetic.batch_file import read_batches
 from berth.experiments.genetic.optimality import measure_optimality
-from berth.experiments.genetic.utilisation import measure_utilisation
+from berth.experiments.genetic.utilisation import case_of, measure_utilisation
 from berth.experiments.inflate import inflate
 from berth.experiments.inflate.inflation import Arrivals
 from berth.experiments.pai import pai
@@ -120,7 +121,10 @@ def inflated(**values: Any) -> object:
             lambda: worlds_of((), (), (), "20", 11),
             "arrivals are 11 times what the GPUs do; expected from 0 to 10",
         ),
-        (lambda: measure_optimality([], ["fgd"]), "0 batches and 1 policies; expected at least 1 of each"),
+        (
+            lambda: measure_optimality([], ["fgd"]),
+            "the experiment needs at least 1 batch and 1 policy, not 0 and 1",
+        ),
         (
             lambda: compare(JOBS, policies=["fifo"]),
             "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100",
@@ -138,6 +142,79 @@ def test_a_python_function_names_what_it_was_given_and_what_it_takes(
     with pytest.raises(SettingError) as refused:
         call()
     assert str(refused.value) == told
+
+
+TABLE = "id,submit_ms,work_ms\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("1,0,60000\n", "the trace '{file}' brings no cluster; say which: {file},cluster=10x8:V100"),
+        ("", "the trace '{file}' has no jobs; expected at least 1"),
+    ],
+)
+def test_a_case_of_utilisation_needs_a_cluster_and_jobs(tmp_path: Path, rows: str, told: str) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_text(TABLE + rows)
+    case = str(file) if rows else f"{file},cluster=1x1"
+    with pytest.raises(SettingError) as refused:
+        case_of(case).load(0)
+    assert str(refused.value) == told.format(file=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nan?", "; expected a readable JSON file of batches (Expecting value: line 1 column 1 (char 0))"),
+        ("3", '; expected a batch, or a list of them under "batches"'),
+        ('{"machines": 1}', ", column 'batches[0]'; expected an object with the lists \"machines\" and \"instances\""),
+    ],
+)  # fmt: skip
+def test_a_file_of_batches_that_is_none_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "batches.json"
+    file.write_text(text)
+    with pytest.raises(TraceError) as refused:
+        read_batches(file)
+    assert str(refused.value) == f"{file}{told}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "experiment inflate --nodes 1x1 --pods synthetic:demo --order",
+        "experiment optimality --batches",
+        "experiment pai",
+        "compare synthetic:demo --outages",
+        "compare synthetic:demo --reservations",
+        "compare synthetic:demo --speeds",
+        "compare",
+    ],
+)
+def test_a_file_that_is_not_there_is_named_with_the_cause_alone(tmp_path: Path, words: str) -> None:
+    absent = str(tmp_path / "absent.csv")
+    with pytest.raises(TraceError) as refused:
+        CliRunner().invoke(app, [*words.split(), absent], catch_exceptions=False)
+    assert str(refused.value) == f"{absent}: no such file"
+
+
+def test_a_period_of_a_history_without_jobs_is_refused(tmp_path: Path) -> None:
+    runner = CliRunner()
+    records, history = str(tmp_path / "made.parquet"), str(tmp_path / "history")
+    made = ["simulate", "synthetic:demo?jobs=5", "--records", records, "--quiet"]
+    for words in (made[:-1], ["import", "records", records, "--history", history]):
+        assert runner.invoke(app, words).exit_code == 0
+    late = ["--from", "2999-01-01", "--cluster", "1x1:V100"]
+    for words, told in (
+        (
+            ["compare", "--from-history", "--since", "2999-01-01", "--cluster", "1x1:V100"],
+            "no job of the history ran in this period; there is nothing to replay",
+        ),
+        (["advise", *late], "no job of the history ran on a GPU in this period; there is nothing to replay"),
+    ):
+        with pytest.raises(SettingError) as refused:
+            runner.invoke(app, [*words, "--history", history], catch_exceptions=False)
+        assert str(refused.value) == told
 
 
 def test_two_seeds_are_named_too_few_before_the_run() -> None:

@@ -95,3 +95,8 @@ def test_nothing_of_a_report_can_be_uploaded(browser: Chromium) -> None:
         "fetch('https://example.invalid/').then(() => 'connected', (error) => error.constructor.name)"
     )
     assert refused == "TypeError"
+
+
+def test_a_page_has_loaded_once_every_plot_is_drawn(browser: Chromium, path: Path) -> None:
+    browser.open(path, "true")  # as a program that prints pages does, which waits for no more
+    assert browser.evaluate(DRAWN)

@@ -13,6 +13,7 @@ from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from berth.experiments.inflate.chapters import inflation_chapter
+from berth.plots.style import dress
 from berth.report import Chapter, render, write
 from berth.report.page import render_picture
 from berth.statistics import METRICS
@@ -214,7 +215,11 @@ def test_a_large_report_is_of_moderate_size() -> None:
 
 
 def test_a_single_picture_runs_no_other_script_and_contacts_nobody() -> None:
-    text = render_picture(go.Figure(go.Scatter(y=[1, 2]), layout={"title": {"text": "a <b>"}, "height": 400}))
+    figure = go.Figure(go.Scatter(y=[1, 2]))
+    dress(figure, "a &lt;b&gt;")
+    text = render_picture(figure, ["It has <two> points."])
+    assert Page(text).texts["h1"] == ["a <b>"]
+    assert "It has &lt;two&gt; points." in text
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
     assert found is not None
     policy = unescape(found[1])

@@ -76,6 +76,16 @@ def list_(
     console().print(table)
 
 
+def _in_a_sentence(profile: Profile) -> str:
+    card = profile.hardware.mem_mib
+    gpu, mem = profile.usage[:, 0], profile.usage[:, 1]
+    seconds = len(profile.usage) * profile.interval_ms / 1000
+    return (
+        f"{profile.application} uses {gpu.mean() * 100:.0f} % of the GPU on average over {seconds:,.0f} s,"
+        f" and at most {mem.max() * card:,.0f} of {card:,} MiB of its memory."
+    )
+
+
 @app.command()
 def show(
     application: Application,
@@ -95,7 +105,7 @@ def show(
         from berth.plots.profiles import profile_figure
         from berth.report.image import write_image
 
-        write_image(profile_figure(profile), out)
+        write_image(profile_figure(profile), out, [_in_a_sentence(profile)])
         print(f"wrote {out}", file=sys.stdout if table else sys.stderr)
     if not table or out is None:
         from berth.profiles import series

@@ -351,14 +351,17 @@ def plot(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Draw one picture of the history."""
+    from berth.report.digest import answers_and_figures
     from berth.report.image import write_image
 
     names = _groups(by, measure)
     with tables_of(history, begin, end, only) as tables:
         figure = _figure(tables, kind, application, variable, names, measure)
-    if figure is None:
-        raise _nothing(history, begin, end, only, application, variable if kind == "ecdf" else "")
-    write_image(figure, out)
+        if figure is None:
+            raise _nothing(history, begin, end, only, application, variable if kind == "ecdf" else "")
+        _, now, before = _compared(tables, begin, end)
+        answers, _ = answers_and_figures(now, before)
+    write_image(figure, out, answers)
     print(f"wrote {out}")
 
 

@@ -105,8 +105,10 @@ def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
     name = str(path)
     try:
         lines = Path(path).read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(name, f"a CSV file in UTF-8 that can be read ({error})") from error
+    except OSError as error:
+        raise TraceError.unreadable(name, error) from error
+    except UnicodeDecodeError as error:
+        raise TraceError(name, f"a CSV file in UTF-8 ({error})") from error
     rows = csv.reader(lines)
     header = [column.strip() for column in next(rows, [])]
     for column in ("node", "down_s", "up_s"):

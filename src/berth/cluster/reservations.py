@@ -49,8 +49,10 @@ def read_reservations(path: str | Path, nodes: Sequence[Node]) -> tuple[Reservat
     name = str(path)
     try:
         lines = Path(path).read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(name, f"a CSV file in UTF-8 that can be read ({error})") from error
+    except OSError as error:
+        raise TraceError.unreadable(name, error) from error
+    except UnicodeDecodeError as error:
+        raise TraceError(name, f"a CSV file in UTF-8 ({error})") from error
     rows = csv.DictReader(lines, restval="")
     there = [column.strip() for column in rows.fieldnames or ()]
     rows.fieldnames = there

@@ -181,7 +181,7 @@ def _looking_in_order(scheme: str, order_part: str, rest: str, setting: Setting,
     if scheme or not isinstance(policy, Orderable):
         raise PolicyError(
             f"no policy '{name}': {options_of(rest)[0]} decides by itself"
-            f" {'what is stopped' if scheme else 'who is next'};"
+            f" {'what is stopped' if scheme else 'which job is next'};"
             " an order may stand before policies that share GPUs, and a scheme before ORDER+PLACEMENT"
         )
     order = _order(order_part, setting, name)

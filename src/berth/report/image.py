@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from plotly import graph_objects as go
 
 from berth.errors import SettingError
 from berth.files import whole_file
-from berth.report.page import render_picture
+from berth.report.page import render_for_image, render_picture
 
 __all__ = ["BROWSERS", "image_kind", "write_image"]
 
@@ -23,14 +24,17 @@ BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chro
 TIMEOUT_S: Final = 120
 
 
-def write_image(figure: go.Figure, out: Path) -> None:
-    """Write .html, .png or .svg; SettingError for another ending, or where there is no browser to draw."""
+def write_image(figure: go.Figure, out: Path, answers: Sequence[str] = ()) -> None:
+    """Write .html, .png or .svg; SettingError for another ending, or where there is no browser to draw.
+
+    A page begins with `answers`, sentences on what the figure shows.
+    """
     kind = image_kind(out)
-    figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF", title={"pad": {"l": 12, "t": 8}})
     if kind == "html":
-        _write(render_picture(figure).encode(), out)
+        _write(render_picture(figure, answers).encode(), out)
         return
-    url = _drawn(render_picture(figure, kind))
+    figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF", title={"pad": {"l": 12, "t": 8}})
+    url = _drawn(render_for_image(figure, kind))
     head, _, body = url.partition(",")
     if "base64" in head:
         _write(base64.b64decode(body), out)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+from collections.abc import Sequence
 from functools import cache
+from html import unescape
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,9 +17,9 @@ from plotly.offline import get_plotlyjs
 
 from berth.files import whole_file
 from berth.report.report import Report
-from berth.report.sections import as_json, policies_of, sections_of, seeds_of
+from berth.report.sections import Section, as_json, plot_of, policies_of, sections_of, seeds_of
 
-__all__ = ["render", "render_picture", "write", "write_page"]
+__all__ = ["render", "render_for_image", "render_picture", "write", "write_page"]
 
 
 def render(report: Report) -> str:
@@ -41,16 +43,22 @@ def write_page(template: str, path: Path, *, then: tuple[str, ...] = (), **value
     _write(_page(template, then, **values), path)
 
 
-def render_picture(figure: go.Figure, wanted: str = "") -> str:
-    """A page with one figure, which under `wanted` (png or svg) leaves its image as a data URL in `#image`."""
-    return _page(
-        "picture.html",
-        ("hand_over",) if wanted else (),
-        title=figure.layout.title.text or "berth",
-        data=as_json(figure),
-        wanted=wanted,
-        compiles_shaders=any(trace.type == "parcoords" for trace in figure.data),
-    )
+def render_picture(figure: go.Figure, answers: Sequence[str] = ()) -> str:
+    """A page with one figure, under its title and these sentences."""
+    title = unescape(figure.layout.title.text or "berth")  # in figures names are escaped
+    figure.update_layout(title={"text": ""})
+    section = Section("", "", (plot_of("picture", title, figure),))
+    return _picture(figure, wanted="", title=title, answers=answers, section=section)
+
+
+def render_for_image(figure: go.Figure, kind: str) -> str:
+    """A page that leaves a figure's image (png or svg) as a data URL in `#image`."""
+    return _picture(figure, ("hand_over",), wanted=kind, title="berth", data=as_json(figure))
+
+
+def _picture(figure: go.Figure, then: tuple[str, ...] = (), **values: object) -> str:
+    shaders = any(trace.type == "parcoords" for trace in figure.data)
+    return _page("picture.html", then, compiles_shaders=shaders, **values)
 
 
 def _page(template: str, then: tuple[str, ...] = (), **values: object) -> str:

@@ -22,11 +22,11 @@ _WORDS = {
     "GPU use": ("makes the most use of the GPUs", "makes more use of the GPUs"),
     "Mean wait": ("has the shortest mean wait", "has shorter waits"),
 }
-"""What the best policy does, and what no policy does if the seeds do not tell them apart."""
+"""What the best policy does, and what no policy does if no difference is significant."""
 
 
 def answers(runs: Sequence[Run]) -> tuple[str, ...]:
-    """One sentence each on waiting, on the GPUs and on jobs that did not finish; none for a single policy.
+    """One sentence each on waiting, on the GPUs and on jobs that did not finish; on both together for a single policy.
 
     A warning comes first if the cluster was nearly empty.
     """
@@ -36,6 +36,11 @@ def answers(runs: Sequence[Run]) -> tuple[str, ...]:
     if len(policies) > 1:
         said.append(_answer(runs, headlines["Mean wait"]))
         said.append(_answer(runs, headlines.get("GPU use") or headlines["GPU allocation"]))
+    elif policies:
+        said.append(
+            _alone(runs, headlines["Mean wait"], headlines.get("GPU use") or headlines["GPU allocation"])
+        )
+    if policies:
         said.append(_unfinished(runs))
     return tuple(sentence for sentence in said if sentence)
 
@@ -69,7 +74,12 @@ def best_sentence(
         both = f"{best} {figure(best)}, {worst} {figure(worst)} {unit}"
         return f"The {pairs} do not show which policy {does_best}: {both}."
     sentence = f"{best} {does_best}: {figure(best)} {unit}, against {figure(worst)} with {worst}"
-    return sentence + (f"; the {pairs} do not tell {_listed(alike)} from it." if alike else ".")
+    return sentence + _not_significant(alike, pairs)
+
+
+def _not_significant(alike: Sequence[str], pairs: str = "seeds") -> str:
+    """The end of a sentence about the best policy, with the policies from which its difference may be chance."""
+    return f"; over these {pairs} it does not differ significantly from {_listed(alike)}." if alike else "."
 
 
 def _cannot_be_told(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -90,7 +100,7 @@ def _nearly_empty(runs: Sequence[Run]) -> str:
 
 
 def _answer(runs: Sequence[Run], metric: Metric) -> str:
-    """Which policy is best in one metric, the worst one by comparison, and those that the seeds do not tell from it."""
+    """Which policy is best in one metric, the worst by comparison, and those that are not significantly worse."""
     found = [standing for standing in standings(runs, metric) if standing.interval.count]
     does_best, does_better = _WORDS[metric.name]
     if len(found) < 2:
@@ -110,9 +120,18 @@ def _answer(runs: Sequence[Run], metric: Metric) -> str:
     last = behind[-1]
     sentence = f"{best.policy} {does_best}: {_figure(best, factor)} {unit}"
     sentence += f", against {_figure(last, factor)} with {last.policy}"
-    if alike:
-        sentence += f"; the seeds do not tell {_listed(alike)} from it"
-    return sentence + "."
+    return sentence + _not_significant(alike)
+
+
+def _alone(runs: Sequence[Run], wait: Metric, held: Metric) -> str:
+    """How long jobs wait under the only policy, and how much of the GPUs they hold or use."""
+    parts = []
+    for metric in (wait, held):
+        for standing in standings(runs, metric):
+            if standing.interval.count:
+                factor, unit = readable_unit(metric.unit, [standing.interval.mean])
+                parts.append(f"the {in_sentence(metric.name)} is {_figure(standing, factor)} {unit}")
+    return f"Under {runs[0].policy}, {' and '.join(parts)}." if parts else ""
 
 
 def _unfinished(runs: Sequence[Run]) -> str:
@@ -125,6 +144,8 @@ def _unfinished(runs: Sequence[Run]) -> str:
     means = {policy: sum(counts) / len(counts) for policy, counts in shares.items()}
     least = min(means, key=lambda policy: means[policy])
     jobs = runs[0].summary.jobs
+    if len(means) == 1:
+        return f"{means[worst]:,.4g} of {jobs:,} jobs {'does' if means[worst] == 1 else 'do'} not finish."
     if means[least] == means[worst]:
         return f"Under every policy {means[worst]:,.4g} of {jobs:,} jobs do not finish."
     return f"Of {jobs:,} jobs {means[least]:,.4g} do not finish under {least}, and {means[worst]:,.4g} under {worst}."

@@ -20,7 +20,7 @@ class Mark(Enum):
     NONE = ""
     BEST = "best"
     LIKE_BEST = "like best"
-    """Its seeds do not tell it from the best: the 95 % interval of the paired difference holds 0."""
+    """Not significantly worse than the best: the 95 % interval of the paired difference contains 0."""
 
 
 @dataclass(frozen=True, slots=True)

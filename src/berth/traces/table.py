@@ -252,13 +252,7 @@ class Readable:
             expected = f"a whole gzip file, but it is cut short or damaged ({error})"
             raise TraceError(self._path, expected, line=line) from error
         if isinstance(error, OSError):
-            raise unreadable(self._path, error, line) from error
-
-
-def unreadable(path: str, error: OSError, line: int | None = None) -> TraceError:
-    """A file that the system does not let be read, and why, in its words."""
-    why = (error.strerror or str(error)).lower().removesuffix(" or directory")
-    return TraceError(path, "a file that can be read", line=line, cause=why)
+            raise TraceError.unreadable(self._path, error, line) from error
 
 
 def _header_beside(path: str) -> tuple[str, ...]:
@@ -278,7 +272,7 @@ def open_table(path: str) -> Table:
         magic = stream.read(4)
         stream.seek(0)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise TraceError.unreadable(path, error) from error
     if magic == b"PAR1":
         stream.close()
         return ParquetTable(path)

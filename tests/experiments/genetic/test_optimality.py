@@ -147,9 +147,9 @@ def test_a_bad_file_of_batches_is_refused_at_the_entry(change: dict, said: str, 
         ('{"machines": [], "instances": [], "machine": []}', r"batches\[0\]'.*machine"),
         (
             '{"machines": [{"gpus": 1}], "instances": [{"gpus": 1, "id": "x"}, {"gpus": 1, "id": "x"}]}',
-            r"instances\[1\].id': 'x'.*an id that instances\[0\] has not",
+            r"instances\[1\].id': 'x'.*an id other than that of instances\[0\]",
         ),
-        ('{"machines": [{}], "instances": []}', r"machines\[0\].gpus'.*how many gpus"),
+        ('{"machines": [{}], "instances": []}', r"machines\[0\].gpus'.*the number of its GPUs"),
     ],
 )
 def test_not_a_file_of_batches(text: str, said: str, tmp_path: Path) -> None:

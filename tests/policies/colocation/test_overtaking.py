@@ -71,7 +71,7 @@ def test_an_order_stands_before_policies_that_share() -> None:
     ("name", "why"),
     [
         ("easy+fifo+learned", "learned decides by itself what is stopped"),
-        ("sjf+genetic", "genetic decides by itself who is next"),
+        ("sjf+genetic", "genetic decides by itself which job is next"),
         ("least-attained-service+greedy", "the order evicts by itself"),
         ("slowest+greedy", "no order 'slowest'"),
     ],

@@ -92,7 +92,7 @@ def test_a_job_is_spread_only_while_the_node_that_could_hold_it_is_lost(policy: 
 def test_nodes_of_more_gpus_than_can_be_told_apart_are_refused(policy: str) -> None:
     jobs = [Job("whole", 0, 1_000, gpus=63)]
     assert [event.slots[-1].index for event in replay(jobs, nodes(63), policy) if event.slots] == [62, 62]
-    with pytest.raises(SettingError, match=r"a node has 64 GPUs; .* 63 of a node"):
+    with pytest.raises(SettingError, match=r"a node has 64 GPUs; .* at most 63 per node"):
         replay(jobs, nodes(64), policy)
 
 

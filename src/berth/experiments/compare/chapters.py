@@ -32,20 +32,19 @@ def _chapters(
 ) -> Iterator[Chapter]:
     several = len(named["seeds"]) > 1
     headlines = headlines_of(run.summary for run in runs)
-    yield Chapter("Comparison", _how_to_read(len(named["seeds"])), standings=table_rows(runs), **named)
-    bars = (
-        "the bar its 95 % interval"
-        if several
-        else "without an interval, as one seed does not tell how far seeds differ"
-    )
-    yield Chapter(
-        "Policies at a glance",
-        f"A dot is the mean over seeds, {bars}. Axes need not begin at zero: compare places, not lengths.",
-        [(f"{metric.name} of each policy", plots.headline(runs, metric, styles)) for metric in headlines],
-        names=[f"headline-{at}" for at in range(len(headlines))],
-        small=True,
-        **named,
-    )
+    alone = len(named["policies"]) == 1
+    title = "Results" if alone else "Comparison"
+    yield Chapter(title, _how_to_read(len(named["seeds"]), alone), standings=table_rows(runs), **named)
+    bars = "the bar its 95 % interval" if several else "without an interval, because there is one seed"
+    if not alone:
+        yield Chapter(
+            "Policies at a glance",
+            f"A dot is the mean over seeds, {bars}. Axes need not begin at zero: compare places, not lengths.",
+            [(f"{metric.name} of each policy", plots.headline(runs, metric, styles)) for metric in headlines],
+            names=[f"headline-{at}" for at in range(len(headlines))],
+            small=True,
+            **named,
+        )
     shade = (
         "The line is the mean over seeds; the shade reaches from the lowest seed to the highest peak."
         if several
@@ -89,11 +88,13 @@ def _chapters(
     )
 
 
-def _how_to_read(seeds: int) -> str:
-    if seeds == 1:
-        return "Means over 1 seed.\nThe best mean of a row is bold with a dot."
-    return (
-        f"Means over {seeds} seeds, with half of the 95 % confidence interval (Student’s t) behind ±.\n"
-        "The best mean of a row is bold with a dot; ≈ marks policies that the seeds do not tell from it (the 95 %"
-        " interval of the difference, seed by seed, holds 0)."
-    )
+def _how_to_read(seeds: int, alone: bool) -> str:
+    means = f"Means over {seeds} seeds, with half of the 95 % confidence interval (Student’s t) behind ±."
+    said = [means] if seeds > 1 else []
+    if not alone:
+        best = "The best mean of a row is bold with a dot"
+        like_best = (
+            "; ≈ marks policies that are not significantly worse (the 95 % interval of the paired difference"
+        )
+        said.append(f"{best}{like_best}, seed by seed, contains 0)." if seeds > 1 else f"{best}.")
+    return "\n".join(said)

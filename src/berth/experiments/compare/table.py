@@ -58,7 +58,7 @@ def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
         captions.append(same)
     if marked:
         captions.append(
-            "↑ more is better, ↓ less; * best; ~ the seeds do not tell it from the best;"
+            "↑ more is better, ↓ less; * best; ~ not significantly worse;"
             " ± half of the 95 % interval over seeds"
         )
     table.caption = "\n".join(captions)

@@ -81,7 +81,9 @@ def read_batches(path: str | os.PathLike[str]) -> list[PlacingTask]:
     name = os.fspath(path)
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise TraceError.unreadable(name, error) from error
+    except (ValueError, RecursionError) as error:
         raise TraceError(name, f"a readable JSON file of batches ({error})") from error
     batches = content.get("batches", [content]) if isinstance(content, Mapping) else None
     if not isinstance(batches, list) or not batches:
@@ -113,7 +115,7 @@ def _batch(path: str, at: int, batch: Any) -> PlacingTask:
     for number, job in enumerate(jobs):
         if (other := seen.setdefault(job.id, number)) != number:
             here = f"{where}.instances[{number}].id"
-            raise TraceError(path, f"an id that instances[{other}] has not", column=here, value=job.id)
+            raise TraceError(path, f"an id other than that of instances[{other}]", column=here, value=job.id)
     task = PlacingTask(str(batch.get("name", at)), tuple(nodes), tuple(free), tuple(jobs))
     try:
         cluster = task.cluster()
@@ -153,7 +155,9 @@ def _instance(path: str, where: str, number: int, entry: Any) -> Job:
     gpus = _number(path, where, entry, "gpus", 0, 64)
     milli = _number(path, where, entry, "milli", 1, 1000, default=1000)
     if gpus > 1 and milli < 1000:
-        raise TraceError(path, f"1000, as it takes {gpus} GPUs", column=f"{where}.milli", value=str(milli))
+        raise TraceError(
+            path, f"1000, because it takes {gpus} GPUs", column=f"{where}.milli", value=str(milli)
+        )
     models = entry.get("models", [])
     if not isinstance(models, list):
         raise TraceError(path, "a list of GPU models", column=f"{where}.models", value=str(models))
@@ -173,11 +177,9 @@ def _check_keys(path: str, where: str, entry: Any, keys: set[str]) -> None:
     if not isinstance(entry, Mapping):
         raise TraceError(path, "an object", column=where, value=str(entry))
     if "gpus" not in entry:
-        raise TraceError(path, "how many gpus it has or takes", column=f"{where}.gpus")
+        raise TraceError(path, "the number of its GPUs", column=f"{where}.gpus")
     if unknown := sorted(set(entry) - keys):
-        raise TraceError(
-            path, f"of {', '.join(sorted(keys))} what is known", column=where, value=str(unknown)
-        )
+        raise TraceError(path, f"no keys but {', '.join(sorted(keys))}", column=where, value=str(unknown))
 
 
 def _number(

@@ -103,7 +103,9 @@ def measure_optimality(
     check_knowledge(knowledge)
     check_solver()
     if not tasks or not policies:
-        raise SettingError(f"{len(tasks)} batches and {len(policies)} policies; expected at least 1 of each")
+        raise SettingError(
+            f"the experiment needs at least 1 batch and 1 policy, not {len(tasks)} and {len(policies)}"
+        )
     looked: dict[str, _Run] = {}
     for name in policies:  # loads its kernels; where it is stopped, what it has is all there is
         hear = _heard(progress, 0, len(tasks), f"first look, {name}")

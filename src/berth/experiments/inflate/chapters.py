@@ -66,14 +66,12 @@ def inflation_chapter(curves: Sequence[InflationCurve]) -> Chapter:
     full, all_arrived = (_held_at(curves, at_pct) for at_pct in (FULL_PCT, UP_TO_PCT))
     return Chapter(
         "Inflation",
-        "Jobs arrive in turn, in batches where the command says so, and none leaves, until more was asked for "
-        "than there is. The longer "
-        "allocation follows the dotted line, the better a policy packs; what is left out at the left is where "
-        "all do, and a double click shows it. The fragmentation ratio is the part "
-        "of the idle GPU capacity that the workload's jobs cannot use where it lies: lower is better. "
-        "The line is the mean over seeds; the shade reaches from the lowest seed to the highest. The table shows the "
-        "GPUs held, in % of all. A policy that decides on batches chooses among the jobs of a batch, which helps most "
-        "beyond 100 %, where not all of them fit.",
+        "Jobs arrive one after another, or in batches if the command says so, and none leaves. The longer a policy's "
+        "allocation follows the dotted line, the better it packs. On the left, where all policies do, the axis is cut; "
+        "double-click to see all of it. The fragmentation ratio is the part of the idle GPU capacity that the "
+        "workload's jobs cannot use: lower is better. The line is the mean over seeds; the shade reaches from the "
+        "lowest seed to the highest. The table shows the GPUs held, in % of all. A policy that decides on batches "
+        "chooses among the jobs of a batch, which helps most beyond 100 %, where not all of them fit.",
         (
             ("GPU allocation against arrived load", inflation_allocation(curves, styles)),
             ("Fragmentation ratio against arrived load", inflation_fragmentation(curves, styles)),

@@ -146,7 +146,9 @@ def read_arrivals(path: str | os.PathLike[str], seed: int) -> Arrivals:
             order = file[f"order_{seed}"].astype(np.int64)
             base = int(file[f"n_base_{seed}"]) if f"n_base_{seed}" in keys else None
             return Arrivals(order, file[f"noderank_{seed}"].astype(np.int64), base)
-    except (OSError, ValueError, TypeError, AttributeError, BadZipFile) as error:
+    except OSError as error:
+        raise TraceError.unreadable(name, error) from error
+    except (ValueError, TypeError, AttributeError, BadZipFile) as error:
         raise TraceError(name, f"a readable .npz file of arrival orders ({error})") from error
 
 

@@ -141,7 +141,7 @@ class Run:
             raise LiveError(f"no process can be started ({error.strerror})") from error
 
     def shim(self) -> Process | None:
-        """The shim, if it has said who it is."""
+        """The shim, if it has identified itself."""
         words = self._words("shim")
         return Process(int(words[0]), int(words[1])) if len(words) >= 2 else None
 

@@ -94,8 +94,8 @@ def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) ->
     """
     if (width := cluster.free.milli.shape[1]) > MOST_GPUS:
         raise SettingError(
-            f"a node has {width} GPUs; who decides on many jobs at once can tell {MOST_GPUS} of a node apart: take"
-            " ORDER+PLACEMENT, or smaller nodes"
+            f"a node has {width} GPUs; policies that decide on many jobs at once handle at most {MOST_GPUS} per"
+            " node: take ORDER+PLACEMENT, or smaller nodes"
         )
     numbers = [cluster.request(job) for job in jobs]
     wanted = {number: max(1, job.nodes) for job, number in zip(jobs, numbers, strict=True)}

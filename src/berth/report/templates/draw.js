@@ -111,3 +111,13 @@ const drawn = (async () => {
   }
   tellFirst();
 })();
+// A page that is printed by a program is printed as soon as it has loaded, so that loading ends with the last picture: a
+// frame that is still being written keeps it open.
+const unfinished = document.createElement("iframe");
+unfinished.hidden = true;
+document.body.append(unfinished);
+unfinished.contentDocument.open();
+drawn.finally(() => {
+  unfinished.contentDocument.close();
+  unfinished.remove();
+});
