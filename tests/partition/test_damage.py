@@ -247,7 +247,7 @@ def small_tmpfs(folder: Path, size: str) -> Iterator[Path]:
 
 
 def test_a_fake_card_that_has_no_room_is_an_error_and_no_crash(card: Card) -> None:
-    with small_tmpfs(card.folder / "full", "64k") as full:
+    with small_tmpfs(card.folder / "full", "1m") as full:
         place = str(full / "card")
         holder = card.start("check", "up", BERTH_FAKE_CARD=place)
         assert holder.stdout is not None

@@ -69,6 +69,7 @@ def test_it_goes_on_where_it_was_interrupted_and_writes_what_models_are_fitted_f
 ) -> None:
     monkeypatch.setattr(bench, "NAMES", ("mlp", "tiny", "attention", "recurrent"))
     monkeypatch.setattr(bench, "save", lambda *_: None)
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(tmp_path / "card"))
     card = NvmlCard.open(0, fake_driver_folder())
 
     def given(ends_s: float):

@@ -227,24 +227,26 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
     tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
     for candidate in brain["candidates"]:
         gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
-        held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
-        held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
-        held += [_partition(each) for each in gpu["partitions"]]
-        by = f"; held by {', '.join(held)}" if held else ""
-        lines.append(f"  GPU {candidate['gpu']}: {_room(candidate, gpu)}{by}")
+        lines.append(_gpu_line(candidate, gpu))
     return lines
 
 
-def _room(candidate: dict[str, Any], gpu: dict[str, Any]) -> str:
-    """What a GPU lacks for a job, or what would be left of it."""
+def _gpu_line(candidate: dict[str, Any], gpu: dict[str, Any]) -> str:
+    """What a GPU lacks for a job, or what would be left of it, and what it holds."""
     if gpu.get("lost"):
-        return "lost: the driver no longer answers for it"
-    if gpu.get("drained"):
-        return f"drained; jobs start there again after berth undrain {candidate['gpu']}"
-    if candidate["lacking"]:
-        return "; ".join(candidate["lacking"])
-    left = f"{candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
-    return f"has room, left over {left}"
+        room = "lost: the driver no longer answers for it"
+    elif gpu.get("drained"):
+        room = f"drained; jobs start there again after berth undrain {candidate['gpu']}"
+    elif candidate["lacking"]:
+        room = "; ".join(candidate["lacking"])
+    else:
+        left = f"{candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
+        room = f"has room, left over {left}"
+    held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
+    held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
+    held += [_partition(each) for each in gpu["partitions"]]
+    by = f"; held by {', '.join(held)}" if held else ""
+    return f"  GPU {candidate['gpu']}: {room}{by}"
 
 
 def _partition(each: dict[str, Any]) -> str:
