@@ -96,6 +96,11 @@ def card_speeds(name: str) -> CardSpeeds:
         try:
             with open(name, encoding="utf-8-sig", newline="") as file:
                 text = file.read()
+        except FileNotFoundError as error:
+            tables = ", ".join(BUILT_IN)
+            raise TraceError(
+                name, "", cause=f"no such file, and none of berth's tables ({tables})"
+            ) from error
         except OSError as error:
             raise TraceError.unreadable(name, error) from error
         except UnicodeDecodeError as error:

@@ -117,7 +117,7 @@ def test_a_bad_speed_table_is_told_by_line(text: str, said: str, tmp_path: Path)
 def test_a_table_without_a_model_of_the_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="gavel has no T4, which the cluster has; it has K80, P100, V100"):
         compare("synthetic:demo", "fifo", cluster="1x2:T4", speeds="gavel")
-    with pytest.raises(TraceError, match=r"none\.csv: no such file"):
+    with pytest.raises(TraceError, match=r"none\.csv: no such file, and none of berth's tables \(gavel"):
         card_speeds(str(tmp_path / "none.csv"))
 
 

@@ -187,7 +187,6 @@ def test_a_file_of_batches_that_is_none_is_refused(tmp_path: Path, text: str, to
         "experiment pai",
         "compare synthetic:demo --outages",
         "compare synthetic:demo --reservations",
-        "compare synthetic:demo --speeds",
         "compare",
     ],
 )
