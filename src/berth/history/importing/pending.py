@@ -52,7 +52,7 @@ class Queued:
     label: str = ""
     """What people call it if that is not its id: `12_3` of a task of an array that runs."""
     reason: str = ""
-    """Why it waits, in Slurm's word."""
+    """Why it waits, in Slurm's word or in those of this machine's queue."""
     suspended: bool = False
     """It runs no further for now, and keeps its GPUs."""
     blocked: bool = False
