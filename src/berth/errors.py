@@ -134,8 +134,8 @@ class TraceError(BerthError):
     @classmethod
     def unreadable(cls, path: str, error: OSError, line: int | None = None) -> TraceError:
         """A file that the system does not let be read, and why, in its words."""
-        why = (error.strerror or str(error)).lower().removesuffix(" or directory")
-        return cls(path, "a file that can be read", line=line, cause=why)
+        why = (error.strerror or str(error)).removesuffix(" or directory")
+        return cls(path, "a file that can be read", line=line, cause=why[:1].lower() + why[1:])
 
     def __reduce__(self) -> tuple[object, ...]:
         keywords = {"line": self.line, "column": self.column, "value": self.value, "cause": self.cause}

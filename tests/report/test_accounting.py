@@ -270,6 +270,22 @@ def test_each_year_of_a_calendar_has_a_row() -> None:
     assert float(np.nansum([np.nansum(trace.z) for trace in figure.data])) == 3.0
 
 
+def test_what_a_page_of_one_picture_says_is_of_what_it_shows(history: Path, tmp_path: Path) -> None:
+    early = exports.line(
+        JobIDRaw=9, Submit="2025-01-01T00:00:00", Start="2025-01-01T00:10:00", End="2025-01-01T01:10:00"
+    )
+    import_text(open_history(history), exports.write(tmp_path / "f", [early]), Options())
+    for words, said in (
+        (["calendar"], "4 jobs held 8.0 GPU-hours."),  # all of the history, however long ago
+        (["pcc"], "2 jobs held 4.0 GPU-hours."),
+        (["ecdf", "--application", "tensorflow"], "1 job held 2.0 GPU-hours."),
+        (["calendar", "--to", "2025-02-01"], "1 job held 2.0 GPU-hours."),
+    ):
+        run("plot", words[0], tmp_path / "x.html", *words[1:], "--history", history)
+        page = (tmp_path / "x.html").read_text("utf-8")
+        assert re.findall(r'class="answer">(.*?)</p>', page)[0] == said
+
+
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser")

@@ -2,6 +2,7 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 import re
 from dataclasses import replace
 from html import unescape
@@ -16,6 +17,7 @@ from berth.experiments.inflate.chapters import inflation_chapter
 from berth.plots.style import dress
 from berth.report import Chapter, render, write
 from berth.report.page import render_picture
+from berth.report.sections import plot_of
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
 from tests.experiments.compare.runs import NODES, made_runs
@@ -195,6 +197,13 @@ def test_the_first_picture_is_in_the_page_itself(seeds: tuple[int, ...]) -> None
             [max(mean - half, 0.0) / longest, (mean + half) / longest, mean / longest], abs=1e-4
         )
     assert max(half for half in halves) > 0 or len(seeds) == 1
+
+
+def test_a_mean_that_there_is_not_is_left_to_plotly() -> None:
+    for means in ((math.nan, 1.0), (1.0, math.nan)):
+        figure = go.Figure([go.Scatter(x=[mean], y=["a"], mode="markers") for mean in means])
+        dress(figure, "Mean wait")
+        assert plot_of("wait", "Mean wait", figure).bars == ()
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> None:

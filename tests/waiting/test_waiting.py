@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import HistoryError, SettingError
-from berth.history.importing.pending import read_queue, tasks_of
+from berth.history.importing.pending import read_queue
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -24,6 +24,7 @@ from berth.waiting.conformal import censored_quantile, held_between, rolling_int
 from berth.waiting.model import DAYS_TO_PROMISE
 from berth.waiting.questions import LEAKS, categories_of, history_features, live_features, polled_features
 from tests.history import exports
+from tests.waiting.test_queue import SQUEUE
 
 pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
 
@@ -199,56 +200,6 @@ def test_the_share_that_held_is_as_sure_as_days_are_alike() -> None:
     assert held_between(asked[:400], alike[:400]) is None
 
 
-# --- the queue -------------------------------------------------------------------------------------
-
-SQUEUE = {
-    "jobs": [
-        {
-            "job_id": 9001,
-            "job_state": "PENDING",
-            "submit_time": 1_700_400_000,
-            "start_time": 0,
-            "user_name": "ann",
-            "account": "ai",
-            "partition": "a100",
-            "qos": "normal",
-            "time_limit": {"set": True, "infinite": False, "number": 60},
-            "tres_req_str": "cpu=4,mem=4000M,node=1,gres/gpu=2",
-            "node_count": 1,
-            "comment": "pytorch",
-        },
-        {"job_id": 9002, "job_state": ["RUNNING"], "submit_time": 1_700_390_000, "start_time": 1_700_395_000},
-        {"job_id": 9003, "job_state": "COMPLETED", "submit_time": 1_700_390_000},
-    ]
-}
-
-
-def test_the_queue_is_read_from_squeue_and_from_sacct(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(SQUEUE))
-    running, waiting = read_queue(tmp_path / "a.json")
-    assert (running.job_id, running.start_ms) == ("9002", 1_700_395_000_000)
-    assert (waiting.job_id, waiting.gpus, waiting.cpu_milli, waiting.time_limit_ms) == (
-        "9001",
-        2,
-        4000,
-        3_600_000,
-    )
-    (tmp_path / "b.psv").write_text(
-        "JobIDRaw|User|Account|Partition|QOS|State|Submit|Start|Timelimit|ReqTRES|NNodes|Comment\n"
-        "9001|ann|ai|a100|normal|PENDING|2023-11-19T13:20:00|Unknown|01:00:00|cpu=4,mem=4000M,gres/gpu=2|1|pytorch\n"
-        "9001.batch|ann|ai|a100|normal|RUNNING|2023-11-19T13:20:00|Unknown|01:00:00||1|\n"
-    )
-    assert read_queue(tmp_path / "b.psv") == (waiting,)
-    for text, words in (
-        ("{", "not what `squeue --json`"),
-        ("A|B\n", "has no column"),
-        ('{"jobs": [{"job_id": 1, "time": {}, "state": {}}]}', "is what `sacct --json` prints"),
-    ):
-        (tmp_path / "c").write_text(text)
-        with pytest.raises(HistoryError, match=words):
-            read_queue(tmp_path / "c")
-
-
 def test_held_jobs_are_no_prediction_and_tasks_of_one_answer_share_a_line(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -257,7 +208,8 @@ def test_held_jobs_are_no_prediction_and_tasks_of_one_answer_share_a_line(
         {**job, "job_id": 9, "array_job_id": 9, "array_task_string": "9-11", "state_reason": "Priority"},
         {**job, "job_id": 70, "state_reason": "JobHeldUser"},
         {**job, "job_id": 71, "state_reason": "Dependency"},
-        {**job, "job_id": 72, "state_reason": "JobHeldAdmin", "admin_comment": "berth"},
+        {**job, "job_id": 72, "state_reason": "JobHeldAdmin", "admin_comment": "berth:1;node=;job="},
+        {**job, "job_id": 73, "state_reason": "JobHeldAdmin", "admin_comment": "ask ann first"},
     ]
     (tmp_path / "queue.json").write_text(json.dumps({"jobs": jobs}))
     words = (
@@ -265,8 +217,12 @@ def test_held_jobs_are_no_prediction_and_tasks_of_one_answer_share_a_line(
         *("--history", trained),
     )
     lines = run(*words).splitlines()
-    assert [line.split(":")[0] for line in lines[:-1]] == ["9_9 to 9_11 (3 tasks)", "72", "70", "71"]
-    assert lines[2:4] == ["70: cannot start yet (JobHeldUser)", "71: cannot start yet (Dependency)"]
+    assert [line.split(":")[0] for line in lines[:-1]] == ["9_9 to 9_11 (3 tasks)", "72", "70", "71", "73"]
+    assert lines[2:5] == [
+        "70: cannot start yet (JobHeldUser)",
+        "71: cannot start yet (Dependency)",
+        "73: cannot start yet (JobHeldAdmin)",
+    ]
     rows = {row["job"]: row for row in json.loads(run(*words, "--json"))}
     assert (rows["70"]["median_s"], rows["70"]["blocked"]) == (None, "JobHeldUser")
     assert rows["72"]["median_s"] >= 0
@@ -506,17 +462,3 @@ def test_a_model_that_is_worth_little_says_so() -> None:
     assert any("no better than a constant" in each for each in judge(noise).doubts)
     assert judge(made_up()).doubts == ()
     assert "too few to judge" in judge(made_up(300)).doubts[0]
-
-
-def test_tasks_of_an_array_that_wait_are_jobs_of_their_own(tmp_path: Path) -> None:
-    assert tasks_of("1-4,7%2") == (1, 2, 3, 4, 7)
-    assert tasks_of("0-8:4") == (0, 4, 8)
-    assert tasks_of("3,...") == (3,)
-    assert tasks_of("") == ()
-    array = {**SQUEUE["jobs"][0], "array_job_id": 9001, "array_task_string": "5-7"}
-    (tmp_path / "a.json").write_text(json.dumps({"jobs": [array]}))
-    assert [job.job_id for job in read_queue(tmp_path / "a.json")] == ["9001_5", "9001_6", "9001_7"]
-    (tmp_path / "b.psv").write_text(
-        "JobIDRaw|JobID|State|Submit\n9001|9001_[5-7%1]|PENDING|2023-11-19T13:20:00\n"
-    )
-    assert [job.job_id for job in read_queue(tmp_path / "b.psv")] == ["9001_5", "9001_6", "9001_7"]

@@ -39,9 +39,9 @@ class Workload:
     use: dict[str, tuple[float, float | None]]
     """By job: mean use of its GPUs and of their memory as fractions, if measured."""
     beside: int = 0
-    """Tries without a GPU among the jobs."""
+    """Tries without a GPU that are replayed."""
     without_gpu: int = 0
-    """Those that are not."""
+    """Tries without a GPU that are left out."""
     never_started: int = 0
     too_large: int = 0
     """Tries that the given cluster could never start."""

@@ -351,16 +351,20 @@ def plot(
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Draw one picture of the history."""
-    from berth.report.digest import answers_and_figures
-    from berth.report.image import write_image
+    from berth.report.digest import sentences
+    from berth.report.image import image_kind, write_image
 
     names = _groups(by, measure)
     with tables_of(history, begin, end, only) as tables:
-        figure = _figure(tables, kind, application, variable, names, measure)
+        largest = [row.keys[0] for row in tables.usage(("application",))[:6]]
+        shown = [application] if application else largest[:1] if kind == "pcc" else largest
+        figure = _figure(tables, kind, shown, variable, names, measure)
         if figure is None:
             raise _nothing(history, begin, end, only, application, variable if kind == "ecdf" else "")
-        _, now, before = _compared(tables, begin, end)
-        answers, _ = answers_and_figures(now, before)
+        answers: tuple[str, ...] = ()
+        if image_kind(out) == "html":
+            one = kind in ("pcc", "ecdf") and len(shown) == 1
+            answers = sentences(tables.where("application", shown[0]) if one else tables)
     write_image(figure, out, answers)
     print(f"wrote {out}")
 
@@ -386,16 +390,15 @@ def _nothing(
 
 
 def _figure(
-    tables: Tables, kind: str, application: str, variable: str, by: Sequence[str], measure: str
+    tables: Tables, kind: str, shown: Sequence[str], variable: str, by: Sequence[str], measure: str
 ) -> Figure | None:
-    """The picture, or None where there is nothing in it."""
+    """The picture, or None where there is nothing in it; `shown` are the applications of pcc and ecdf."""
     from berth.errors import SettingError
     from berth.plots import accounting as plots
     from berth.statistics.accounting import VARIABLES
 
-    largest = [row.keys[0] for row in tables.usage(("application",))[:6]]
     if kind == "pcc":
-        name = application or (largest[0] if largest else "")
+        name = shown[0] if shown else ""
         lines, counts = tables.lines(name)
         return plots.parallel_coordinates(lines, counts, name) if len(lines) else None
     if kind == "ecdf":
@@ -403,7 +406,7 @@ def _figure(
             raise SettingError(
                 f"no variable '{variable}'; there are {', '.join(each.name for each in VARIABLES)}"
             )
-        cdfs = tables.cdfs([application] if application else largest)
+        cdfs = tables.cdfs(shown)
         return (
             plots.variable_cdfs(cdfs, variable) if any(variable in found for found in cdfs.values()) else None
         )

@@ -187,7 +187,7 @@ class Plain:
             self._odd = _raising(error)
         exhausted = self._odd is None and len(drawn) < wanted
         columns = self._columns(drawn)
-        if columns is None:  # some job is odd: which one?
+        if columns is None:  # at least one job is odd; those before it are drawn
             columns = np.zeros((len(drawn), at.FILLED), dtype=np.int64)
             for count, job in enumerate(drawn):
                 column = self._columns((job,))

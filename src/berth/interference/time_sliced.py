@@ -47,7 +47,8 @@ def time_sliced(
 def _level(wanted: Any, total: Any, capacity: Any, xp: Any) -> Any:
     """The largest even part, per mille, that the card can give to all that want as much: (..., 1).
 
-    What all take of an even part is the least, over k, of what the k that want least want and the part for each other.
+    With an even part p, all jobs together take the minimum over k of this sum: what the k jobs with the least demand
+    want, and p for each of the others. So the card bears p if one of these sums is within its capacity.
     """
     least = xp.sort(wanted, axis=-1)
     before = xp.cumsum(least, axis=-1, dtype=xp.int32) - least

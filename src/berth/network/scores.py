@@ -100,8 +100,8 @@ def begun(network: Network, seen: Features, xp: Any) -> Any:
 
 
 def others_weight(network: Network) -> tuple[Any, Any]:
-    """The part of the first layer for combinations that sees the mean of the other waiting jobs, (E, outputs), and
-    that which sees `COMBINATION_FEATURES`, (…, outputs)."""
+    """Two parts of the first layer for combinations: the weights of the mean of the other waiting jobs, (E, outputs),
+    and those of the combination's own features, (COMBINATION_FEATURES, outputs)."""
     weight = network.combination[0].weight
     wide = network.job[-1].weight.shape[1]
     return weight[3 * wide : 4 * wide], weight[4 * wide :]

@@ -20,6 +20,7 @@ __all__ = [
     "collect_digest",
     "digest_text",
     "main_figures",
+    "sentences",
     "write_digest",
 ]
 
@@ -77,6 +78,11 @@ def collect_digest(now: Tables, before: Tables, *, title: str, period: str, one_
     )
 
 
+def sentences(tables: Tables) -> tuple[str, ...]:
+    """What was held, what of it was lost and how long jobs waited, compared with nothing."""
+    return tuple(_answers(tables.totals(), tables.whole(), None, None))
+
+
 def answers_and_figures(now: Tables, before: Tables) -> tuple[tuple[str, ...], tuple[Figure, ...]]:
     """What a period says beside the one before it: in sentences, and as the five figures that matter.
 
@@ -109,12 +115,12 @@ def main_figures(
     )
 
 
-def _answers(now: Totals, used: Usage, before: Totals, idlest: Usage | None) -> Iterator[str]:
+def _answers(now: Totals, used: Usage, before: Totals | None, idlest: Usage | None) -> Iterator[str]:
     """What was held and what of it was lost, and how long jobs waited."""
     if not now.jobs:
         return
     change = ""
-    if before.gpu_hours:
+    if before is not None and before.gpu_hours:
         by = (now.gpu_hours / before.gpu_hours - 1) * 100
         than = f"{abs(by):,.0f} % {'more' if by > 0 else 'less'} than" if abs(by) >= 0.5 else "as many as"
         change = f", {than} in the period before"

@@ -148,10 +148,9 @@ def _intervals_of(figure: go.Figure) -> tuple[Bar, ...]:
         return ()
     means = [float(trace.x[0]) for trace in figure.data]
     halves = [float((trace.error_x.array or (0.0,))[0]) for trace in figure.data]
-    longest = max(mean + half for mean, half in zip(means, halves, strict=True))
-    if not math.isfinite(longest):
+    if not all(map(math.isfinite, (*means, *halves))):
         return ()
-    longest = longest or 1.0
+    longest = max(mean + half for mean, half in zip(means, halves, strict=True)) or 1.0
     return tuple(
         Bar(
             unescape(trace.y[0]),

@@ -167,6 +167,11 @@ class Tables:
         """The tables of another time, with the same conditions."""
         return Tables(self._database, Period(begin_ms, end_ms, self._period.only))
 
+    def where(self, dimension: str, value: str) -> Tables:
+        """The tables of the same time, under one condition more."""
+        only = (*self._period.only, (dimension, value))
+        return Tables(self._database, Period(self._period.begin_ms, self._period.end_ms, only))
+
     def _all(self, query: str, *more: Any) -> list[tuple[Any, ...]]:
         return self._database.execute(query, [*self._values, *more]).fetchall()
 

@@ -23,6 +23,8 @@ def test_predict_wait_asks_behind_this_machines_own_queue(
     running = world.submit("sleep 300", gpus=1)
     world.until(lambda: world.state_of(running) == "running", "the first job runs")
     waiting = world.submit("true", gpus=2)
+    after, held = world.submit("true", after=f"ok:{running}"), world.submit("true", gpus=2)
+    world.ask("hold", ids=[held])
     asked: list[tuple[tuple[str, int, bool], ...]] = []
     real = of_waiting.questions_now
 
@@ -32,9 +34,14 @@ def test_predict_wait_asks_behind_this_machines_own_queue(
 
     monkeypatch.setattr(of_waiting, "questions_now", heard)
     monkeypatch.setenv("BERTH_STATE", str(world.state))
-    queue = {(running, 1, True), (waiting, 2, False)}
+    queue = {(running, 1, True), (waiting, 2, False), (after, 1, False), (held, 2, False)}
     assert "cases from" in run("predict-wait", "request", "--gpus", 2, "--history", history)
     assert (set(asked[0][:-1]), asked[0][-1]) == (queue, ("", 2, False))
     told = run("predict-wait", "queue", "--history", history)
     assert set(asked[1]) == queue
-    assert [line.split(":")[0] for line in told.splitlines()[:-1]] == [waiting]
+    first, *blocked, _ = told.splitlines()
+    assert first.startswith(f"{waiting}: ")
+    assert blocked == [
+        f"{after}: cannot start yet (it waits for job {running} (ok))",
+        f"{held}: cannot start yet (held by its user)",
+    ]

@@ -31,7 +31,7 @@ def read_series(path: Path, rejections: Rejections) -> Iterator[Series]:
         text = path.read_text(encoding="utf-8")
         modified_ms = path.stat().st_mtime_ns // 1_000_000
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror or error if isinstance(error, OSError) else "it is not text in UTF-8"
         raise HistoryError(f"{path} cannot be read: {reason}") from error
     if text.lstrip()[:1] in ("{", "["):
         try:

@@ -16,7 +16,7 @@ from berth.errors import HistoryError
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
-from berth.history.values.causes import BEFORE
+from berth.history.values.causes import BEFORE, BEGIN_OF_NOTE
 from berth.history.values.durations import slurm_s
 from berth.history.values.tres import resources
 
@@ -52,7 +52,7 @@ class Queued:
     label: str = ""
     """What people call it if that is not its id: `12_3` of a task of an array that runs."""
     reason: str = ""
-    """Why it waits, in Slurm's word."""
+    """Why it waits, in Slurm's word or in those of this machine's queue."""
     suspended: bool = False
     """It runs no further for now, and keeps its GPUs."""
     blocked: bool = False
@@ -150,9 +150,10 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
 
 
 def _is_blocked(job: Mapping[str, Any]) -> bool:
-    # berth beside Slurm holds jobs until it places them, and says so in their comment.
-    placed_by_berth = job.get("state_reason") == "JobHeldAdmin" and bool(job.get("admin_comment"))
-    return str(job.get("state_reason")) in BEFORE and not placed_by_berth
+    """Whether it waits for something else than GPUs; a job that berth holds until it places it waits for them."""
+    reason = str(job.get("state_reason"))
+    held_by_berth = str(job.get("admin_comment") or "").startswith(BEGIN_OF_NOTE)
+    return reason in BEFORE and not (reason == "JobHeldAdmin" and held_by_berth)
 
 
 def _label(job: Mapping[str, Any]) -> str:

@@ -168,7 +168,7 @@ def copy_usage(database: duckdb.DuckDBPyConnection, query: str, target: Path) ->
 
 
 _OF_TRIES: Final = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
-"""What stands before that which a record had of its own."""
+"""Measurements that replace a record's own."""
 
 
 def with_usage(records: str, usage: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BEFORE", "cause_after", "cause_before"]
+__all__ = ["BEFORE", "BEGIN_OF_NOTE", "cause_after", "cause_before"]
 
 BEFORE: Final = {
     "Dependency": "dependency",
@@ -15,6 +15,8 @@ BEFORE: Final = {
     "JobArrayTaskLimit": "limit: JobArrayTaskLimit",
 }
 """Reasons that keep a job from being eligible at all, and what they are called."""
+BEGIN_OF_NOTE: Final = "berth:1;"
+"""How the AdminComment of a job begins that berth, beside Slurm, holds until it places it."""
 
 
 def cause_after(reason: str) -> str:

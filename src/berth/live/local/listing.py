@@ -271,6 +271,7 @@ class Listing:
                 "cpu_milli": entry.request.cpu_milli, "mem_mib": entry.request.host_mem_mib,
                 "time_limit_ms": entry.request.time_limit_ms, "node_count": 1, "queued_ms": entry.queued_ms,
                 "start_ms": entry.start_ms, "blocked": entry.start_ms is None and entry.ready_ms is None,
+                "reason": entry.reason,
             }
             for entry in self._broker.book.jobs.values()
         ]  # fmt: skip

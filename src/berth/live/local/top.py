@@ -40,8 +40,10 @@ def bar(parts: list[tuple[float, str]], width: int) -> Text:
 
 
 def bars_of(gpu: dict[str, Any], colours: Sequence[str], width: int) -> Text:
-    """What of a GPU's memory is given away and in use, a line each, in a tile that is so many characters wide (0: not
-    drawn yet)."""
+    """How much of a GPU's memory is given away and how much is in use, a line each.
+
+    `width` is the tile's, in characters; 0 if it is not drawn yet.
+    """
     total = gpu["mem_mib"]
     tenants = [each["mem_mib"] for each in gpu["tenants"]]
     strangers = sum(each["mem_mib"] for each in (*gpu["strangers"], *gpu["partitions"]))

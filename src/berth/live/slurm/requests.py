@@ -19,6 +19,7 @@ from typing import NamedTuple
 from berth.errors import SettingError
 from berth.gpu_models import GPU_MODELS
 from berth.history.values.applications import Rules
+from berth.history.values.causes import BEGIN_OF_NOTE
 from berth.history.values.gres import gres_list
 from berth.live.card_models import card_model
 from berth.live.slurm.jobs import SlurmJob
@@ -28,7 +29,6 @@ from berth.partition.sizes import mem_mib
 
 __all__ = ["Cards", "NotOursError", "Note", "job_of", "note_of", "part_of"]
 
-BEGINS = "berth:1;"
 _FEATURES = re.compile(r"[\w.:/-]+(?:&[\w.:/-]+)*")
 _GPU_MEM = re.compile(r"(?:^|[\s,;])gpu_mem=(\S+?)(?=$|[\s,;])")
 _GPU_PCT = re.compile(r"(?:^|[\s,;])gpu_pct=(\d+)(?=$|[\s,;])")
@@ -57,9 +57,7 @@ class Note:
     """How often its shards became those of another GPU."""
 
     def __str__(self) -> str:
-        text = (
-            f"{BEGINS}node={self.per_node};job={self.per_job};task={self.per_task};socket={self.per_socket}"
-        )
+        text = f"{BEGIN_OF_NOTE}node={self.per_node};job={self.per_job};task={self.per_task};socket={self.per_socket}"
         if self.share is not None:
             text += f";share={self.share.milli}:{self.share.mem_mib}:{int(self.best_effort)}"
         rest = (
@@ -77,9 +75,9 @@ class Note:
 @lru_cache(maxsize=10_000)
 def note_of(admin_comment: str) -> Note | None:
     """The note in a comment; None where it is not one of ours."""
-    if not admin_comment.startswith(BEGINS):
+    if not admin_comment.startswith(BEGIN_OF_NOTE):
         return None
-    pairs = dict(each.partition("=")[::2] for each in admin_comment.removeprefix(BEGINS).split(";"))
+    pairs = dict(each.partition("=")[::2] for each in admin_comment.removeprefix(BEGIN_OF_NOTE).split(";"))
     note = Note(pairs.get("node", ""), pairs.get("job", ""), pairs.get("task", ""), pairs.get("socket", ""))
     try:
         if share := pairs.get("share"):

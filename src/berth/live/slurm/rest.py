@@ -241,6 +241,8 @@ def since_s(path: Path) -> float | None:
             asked.settimeout(TIMEOUT_S)
             asked.connect(str(path))
             pid, _, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if pid == 1:
+            return None  # systemd listens for it, and has since the machine was started
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError):
         return None

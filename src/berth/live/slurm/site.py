@@ -42,7 +42,7 @@ def read_site(
         for name in ("Prolog", "TaskProlog", "Epilog")
         if (text := _texts(configuration.get(name, "(null)"))) is not None
     }
-    slurm_conf = Path(configuration.get("SLURM_CONF", ""))
+    slurm_conf = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
     return Site(
         configuration, controller.nodes(), controller.partitions(), wanted,
         _with_loaded(texts.get("job_submit.lua")), scripts,

@@ -1,9 +1,9 @@
 """Scores of combinations of jobs that have done nothing yet, for many GPUs at once.
 
-A pass that fills idle GPUs meets the same few applications together again and again. What the network makes of jobs
-that start together depends on nothing else but the jobs that they leave waiting, which its first layer adds: so the
-former is kept, and the latter is added. `NetworkScores` says the same of any combination, more slowly; a property test
-holds both equal. Letters as in `berth.network`; N combinations of all offers, W outputs of the first layer.
+A pass that fills idle GPUs meets the same few applications together again and again. The network's first layer is a
+sum: one part depends only on the jobs that run together, the other on the jobs that are left waiting. The first part
+is kept, and the second is added each time. `NetworkScores` gives the same scores for any combination, more slowly; a
+test holds both equal. Letters as in `berth.network`; N combinations of all offers, W outputs of the first layer.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class FreshScores:
         return np.asarray(numbers[place.reshape(kind.shape)])
 
     def _learn(self, scene: Scene, kept: _Kept, codes: list[int]) -> None:
-        """Keep the first layer of combinations, each as if it were all that there is."""
+        """Keep the first layer of combinations, each as if no other job waited."""
         for begin in range(0, len(codes), ONCE):
             some = codes[begin : begin + ONCE]
             members = [_members(code) for code in some]

@@ -56,7 +56,7 @@ class JobsSeen:
         done_ms: IntArray,
         left_ms: IntArray,
     ) -> Seen:
-        """Jobs (O, K + M), of which the first `most` run and nothing waits but the others."""
+        """Jobs (O, K + M), of which the first `most` run and the others wait; no further jobs wait."""
         catalogue = self._catalogue(gpu, names)
         model = self.model
         left_ms = left_ms.astype(np.int32)
@@ -98,8 +98,8 @@ class JobsSeen:
 
 
 def placed(forecasts: Forecasts) -> tuple[int, IntArray, IntArray, IntArray]:
-    """The places K of tenants, of which there is one at least and each offer has as many, and application, work done
-    and work left, ms, of the jobs (O, K + M)."""
+    """The number K of places for tenants, the same for all offers and at least 1; and of the jobs, (O, K + M) each,
+    the application, the work done and the work left, ms."""
     most, window = max(1, int(forecasts.tenants.max())), max(1, int(forecasts.window.max()))
     column = np.arange(most + window)
     runs = column < most
