@@ -250,7 +250,7 @@ def test_the_table_names_the_best_and_its_commands(tmp_path: Path) -> None:
 
 
 def outcome(waits: dict[str, float], median_s: float = 0.0) -> Outcome:
-    return Outcome(median_s, median_s, median_s, 50.0, 0, waits, 0.0, {})
+    return Outcome(median_s, median_s, median_s, 50.0, 0, waits, 0.0, 0.0, {})
 
 
 def test_what_nobody_notices_is_not_worth_having() -> None:
@@ -341,6 +341,11 @@ def test_jobs_without_a_gpu_take_the_cpus_of_their_nodes_and_are_not_judged(tmp_
     outcome = replay(workload, "fifo+best-fit")
     assert outcome.wait_mean_s == pytest.approx(10 * 3600 / 2, abs=1)
     assert set(outcome.user_wait_s) == {one.user}
+    assert outcome.beside_wait_s == 0.0
+    # A limit that lets the job start at once, and delays the one without a GPU, is not worth having.
+    then = replace(outcome, user_wait_s={one.user: 0.0}, beside_wait_s=120.0)
+    assert better(outcome, replace(then, beside_wait_s=59.0))
+    assert not better(outcome, then)
     assert workload_of(history, capacities=told, most_jobs=2).beside == 1
     many = [*history, replace(bare, job_id="b2"), replace(bare, job_id="b3")]
     assert workload_of(many, capacities=told, most_jobs=2).beside == 0

@@ -21,7 +21,8 @@ DEFAULT_POLICY: Final = "easy+fifo+best-fit"
 GAIN: Final = 0.1
 """A proposal is worth having if the typical user's wait falls by at least a tenth, and a user notices …"""
 LOSS_POINTS: Final = 1.0
-"""… while the use of the GPUs falls by no more than one point, and every job still starts."""
+"""… while the use of the GPUs falls by no more than one point, jobs without a GPU wait no longer in the mean than a
+user would notice, and every job still starts."""
 FAR: Final = 2.0
 """The replay is far from the record where a wait is this many times the other, and a minute more."""
 NOTICED_S: Final = 60.0
@@ -129,7 +130,9 @@ def better(now: Outcome, then: Outcome, *, sharing: bool = False) -> bool:
     enough = then.typical_user_wait_s <= (1 - GAIN) * now.typical_user_wait_s
     noticed = any(change < 0 for change in noticed_changes(now, then).values())
     used = sharing or then.utilisation_pct >= now.utilisation_pct - LOSS_POINTS
-    return enough and noticed and used and then.never <= now.never
+    longer_s = max(then.beside_wait_s - now.beside_wait_s, 0.0)
+    beside = not _notices(now.beside_wait_s, longer_s)
+    return enough and noticed and used and beside and then.never <= now.never
 
 
 def noticed_changes(now: Outcome, then: Outcome) -> dict[str, float]:
@@ -137,8 +140,12 @@ def noticed_changes(now: Outcome, then: Outcome) -> dict[str, float]:
     return {
         user: change
         for user, change in change_of_users(now, then).items()
-        if abs(change) > max(NOTICED_S, NOTICED_SHARE * now.user_wait_s[user])
+        if _notices(now.user_wait_s[user], change)
     }
+
+
+def _notices(wait_s: float, change_s: float) -> bool:
+    return abs(change_s) > max(NOTICED_S, NOTICED_SHARE * wait_s)
 
 
 def _tried(proposal: Proposal, now: Outcome, outcome: Outcome) -> Tried:

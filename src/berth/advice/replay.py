@@ -45,6 +45,8 @@ class Outcome:
     """Mean wait of each user's jobs that started."""
     slowed_pct: float
     """How much longer jobs ran than alone, in the mean; 0 where none shares a GPU that is too busy."""
+    beside_wait_s: float
+    """Mean wait of the jobs without a GPU that are replayed beside them; 0 where there are none."""
     peaks: Mapping[tuple[str, str], Peaks]
     """By scope (`user` or `virtual-cluster`) and name."""
 
@@ -100,6 +102,7 @@ class _Account:
         measured = self.workload.measured
         started: dict[str, int] = {}
         waits: dict[str, list[float]] = defaultdict(list)
+        beside: list[float] = []
         groups: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * 8)
         held_ms = never = ran_ms = alone_ms = 0
         event: Event
@@ -112,6 +115,8 @@ class _Account:
                 started[job.id] = event.time_ms
                 if job.id in measured:
                     waits[job.user].append((event.time_ms - job.submit_ms) / 1000)
+                elif not job.gpus:
+                    beside.append((event.time_ms - job.submit_ms) / 1000)
             elif kind is EventKind.REJECT:
                 never += job.id in measured
             elif kind is not EventKind.SUBMIT:
@@ -129,6 +134,7 @@ class _Account:
             utilisation_pct=100 * held_ms / capacity,
             never=never,
             user_wait_s={user: float(np.mean(each)) for user, each in sorted(waits.items())},
+            beside_wait_s=float(np.mean(beside)) if beside else 0.0,
             slowed_pct=100 * (ran_ms / alone_ms - 1) if alone_ms else 0.0,
             peaks={
                 group: Peaks(sums[4], sums[5], -(-sums[6] // 1000), sums[7])

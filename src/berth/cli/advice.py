@@ -245,12 +245,7 @@ def _show(workload: Workload, advice: Advice) -> None:
             highlight=False,
             markup=False,
         )
-    beside = ""
-    if workload.beside:
-        beside = (
-            f", beside {workload.beside:,} jobs without a GPU on the same nodes; limits of jobs and nodes hold for"
-            " these too, and how long they wait then is not judged"
-        )
+    beside = f", beside {workload.beside:,} jobs without a GPU on the same nodes" if workload.beside else ""
     screen.print(
         f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs{beside}. They really "
         f"waited {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
