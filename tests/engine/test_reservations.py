@@ -161,7 +161,7 @@ def test_a_file_names_nodes_or_how_many_gpus(tmp_path: Path) -> None:
     [
         (
             "u,10,20,,5,",
-            "line 2, column 'gpus': '5'; expected from 1 to 4 GPUs, which are what is not reserved",
+            "line 2, column 'gpus': '5'; expected from 1 to 4 GPUs, as no more are free of reservations then",
         ),
         ("u,10,20,,0,", "'0'; expected from 1 to 4 GPUs"),
         ("u,10,20,q,,", "column 'nodes': 'q'; expected nodes of the cluster: x, y"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,19 @@ def test_every_placement_takes_the_only_place_there_is(name: str) -> None:
     assert (place(name, cpu, cluster) or ())[0].index == NO_GPU
     cluster.lose(1)
     assert place(name, Job("v", 0, 1, models=("V100",)), cluster) is None
+
+
+@pytest.mark.parametrize("name", [*PLACEMENTS, "genetic"])
+def test_a_job_without_gpus_starts_anywhere_whatever_models_it_names(name: str) -> None:
+    nodes = [Node("full", 1, V100, cpu_milli=400), Node("other", 1, T4, cpu_milli=1000)]
+    asked = Job("cpu", 0, 7, gpus=0, cpu_milli=500, models=("V100",))
+    cpu, gpu = [
+        [(event.kind, event.slots) for event in simulate([job], Cluster(nodes), name)]
+        for job in (asked, replace(asked, gpus=1))
+    ]
+    there = (GpuSlot(1, NO_GPU),)
+    assert cpu == [(EventKind.SUBMIT, ()), (EventKind.START, there), (EventKind.FINISH, there)]
+    assert gpu == [(EventKind.SUBMIT, ()), (EventKind.REJECT, ())]  # with a GPU the models count
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)

@@ -104,7 +104,7 @@ def _chosen(path: str, line: int, value: str, nodes: Sequence[Node], taken: set[
     there = sum(nodes[number].gpus for number in free)
     missing = int(value) if value.isdecimal() else 0
     if not 1 <= missing <= there:
-        expected = f"from 1 to {there} GPUs, which are what is not reserved at that time"
+        expected = f"from 1 to {there} GPUs, as no more are free of reservations then"
         raise TraceError(path, expected, line=line, column="gpus", value=value)
     chosen: list[int] = []
     while missing > 0:

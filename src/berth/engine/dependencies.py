@@ -27,8 +27,8 @@ class Dependencies:
         for name in job.after:
             if name == job.id or name not in self._known:
                 raise SimulationError(
-                    f"job '{job.id}' comes after job '{name}', which was not submitted before it; a job can wait for"
-                    " earlier ones alone, so that none waits for itself in a circle"
+                    f"job '{job.id}' comes after job '{name}', which was not submitted before it; a job can only"
+                    " wait for earlier ones, so that none waits for itself in a circle"
                 )
             if name in self._never:
                 return False

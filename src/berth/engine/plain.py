@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from berth.arrays import IntArray
+from berth.arrays import BoolArray, IntArray
 from berth.cluster import Cluster
 from berth.engine import plain_kernels as at
 from berth.engine.plain_kernels import Told, advance, release
@@ -48,6 +48,7 @@ NEVER_MS = 1 << 62
 LARGEST_KEY = 1 << 62
 MOST_GPUS = 62
 """Of a node: those of a job are bits of a signed number of 64."""
+NOWHERE = -1
 
 
 def plain_run(jobs: Iterator[Job], cluster: Cluster, policy: Policy, knowledge: Knowledge) -> Plain | None:
@@ -78,7 +79,10 @@ class Plain:
         self._known: set[str] = set()
         self._unfinished: list[str] = []  # ids of the jobs that ended for good and did not finish
         self._jobs: list[Job | None] = []  # by row; None where the row is free
-        self._slots: list[tuple[GpuSlot, ...]] = []  # by row, of those that have started
+        self._singles = _Singles(cluster)
+        self._several: dict[
+            int, tuple[GpuSlot, ...]
+        ] = {}  # by row, of jobs on several slots and of those placed here
         self._free_rows: list[int] = []
         self._how: dict[int, int] = {}  # by request type, whether a job waits
         self._last_ms = 0  # when the last job that was drawn comes
@@ -113,44 +117,45 @@ class Plain:
 
     def _told(self) -> Iterator[Event]:
         """The events that the kernel has told."""
-        jobs, all_slots, arrays = self._jobs, self._slots, self._arrays
+        jobs, arrays = self._jobs, self._arrays
         count = int(arrays.state[at.TOLD])
         arrays.state[at.TOLD] = 0
         when, what, rows = arrays.told[:count].T
-        self._note_slots(rows[what == at.STARTED])
         told = what.tolist()
         jobs_of = list(map(jobs.__getitem__, rows.tolist()))
-        has_slots = ((what >= at.STARTED) & (what <= at.AT_LIMIT)).tolist()
-        slots_of = [
-            all_slots[row] if held else () for row, held in zip(rows.tolist(), has_slots, strict=True)
-        ]
-        self._unfinished += [
-            job.id for job, how in zip(jobs_of, told, strict=True) if how >= at.AT_LIMIT and job
-        ]
+        slots_of = self._slots_of(rows, (what >= at.STARTED) & (what <= at.AT_LIMIT))
+        self._unfinished += [self._job(row).id for row in rows[what >= at.AT_LIMIT].tolist()]
         gone = rows[what >= at.ENDED].tolist()
         for row in gone:
             jobs[row] = None
+        for row in gone if self._several else ():
+            self._several.pop(row, None)
         self._free_rows += gone
         shares = map(share_of, jobs_of)
         kinds, reasons = map(KINDS.__getitem__, told), map(REASONS.__getitem__, told)
         columns = when.tolist(), kinds, jobs_of, repeat(1), slots_of, shares, reasons, repeat(False)
         return map(new, repeat(Event), zip(*columns, strict=False))
 
-    def _note_slots(self, rows: IntArray) -> None:
-        """Note where the jobs of these rows have started."""
-        all_slots = self._slots
+    def _slots_of(self, rows: IntArray, started: BoolArray) -> list[tuple[GpuSlot, ...]]:
+        """Where the jobs of these rows were started; nowhere if they were not."""
         nodes, bits = self._arrays.jobs[rows, at.NODE :].T
-        inside = nodes >= 0
-        rows, nodes, bits = rows[inside], nodes[inside], bits[inside]
-        one = bits & (bits - 1) == 0
-        indices = np.frexp(bits[one])[1] - 1  # of the bit; NO_GPU if there is none
-        slots = map(self.cluster.singles.__getitem__, zip(nodes[one].tolist(), indices.tolist(), strict=True))
-        for row, slot in zip(rows[one].tolist(), slots, strict=True):
-            all_slots[row] = slot
-        several = zip(rows[~one].tolist(), nodes[~one].tolist(), bits[~one].tolist(), strict=True)
-        for row, node, of_node in several:
-            numbers = range(of_node.bit_length())
-            all_slots[row] = tuple(GpuSlot(node, index) for index in numbers if of_node >> index & 1)
+        several = started & ((nodes < 0) | (bits & (bits - 1) != 0))
+        places = (
+            nodes * (MOST_GPUS + 1) + np.frexp(bits)[1]
+        )  # one more than the number of the bit; 0 if there is none
+        places[~started | several] = NOWHERE
+        slots_of = list(map(self._singles.__getitem__, places.tolist()))
+        for number in np.flatnonzero(several).tolist():
+            slots_of[number] = self._several_of(int(rows[number]))
+        return slots_of
+
+    def _several_of(self, row: int) -> tuple[GpuSlot, ...]:
+        """The slots of a job that has several."""
+        if row not in self._several:
+            node, bits = self._arrays.jobs[row, at.NODE :].tolist()
+            numbers = range(bits.bit_length())
+            self._several[row] = tuple(GpuSlot(node, index) for index in numbers if bits >> index & 1)
+        return self._several[row]
 
     # What Python does for the kernel
 
@@ -164,7 +169,7 @@ class Plain:
             cluster.place(placement_of(job, slots), now_ms=int(state[at.NOW]))
             state[at.FREE] = cluster.free_total_milli
             self._arrays.jobs[row, at.NODE] = at.OUTSIDE
-            self._slots[row] = slots
+            self._several[row] = slots
 
     def _release(self, row: int) -> None:
         cluster, state = self.cluster, self._arrays.state
@@ -198,7 +203,7 @@ class Plain:
                     break
                 columns[count] = column[0]
         state[at.HORIZON] = NEVER_MS if exhausted else self._last_ms
-        rows = np.array(list(map(self._row_for, drawn)), dtype=np.int64)
+        rows = self._rows_for(drawn)
         arrays = self._make_room()
         arrays.jobs[rows, : at.FILLED] = columns[: len(rows)]
         arrays.jobs[rows, at.NODE] = at.WAITS_YET
@@ -220,7 +225,7 @@ class Plain:
         try:
             if not known and jobs[0].patience_ms == 0:
                 self._patience_ms = 0
-            if patiences != {self._patience_ms} or any(job.after or job.elastic for job in jobs):
+            if patiences != {self._patience_ms} or [job for job in jobs if job.after or job.elastic]:
                 return None
             keys = [0] if self._key is as_queued else list(map(self._key, jobs))
             types = set(map(type, chain(submits, works, keys)))
@@ -274,14 +279,18 @@ class Plain:
         how = at.WAITS if self._patience_ms is None else at.AT_ONCE
         self._how[number] = how if self.cluster.fits_when_empty(job) else at.NEVER
 
-    def _row_for(self, job: Job) -> int:
-        if self._free_rows:
-            row = self._free_rows.pop()
-            self._jobs[row] = job
-            return row
-        self._jobs.append(job)
-        self._slots.append(())
-        return len(self._jobs) - 1
+    def _rows_for(self, drawn: Sequence[Job]) -> IntArray:
+        """A row for each of these jobs, which it holds from now on."""
+        jobs, free_rows = self._jobs, self._free_rows
+        kept = max(0, len(free_rows) - len(drawn))
+        rows = free_rows[kept:]
+        del free_rows[kept:]
+        for row, job in zip(rows, drawn, strict=False):
+            jobs[row] = job
+        new_jobs = drawn[len(rows) :]
+        rows += range(len(jobs), len(jobs) + len(new_jobs))
+        jobs += new_jobs
+        return np.array(rows, dtype=np.int64)
 
     def _make_room(self) -> Told:
         """The arrays with a row for each job."""
@@ -323,9 +332,10 @@ class Plain:
         run = go_on(chain(pending, self._odd or (), self._left))
         run.arrivals.known |= self._known.difference(job.id for job in pending)
         run.dependencies.have_ended(self._unfinished)
-        for row in started.tolist():
+        slots_of = self._slots_of(started, np.ones(len(started), dtype=np.bool_))
+        for row, slots in zip(started.tolist(), slots_of, strict=True):
             start_ms = int(arrays.jobs[row, at.START_MS])
-            placement = placement_of(self._job(row), self._slots[row])
+            placement = placement_of(self._job(row), slots)
             run.schedule_end(cluster.place(placement, now_ms=start_ms), start_ms)
         for job in waiting:
             run.scheduler.submit(job)
@@ -336,6 +346,19 @@ class Plain:
         if job is None:
             raise AssertionError(f"row {row} of a plain run has no job")
         return job
+
+
+class _Singles(dict[int, tuple[GpuSlot, ...]]):
+    """The only slot of a job, by node and then by GPU, first no GPU; nowhere for NOWHERE."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self[NOWHERE] = ()
+        self._of_cluster = cluster.singles
+
+    def __missing__(self, place: int) -> tuple[GpuSlot, ...]:
+        node, index = divmod(place, MOST_GPUS + 1)
+        found = self[place] = self._of_cluster[node, index - 1]
+        return found
 
 
 def _arrays(width: int) -> Told:

@@ -196,14 +196,18 @@ def release(t: Told, row: int, block: IntArray, requests: IntArray) -> None:
     slots = compiled_arrays_of(block).slots
     count = 0
     first = -1
-    for index in range(63):
-        if (t.jobs[row, DEVICES] >> index) & 1:
+    index = 0
+    devices = t.jobs[row, DEVICES]
+    while devices:
+        if devices & 1:
             if count == 0:
                 first = index
             else:
                 slots[count, 0] = node
                 slots[count, 1] = index
             count += 1
+        devices >>= 1
+        index += 1
     give_back(block, requests, number, milli, requests[number, GPU_MEM], node, first, max(1, count))
     t.state[FREE] += gpus * milli
 
