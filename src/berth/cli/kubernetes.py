@@ -15,7 +15,8 @@ import typer
 from berth.cli import kubernetes_node
 from berth.cli.kubernetes_options import Compat
 from berth.cli.output import AsJson, Form, Format, console, printed
-from berth.errors import KubernetesError
+from berth.errors import KubernetesError, SettingError
+from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
 
 if TYPE_CHECKING:
     from berth.live.kubernetes.client import Api
@@ -211,17 +212,28 @@ def why(
 @app.command()
 def history(
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="History folder to collect into.")],
-    namespace: Annotated[str, typer.Option(help="Where the agents run.")] = "berth-system",
+    namespace: Annotated[
+        str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the agents run.")
+    ] = "berth-system",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Collect again and again until stopped; print nothing.")
+    ] = False,
+    every_s: Annotated[
+        float, typer.Option("--every", help="Seconds between collections with --follow.", min=1)
+    ] = 60.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
     """Collect the histories and profiles of all nodes, for report, stats and --knowledge history."""
-    from berth.live.kubernetes.collecting import collect
+    from berth.live.kubernetes.collecting import Collector
 
     into.mkdir(parents=True, exist_ok=True)
-    said = _ask(lambda api: collect(api, into, namespace), kubeconfig, context)
+    if follow:
+        _log()
+        _ask(lambda api: Collector(api, into, namespace).follow(every_s), kubeconfig, context)
+    said = _ask(lambda api: Collector(api, into, namespace).collect(), kubeconfig, context)
     if printed(form, as_json, [{"node": node, "result": result} for node, result in said.items()]):
         return
     for node, result in said.items():
@@ -238,7 +250,14 @@ def install(
         Path | None, typer.Option(metavar="FOLDER", help="Write a kustomization and a chart to this folder.")
     ] = None,
     policy: PolicyName = "fifo+best-fit",
-    knowledge: KnowledgeName = "user",
+    knowledge: KnowledgeName = GATHERED,
+    history_claim: Annotated[
+        str,
+        typer.Option(
+            metavar="PVC",
+            help="PersistentVolumeClaim in berth-system that keeps the history; by default it goes with its pod.",
+        ),
+    ] = "",
     mode: Annotated[
         Mode, typer.Option(help="Bind pods, or say in events where they would go.")
     ] = Mode.ADVISE,
@@ -265,6 +284,7 @@ def install(
 ) -> None:
     """Install or update the scheduler, the node agents and their access rights. Running pods continue."""
     from berth import __version__
+    from berth.knowledge import history_folder
     from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import apply
     from berth.live.kubernetes.manifests import helm_chart, kustomization, manifests
@@ -274,7 +294,15 @@ def install(
 
         checked(fake_gpus)
     words = None if compat is None else compat.value
-    how = Install(image, policy, mode.value, knowledge, words, replicas, fake_gpus, claims, evict, extender)
+    how = Install(
+        image, policy, mode.value, knowledge, words, replicas, fake_gpus, claims, evict, extender,
+        gathers=history_folder(knowledge) == Path(HISTORY_FOLDER), history_claim=history_claim,
+    )  # fmt: skip
+    if history_claim and not how.gathers:
+        raise SettingError(
+            f"--history-claim '{history_claim}' keeps the history in {HISTORY_FOLDER}, and --knowledge"
+            f" '{knowledge}' reads another or none; leave one of them out, or write --knowledge '{GATHERED}'"
+        )
     if write is not None:
         for folder, files in (("kustomization", kustomization(how)), ("chart", helm_chart(how, __version__))):
             for name, text in files.items():

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -54,6 +55,7 @@ __all__ = [
     "believed_run_ms",
     "check_knowledge",
     "differs_by_seed",
+    "history_folder",
     "make_knowledge",
 ]
 
@@ -74,8 +76,11 @@ def make_knowledge(
     workload: Sequence[Job] = (),
     interference: Interference = no_interference,
     seed: int = 0,
+    *,
+    grows: bool = False,
 ) -> Knowledge:
-    """The knowledge of that name about a workload and a model of interference, in a run with that seed.
+    """The knowledge of that name about a workload and a model of interference, in a run with that seed. `grows`: where
+    a history is filled while it is used, its folder may still be empty.
 
     `my.module:thing` is called with the workload and the model, and gives a `Knowledge`. Raises SettingError where
     there is none, or its settings make no sense.
@@ -90,7 +95,7 @@ def make_knowledge(
     if kind == "noisy":
         return Noisy(Oracle(workload, interference), _noise(query).of_run(seed))
     if kind == "history":
-        return _history(query, interference)
+        return _history(query, interference, grows=grows)
     if query:
         raise SettingError(f"knowledge '{kind}' has no settings; got '{query}'")
     return Oracle(workload, interference) if kind == "oracle" else User()
@@ -111,6 +116,13 @@ def check_knowledge(name: str) -> None:
             open_history(begin, must_exist=True)
     else:
         make_knowledge(name)
+
+
+def history_folder(name: str) -> Path | None:
+    """The folder of the history that the knowledge of that name begins with; None where it begins with none."""
+    kind, _, query = name.partition("?")
+    begin = _of_history(query)[0] if kind == "history" else EMPTY
+    return None if begin == EMPTY else Path(begin)
 
 
 def differs_by_seed(name: str) -> bool:
@@ -138,7 +150,7 @@ def _of_history(query: str) -> tuple[str, str]:
     return found["begin"], found["interference"]
 
 
-def _history(query: str, interference: Interference) -> History:
+def _history(query: str, interference: Interference, *, grows: bool) -> History:
     """What is known is the history's; of the simulation's truth it has the card, and what a recorder would see. How
     neighbours slow each other is the truth's too, unless the settings name another model."""
     begin, name = _of_history(query)
@@ -149,7 +161,7 @@ def _history(query: str, interference: Interference) -> History:
     from berth.history.store.folder import open_history
     from berth.profiles import Profiles
 
-    kept = open_history(begin, must_exist=True)
+    kept = open_history(begin, must_exist=not (grows and Path(begin).is_dir()))
     profiles = Profiles.of_history(begin).of_runs_alone()
     return History(kept.records(), profiles, recorder=truth.profiles, speeds=speeds)
 

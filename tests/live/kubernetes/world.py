@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
@@ -270,6 +271,23 @@ class World:
             assert there == int(gang.rpartition("/")[2]), f"{there} pods of gang {gang} are bound"
 
     @contextlib.asynccontextmanager
+    async def agent_pod(self, port: int) -> AsyncIterator[None]:
+        """The pod of an agent that is a process and listens on this port, as the DaemonSet has it, on no kubelet."""
+        path = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
+        ports = [{"name": "metrics", "containerPort": port}]
+        body = {
+            "kind": "Pod",
+            "metadata": {"name": "agent", "labels": {"app.kubernetes.io/name": "berth-node"}},
+            "spec": {"nodeName": "agents", "containers": [{"name": "node", "image": "x", "ports": ports}]},
+        }
+        await self._make(path, body)
+        await self.patch(f"{path}/agent/status", {"status": {"podIP": _address(), "phase": "Running"}})
+        try:
+            yield
+        finally:
+            await self.api.request("DELETE", f"{path}/agent", NOW)
+
+    @contextlib.asynccontextmanager
     async def scheduler(self, identity: str = "test", **options: Any) -> AsyncIterator[Scheduling]:
         """A scheduler that runs in this process, on a connection of its own."""
         elect = options.pop("elect", False)
@@ -295,3 +313,10 @@ class World:
                 self._running.remove(task)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+def _address() -> str:
+    """One of this machine's that is not its loopback, to which API servers do not proxy."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from berth.cluster import Cluster
 from berth.errors import AskError, SchedulerError
-from berth.knowledge import make_knowledge
+from berth.knowledge import History, make_knowledge
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import ask_of, created_ms
@@ -54,7 +54,7 @@ class Board:
     def __init__(self, settings: Settings | None = None) -> None:
         """Raises BerthError where there is no such policy or knowledge."""
         self.settings = settings or Settings()
-        self.knowledge = make_knowledge(self.settings.knowledge)
+        self.knowledge = make_knowledge(self.settings.knowledge, grows=True)
         self.policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
         cluster = Cluster([Node("no node yet", 0, None, 0, 0)])
         self.scheduler = Scheduler(cluster, self.policy, self.knowledge)
@@ -240,6 +240,12 @@ class Board:
             f" {MOST_OF_ONE} in this namespace; this pod is looked at again when there are fewer"
         )
         return False
+
+    def renew(self, seen: History) -> None:
+        """The history has grown: pods that wait are decided on by what it knows by now."""
+        if isinstance(self.knowledge, History):
+            self.knowledge.renew(seen)
+            self.stirred = True
 
     # What is decided
 

@@ -1,40 +1,102 @@
 """Collect the histories of all nodes into one folder, for `berth report`, `berth stats` and `--knowledge history`.
 
 The API server passes the request on to the agents' pods (`pods/proxy`), so that its user needs no way to the
-nodes. What was collected before is recognised: a pod is known by its name and when it was made.
+nodes. What was collected before is recognised: a pod is known by its name and when it was made. Of two nodes' profiles
+of one application that of a run alone counts, and of two such the newer.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import io
 import json
+import logging
 import tarfile
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
-from berth.errors import ApiError, KubernetesError
+from berth.errors import ApiError, BerthError, KubernetesError
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.node_manifests import AGENT, METRICS_PORT
-from berth.profiles import IN_HISTORY
+from berth.profiles import IN_HISTORY, SHARED, read_profile
+from berth.profiles.profiles import ENDING
 
-__all__ = ["collect"]
+__all__ = ["Collector"]
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 8
+"""Agents that are asked at once."""
+PATIENCE_S = 10.0
+"""How long an agent is asked that does not answer; the next round asks it again."""
 
 
-async def collect(api: Api, into: Path, namespace: str = names.NAMESPACE) -> dict[str, str]:
-    """Take over the history of each node; what came of it, in words, by the node's name."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    selector = {"labelSelector": f"app.kubernetes.io/name={AGENT}"}
-    pods = json.loads(await api.request("GET", path, params=selector, patience_s=30))["items"]
-    if not pods:
-        raise KubernetesError(
-            f"no agent of berth in the namespace '{namespace}'; install them with berth k8s install"
-        )
-    found = {}
-    for pod in pods:
+class Collector:
+    """Takes over the nodes' histories, again and again; of a node whose history has not changed nothing is sent."""
+
+    def __init__(self, api: Api, into: Path, namespace: str = names.NAMESPACE) -> None:
+        self._api, self._into = api, into
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._namespace = namespace
+        self._has: dict[str, str] = {}
+        """By the node's name, the digest of the archive that was taken over last."""
+
+    async def collect(self) -> dict[str, str]:
+        """Take over the history of each node; what came of it, in words, by the node's name."""
+        selector = {"labelSelector": f"app.kubernetes.io/name={AGENT}"}
+        listed = await self._api.request("GET", self._path, params=selector, patience_s=30)
+        pods = json.loads(listed)["items"]
+        if not pods:
+            raise KubernetesError(
+                f"no agent of berth in the namespace '{self._namespace}'; install them with berth k8s install"
+            )
+        return {node: said async for node, said in self._of(pods)}
+
+    async def follow(self, every_s: float) -> None:
+        """Collect every so many seconds until cancelled. What fails is logged when it begins to."""
+        said: dict[str, str] = {}
+        while True:
+            before = said
+            try:
+                found = await self.collect()
+                said = {node: why for node, why in found.items() if why.startswith(LEFT_OUT)}
+            except BerthError as error:
+                said = {"no history is collected": str(error)}
+            for node, why in said.items():
+                if before.get(node) != why:
+                    log.warning("%s: %s", node, why)
+            await asyncio.sleep(every_s)
+
+    async def _of(self, pods: list[dict[str, Any]]) -> AsyncIterator[tuple[str, str]]:
+        """Node and result as the agents answer: some are asked at once, and archives taken over one by one."""
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def asked(pod: dict[str, Any]) -> tuple[str, bytes | ApiError]:
+            async with free:
+                return await self._ask(pod)
+
+        async with AsyncExitStack() as stack:
+            tasks = [asyncio.create_task(asked(pod)) for pod in pods]
+            for task in tasks:
+                stack.callback(task.cancel)
+            for ready in asyncio.as_completed(tasks):
+                node, told = await ready
+                if isinstance(told, ApiError):
+                    yield node, f"{LEFT_OUT}: {told}"
+                elif not told:
+                    yield node, "nothing new" if node in self._has else "no pod has ended there yet"
+                else:
+                    yield node, await asyncio.to_thread(self._take, told, node)
+
+    async def _ask(self, pod: dict[str, Any]) -> tuple[str, bytes | ApiError]:
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "no node")
         port = next(
             (
@@ -45,25 +107,43 @@ async def collect(api: Api, into: Path, namespace: str = names.NAMESPACE) -> dic
             ),
             METRICS_PORT,
         )
+        known = {"known": self._has[node]} if node in self._has else {}
+        path = f"{self._path}/{name}:{port}/proxy/history"
         try:
-            told = await api.request("GET", f"{path}/{name}:{port}/proxy/history", patience_s=30)
+            return node, await self._api.request("GET", path, params=known, patience_s=PATIENCE_S)
         except ApiError as error:
-            found[node] = f"left out: {error}"
-            continue
-        found[node] = _take(told, into, node) if told else "no pod has ended there yet"
-    return found
+            return node, error
 
-
-def _take(archive: bytes, into: Path, node: str) -> str:
-    history = open_history(into, importing=f"the node {node}")
-    with tempfile.TemporaryDirectory(dir=into) as made, tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(made, filter="data")
-        result = import_records(history, Path(made) / "records.parquet", Options(cluster="kubernetes"))
+    def _take(self, archive: bytes, node: str) -> str:
+        history = open_history(self._into, importing=f"the node {node}")
         profiles = 0
-        for path in sorted((Path(made) / "profiles").glob("*")):
-            there = into / IN_HISTORY / path.name
-            if not there.exists() or there.read_bytes() != path.read_bytes():
-                there.parent.mkdir(parents=True, exist_ok=True)
-                path.replace(there)
-                profiles += 1
-    return f"{result.imported} new records, {profiles} profiles"
+        try:
+            with (
+                tempfile.TemporaryDirectory(dir=self._into) as made,
+                tarfile.open(fileobj=io.BytesIO(archive)) as tar,
+            ):
+                tar.extractall(made, filter="data")
+                options = Options(cluster="kubernetes")
+                result = import_records(history, Path(made) / "records.parquet", options)
+                for path in sorted((Path(made) / IN_HISTORY).glob(f"*{ENDING}")):
+                    there = self._into / IN_HISTORY / path.name
+                    if _counts(path, there):
+                        there.parent.mkdir(parents=True, exist_ok=True)
+                        path.replace(there)
+                        profiles += 1
+        except (BerthError, OSError, tarfile.TarError, EOFError) as error:
+            return f"{LEFT_OUT}: what it answered cannot be taken over: {error}"
+        self._has[node] = hashlib.sha256(archive).hexdigest()
+        return f"{result.imported} new records, {profiles} profiles"
+
+
+LEFT_OUT = "left out"
+
+
+def _counts(new: Path, there: Path) -> bool:
+    """Whether a node's profile is to take the place of the one that is there. ProfileError for one that is wrong."""
+    is_alone = read_profile(new).kind != SHARED
+    if not there.exists():
+        return True
+    was_alone = read_profile(there).kind != SHARED
+    return (is_alone, new.stat().st_mtime) > (was_alone, there.stat().st_mtime)

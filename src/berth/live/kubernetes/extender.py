@@ -26,6 +26,7 @@ from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.jobs import job_of
 from berth.live.kubernetes.reasons import lacking
+from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Bind
 from berth.model import Job, Placement
 
@@ -78,6 +79,7 @@ class Extender:
 
     def __init__(self, api: Api, settings: Settings) -> None:
         self.api = api
+        self._renewal = Renewal(settings.knowledge)
         self.board = Board(settings)
         self._now_ms = steady_clock()
         self._pods: Informer[objects.Pod] | None = None
@@ -104,7 +106,7 @@ class Extender:
             await pods.synced.wait()
             board.begin(self._now_ms())
 
-        await asyncio.gather(nodes.run(), then_pods(), begin())
+        await asyncio.gather(nodes.run(), then_pods(), begin(), self._renewal.follow(board.renew))
 
     def application(self) -> web.Application:
         """The three questions, each a path of its own."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from berth.live.kubernetes import names
+
 __all__ = ["Install"]
 
 
@@ -16,7 +18,7 @@ class Install:
     root on every node by default."""
     policy: str = "fifo+best-fit"
     mode: str = "place"
-    knowledge: str = "user"
+    knowledge: str = names.GATHERED
     compat: str | None = None
     replicas: int = 2
     """Schedulers: one leads, the others wait for it to fail."""
@@ -28,3 +30,7 @@ class Install:
     """Let the agents evict pods that got out of their limit."""
     extender: bool = False
     """Also serve another scheduler."""
+    gathers: bool = True
+    """Whether a container beside each scheduler gathers the nodes' histories into `names.HISTORY_FOLDER`."""
+    history_claim: str = ""
+    """The PersistentVolumeClaim of that folder; empty: it goes with its pod."""

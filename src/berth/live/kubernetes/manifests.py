@@ -5,6 +5,7 @@ The manifests are made here once, as values; the kustomization and the Helm char
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,11 @@ LEASE_RULES: tuple[Manifest, ...] = (
     },
 )  # fmt: skip
 """And in its own namespace."""
+HISTORY_RULES: tuple[Manifest, ...] = (
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
+)
+"""And there, where it gathers the nodes' histories."""
 EXTENDER_RULES: tuple[Manifest, ...] = (
     {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
@@ -52,6 +58,7 @@ EXTENDER_RULES: tuple[Manifest, ...] = (
 def manifests(install: Install) -> dict[str, list[Manifest]]:
     """The manifests by the name of their file."""
     labels = {"app.kubernetes.io/name": "berth", "app.kubernetes.io/part-of": "berth"}
+    gathers = HISTORY_RULES if install.gathers else ()
     return {
         "namespace": [
             {
@@ -64,11 +71,11 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
             }
         ],
         "admission": admission_manifests((SCHEDULER, EXTENDER), AGENT),
-        "scheduler-rights": _rights(SCHEDULER, RULES, LEASE_RULES),
+        "scheduler-rights": _rights(SCHEDULER, RULES, (*LEASE_RULES, *gathers)),
         "scheduler": [_scheduler(install)],
         **node_manifests(install),
         **(
-            {"extender-rights": _rights(EXTENDER, EXTENDER_RULES), "extender": _extender(install)}
+            {"extender-rights": _rights(EXTENDER, EXTENDER_RULES, gathers), "extender": _extender(install)}
             if install.extender
             else {}
         ),
@@ -104,19 +111,19 @@ def _rights(name: str, rules: tuple[Manifest, ...], own_rules: tuple[Manifest, .
 def _scheduler(install: Install) -> Manifest:
     words = ["berth", "k8s", "scheduler", "--policy", install.policy, "--mode", install.mode]
     words += ["--knowledge", install.knowledge, *_compat(install)]
-    return _deployment(SCHEDULER, install.image, words, install.replicas)
+    return _gathering(_deployment(SCHEDULER, install.image, words, install.replicas), install)
 
 
 def _extender(install: Install) -> list[Manifest]:
     """One pod: two would place twice. Its Secret, of certificate, key and the CA of its clients, is the operator's."""
     words = ["berth", "k8s", "extender", "--policy", install.policy, "--knowledge", install.knowledge]
     words += [f"--{option}={TLS_FOLDER}/{name}" for option, name in TLS_FILES.items()]
-    made = _deployment(EXTENDER, install.image, [*words, *_compat(install)], 1)
+    made = _gathering(_deployment(EXTENDER, install.image, [*words, *_compat(install)], 1), install)
     spec = made["spec"]["template"]["spec"]
     made["spec"]["strategy"] = {"type": "Recreate"}
-    spec["volumes"].append({"name": "tls", "secret": {"secretName": TLS_SECRET, "defaultMode": 0o440}})
+    spec["volumes"].insert(1, {"name": "tls", "secret": {"secretName": TLS_SECRET, "defaultMode": 0o440}})
     spec["securityContext"]["fsGroup"] = 65534
-    (container,) = spec["containers"]
+    container = spec["containers"][0]
     container["ports"] = [{"name": "https", "containerPort": EXTENDER_PORT}]
     container["volumeMounts"].append({"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True})
     service = {
@@ -127,6 +134,32 @@ def _extender(install: Install) -> list[Manifest]:
         },
     }  # fmt: skip
     return [made, service]
+
+
+def _gathering(made: Manifest, install: Install) -> Manifest:
+    """With a container that gathers the nodes' histories into a folder that the first container reads."""
+    if not install.gathers:
+        return made
+    spec = made["spec"]["template"]["spec"]
+    (reads,) = spec["containers"]
+    source: Manifest = {"emptyDir": {}}
+    if install.history_claim:
+        source = {"persistentVolumeClaim": {"claimName": install.history_claim}}
+        made["spec"]["strategy"] = {"type": "Recreate"}  # most volumes are on one node at a time
+    mount = {"name": "history", "mountPath": names.HISTORY_FOLDER}
+    spec["containers"].append(
+        {
+            **deepcopy(reads),
+            "name": "history",
+            "command": ["berth", "k8s", "history", names.HISTORY_FOLDER, "--follow"],
+            "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+            "volumeMounts": [*deepcopy(reads["volumeMounts"]), mount],
+        }
+    )
+    reads["volumeMounts"].append({**mount, "readOnly": True})
+    spec["volumes"].append({"name": "history", **source})
+    spec["securityContext"]["fsGroup"] = 65534
+    return made
 
 
 def _compat(install: Install) -> list[str]:

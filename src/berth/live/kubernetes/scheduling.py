@@ -25,6 +25,7 @@ from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.listening import listeners, until_listed
 from berth.live.kubernetes.placements import placed_of
 from berth.live.kubernetes.reasons import Reason, Reasons
+from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
 from berth.live.kubernetes.warming import warm_up
 
@@ -98,6 +99,7 @@ class Scheduling:
         self.options = options
         self.counts = Counts()
         self._settings = replace(options.settings, advise=options.advise)
+        self.renewal = Renewal(self._settings.knowledge)
         self.board = Board(self._settings)
         self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
         self._events = writing.Events(api, options.settings.scheduler_name)
@@ -166,6 +168,7 @@ class Scheduling:
             for number in range(STOPPERS):
                 begin(self._stop_all(), f"stop {number}")
             begin(self._tell_all(), "tell")
+            begin(self.renewal.follow(self._on(self.board.renew)), "renew")
             deciding = begin(self._decide_all(), "decide")
             return await self._first_of(tasks) is deciding
         finally:

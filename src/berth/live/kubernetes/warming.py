@@ -15,7 +15,7 @@ __all__ = ["warm_up"]
 
 def warm_up(settings: Settings) -> None:
     """Decide on jobs that are not there, on a cluster that is not there: whole GPUs, parts, several, none."""
-    knowledge = make_knowledge(settings.knowledge)
+    knowledge = make_knowledge(settings.knowledge, grows=True)
     policy = make_policy(settings.policy, Setting(knowledge=knowledge))
     nodes = [Node(f"warm-{at}", 2, gpu_model("A100-80"), 64_000, 262_144, ("warm",)) for at in range(2)]
     scheduler = Scheduler(Cluster(nodes), policy, knowledge)

@@ -78,6 +78,7 @@ class Colocating:
         self._cluster: Cluster | None = None
         self._doubts = Doubts(knowledge)
         self._sources: dict[str, Profile] = {}
+        self._at_first = frozenset(knowledge.profiles)
         begins = knowledge.profiles if known is None else known
         self.known = {name: self._cautious(name, profile) for name, profile in begins.items()}
         asked = recorded or knowledge.profiles.get
@@ -196,13 +197,18 @@ class Colocating:
         return believed_peak_mib(job, self.knowledge)
 
     def _learned(self) -> bool:
-        """Take over profiles that were learned better since; whether there are any."""
+        """Take over profiles that were learned since, or learned better; whether there are any."""
         profiles = self.knowledge.profiles
         better = {
             name: found
             for name, source in self._sources.items()
             if name in self.known and (found := profiles.get(name)) is not None and found is not source
         }
+        if len(profiles) > len(
+            self._at_first
+        ):  # of runs that ended before their profile was there, or elsewhere
+            new = profiles.keys() - self._at_first - self.known.keys()
+            better |= {name: profiles[name] for name in new}
         if not better:
             return False
         self.known.update({name: self._cautious(name, profile) for name, profile in better.items()})

@@ -1,7 +1,8 @@
 """A program of CUDA that takes all that it may have of each GPU, then one step more, and says how that went.
 
-`gpu_share.py [hold]` prints JSON: of each GPU its UUID, the memory that the driver shows, what was taken in MiB, and
-the driver's answer to one MiB more (2: out of memory). With `hold` it keeps the memory until it is told to end.
+`gpu_share.py [MIB] [hold]` prints JSON: of each GPU its UUID, the memory that the driver shows, what was taken in MiB,
+and the driver's answer to one MiB more (2: out of memory). With a number it takes at most that much, and with `hold` it
+keeps the memory until it is told to end.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import os
 import sys
 
 MIB = 1 << 20
+MOST = min((int(word) for word in sys.argv if word.isdigit()), default=1 << 30) * MIB
 cuda = ctypes.CDLL("libcuda.so.1")
 
 
@@ -27,7 +29,7 @@ def share(device):
     call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
     free, memory = ctypes.c_size_t(), ctypes.c_uint64()
     call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(ctypes.c_size_t()))
-    took = free.value
+    took = min(free.value, MOST)
     call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(took))
     more = cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(MIB))
     return {"uuid": bytes(uuid).hex(), "total_mib": total.value / MIB, "took_mib": took / MIB, "more": more}

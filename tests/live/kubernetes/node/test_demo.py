@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,13 +52,6 @@ def manifest(file: str, name: str, go: Path) -> dict[str, Any]:
         "tolerations": [{"operator": "Exists"}],
     }  # fmt: skip
     return pod
-
-
-def address() -> str:
-    """One of this machine's that is not its loopback, to which API servers do not proxy."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # nothing is sent
-        return str(probe.getsockname()[0])
 
 
 async def berth(*words: str, kubeconfig: Path) -> str:
@@ -148,18 +140,8 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
             await asyncio.to_thread(real.close)
 
     async def collected(world: World, running: Running) -> None:
-        """The agent's pod as the DaemonSet has it; it is bound to no kubelet here, since the agent is a process."""
-        path = "/api/v1/namespaces/berth-system/pods"
-        ports = [{"name": "metrics", "containerPort": running.port}]
-        agent = {
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "agent", "labels": {"app.kubernetes.io/name": "berth-node"}},
-            "spec": {"nodeName": "agents", "containers": [{"name": "node", "image": "x", "ports": ports}]},
-        }  # fmt: skip
-        await world.api.request("POST", path, agent)
-        await world.patch(f"{path}/agent/status", {"status": {"podIP": address(), "phase": "Running"}})
         where = ("--history", str(folder / "history"))
-        try:
+        async with world.agent_pod(running.port):
 
             async def all_told() -> bool:
                 words = ("k8s", "history", str(folder / "history"), "--json")
@@ -176,7 +158,5 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
             page = folder / "report.html"
             await berth("report", str(page), *where, kubeconfig=world.kubeconfig)
             assert "exceeds" in page.read_text()
-        finally:
-            await world.api.request("DELETE", f"{path}/agent", {"gracePeriodSeconds": 0})
 
     play(story)
