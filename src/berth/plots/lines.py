@@ -38,12 +38,15 @@ def add_line(
     high: Floats,
     hover: str,
     shape: str = "hv",
+    raw: Floats | None = None,
 ) -> None:
-    """A policy's line, and behind it a shade from low to high where they differ from it."""
+    """A policy's line, and behind it a shade from low to high where they differ from it, and thin the `raw` line that
+    it smooths."""
     name = group[0].policy
     style = styles[name]
     if len(x) == len(middle) + 1:  # bins: the last level lasts to the last edge
         middle, low, high = (np.append(level, level[-1]) for level in (middle, low, high))
+        raw = None if raw is None else np.append(raw, raw[-1])
     if float(np.max(high - low, initial=0.0)) > 0.02:
         for level, fill in ((high, None), (low, "tonexty")):
             figure.add_trace(
@@ -59,6 +62,18 @@ def add_line(
                     hoverinfo="skip",
                 )
             )
+    if raw is not None and float(np.max(np.abs(raw - middle), initial=0.0)) > 0.02:
+        figure.add_trace(
+            go.Scatter(
+                x=x,
+                y=raw.astype(np.float32),
+                mode="lines",
+                line={"width": 1, "shape": shape, "color": style.shade(0.4)},
+                legendgroup=name,
+                showlegend=False,
+                hoverinfo="skip",
+            )
+        )
     y = middle.astype(np.float32)
     # Dashed over the line that it lies on, both are seen.
     same = sum(np.array_equal(trace.y, y) for trace in figure.data if trace.name)

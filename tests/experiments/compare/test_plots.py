@@ -44,11 +44,22 @@ def test_time_begins_with_the_first_submission_and_the_unit_is_in_the_axis(runs:
     assert figure.layout.xaxis.title.text.startswith("Minutes since the first submission")
 
 
-def test_the_drawn_allocation_has_the_mean_of_the_runs(runs: list[Run]) -> None:
+def test_the_drawn_allocation_has_the_mean_of_the_runs_and_is_smoothed(runs: list[Run]) -> None:
     alone = [run for run in runs if run.policy == TWO[0]][:1]
-    line = lines(plots.allocation_over_time(alone, policy_styles(TWO)))[0]
-    mean = np.average(line.y[:-1], weights=np.diff(line.x))
+    figure = plots.allocation_over_time(alone, policy_styles(TWO))
+    (raw,) = (trace for trace in figure.data if trace.line.width == 1)
+    mean = np.average(raw.y[:-1], weights=np.diff(raw.x))
     assert mean == pytest.approx(alone[0].summary.gpu_allocation_pct, rel=1e-4)
+    edges = alone[0].timeline.edges_ms - alone[0].timeline.edges_ms[0]
+    every_ms = np.repeat(raw.y[:-1].astype(np.float64), np.diff(edges))
+    half = plots.SMOOTHED * len(every_ms) / 2
+    (line,) = lines(figure)
+    narrow = np.diff(edges) < half  # a wide bin is drawn as it is
+    assert narrow.sum() > 10
+    for at in np.flatnonzero(narrow):
+        middle = (edges[at] + edges[at + 1]) / 2
+        around = every_ms[max(0, round(middle - half)) : round(middle + half)]
+        assert line.y[at] == pytest.approx(around.mean(), abs=0.05)
 
 
 def test_the_peak_of_a_queue_is_in_the_shade(runs: list[Run]) -> None:

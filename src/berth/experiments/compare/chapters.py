@@ -46,13 +46,13 @@ def _chapters(
             **named,
         )
     shade = (
-        "The line is the mean over seeds; the shade reaches from the lowest seed to the highest peak."
+        "The thin line is the mean over seeds; the shade reaches from the lowest seed to the highest peak."
         if several
-        else "The line is the mean in each of up to 1,000 steps; the shade reaches up to the peak in it."
+        else "The thin line is the mean in each of up to 1,000 steps; the shade reaches up to the peak in it."
     )
     yield Chapter(
         "Over time",
-        f"{shade} Click a name to hide it, twice to see it alone; drag to zoom in, double-click to zoom out.",
+        f"The thick line is a running mean over a fiftieth of the time. {shade} Click a name to hide it, twice to see it alone; drag to zoom in, double-click to zoom out.",
         (
             ("GPU allocation over time", plots.allocation_over_time(runs, styles)),
             ("Jobs waiting over time", plots.queue_over_time(runs, styles)),

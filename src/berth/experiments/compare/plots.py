@@ -24,6 +24,8 @@ __all__ = [
 
 CDF_POINTS = 600
 
+SMOOTHED = 1 / 50
+"""Part of the time that is drawn over which curves over time are averaged."""
 QUIET = 0.03
 """Below this part of its peak of allocation, and with no queue, a run is taken to be dying away."""
 
@@ -114,7 +116,9 @@ def _over_time(
         resampled = [_resampled(run.timeline, values(run.timeline), edges) for run in group]
         means = np.stack([mean for mean, _ in resampled])
         peaks = np.stack([peak for _, peak in resampled])
-        add_line(figure, group, styles, x, means.mean(0), means.min(0), peaks.max(0), hover)
+        raw = means.mean(0)
+        smooth = _running_mean(raw, edges, until * SMOOTHED)
+        add_line(figure, group, styles, x, smooth, means.min(0), peaks.max(0), hover, raw=raw)
     dress(figure, title)
     axis = f"{unit.capitalize()} since the first submission"
     if until < edges[-1]:
@@ -125,6 +129,16 @@ def _over_time(
         unifiedhovertitle={"text": f"%{{x:,.4~g}} {unit}"},
     )
     return figure
+
+
+def _running_mean(values: NDArray[np.float64], edges: Floats, width: float) -> NDArray[np.float64]:
+    """The mean over that time around the middle of each bin, and over what is left of it at both ends."""
+    area = np.concatenate(([0.0], np.cumsum(values * np.diff(edges))))
+    middle = (edges[:-1] + edges[1:]) / 2
+    half = np.maximum(width, np.diff(edges)) / 2
+    begin, end = np.maximum(middle - half, edges[0]), np.minimum(middle + half, edges[-1])
+    smooth = (np.interp(end, edges, area) - np.interp(begin, edges, area)) / (end - begin)
+    return np.asarray(smooth)
 
 
 def _since_begin_ms(line: Timeline) -> NDArray[np.int64]:
