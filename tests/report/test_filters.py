@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
+from berth.errors import SettingError
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -115,3 +116,12 @@ def test_a_page_without_room_for_filters_has_none_and_begins_with_five_figures(
     monkeypatch.setattr(filters, "MOST_BYTES", 3)
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert 'id="filter-data"' not in (tmp_path / "r.html").read_text()
+
+
+def test_a_server_type_without_gpus_is_refused_and_not_divided_by(tmp_path: Path) -> None:
+    words = ["report", str(tmp_path / "r.html"), "--history", str(a_history(tmp_path)), "--gpus", "a100=0"]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, SettingError)
+    assert (
+        str(done.exception) == "--gpus a100=0: expected SERVER=N with at least 1 GPU, such as amd_a100nv_8=8"
+    )

@@ -326,8 +326,10 @@ def _capacity(texts: list[str] | None) -> dict[str, int]:
     found = {}
     for text in texts or []:
         name, equals, number = text.rpartition("=")
-        if not equals or not number.isdecimal():
-            raise SettingError(f"--gpus {text}: expected SERVER=N, such as amd_a100nv_8=8")
+        if not equals or not number.isdecimal() or int(number) < 1:
+            raise SettingError(
+                f"--gpus {text}: expected SERVER=N with at least 1 GPU, such as amd_a100nv_8=8"
+            )
         found[name] = int(number)
     return found
 
