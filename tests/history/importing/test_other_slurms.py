@@ -58,7 +58,9 @@ def test_tables_text_and_json_of_another_slurm_tell_the_same(slurm: Path, tmp_pa
         assert records(path, tmp_path / path.stem) == text, path.name
         queue = queued(read_queue(path.with_name(path.name.replace("sacct", "squeue"))))
         listed = queued(read_queue(told / "queue.txt"))
-        assert {job: replace(queue[job], application="", reason="") for job in listed} == listed, path.name
+        assert {
+            job: replace(queue[job], application="", reason="", blocked=False) for job in listed
+        } == listed, path.name
     # The tables have what sacct leaves out: a job that was cancelled before it was eligible.
     tables = {(r.job_id, r.queued_ms): r for r in open_history(folder / "h").records()}
     assert {r.name for key, r in tables.items() if key not in text} == {"never"}
