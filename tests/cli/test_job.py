@@ -106,7 +106,7 @@ Attempt 2 of 2: completed
   memory use     6.2 % peak
 
 It cost 1.67 GPU-hours, 6.67 CPU-hours, 2.00 kWh.
-  0.33 GPU-hours were held by attempts that did not complete.
+  0.33 GPU-hours were held by attempts that failed.
   1.13 GPU-hours were held and not used.
 
 Use of its GPUs (mean, peak):
@@ -288,8 +288,8 @@ GPUs
 Attempts that ended from 2025-12-31 to 2026-01-01, against the 2 days before
 
 3 jobs held 3.7 GPU-hours, 83 % more than in the period before.
-9 % of the GPU-hours went to attempts that did not complete; of 3.3 that were measured, 34 % stood
-idle, the most with ann (1.1 h).
+9 % of the GPU-hours went to attempts that failed; of 3.3 that were measured, 34 % stood idle, the
+most with ann (1.1 h).
 Half of the attempts waited at most 10.0 min, nine of ten waited at most 10.0 min.
 
                                      this period        before  change

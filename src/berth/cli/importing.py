@@ -426,3 +426,7 @@ def tell(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False
         print(f"left out: {row.where}: {row.why}", file=sys.stderr)
     if len(listed) > LISTED:
         print(f"… and {len(listed) - LISTED:,} more; --json lists them", file=sys.stderr)
+    if result.read == result.rejected_count and any(not row.why.startswith(quiet) for row in listed):
+        from berth.errors import HistoryError
+
+        raise HistoryError("nothing was imported: every row was left out, for the reasons above")

@@ -251,7 +251,7 @@ def _cost(story: JobStory) -> Iterator[str]:
     cpus = "CPU-hours not recorded" if story.cpu_hours is None else f"{hours_text(story.cpu_hours)} CPU-hours"
     yield f"It cost {hours_text(story.gpu_hours)} GPU-hours, {cpus}{energy}."
     if story.failed_gpu_hours:
-        yield f"  {hours_text(story.failed_gpu_hours)} GPU-hours were held by attempts that did not complete."
+        yield f"  {hours_text(story.failed_gpu_hours)} GPU-hours were held by attempts that failed."
     if story.idle_gpu_hours is not None:
         yield f"  {hours_text(story.idle_gpu_hours)} GPU-hours were held and not used."
     elif story.gpu_hours:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 By = Annotated[
     str,
     typer.Option(
-        metavar="A[,B]", help="application, user, account, server, gpu, qos, cluster, state, month or day."
+        metavar="A[,B]",
+        help="application, user, account, server, gpu, qos, cluster, state, month or day; stats also job.",
     ),
 ]
 Measure = Annotated[
@@ -110,6 +111,8 @@ def stats(
     with tables_of(history, begin, end, only) as tables:
         rows = largest_first(tables.usage(names), measure)
         totals, waits, several = tables.totals(), tables.waits_by_cause(), tables.multi_node_shares()
+        if only and not totals.tries:
+            raise _nothing(history, begin, end, only)
         adds_up = measure not in USES and any(row.known(measure) is not None for row in rows)
         whole = (sum(row.measure(measure) for row in rows) or 1.0) if adds_up else 0.0
         rows = rows[: top or None]
@@ -386,8 +389,7 @@ def _nothing(
     ]
     under = f" under {', '.join(conditions)}" if conditions else ""
     return HistoryError(
-        f"{history} has nothing to show{under}, so nothing was written; `berth stats --by application,month` "
-        "lists what it has"
+        f"{history} has nothing to show{under}; `berth stats --by application,month` lists what it has"
     )
 
 

@@ -127,7 +127,7 @@ def _answers(now: Totals, used: Usage, before: Totals | None, idlest: Usage | No
     yield f"{now.jobs:,} {'job' if now.jobs == 1 else 'jobs'} held {_hours(now.gpu_hours)} GPU-hours{change}."
     idle, measured = used.known("idle-gpu-hours"), now.measured_gpu_hours
     failed = now.wasted_gpu_hours / now.gpu_hours * 100 if now.gpu_hours else 0.0
-    lost = f"{failed:.0f} % of the GPU-hours went to attempts that did not complete"
+    lost = f"{failed:.0f} % of the GPU-hours went to attempts that failed"
     if idle is None or not measured:
         yield f"{lost}; how much stood idle was not measured."
     else:

@@ -142,7 +142,11 @@ are those in which the try ended, in UTC."""
 
 
 def check_dimensions(names: Sequence[str]) -> None:
-    """SettingError where one is none of them."""
+    """SettingError where one is none of them, or stands twice."""
     for name in names:
+        if name == "job" and len(names) > 1:
+            raise SettingError("'job' stands alone, without other dimensions")
         if name not in DIMENSIONS:
             raise SettingError(f"no dimension '{name}'; there are {', '.join(DIMENSIONS)}")
+        if list(names).count(name) > 1:
+            raise SettingError(f"the dimension '{name}' is named twice")

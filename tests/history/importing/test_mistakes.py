@@ -62,9 +62,33 @@ def test_a_page_or_picture_with_nothing_in_it_is_not_written(
     status, output, errors = berth(*words[0].split(), out, *words[1:], "--history", tmp_path / "h")
     assert (status, output, out.exists()) == (2, "", False)
     assert errors == (
-        f"berth: {tmp_path / 'h'} has nothing to show under {conditions}, so nothing was written; "
+        f"berth: {tmp_path / 'h'} has nothing to show under {conditions}; "
         "`berth stats --by application,month` lists what it has\n"
     )
+
+
+def test_a_question_that_no_attempt_answers_is_refused(tmp_path: Path) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
+    )
+    for words, told in (
+        (("--only", "user=nobody"), "has nothing to show under --only user=nobody; "),
+        (("--by", "user,user"), "the dimension 'user' is named twice"),
+        (("--by", "job,user"), "'job' stands alone, without other dimensions"),
+    ):
+        status, output, errors = berth("stats", *words, "--history", tmp_path / "h")
+        assert (status, output) == (2, "")
+        assert told in errors
+
+
+def test_an_import_that_takes_nothing_over_fails(tmp_path: Path) -> None:
+    table = tmp_path / "jobs.csv"
+    table.write_text("id,made,began,done,cards\n1,1767225600,1767225660,1767229260,eins\n")
+    fields = "job=id,submit=made,start=began,end=done,gpus=cards"
+    for _ in range(2):
+        status, output, errors = berth("import", "csv", table, "--map", fields, "--history", tmp_path / "h")
+        assert (status, "left out 1" in output) == (2, True)
+        assert errors.endswith("berth: nothing was imported: every row was left out, for the reasons above\n")
 
 
 @pytest.mark.parametrize(

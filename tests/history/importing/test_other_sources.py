@@ -132,6 +132,22 @@ def test_a_history_is_for_its_owner_and_group_alone(tmp_path: Path) -> None:
     assert modes == {(True, 0o750), (False, 0o640)}
 
 
+def test_a_csv_table_may_name_the_model_of_the_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    models = ["A100", "", "RTX 3090, Ti"]
+    lines = [f'{at},1767225600,1767225660,1767229260,2,"{model}"' for at, model in enumerate(models)]
+    path.write_text("\n".join(["id,made,began,done,cards,card", *lines]) + "\n")
+    columns = read_map("gpu_model=card,job=id,submit=made,start=began,end=done,gpus=cards")
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    rows = csv_rows(path, columns, rejections)
+    import_rows(history, rows, header_of(columns), Options(), str(path), rejections)
+    found = sorted((r.job_id, r.gpus, r.gpu_model.lower()) for r in history.records())
+    assert found == [("0", 2, "a100"), ("1", 2, ""), ("2", 2, "rtx_3090_ti")]
+    with pytest.raises(SettingError, match="--map names gpu_model without gpus"):
+        read_map("job=id,submit=made,start=began,end=done,gpu_model=card")
+
+
 def test_gpus_of_a_csv_table_are_whole_numbers_from_0_on(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     given = ["2", "eins", "-1", "", "4.0", "1.5", "nan", "inf", "1e300", "0"]

@@ -6,6 +6,7 @@ A map says which column holds what: `job=id,submit=created_at,start=…,end=…`
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,7 @@ FIELDS: Final = {
     "nodes": "NNodes",
     "cpus": "NCPUS",
     "gpus": "AllocTRES",
+    "gpu_model": "AllocTRES",
     "node_list": "NodeList",
     "reason": "Reason",
     "comment": "Comment",
@@ -47,6 +49,8 @@ FIELDS: Final = {
 MOST_GPUS: Final = 1_000_000
 """No job has more; a larger number is something else, such as bytes."""
 
+_MARKS: Final = re.compile(r"[,=:\s]+")
+"""What separates the parts of a list of resources, which no GPU model may have in its name."""
 _NEEDED: Final = ("job", "submit", "start", "end")
 
 
@@ -60,6 +64,8 @@ def read_map(text: str) -> dict[str, str]:
                 f"--map {part.strip()!r}; expected FIELD=COLUMN with a field of {', '.join(FIELDS)}"
             )
         found[field] = column
+    if "gpu_model" in found and "gpus" not in found:
+        raise SettingError("--map names gpu_model without gpus: how many there are of it must be known")
     if lacking := [name for name in _NEEDED if name not in found]:
         raise SettingError(f"--map names no {', '.join(lacking)}; {', '.join(_NEEDED)} are needed")
     return found
@@ -67,7 +73,10 @@ def read_map(text: str) -> dict[str, str]:
 
 def header_of(columns: Mapping[str, str]) -> tuple[str, ...]:
     """The header of the rows that `csv_rows` makes."""
-    return (*(FIELDS[name] for name in columns), *(() if "state" in columns else ("State",)))
+    return (
+        *(FIELDS[name] for name in columns if name != "gpu_model"),
+        *(() if "state" in columns else ("State",)),
+    )
 
 
 def _columns_there(header: Sequence[str]) -> str:
@@ -85,7 +94,8 @@ def csv_rows(path: Path, columns: Mapping[str, str], rejections: Rejections) -> 
             header = next(reader, [])
             if lacking := dict.fromkeys(name for name in columns.values() if name not in header):
                 raise HistoryError(f"{path} has no column {', '.join(lacking)}; {_columns_there(header)}")
-            places = [(field, header.index(name)) for field, name in columns.items()]
+            places = [(field, header.index(name)) for field, name in columns.items() if field != "gpu_model"]
+            model_at = header.index(columns["gpu_model"]) if "gpu_model" in columns else None
             for values in reader:
                 if len(values) != len(header):
                     why = f"{len(values)} fields, expected {len(header)}"
@@ -94,8 +104,11 @@ def csv_rows(path: Path, columns: Mapping[str, str], rejections: Rejections) -> 
                 if "gpus" in columns and not _is_count(gpus := values[header.index(columns["gpus"])]):
                     rejections.add(f"{path}, line {reader.line_num}", f"{gpus!r} is no number of GPUs")
                     continue
+                model = "" if model_at is None else _MARKS.sub("_", values[model_at].strip())
                 row = [
-                    f"gres/gpu={round(float(values[at] or 0))}" if field == "gpus" else values[at]
+                    f"gres/gpu{':' * bool(model)}{model}={round(float(values[at] or 0))}"
+                    if field == "gpus"
+                    else values[at]
                     for field, at in places
                 ]
                 yield tuple(row if "state" in columns else [*row, "COMPLETED"])
