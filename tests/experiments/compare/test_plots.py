@@ -62,6 +62,27 @@ def test_the_drawn_allocation_has_the_mean_of_the_runs_and_is_smoothed(runs: lis
         assert line.y[at] == pytest.approx(around.mean(), abs=0.05)
 
 
+def test_the_time_that_is_averaged_over_is_told_in_words(runs: list[Run]) -> None:
+    run = runs[0]
+    hour = replace(
+        run.timeline, edges_ms=np.linspace(0, 3_600_000, len(run.timeline.edges_ms)).astype(np.int64)
+    )
+    assert plots.smoothed_over([replace(run, timeline=hour)]) == "72 seconds"
+    day = replace(run.timeline, edges_ms=hour.edges_ms * 24)
+    assert plots.smoothed_over([replace(run, timeline=day)]) == "28.8 minutes"
+
+
+def test_the_shade_of_allocation_is_of_the_seeds_and_one_seed_has_none(runs: list[Run]) -> None:
+    styles = policy_styles(TWO)
+    several = [run for run in runs if run.policy == TWO[0]]
+    high, low, _raw, line = plots.allocation_over_time(several, styles).data
+    assert (low.fill, line.line.width) == ("tonexty", 2)
+    assert (low.y <= line.y + 1e-3).all()
+    assert (line.y <= high.y + 1e-3).all()
+    assert (high.y - low.y).max() > 1
+    assert [trace.line.width for trace in plots.allocation_over_time(several[:1], styles).data] == [1, 2]
+
+
 def test_the_peak_of_a_queue_is_in_the_shade(runs: list[Run]) -> None:
     figure = plots.queue_over_time(runs, policy_styles(TWO))
     highest = max(float(np.max(trace.y)) for trace in figure.data)

@@ -45,14 +45,17 @@ def _chapters(
             small=True,
             **named,
         )
+    raw = "the mean over seeds" if several else "the mean in each of up to 1,000 steps"
     shade = (
-        "The thin line is the mean over seeds; the shade reaches from the lowest seed to the highest peak."
+        "The shade reaches from the lowest seed to the highest: in running means for allocation, up to the "
+        "peak for waiting jobs. "
         if several
-        else "The thin line is the mean in each of up to 1,000 steps; the shade reaches up to the peak in it."
+        else "The shade of waiting jobs reaches up to the peak in each step. "
     )
     yield Chapter(
         "Over time",
-        f"The thick line is a running mean over a fiftieth of the time. {shade} Click a name to hide it, twice to see it alone; drag to zoom in, double-click to zoom out.",
+        f"The bold line is the running mean over {plots.smoothed_over(runs)}; the thin line behind it is {raw}. "
+        f"{shade}Click a name to hide it, twice to see it alone; drag to zoom in, double-click to zoom out.",
         (
             ("GPU allocation over time", plots.allocation_over_time(runs, styles)),
             ("Jobs waiting over time", plots.queue_over_time(runs, styles)),

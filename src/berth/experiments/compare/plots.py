@@ -19,6 +19,7 @@ __all__ = [
     "completion_cdf",
     "headline",
     "queue_over_time",
+    "smoothed_over",
     "waiting_cdf",
 ]
 
@@ -33,13 +34,12 @@ Floats = NDArray[np.floating[Any]]
 
 
 def allocation_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
-    """GPU allocation of each policy over time: mean over seeds, shaded to the lowest and highest."""
+    """GPU allocation of each policy over time: mean over seeds, shaded to the lowest and highest running mean."""
 
-    def percent(line: Timeline) -> tuple[Floats, Floats]:
-        factor = 100.0 / max(line.capacity_milli, 1)
-        return line.allocated_milli_mean * factor, line.allocated_milli_max * factor
+    def percent(line: Timeline) -> Floats:
+        return line.allocated_milli_mean * (100.0 / max(line.capacity_milli, 1))
 
-    figure = _over_time(runs, styles, percent, "GPU allocation, % of all GPUs", "%{y:.1f} %")
+    figure = _over_time(runs, styles, percent, None, "GPU allocation, % of all GPUs", "%{y:.1f} %")
     figure.update_yaxes(range=[0, 102], ticksuffix=" %")
     return figure
 
@@ -47,12 +47,20 @@ def allocation_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go
 def queue_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
     """Jobs that wait under each policy over time: mean over seeds, shaded to the lowest and the peak."""
     figure = _over_time(
-        runs, styles, lambda line: (line.waiting_mean, line.waiting_max), "Jobs waiting", "%{y:,.1f}"
+        *(runs, styles, lambda line: line.waiting_mean, lambda line: line.waiting_max),
+        *("Jobs waiting", "%{y:,.1f}"),
     )
     figure.update_yaxes(rangemode="tozero")
     if max((float(run.timeline.waiting_max.max(initial=0)) for run in runs), default=0.0) <= 8:
         figure.update_yaxes(dtick=1)
     return figure
+
+
+def smoothed_over(runs: Sequence[Run]) -> str:
+    """How long a time the curves over time of these runs are averaged over, in words."""
+    seconds = _eventful_until([run.timeline for run in runs]) / 1000 * SMOOTHED
+    factor, unit = readable_unit(Unit.SECONDS, [seconds])
+    return f"{seconds * factor:.3g} {unit}"
 
 
 def waiting_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
@@ -103,22 +111,29 @@ def headline(runs: Sequence[Run], metric: Metric, styles: Mapping[str, Style]) -
 def _over_time(
     runs: Sequence[Run],
     styles: Mapping[str, Style],
-    values: Callable[[Timeline], tuple[Floats, Floats]],
+    mean_of: Callable[[Timeline], Floats],
+    peak_of: Callable[[Timeline], Floats] | None,
     title: str,
     hover: str,
 ) -> go.Figure:
+    """Running means with the raw ones behind them.
+
+    The shade reaches from the lowest seed to the highest peak; without peaks, over the seeds' running means.
+    """
     edges = _common_edges([run.timeline for run in runs])
     until = _eventful_until([run.timeline for run in runs])
     factor, unit = readable_unit(Unit.SECONDS, [until / 1000])
     x = (edges / 1000 * factor).astype(np.float32)
     figure = go.Figure()
     for group in by_policy(runs):
-        resampled = [_resampled(run.timeline, values(run.timeline), edges) for run in group]
-        means = np.stack([mean for mean, _ in resampled])
-        peaks = np.stack([peak for _, peak in resampled])
-        raw = means.mean(0)
-        smooth = _running_mean(raw, edges, until * SMOOTHED)
-        add_line(figure, group, styles, x, smooth, means.min(0), peaks.max(0), hover, raw=raw)
+        means = np.stack([_means_in(edges, run.timeline, mean_of(run.timeline)) for run in group])
+        smooth = np.stack([_running_mean(mean, edges, until * SMOOTHED) for mean in means])
+        low, high = smooth.min(0), smooth.max(0)
+        if peak_of is not None:
+            peaks = np.stack([_peaks_in(edges, run.timeline, peak_of(run.timeline)) for run in group])
+            # The mean of floats may come out a hair above the peak that it is the mean of.
+            low, high = means.min(0), np.maximum(peaks, means).max(0)
+        add_line(figure, group, styles, x, smooth.mean(0), low, high, hover, raw=means.mean(0))
     dress(figure, title)
     axis = f"{unit.capitalize()} since the first submission"
     if until < edges[-1]:
@@ -170,20 +185,20 @@ def _eventful_until(lines: Sequence[Timeline]) -> float:
     return until if until < 0.75 * last else last
 
 
-def _resampled(
-    line: Timeline, values: tuple[Floats, Floats], edges: Floats
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same run in other bins: means stay exact, peaks stay; nothing is left after its end."""
-    mean, peak = values
+def _means_in(edges: Floats, line: Timeline, mean: Floats) -> NDArray[np.float64]:
+    """The same run's means in other bins; nothing is left after its end."""
     own = _since_begin_ms(line)
     area = np.concatenate(([0.0], np.cumsum(mean * np.diff(own))))
-    means = np.diff(np.interp(edges, own, area)) / np.diff(edges)
+    return np.asarray(np.diff(np.interp(edges, own, area)) / np.diff(edges))
+
+
+def _peaks_in(edges: Floats, line: Timeline, peak: Floats) -> NDArray[np.float64]:
+    """The same run's peaks in other bins; nothing is left after its end."""
+    own = _since_begin_ms(line)
     first = np.searchsorted(own, edges[:-1], side="right") - 1
     after = np.maximum(np.searchsorted(own, edges[1:], side="left"), first + 1)
     bounds = np.minimum(np.stack([first, after], axis=1).ravel(), len(peak))
-    peaks = np.maximum.reduceat(np.append(peak, 0.0), bounds)[::2]
-    # The mean of floats may come out a hair above the peak that it is the mean of.
-    return means, np.maximum(peaks, means)
+    return np.asarray(np.maximum.reduceat(np.append(peak, 0.0), bounds)[::2])
 
 
 def _cdfs(
