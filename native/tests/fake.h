@@ -190,7 +190,8 @@ static inline struct fake_card *fake_attach(void)
             for (uint32_t i = 0; i < FAKE_GPUS; i++) {
                 card->gpus[i].total_bytes = fake_number("BERTH_FAKE_MEM_MIB", 16384) << 20;
                 for (int b = 0; b < 16; b++)
-                    card->gpus[i].uuid.bytes[b] = (unsigned char)(0xb0 + b * 7 + (int)(i * 16 + i / 16));
+                    card->gpus[i].uuid.bytes[b] =
+                        (unsigned char)(0xb0 + b * 7 + (int)(i * 16 + i / 16));
             }
             pthread_mutexattr_t kind;
             pthread_mutexattr_init(&kind);
