@@ -85,6 +85,17 @@ def test_a_page_is_as_wide_as_its_screen(browser: Chromium, path: Path, width: i
     assert browser.errors == []
 
 
+def test_a_phone_shows_two_policies_of_the_table(browser: Chromium, path: Path) -> None:
+    browser.resize(420, 844, mobile=True)
+    browser.open(path, DRAWN)
+    ends = browser.evaluate(
+        "[...document.querySelector('.scroll').querySelectorAll('tbody tr:first-child > *')]"
+        ".map((cell) => cell.getBoundingClientRect().right)"
+    )
+    assert len(ends) == 3
+    assert ends[-1] <= 420
+
+
 def test_nothing_of_a_report_can_be_uploaded(browser: Chromium) -> None:
     titles = browser.evaluate(
         "[...document.querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)"
