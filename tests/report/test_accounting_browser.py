@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,38 @@ def test_every_picture_is_drawn_from_disk_without_network_or_complaint(
     assert [each for each in browser.errors if '"source": "rendering"' not in each] == []
     assert [url for url in browser.requests if url != page[1].as_uri() and not url.startswith("data:")] == []
     assert browser.evaluate("typeof window.broken") == "undefined"
+
+
+def test_the_filter_adds_up_what_stats_does(browser: Chromium, page: tuple[int, Path]) -> None:
+    history = page[1].parent / "history"
+    wait = "document.querySelector('#filter')?.dataset.ready === 'yes'"
+    assert browser.evaluate(wait) is True
+    users = CliRunner().invoke(app, ["stats", "--by", "user", "--history", str(history), "--json"])
+    user = json.loads(users.output)["rows"][0]["user"]
+    last = browser.evaluate("document.getElementById('filter-from').max")
+    for chosen, begin in ((user, ""), (user, last), ("", last), ("", "")):
+        words = [*(["--only", f"user={chosen}"] if chosen else []), *(["--from", begin] if begin else [])]
+        answer = CliRunner().invoke(app, ["stats", *words, "--history", str(history), "--json"])
+        nothing = {"tries": 0, "gpu_hours": 0.0, "wasted_gpu_hours": 0.0}
+        totals = (
+            nothing if "nothing to show" in str(answer.exception) else json.loads(answer.output)["totals"]
+        )
+        browser.evaluate(
+            """
+            ((user, begin) => {
+                const names = document.getElementById("filter-user");
+                names.value = user ? [...names.options].find((each) => each.text === user).value : "";
+                document.getElementById("filter-from").value = begin;
+                names.dispatchEvent(new Event("change"));
+            })(USER, BEGIN)
+            """.replace("USER", json.dumps(chosen)).replace("BEGIN", json.dumps(begin))
+        )
+        shown = browser.evaluate(
+            "[...document.querySelectorAll('#filter-figures dd')].map((each) => each.textContent)"
+        )
+        numbers = [float(text.replace(",", "")) for text in (shown[0], shown[1], shown[3])]
+        assert numbers[0] == totals["tries"]
+        assert numbers[1:] == pytest.approx([totals["gpu_hours"], totals["wasted_gpu_hours"]], abs=0.06)
 
 
 def test_the_lines_are_few_and_stand_for_all(browser: Chromium, page: tuple[int, Path]) -> None:
