@@ -63,6 +63,7 @@ __all__ = [
     "SimulationError",
     "StoreError",
     "TraceError",
+    "cause_of",
     "in_one_line",
 ]
 
@@ -87,6 +88,14 @@ EXTRAS = {
     "yaml": "kubernetes",
 }
 """Which extra brings a package that the plain install leaves out."""
+
+
+def cause_of(error: Exception) -> str:
+    """Why a file cannot be read: of the system's answer only the cause, because the message names the file already."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    why = error.strerror.removesuffix(" or directory")
+    return why[:1].lower() + why[1:]
 
 
 def in_one_line(error: Exception) -> str:
@@ -134,8 +143,7 @@ class TraceError(BerthError):
     @classmethod
     def unreadable(cls, path: str, error: OSError, line: int | None = None) -> TraceError:
         """A file that the system does not let be read, and why, in its words."""
-        why = (error.strerror or str(error)).removesuffix(" or directory")
-        return cls(path, "a file that can be read", line=line, cause=why[:1].lower() + why[1:])
+        return cls(path, "a file that can be read", line=line, cause=cause_of(error))
 
     def __reduce__(self) -> tuple[object, ...]:
         keywords = {"line": self.line, "column": self.column, "value": self.value, "cause": self.cause}

@@ -21,7 +21,11 @@ from berth.experiments.genetic.utilisation import case_of, measure_utilisation
 from berth.experiments.inflate import inflate
 from berth.experiments.inflate.inflation import Arrivals
 from berth.experiments.pai import pai
+from berth.history.importing.node_models import read_models
+from berth.history.values.applications import read_rules
+from berth.interference import make_speeds
 from berth.model import Job, Node
+from berth.policies.schemes.limit_settings import read_limits
 from berth.traces import read_trace
 
 
@@ -195,6 +199,27 @@ def test_a_file_that_is_not_there_is_named_with_the_cause_alone(tmp_path: Path, 
     with pytest.raises(TraceError) as refused:
         CliRunner().invoke(app, [*words.split(), absent], catch_exceptions=False)
     assert str(refused.value) == f"{absent}: no such file"
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (make_speeds, "{file} cannot be read: no such file; make one with `berth interference fit`"),
+        (lambda file: read_limits(Path(file)), "{file} cannot be read as limits: no such file"),
+        (
+            lambda file: read_rules(Path(file)),
+            "{file} cannot be read as rules for applications: no such file",
+        ),
+        (lambda file: read_models(Path(file)), "{file} cannot be read as a list of nodes: no such file"),
+    ],
+)
+def test_a_file_of_settings_that_is_not_there_is_named_once(
+    tmp_path: Path, read: Callable[[str], object], told: str
+) -> None:
+    file = str(tmp_path / "absent.json")
+    with pytest.raises(SettingError) as refused:
+        read(file)
+    assert str(refused.value) == told.format(file=file)
 
 
 def test_a_period_of_a_history_without_jobs_is_refused(tmp_path: Path) -> None:

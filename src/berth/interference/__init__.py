@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from berth.errors import MissingExtraError, SettingError
+from berth.errors import MissingExtraError, SettingError, cause_of
 from berth.interference.outlook import (
     Interference,
     KnowsMemory,
@@ -95,7 +95,7 @@ def make_speeds(name: str) -> Speeds:
             return Contention.from_json(Path(name).read_text(encoding="utf-8"), name)
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(
-                f"{name} cannot be read: {error}; make one with `berth interference fit`"
+                f"{name} cannot be read: {cause_of(error)}; make one with `berth interference fit`"
             ) from error
     speeds: Speeds = _found(name, SPEEDS, "model of speeds", "(usage, present, capacity_mem_mib, xp=…)")
     return speeds

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from berth.errors import SamplingError
+from berth.errors import SamplingError, cause_of
 from berth.sampling.spool import LARGEST_BYTES, SUFFIX
 
 __all__ = ["Collector", "read_token"]
@@ -42,7 +42,7 @@ def read_token(path: Path) -> str:
             raise SamplingError(f"the token in {path} can be read by everybody; `chmod o= {path}` mends that")
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SamplingError(f"the token in {path} cannot be read: {error}") from error
+        raise SamplingError(f"the token in {path} cannot be read: {cause_of(error)}") from error
     if len(token) < _SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
         raise SamplingError(
             f"the token in {path} has {len(token)} characters; expected at least {_SHORTEST_TOKEN} without spaces, "

@@ -36,4 +36,6 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
     except UnicodeEncodeError as error:
         raise TraceError(str(path), "texts that UTF-8 can write", value=str(error.object)) from error
     except OSError as error:
-        raise TraceError(str(path), f"a place that can be written to ({error.strerror or error})") from error
+        raise TraceError(
+            str(path), "a place that can be written to", cause=error.strerror or str(error)
+        ) from error

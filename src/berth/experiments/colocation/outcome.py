@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from berth.errors import HistoryError
+from berth.history.store.database import first_line
 from berth.interference import Interference
 from berth.model import WHOLE_GPU, EventKind, GpuModel, GpuSlot, Job, Node, Profile, Reason, work_of
 from berth.statistics.real_use import Attempt, RealUse, real_use
@@ -94,7 +95,7 @@ def read_stays(path: Path, jobs: Sequence[Job]) -> list[Stay]:
                 [str(path)],
             ).fetchall()
         except duckdb.Error as error:
-            raise HistoryError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+            raise HistoryError(f"{path} cannot be read: {first_line(error)}") from error
     begun: dict[str, int] = {}
     stays: list[Stay] = []
     for time_ms, kind, identity, reason in rows:

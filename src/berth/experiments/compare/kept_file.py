@@ -26,6 +26,7 @@ from berth.errors import HistoryError
 from berth.experiments.compare.interruption import interruption_put_off
 from berth.experiments.compare.sweep import Progress
 from berth.files import whole_file
+from berth.history.store.database import first_line
 from berth.policies.options import files_named
 
 __all__ = [
@@ -140,7 +141,7 @@ def write_kept(path: Path, kept: KeptFile) -> None:
                 quoted = str(aside).replace("'", "''")
                 database.execute(f"COPY run TO '{quoted}' (FORMAT parquet)")
         except (duckdb.Error, OSError) as error:
-            raise HistoryError(f"{path} cannot be written: {str(error).splitlines()[0]}") from error
+            raise HistoryError(f"{path} cannot be written: {first_line(error)}") from error
 
 
 def digest_of(*told: object) -> str:

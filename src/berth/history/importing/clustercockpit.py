@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from berth.errors import HistoryError
+from berth.errors import HistoryError, cause_of
 from berth.history.store.import_result import Rejections
 
 __all__ = ["HEADER", "archive_rows"]
@@ -48,7 +48,7 @@ def archive_rows(folder: Path, rejections: Rejections) -> Iterator[tuple[object,
             data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             yield _row(json.loads(data))
         except (OSError, EOFError, ValueError) as error:
-            rejections.add(str(path), f"cannot be read: {error}")
+            rejections.add(str(path), f"cannot be read: {cause_of(error)}")
         except KeyError as error:
             rejections.add(
                 str(path), f"no '{error.args[0]}' in it, as ClusterCockpit's schema job-meta has it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from berth.errors import SettingError
+from berth.errors import SettingError, cause_of
 
 __all__ = ["read_models"]
 
@@ -19,7 +19,7 @@ def read_models(path: Path | None) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} cannot be read as a list of nodes: {error}") from error
+        raise SettingError(f"{path} cannot be read as a list of nodes: {cause_of(error)}") from error
     found = {}
     for line in lines:
         node, _, gres = line.strip().partition(" ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import escape
@@ -33,8 +35,14 @@ def count(database: duckdb.DuckDBPyConnection, query: str) -> int:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without where in the SQL."""
-    return str(error).splitlines()[0]
+    """What an error says, without where in the SQL; of the system's errors only the cause."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    said = str(error).splitlines()[0]
+    number = re.search(
+        r'"errno":"(\d+)"', said
+    )  # DuckDB tells it as JSON, after the name of the unfinished file
+    return os.strerror(int(number[1])) if number else said
 
 
 def literal(value: object) -> str:

@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from berth.errors import SettingError
+from berth.errors import SettingError, cause_of
 
 __all__ = ["PSEUDONYMISED", "key_mark", "pseudonym", "read_key"]
 
@@ -37,7 +37,7 @@ def read_key(path: Path, history: Path) -> bytes:
                 file.write(secrets.token_hex(KEY_BYTES) + "\n")
         key = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except (OSError, ValueError) as error:
-        raise SettingError(f"{path} cannot be read as a key: {error}") from error
+        raise SettingError(f"{path} cannot be read as a key: {cause_of(error)}") from error
     if len(key) < KEY_BYTES // 2:
         raise SettingError(f"{path} holds a key of {len(key)} bytes; expected {KEY_BYTES}")
     return key

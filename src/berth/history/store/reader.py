@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from berth.errors import HistoryError
+from berth.errors import HistoryError, cause_of
 from berth.history.store.capacity import capacities_from_json
 from berth.history.store.database import connect, first_line, quoted_name, read_parquet
 from berth.history.store.duck import duckdb
@@ -50,7 +50,7 @@ class HistoryReader:
         except FileNotFoundError:
             return Index()
         except (OSError, ValueError) as error:
-            raise HistoryError(f"{path} cannot be read: {error}") from error
+            raise HistoryError(f"{path} cannot be read: {cause_of(error)}") from error
         if not isinstance(read, dict) or read.get("version") != VERSION:
             raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
         cursors = read["cursors"]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from berth.errors import SettingError
+from berth.errors import SettingError, cause_of
 
 __all__ = ["Rules", "read_rules"]
 
@@ -51,7 +51,7 @@ def read_rules(path: Path | None = None) -> Rules:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} cannot be read as rules for applications: {error}") from error
+        raise SettingError(f"{path} cannot be read as rules for applications: {cause_of(error)}") from error
     return _rules(text.splitlines(), str(path))
 
 

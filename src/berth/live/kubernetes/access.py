@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berth.errors import KubernetesError
+from berth.errors import KubernetesError, cause_of
 
 __all__ = ["Access", "find_access", "from_kubeconfig", "in_cluster"]
 
@@ -75,7 +75,7 @@ def from_kubeconfig(path: Path, context: str | None = None) -> Access:
         cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
         user = _named(config, "users", chosen.get("user", ""), "user") if chosen.get("user") else {}
     except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
-        raise KubernetesError(f"kubeconfig {path} cannot be read: {error}") from error
+        raise KubernetesError(f"kubeconfig {path} cannot be read: {cause_of(error)}") from error
     except KeyError as error:
         raise KubernetesError(f"kubeconfig {path}: {error.args[0]}") from error
     server = str(cluster.get("server", ""))

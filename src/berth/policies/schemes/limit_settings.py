@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from berth.errors import SettingError
+from berth.errors import SettingError, cause_of
 from berth.files import whole_file
 
 __all__ = ["AMOUNTS", "SCOPES", "Limit", "LimitSettings", "read_limits", "write_limits"]
@@ -69,7 +69,7 @@ def read_limits(path: Path) -> LimitSettings:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SettingError(f"{path} cannot be read as limits: {error}") from error
+        raise SettingError(f"{path} cannot be read as limits: {cause_of(error)}") from error
     if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, 1):
         raise SettingError(f'{path} holds no limits; expected {{"format": "{FORMAT}", "version": 1, …}}')
     listed, policy = content.get("limits", []), content.get("policy", "")
