@@ -96,7 +96,9 @@ def test_a_phone_shows_two_policies_of_the_table(browser: Chromium, path: Path) 
     assert ends[-1] <= 420
 
 
-def test_nothing_of_a_report_can_be_uploaded(browser: Chromium) -> None:
+def test_nothing_of_a_report_can_be_uploaded(browser: Chromium, path: Path) -> None:
+    browser.resize(1400, 900)  # a narrow page has no buttons
+    browser.open(path, DRAWN)
     titles = browser.evaluate(
         "[...document.querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)"
     )
