@@ -31,6 +31,21 @@ from berth.traces.synthetic import WORKLOADS, defaults_of
 PAGE = Path(__file__).with_name("reference.md")
 GALLERY = PAGE.with_name("gallery.md")
 EXAMPLES = PAGE.parents[1] / "examples"
+PICTURES = {
+    "backfilling": (
+        "waiting_cdf",
+        "Distribution of waits: with EASY backfilling more than 80 % of the jobs start at once, in a strict queue "
+        "about 40 %",
+    ),
+    "card_speeds": ("completion_cdf", "Distribution of completion times under the four policies"),
+    "compare_policies": (
+        "allocation_over_time",
+        "GPU allocation over time: the running mean of each policy, shaded from the lowest seed to the highest",
+    ),
+    "elastic": ("allocation_over_time", "GPU allocation over time under fifo, easy and elastic"),
+    "pipelines": ("queue_over_time", "Jobs waiting over time under fifo, sjf and deadline-first"),
+}
+"""Of an example, its figure in `berth.experiments.compare.plots` and what is seen; `make_pictures.py` draws them."""
 
 
 def reference() -> str:
@@ -61,7 +76,15 @@ def gallery() -> str:
         printed = script.with_suffix(".out").read_text("utf-8").rstrip("\n")
         code = rest.strip("\n")
         parts += [f"## {title}", first.strip('"'), f"```python\n{code}\n```", f"```text\n{printed}\n```"]
+        if script.stem in PICTURES:
+            file = picture(script.stem).relative_to(GALLERY.parent)
+            parts.append(f"![{PICTURES[script.stem][1]}]({file})")
     return "\n\n".join(parts) + "\n"
+
+
+def picture(example: str) -> Path:
+    """The file of an example's picture."""
+    return GALLERY.parent / "pictures" / f"{example}.svg"
 
 
 def overview() -> str:
