@@ -25,8 +25,10 @@ from harness import save
 FIRST_SEED = 30_000
 MODES = ("time-sliced", "mps")
 KNOWLEDGES = ("oracle", "noisy?run=0.1&memory=0.03&pair=0.1")
-RULES = ("greedy", "rule", "random-sharing", "pair-packer", "dqn", "learned?plans=0", "learned")
-ON_CLUSTERS = ("fifo+best-fit", "sjf-expected+best-fit", "fgd", "greedy", "learned")
+RULES = (
+    "greedy", "rule", "random-sharing", "pair-packer", "rollouts", "dqn", "learned?plans=0", "learned",
+)  # fmt: skip
+ON_CLUSTERS = ("fifo+best-fit", "sjf-expected+best-fit", "fgd", "greedy", "random-sharing", "learned")
 
 
 def worlds_in(part: str) -> list[World]:

@@ -19,6 +19,7 @@ from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.network.catalogue import Demand
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
+from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.shield import shielded
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profiles
 
@@ -44,7 +45,8 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
             for row, work in zip(rows.tolist(), work_ms[0].tolist(), strict=True)
         )
         forecasts = forecaster.forecasts([Offer((), window)], THESIS_GPU)
-        allowed = (forecasts.fits & shielded(forecasts))[0]
+        scene = Scene(forecasts, THESIS_GPU, len(window), 0, (), lambda seen=forecasts: seen)
+        allowed = shielded(scene)[0]
         allowed[0] = False
         assert worlds.allowed[0, : len(allowed)].tolist() == allowed.tolist()
         every = len(allowed) - 1
@@ -158,20 +160,31 @@ def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow
 
 
 @pytest.mark.slow
-def test_what_it_learns_is_worth_something_and_the_same_for_a_seed() -> None:
+def test_what_it_learns_is_worth_something_and_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 8, jobs=SEEN)
     settings = RolloutSettings(
         sets=6, habits=0, ahead=3, draws=1, taught=2, followed_from=2, followed=1, batch=16
     )
     learner = RolloutLearner([Domain(task, make_speeds("time-sliced"), sets, sets)], settings)
-    networks = []
-    for _ in range(2):
-        state = learner.begin(0)
-        untrained = learner.network(state)
-        for _ in range(3):
-            state, figures = learner.iterate(state)
-        assert np.isfinite(float(figures.loss))
-        networks.append(learner.network(state))
+    untrained = learner.network(learner.begin(0))
+    networks = [learned(learner), learned(learner)]
     assert learner.worth(networks[0]) < learner.worth(untrained)
     assert jax.tree.all(jax.tree.map(np.array_equal, *networks))
+    taught = Rollouts.worth_s
+
+    def inverted(*arguments):
+        worth_s = taught(*arguments)
+        return np.where(np.isfinite(worth_s), -worth_s, worth_s)
+
+    monkeypatch.setattr(Rollouts, "worth_s", inverted)
+    assert learner.worth(learned(learner)) > 1.02 * learner.worth(networks[0])
+
+
+def learned(learner: RolloutLearner):
+    """The network after three iterations."""
+    state = learner.begin(0)
+    for _ in range(3):
+        state, figures = learner.iterate(state)
+    assert np.isfinite(float(figures.loss))
+    return learner.network(state)

@@ -1,8 +1,8 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
-A portfolio by simulation on what is believed, which the network is a member of. Where run times, memory or speeds are
-in doubt, rules alone are followed, in several worlds that may be true. On several GPUs and with `plans=0` the network
-decides.
+A portfolio by simulation on what is believed, which the network is a member of, and its starts put to the test one by
+one. Where run times, memory or speeds are in doubt, rules alone are followed, in several worlds that may be true. On
+several GPUs and with `plans=0` the network decides.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.player import Player, best_of_listed, listed
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
-from berth.learning.rollouts import Trace, Worlds, habit
+from berth.learning.rollouts import STEP_MS, TICK_MS, Trace, Worlds, habit
 from berth.model import GpuModel
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.network_chooser import best_of
+from berth.policies.colocation.rooms import LEAD_MS
 from berth.policies.colocation.rules import rule_scores, shipped_weights
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
@@ -69,11 +70,12 @@ class LearnedWithPlans(Learned):
     """A network, or a rule where that ends sooner by a simulation of all that wait, chooses what starts together.
 
     On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
-    tuned rule and `plans` random changes of the best of these are each followed to the end of the queue. What ends
-    soonest is done step by step until the world departs from it, as when a job comes: it is planned anew with fewer
-    changes, and the network is followed again only if it has led so far. Where beliefs are in doubt the rule decides
-    that has the least mean total time in worlds drawn from them, found anew after each start and end. Elsewhere it is
-    `Learned`.
+    tuned rule and `plans` random changes of the best of these are each followed to the end of the queue; then every
+    start that might be made is tried, the best rules going on from there. What ends soonest is done step by step until
+    the world departs from it, as when a job comes: it is planned anew with fewer changes, and the network is followed
+    again only if it has led so far. Where beliefs are in doubt the rule is taken that has the least mean total time in
+    worlds drawn from them, found anew after each start and end, and what starts is what this rule goes on best from in
+    these worlds. Elsewhere it is `Learned`.
     """
 
     def _prepare(self) -> None:
@@ -89,6 +91,7 @@ class LearnedWithPlans(Learned):
         self._best: FloatArray | None = None
         self._network_led = True
         self._follows = False
+        self._holds_until_ms = 0
 
     def _profiles_changed(self) -> None:
         super()._profiles_changed()
@@ -162,17 +165,33 @@ class LearnedWithPlans(Learned):
         return steps[plan.at]
 
     def _in_doubt(self, scene: Scene) -> IntArray:
-        """What the rule says that ends soonest in worlds drawn from what is believed, found anew after each change."""
+        """What ends soonest in worlds drawn from beliefs; the rule that goes on is found anew after each change."""
         kind = len(scene.forecasts.offers[0].tenants), scene.backlog_jobs
         if kind != self._planned_for:
-            self._planned_for = kind
+            self._planned_for, self._holds_until_ms = kind, 0
             situation = self._situation(scene)
             self._follows = situation is not None
             if situation is not None:
                 self._best = self._best_rule(scene, *situation)
         if not self._follows or self._best is None:
             return super()._chosen(scene)
-        return best_of(rule_scores(scene, self._best), self.allowed(scene), scene.forecasts)
+        allowed = self.allowed(scene)
+        if allowed[0, 0] and self._now_ms < self._holds_until_ms:
+            return np.zeros(1, np.int64)
+        actions = np.flatnonzero(allowed[0])
+        if not len(scene.forecasts.offers[0].tenants):
+            actions = actions[actions > 0]
+        situation = self._situation(scene) if len(actions) > 1 else None
+        if situation is None:
+            return best_of(rule_scores(scene, self._best), allowed, scene.forecasts)
+        player, *jobs = situation
+        after_ms = player.model.starts_ms(*self._drawn(scene, *jobs), actions, self._best[None])
+        pick = actions[[after_ms.argmin()]]
+        if not pick[0]:
+            ends_ms = scene.forecasts.ends_ms[0, 0]
+            first_ms = int(ends_ms.min(where=ends_ms > 0, initial=TICK_MS + LEAD_MS))
+            self._holds_until_ms = self._now_ms + max(first_ms - LEAD_MS, STEP_MS)
+        return np.asarray(pick, np.int64)
 
     def _best_rule(self, scene: Scene, player: Player, tenants: IntArray, queue: IntArray) -> FloatArray:
         """The rule, of those that ship and changes of the best, with the least mean total time over drawn worlds."""
@@ -246,7 +265,7 @@ class LearnedWithPlans(Learned):
     def _best_steps(
         self, player: Player, tenants: IntArray, queue: IntArray, tries: int
     ) -> list[tuple[int, int, int]]:
-        """What ends soonest of the network, the rules, and changes of these."""
+        """What ends soonest of the network, the rules, changes of these, and at first the best starts."""
         model, draw = player.model, np.random.default_rng(len(queue))
         rules = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
         habits = np.stack(rules if self._best is None else [*rules, self._best])
@@ -260,6 +279,11 @@ class LearnedWithPlans(Learned):
             tries -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
             habits = best + change * (draw.random(change.shape) < CHANGED)
+        if self._best is None:
+            for some in ([best, *rules], rules[:2], [best]):
+                better_ms, trace = model.improved(tenants, queue, np.stack(some))
+                if better_ms < least_ms:
+                    least_ms, steps = better_ms, _steps(trace, 0)
         if self._best is None or self._network_led:
             network_ms, network_steps = self._network_steps(player, tenants, queue)
             self._network_led = network_ms <= least_ms

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.learning.jobsets import Task
@@ -44,16 +45,16 @@ class RolloutPolicy(Colocating):
 
     def _chosen(self, scene: Scene) -> IntArray:
         forecasts = scene.forecasts
-        allowed = forecasts.fits & shielded(forecasts)
+        allowed = shielded(scene)
         rows = np.flatnonzero(allowed.sum(axis=1) > 1)
         score = np.where(allowed, 0.0, -np.inf)
         if len(rows):
-            worlds = self._worlds(scene, rows)
+            worlds = self._worlds(scene, rows, allowed[rows])
             worth_s = self._model(scene).worth_s(worlds, HABITS, AHEAD, 1, 0)
             score[rows] = -worth_s[:, : score.shape[1]]
         return best_of(score, allowed, forecasts)
 
-    def _worlds(self, scene: Scene, rows: IntArray) -> Worlds:
+    def _worlds(self, scene: Scene, rows: IntArray, mine: NDArray[np.bool_]) -> Worlds:
         """The offers as rollouts see them: a GPU each, with its tenants, the jobs that it is offered, and others."""
         forecasts, offers = scene.forecasts, [scene.forecasts.offers[row] for row in rows]
         names = {name: at for at, name in enumerate(forecasts.names)}
@@ -78,7 +79,6 @@ class RolloutPolicy(Colocating):
         for at, line in enumerate(lines):
             queue[at, length - len(line) :] = line
         allowed = np.zeros((len(offers), 1 << SEEN), np.bool_)
-        mine = (forecasts.fits & shielded(forecasts))[rows]
         allowed[:, : mine.shape[1]] = mine
         head = np.array([length - len(line) for line in lines], np.int64)
         return Worlds(tenants, queue, head, np.zeros(len(offers), np.int64), allowed)

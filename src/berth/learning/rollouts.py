@@ -252,6 +252,42 @@ class Rollouts:
         mean: FloatArray = total_ms.reshape(many, worlds).mean(axis=1)
         return mean
 
+    def starts_ms(
+        self,
+        tenants: IntArray,
+        queue: IntArray,
+        actions: IntArray,
+        habits: FloatArray,
+        step_ms: int = COARSE_MS,
+    ) -> FloatArray:
+        """Mean total time, (A,), over worlds of jobs that run (W, S, 3) and wait (W, J, 2), after each of the actions
+        (A,), 0 being to hold, if the best of the habits (B, 2, F) for it goes on."""
+        worlds, many = len(tenants), len(actions)
+        which, action = np.tile(np.arange(worlds), many), np.repeat(actions, worlds)
+        length = np.full(worlds * many, queue.shape[1], np.int64)
+        total_ms = [
+            self._followed(one, tenants[which], queue[which], action, length, step_ms).reshape(many, worlds)
+            for one in habits
+        ]
+        least: FloatArray = np.min([one.mean(axis=1) for one in total_ms], axis=0)
+        return least
+
+    def improved(self, tenants: IntArray, queue: IntArray, habits: FloatArray) -> tuple[int, Trace]:
+        """Total time of jobs that run (S, 3) and wait (J, 2) on one GPU, and what is done when, if at each moment the
+        start is made that is best when the best of the habits (B, 2, F) for it goes on.
+
+        Bertsekas, Tsitsiklis and Wu 1997, with several heuristics.
+        """
+        zero = np.zeros(1, np.int64)
+        worlds = Worlds(tenants[None], queue[None], zero, zero, np.zeros((1, 1 << SEEN), np.bool_))
+        trace = Trace.of(1, 2 * (len(queue) + SEATS))
+        worlds = self.advance(worlds, np.array([NONE]), trace)
+        while not worlds.over.all():
+            actions, waits = np.flatnonzero(worlds.allowed[0]), worlds.queue[:, worlds.head[0] :]
+            after_ms = self.starts_ms(worlds.tenants, waits, actions, habits, STEP_MS)
+            worlds = self.advance(worlds, actions[[after_ms.argmin()]], trace)
+        return int(worlds.now_ms[0]), trace
+
     def _followed(
         self,
         habits: FloatArray,

@@ -262,7 +262,7 @@ class Colocating:
                     if declines_still((slot, tenants), [self._due]):
                         closed.add(slot)
                     elif self._may_run(self._due, slot, cluster):
-                        offered.append(Offered(slot, tenants, [self._due], [head.candidates[first[1]]]))
+                        offered.append(Offered(slot, tenants, [self._due], [head.candidates[first[1]]], [0]))
                         taken.add(0)
                     continue
             while len(window) < self.window and (one := head.at(at)) is not None:
@@ -281,7 +281,8 @@ class Colocating:
             begins[number] = at
             taken.update(places)
             if window:
-                offered.append(Offered(slot, tenants, window, [head.candidates[kind] for kind in kinds]))
+                seen = [head.candidates[kind] for kind in kinds]
+                offered.append(Offered(slot, tenants, window, seen, places))
         return offered
 
     def _started(
@@ -317,12 +318,18 @@ class Colocating:
             )
             forecasts = whole(self.asked_about(offers, waiting))
             self.asks_again_ms = None
-            scene = Scene(forecasts, gpu, waiting, backlog_ms, queue, whole)
-            picks = self.choose(scene).tolist()
+            waits = partial(
+                self._kept.empty.waits, [offered[at] for at in group], cluster, now_ms,
+                waiting=waiting, mean_ms=backlog_ms // max(1, waiting), may_run=self._may_run,
+            )  # fmt: skip
+            picked = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue, whole, waits))
+            picks = picked.tolist()
+            empty_ms = now_ms + forecasts.ends_ms[np.arange(len(group)), picked].max(axis=1)
+            self._kept.empty.expect([offered[at].slot for at in group], empty_ms.tolist())
             again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
             for at, pick, hold_ms in zip(group, picks, look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
-        for number, (slot, tenants, window, _) in enumerate(offered):
+        for number, (slot, tenants, window, *_) in enumerate(offered):
             combination, hold_ms = chosen[number], next_ms[number]
             members = [job for at, job in enumerate(window) if combination >> at & 1]
             if members:
@@ -357,8 +364,8 @@ class Colocating:
         doubt (`Doubts`), do not fit."""
         gpu = self._kept.models[offered[0].slot.node]
         forecasts = self.forecaster.forecasts(offers, gpu, only)
-        jobs = [(tenants, window) for _, tenants, window, _ in offered]
-        for row, (slot, _, window, _) in enumerate(offered):
+        jobs = [(tenants, window) for _, tenants, window, _, _ in offered]
+        for row, (slot, _, window, *_) in enumerate(offered):
             if short[row]:
                 forecasts.fits[row] &= has_room(window, slot, cluster, forecasts.fits.shape[1])
         self._doubts.rule_out(forecasts, jobs, self.forecaster, gpu)

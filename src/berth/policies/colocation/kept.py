@@ -8,6 +8,7 @@ from berth.cluster import Cluster
 from berth.model import GpuModel
 from berth.policies.colocation.forecast import Candidate
 from berth.policies.colocation.rooms import Rooms
+from berth.policies.colocation.waits import EmptyGpus
 
 __all__ = ["MOST_CANDIDATES", "Kept"]
 
@@ -21,6 +22,8 @@ class Kept:
 
     rooms: Rooms
     """Which GPUs have room, and which of them declined."""
+    empty: EmptyGpus
+    """When which of them are expected to be empty."""
     models: list[GpuModel | None] = field(default_factory=list)
     """Of each node."""
     cards: set[GpuModel | None] = field(default_factory=set)
@@ -46,8 +49,10 @@ class Kept:
             numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
             for node in cluster.nodes
         ]
+        rooms = Rooms(cluster, alike)
         return cls(
-            Rooms(cluster, alike),
+            rooms,
+            EmptyGpus(rooms, alike, sum(node.gpus for node in cluster.nodes)),
             [node.gpu_model for node in cluster.nodes],
             {node.gpu_model for node in cluster.nodes if node.gpus},
             alike,

@@ -70,7 +70,8 @@ class LearnedSettings:
     """What a job that is not slowed is worth, in seconds of total time: 0 looks at total time alone. Each combination
     pays this for every job that it is predicted to slow by more than 2 % and that was not slowed before."""
     shield: int = 1
-    """1: no combination is started that would end later together than one after the other; 0: as the network says."""
+    """1: no combination is started that would end later together than one after the other or, on several GPUs, that
+    costs more time than if each job waited for an empty one; 0: as the network says."""
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
     plans: int = 120
@@ -153,8 +154,7 @@ class Learned(Colocating):
 
     def allowed(self, scene: Scene) -> NDArray[np.bool_]:
         """(O, C): the combinations among which the network chooses."""
-        fits = scene.forecasts.fits
-        return np.asarray(fits & shielded(scene.forecasts)) if self.settings.shield else fits
+        return shielded(scene) if self.settings.shield else scene.forecasts.fits
 
     def _chosen(self, scene: Scene) -> IntArray:
         forecasts = scene.forecasts

@@ -177,6 +177,10 @@ class Rooms:
         more = len(first) + len(kept) < len(asked) or self._line_is_cut
         return Opened([(slot, ()) for _, slot in idle] + first + kept, len(idle), more)
 
+    def idle_on(self, number: int) -> int:
+        """How many GPUs were idle on the nodes of this number when it was last asked which to ask."""
+        return len(self._idle.get(number, ()))
+
     def _is_idle(self, slot: GpuSlot, rank: int) -> bool:
         return (rank, slot) in self._idle.get(self._alike[slot.node], ())
 

@@ -59,7 +59,7 @@ class RandomSharing(Colocating):
         self._random = np.random.default_rng(setting.seed)
 
     def _chosen(self, scene: Scene) -> IntArray:
-        allowed = scene.forecasts.fits & shielded(scene.forecasts)
+        allowed = shielded(scene)
         return best_of(self._random.random(allowed.shape), allowed, scene.forecasts)
 
 
@@ -86,8 +86,7 @@ class Rule(Colocating):
         return cls(setting, None if path is None else _weights(path, _read(Path(path))))
 
     def _chosen(self, scene: Scene) -> IntArray:
-        forecasts = scene.forecasts
-        return best_of(rule_scores(scene, self.weights), forecasts.fits & shielded(forecasts), forecasts)
+        return best_of(rule_scores(scene, self.weights), shielded(scene), scene.forecasts)
 
 
 def rule_scores(scene: Scene, weights: FloatArray) -> FloatArray:

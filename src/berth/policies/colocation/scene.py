@@ -10,7 +10,16 @@ from berth.cluster import Running
 from berth.model import GpuModel, GpuSlot, Job
 from berth.policies.colocation.forecast import Candidate, Forecasts
 
-__all__ = ["Chooser", "Offered", "Scene"]
+__all__ = ["Chooser", "Offered", "Scene", "Waits"]
+
+
+class Waits(NamedTuple):
+    """What waiting for an empty GPU costs."""
+
+    empty_ms: IntArray  # (O, M)
+    """After how long there is one for each job that is offered, those before it in the queue served first."""
+    behind: float
+    """Waiting jobs for each GPU, which wait for as much longer as GPUs are in use."""
 
 
 class Scene(NamedTuple):
@@ -26,6 +35,8 @@ class Scene(NamedTuple):
     """All that wait, in their order."""
     whole: Callable[[], Forecasts]
     """Forecasts all combinations; if `Colocating.asked_about` named some, `forecasts` has only those."""
+    waits: Callable[[], Waits | None] = lambda: None
+    """What waiting would cost; None where it does not matter."""
 
     def with_all(self) -> Scene:
         """The same with the forecasts of all combinations."""
@@ -40,6 +51,8 @@ class Offered(NamedTuple):
     window: list[Job]
     candidates: list[Candidate]
     """The window's jobs as forecasts see them."""
+    places: list[int]
+    """Where in the queue they are, 0 first."""
 
 
 class Chooser(Protocol):

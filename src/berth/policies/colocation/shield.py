@@ -1,4 +1,4 @@
-"""What is never started, whatever a chooser says: combinations that would end later together than in turn."""
+"""What is never started, whatever a chooser says: what ends later together than in turn, or costs more than to wait."""
 
 from __future__ import annotations
 
@@ -6,11 +6,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.policies.colocation.forecast import Forecasts
+from berth.policies.colocation.scene import Scene, Waits
 
 __all__ = ["shielded"]
 
 
-def shielded(forecasts: Forecasts) -> NDArray[np.bool_]:
-    """(O, C): which combinations would not end later together than one after the other."""
+def shielded(scene: Scene) -> NDArray[np.bool_]:
+    """(O, C): which combinations fit, would not end later together than one after the other and, where there are
+    several GPUs, cost no more time than if each job waited for an empty one."""
+    forecasts = scene.forecasts
     total_ms = forecasts.total_ms
-    return np.asarray(total_ms <= total_ms[:, :1] + forecasts.alone_ms())
+    allowed = np.asarray(forecasts.fits & (total_ms <= total_ms[:, :1] + forecasts.alone_ms()))
+    waits = scene.waits()
+    return allowed if waits is None else allowed & _worth_it(forecasts, waits)
+
+
+def _worth_it(forecasts: Forecasts, waits: Waits) -> NDArray[np.bool_]:
+    """(O, C): what costs no more time than to wait. That of the tenants counts, who end later, that of the jobs
+    themselves, and that of those behind them, who wait for as much longer as the GPU is in use."""
+    ends_ms = forecasts.ends_ms  # (O, C, K)
+    place = np.arange(ends_ms.shape[2])
+    tenant = (place < forecasts.tenants[:, None])[:, None]  # (O, 1, K)
+    starts = (ends_ms > 0) & ~tenant
+    column = np.clip(place - forecasts.tenants[:, None], 0, waits.empty_ms.shape[1] - 1)
+    # When each job would end on an empty GPU, and each tenant if none starts.
+    otherwise_ms = np.take_along_axis(waits.empty_ms, column, axis=1) - (-forecasts.left_us // 1000)
+    lost_ms = np.where(tenant, ends_ms - ends_ms[:, :1], 0)
+    lost_ms += np.where(starts, ends_ms - otherwise_ms[:, None], 0)
+    used_ms = forecasts.total_ms - forecasts.total_ms[:, :1] - forecasts.alone_ms()
+    alone = starts.sum(axis=2) + forecasts.tenants[:, None] <= 1
+    return np.asarray(alone | (lost_ms.sum(axis=2) + waits.behind * used_ms <= 0))

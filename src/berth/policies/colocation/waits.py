@@ -1,0 +1,71 @@
+"""How long jobs would wait for a GPU of their own: where there are several GPUs, sharing one is not all that may be."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from berth.arrays import IntArray
+from berth.cluster import Cluster
+from berth.model import GpuSlot, Job
+from berth.policies.colocation.rooms import Rooms
+from berth.policies.colocation.scene import Offered, Waits
+
+__all__ = ["EmptyGpus"]
+
+MOST_BEHIND = 4
+"""With more waiting jobs for each GPU than this nobody would get an empty one soon, and it is not looked at."""
+NEVER_MS = 1 << 40
+
+
+class EmptyGpus:
+    """When each GPU of a cluster is expected to be empty, by what was forecast when it was last offered jobs."""
+
+    def __init__(self, rooms: Rooms, alike: Sequence[int], gpus: int) -> None:
+        """`alike` is a number of each node; those of one number may run the same jobs."""
+        self._rooms = rooms
+        self._alike = alike
+        self._gpus = gpus
+        self._first_node = {number: node for node, number in reversed(list(enumerate(alike)))}
+        self._empty_ms: dict[GpuSlot, int] = {}
+
+    def expect(self, slots: Sequence[GpuSlot], at_ms: Sequence[int]) -> None:
+        """GPUs are expected to be empty at these times."""
+        if self._gpus > 1:
+            self._empty_ms.update(zip(slots, at_ms, strict=True))
+
+    def waits(
+        self,
+        offered: Sequence[Offered],
+        cluster: Cluster,
+        now_ms: int,
+        *,
+        waiting: int,
+        mean_ms: int,
+        may_run: Callable[[Job, GpuSlot, Cluster], bool],
+    ) -> Waits | None:
+        """Of jobs that are offered; `waiting` jobs wait in all, of `mean_ms` each. None on one GPU, and where more wait
+        than `MOST_BEHIND` for each GPU."""
+        if self._gpus == 1 or waiting > MOST_BEHIND * self._gpus:
+            return None
+        empty_ms = {number: [0] * self._rooms.idle_on(number) for number in self._first_node}
+        for slot, at_ms in self._empty_ms.items():
+            if at_ms > now_ms and cluster.jobs_on(slot):  # one that is late may stay so
+                insort(empty_ms[self._alike[slot.node]], at_ms - now_ms)
+        of_numbers: dict[tuple[int, ...], list[int]] = {}
+        found: IntArray = np.full(
+            (len(offered), max(len(one.window) for one in offered)), NEVER_MS, dtype=np.int64
+        )
+        for row, one in enumerate(offered):
+            for column, (job, place) in enumerate(zip(one.window, one.places, strict=True)):
+                numbers = tuple(
+                    [at for at, node in self._first_node.items() if may_run(job, GpuSlot(node, 0), cluster)]
+                )
+                line = of_numbers.get(numbers)
+                if line is None:
+                    line = of_numbers[numbers] = sorted(ms for at in numbers for ms in empty_ms[at])
+                if line:
+                    found[row, column] = line[place % len(line)] + place // len(line) * mean_ms
+        return Waits(found, (waiting - 1) / self._gpus)
