@@ -34,7 +34,8 @@ CLUSTERS = ("1x1", "20", "100")
 PER_NODE = 4
 JOBS, JOBS_PER_GPU = 30, 8
 OPPONENTS = (
-    "sjf+first-fit", "greedy", "random-sharing", "rule", "pair-packer", "dqn", "learned?plans=0", "learned",
+    "sjf+first-fit", "greedy", "random-sharing", "rule", "pair-packer", "rollouts", "dqn", "learned?plans=0",
+    "learned",
 )  # fmt: skip
 """What a matrix compares by default."""
 

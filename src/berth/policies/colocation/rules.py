@@ -46,7 +46,7 @@ SEEN = 5
 
 
 class RandomSharing(Colocating):
-    """Start a combination drawn at random from those that fit and would not end later together than in turn.
+    """Start a combination drawn at random from those that fit and that the shield of learned lets start.
 
     What forecasts and shield do by themselves: an untrained network prefers some jobs, and is worse than this.
     """
