@@ -25,6 +25,7 @@ __all__ = [
     "Rooms",
     "all_have_room",
     "has_room",
+    "have_room",
     "look_again_ms",
 ]
 
@@ -105,7 +106,8 @@ class Rooms:
         self._rooms: dict[GpuSlot, tuple[Running, ...]] = {}  # of those with tenants
         self._ranks: list[int] = cluster.rank.tolist()
         self._gpus = [
-            tuple([GpuSlot(row, index) for index in range(node.gpus)]) for row, node in enumerate(cluster.nodes)
+            tuple([GpuSlot(row, index) for index in range(node.gpus)])
+            for row, node in enumerate(cluster.nodes)
         ]  # of each node
         self._idle: list[_Idle] = _none_idle(self._gpus, self._ranks, alike)  # by number of the node
         self._declined: dict[GpuSlot, _Declined] = {}
@@ -166,7 +168,7 @@ class Rooms:
                 kept.append((always, self._rooms[always]))
             more = len(idle) > most or bool(self._rooms)
             return Opened([(slot, ()) for _, slot in idle[:most]] + kept, len(idle), more)
-        if len(self._rooms) + sum([alike.count() for alike in self._idle]) <= MOST_ASKED_AGAIN:
+        if len(self._rooms) + sum([alike.many() for alike in self._idle]) <= MOST_ASKED_AGAIN:
             asked = self._sorted([room for room in self._rooms.items() if room[0] not in closed])
         elif most is None:
             asked = self._sorted(self._some(now_ms, queue_changes, closed, always))
@@ -298,7 +300,7 @@ class Rooms:
                 if not open_ or not tenants or len(tenants) >= MOST:
                     self._rooms.pop(slot, None)
                 elif self._rooms.get(slot) != tenants:  # runs are equal only to themselves
-                    if all([run.best_effort for run in tenants]):
+                    if all(run.best_effort for run in tenants):
                         self._rooms[slot] = tenants
                     else:
                         self._rooms.pop(slot, None)
@@ -315,7 +317,7 @@ class _Idle(NamedTuple):
     """Where in the line the GPUs of a node begin."""
     there: BoolArray  # (GPUs,), in the order of the line
 
-    def count(self) -> int:
+    def many(self) -> int:
         """How many."""
         return int(np.count_nonzero(self.there))
 
@@ -359,6 +361,19 @@ def all_have_room(jobs: Iterable[Job], slot: GpuSlot, cluster: Cluster) -> bool:
         and cpu_milli <= free.cpu_milli[node]
         and mem_mib <= free.mem_mib[node]
         and gpu_mem_mib <= free.gpu_mem_mib[slot]
+    )
+
+
+def have_room(count: int, most_asked: Sequence[int], slot: GpuSlot, cluster: Cluster) -> bool:
+    """Whether that many jobs have room on the node and on the GPU if none asks for more than this of compute, CPU,
+    memory of the node and of the GPU."""
+    node, free = slot.node, cluster.free
+    milli, cpu_milli, mem_mib, gpu_mem_mib = most_asked
+    return bool(
+        count * milli <= free.milli.item(slot)
+        and count * cpu_milli <= free.cpu_milli.item(node)
+        and count * mem_mib <= free.mem_mib.item(node)
+        and count * gpu_mem_mib <= free.gpu_mem_mib.item(slot)
     )
 
 

@@ -38,8 +38,10 @@ class Offered(NamedTuple):
     slot: GpuSlot
     tenants: tuple[Running, ...]
     window: list[Job]
-    candidates: list[Candidate]
+    candidates: tuple[Candidate, ...]
     """The window's jobs as forecasts see them."""
+    short: bool
+    """Whether its node or the GPU itself has too little left for all of the window, which others may give back."""
 
 
 class Chooser(Protocol):
