@@ -21,7 +21,7 @@ from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.kept import MOST_CANDIDATES, Kept
 from berth.policies.colocation.overtaking import Overtaking
-from berth.policies.colocation.queue_prefix import QueuePrefix
+from berth.policies.colocation.queue_prefix import Kinds, QueuePrefix
 from berth.policies.colocation.rooms import (
     LEAD_STEP_MS,
     Room,
@@ -160,9 +160,12 @@ class Colocating:
     def _noted(self, job: Job, cluster: Cluster) -> None:
         """A job has started, if it was not refused."""
         if job.id in cluster.running:
-            self._overtaking.started(job)
-            if self._due is job:
-                self._due = None
+            self._has_started(job)
+
+    def _has_started(self, job: Job) -> None:
+        self._overtaking.started(job)
+        if self._due is job:
+            self._due = None
 
     def _in_order(self, queue: Queue) -> Iterable[Job]:
         """The waiting jobs: one whose turn it is first, then as the order has them."""
@@ -247,9 +250,11 @@ class Colocating:
         jobs, so that the next of them goes on where the one before came to.
         """
         head.look()
+        if (missing := self.window * len(rooms) - len(head.jobs)) > 0:
+            head.read(missing)
         taken: set[int] = set()
         begins: dict[int, int] = {}
-        may: dict[int, _May] = {}
+        may: dict[int, Kinds] = {}
         offered: list[Offered] = []
         alike = self._kept.alike
         declines_still = partial(
@@ -260,7 +265,7 @@ class Colocating:
             number = alike[slot.node]
             kinds = may.get(number)
             if kinds is None:
-                kinds = may[number] = _May(partial(self._may_run_kind, head, slot, cluster))
+                kinds = may[number] = Kinds(partial(self._may_run_kind, head, slot, cluster))
             if self._due is not None and slot == self._overtaking.kept:
                 first = (head.jobs or head.read(1)) and head.jobs[0]
                 if 0 not in taken and first is self._due:
@@ -288,7 +293,7 @@ class Colocating:
         enough = have_room(len(places), head.most_asked, slot, cluster) or all_have_room(
             window, slot, cluster
         )
-        return Offered(slot, tenants, window, candidates, not enough)
+        return tuple.__new__(Offered, (slot, tenants, window, candidates, not enough))  # as in `_tenant`
 
     def _started(
         self,
@@ -318,14 +323,15 @@ class Colocating:
             if not as_it_was and not all_have_room(members, slot, cluster):
                 continue
             self._kept.rooms.forget(slot)
+            slots = (slot,)
             for job in members:
                 head.started.add(job.id)
-                yield self.shared_placement(job, slot)
+                yield self.shared_placement(job, slots)
                 if job.id not in cluster.running:  # refused: this GPU is not asked again now
                     closed.add(slot)
                     break
                 changes += 1
-                self._noted(job, cluster)
+                self._has_started(job)
 
     def _picks(
         self, offered: Sequence[Offered], largest: int, queue: Queue, cluster: Cluster, now_ms: int
@@ -401,17 +407,17 @@ class Colocating:
         # In half of the time that a NamedTuple's constructor takes.
         return tuple.__new__(Candidate, (run.job.application, left_us, work_us, now_ms - run.start_ms))
 
-    def shared_placement(self, job: Job, slot: GpuSlot) -> Placement:
+    def shared_placement(self, job: Job, slots: tuple[GpuSlot]) -> Placement:
         """A job on a GPU that it shares by best effort, with what is enforced there."""
-        number = self._kept.alike[slot[0]]
-        key = job.application, job.share, number
+        node = slots[0].node
+        key = job.application, job.share, self._kept.alike[node]
         share = self._kept.shares.get(key)
         if share is None:
-            share = Share(job.share.milli, self._enforced_mib(job, self._kept.models[slot.node]))
+            share = Share(job.share.milli, self._enforced_mib(job, self._kept.models[node]))
             if not self.knowledge.learns:
                 self._kept.shares[key] = share
         # In half of the time that a NamedTuple's constructor takes.
-        return tuple.__new__(Placement, (job, (slot,), share, True, True))
+        return tuple.__new__(Placement, (job, slots, share, True, True))
 
     def _enforced_mib(self, job: Job, gpu: GpuModel | None) -> int:
         """GPU memory that the job may have, MiB: what it asks for, else what it is believed to need and a margin, at
@@ -486,17 +492,6 @@ class Colocating:
 
     def _may_run_kind(self, head: QueuePrefix, slot: GpuSlot, cluster: Cluster, kind: int) -> bool:
         return self._may_run(head.kinds[kind], slot, cluster)
-
-
-class _May(dict[int, bool]):
-    """Whether a job of each kind may run on a node; asked the first time."""
-
-    def __init__(self, ask: Callable[[int], bool]) -> None:
-        self.ask = ask
-
-    def __missing__(self, kind: int) -> bool:
-        found = self[kind] = self.ask(kind)
-        return found
 
 
 _lane = attrgetter("application", "models", "gpus")

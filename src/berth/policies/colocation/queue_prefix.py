@@ -10,7 +10,7 @@ from berth.cluster import PLACE_MILLI, Queue
 from berth.model import Job
 from berth.policies.colocation.forecast import Candidate
 
-__all__ = ["QueuePrefix"]
+__all__ = ["Kinds", "QueuePrefix"]
 
 _asks = attrgetter(
     "application", "gpus", "nodes", "share", "cpu_milli", "mem_mib", "models", "labels", "work_ms"
@@ -77,16 +77,17 @@ class QueuePrefix:
 
     def read(self, count: int) -> bool:
         """Look at this many more jobs of the queue, or at more until one of them shares; False behind the last."""
-        known, before = self._known, len(self.jobs)
-        while len(self.jobs) == before and (more := list(islice(self._rest, count))):
+        jobs, places, known = self.jobs, self.places, self._known
+        before = len(jobs)
+        while len(jobs) == before and (more := list(islice(self._rest, count))):
             for job in more:
                 asks = _asks(job)
                 kind = known.get(asks)
                 if kind is None:
                     kind = self._kind(job, asks)
-                if kind != NOT_SHARING:
-                    self.jobs.append(job)
-                    self.places.append(kind)
+                if kind >= 0:
+                    jobs.append(job)
+                    places.append(kind)
                 elif job.patience_ms != 0:
                     self._rest = iter(())
                     break
@@ -97,11 +98,17 @@ class QueuePrefix:
     ) -> tuple[list[int], int]:
         """Numbers of the first jobs, from this one on, that are not taken and of kinds that may run, and of the job
         behind the last of them."""
-        places, at = self.places, begin
+        places, at, missing = self.places, begin, most
+        end = len(places)
         found: list[int] = []
-        while len(found) < most and (at < len(places) or self.read(most)):
+        while missing:
+            if at == end:
+                if not self.read(most):
+                    break
+                end = len(places)
             if may[places[at]] and at not in taken:
                 found.append(at)
+                missing -= 1
             at += 1
         return found, at
 
@@ -126,3 +133,14 @@ class QueuePrefix:
         while self.read(AT_ONCE):
             pass
         return zip(self.kinds, self.candidates, strict=True)
+
+
+class Kinds(dict[int, bool]):
+    """Whether a job of each kind may run on a node; asked the first time."""
+
+    def __init__(self, ask: Callable[[int], bool]) -> None:
+        self.ask = ask
+
+    def __missing__(self, kind: int) -> bool:
+        found = self[kind] = self.ask(kind)
+        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container, Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
 gradually may start while another ends."""
 
+_is_best_effort = attrgetter("best_effort")
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
 
@@ -300,7 +301,7 @@ class Rooms:
                 if not open_ or not tenants or len(tenants) >= MOST:
                     self._rooms.pop(slot, None)
                 elif self._rooms.get(slot) != tenants:  # runs are equal only to themselves
-                    if all(run.best_effort for run in tenants):
+                    if all(map(_is_best_effort, tenants)):
                         self._rooms[slot] = tenants
                     else:
                         self._rooms.pop(slot, None)
@@ -371,9 +372,9 @@ def have_room(count: int, most_asked: Sequence[int], slot: GpuSlot, cluster: Clu
     milli, cpu_milli, mem_mib, gpu_mem_mib = most_asked
     return bool(
         count * milli <= free.milli.item(slot)
-        and count * cpu_milli <= free.cpu_milli.item(node)
-        and count * mem_mib <= free.mem_mib.item(node)
-        and count * gpu_mem_mib <= free.gpu_mem_mib.item(slot)
+        and (not cpu_milli or count * cpu_milli <= free.cpu_milli.item(node))
+        and (not mem_mib or count * mem_mib <= free.mem_mib.item(node))
+        and (not gpu_mem_mib or count * gpu_mem_mib <= free.gpu_mem_mib.item(slot))
     )
 
 

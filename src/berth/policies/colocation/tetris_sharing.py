@@ -83,7 +83,7 @@ class TetrisSharing(Colocating):
                 job = self._aligned(queue, cluster, slot, tenants, now_ms)
                 if job is None:
                     break
-                yield self.shared_placement(job, slot)
+                yield self.shared_placement(job, (slot,))
                 self._noted(job, cluster)
                 tenants = cluster.jobs_on(slot)
 
