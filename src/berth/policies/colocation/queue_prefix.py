@@ -102,10 +102,11 @@ class QueuePrefix:
         end = len(places)
         found: list[int] = []
         while missing:
-            if at == end:
+            if at >= end:
                 if not self.read(most):
                     break
                 end = len(places)
+                continue
             if may[places[at]] and at not in taken:
                 found.append(at)
                 missing -= 1
