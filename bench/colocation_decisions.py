@@ -152,7 +152,8 @@ def one_pass(policy: Policy, queue: Queue, cluster: Cluster, now_ms: int) -> tup
     decisions = iter(policy(queue, cluster, now_ms))
     wall = cpu = 0.0
     while True:
-        begin, begin_cpu = time.perf_counter(), time.process_time()
+        # A look at the processor's clock takes 1 µs, a fifth of a decision: the wall's is looked at inside.
+        begin_cpu, begin = time.process_time(), time.perf_counter()
         decision = next(decisions, None)
         wall += time.perf_counter() - begin
         cpu += time.process_time() - begin_cpu

@@ -82,6 +82,10 @@ def test_leading_axes_are_as_many_calls(model: str) -> None:
     assert whole.shape == (3, 5, 4)
     for at in np.ndindex(3, 5):
         assert whole[at].tolist() == speeds(usage[at], present[at], CARD_MIB).tolist()
+    each = speeds(usage[0, 0], present, CARD_MIB)
+    assert each.shape == (3, 5, 4)
+    for at in np.ndindex(3, 5):
+        assert each[at].tolist() == speeds(usage[0, 0], present[at], CARD_MIB).tolist()
 
 
 @pytest.mark.parametrize("model", SPEEDS)

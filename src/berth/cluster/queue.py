@@ -93,11 +93,11 @@ class _Lanes:
 class _Counts:
     """How many jobs wait in each lane."""
 
-    def __init__(self, lane: Lane, jobs: Iterable[tuple[Serial, Job]]) -> None:
+    def __init__(self, lane: Lane, jobs: Iterable[Job]) -> None:
         self.lane = lane
         self.failed = False
         """Whether the lane could not take a job."""
-        self.entries: Counter[Hashable] = Counter(lane(job) for _, job in jobs)
+        self.entries: Counter[Hashable] = Counter(map(lane, jobs))
 
     def add(self, job: Job, _: Serial) -> None:
         self.entries[self.lane(job)] += 1
@@ -199,7 +199,7 @@ class Queue:
         """How many jobs wait in each lane that has any; otherwise as `lanes`, and faster for a long queue."""
         found = self._counts.get(lane)
         if found is None:
-            found = self._counts[lane] = _Counts(lane, self._entries())
+            found = self._counts[lane] = _Counts(lane, [job for job in self._jobs if job is not None])
         return found.entries
 
     def add(self, job: Job) -> bool:

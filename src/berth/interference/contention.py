@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, IntArray, compiled
 from berth.errors import SettingError
-from berth.interference.speeds import CORES, GPU, MEM, PCIE, slowest, what_is_left
+from berth.interference.speeds import CORES, GPU, MEM, PCIE, as_sets, slowest, what_is_left
 
 __all__ = ["LEAST_MEM_MIB", "STEPS", "STRESS_ONE", "Contention", "cells_of"]
 
@@ -52,6 +53,8 @@ _FALL_ONE = 64
 _WEIGHT_ONE = 128
 """Weight of the closest centre."""
 _AT_ONCE = 4_000_000
+HIGH, MIDDLE = 40, 24
+"""Where GPU and cores stand in the number of a cell; memory has the bits below."""
 
 Int32Array = NDArray[np.int32]
 
@@ -78,8 +81,13 @@ class Contention:
 
     def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
         """Speeds per mille: see `Speeds` for the shapes."""
+        found = self._compiled(usage, present) if xp is np else None
+        return self.plain(usage, present, xp=xp) if found is None else found
+
+    def plain(self, usage: Any, present: Any, *, xp: Any) -> Any:
+        """The same in NumPy or JAX; NumPy asks `_speeds`, which a test holds equal."""
         busy = present & (usage[..., GPU] > 0)
-        stress = self._among(usage) if xp is np else self._each(usage, xp)  # (..., K, K)
+        stress = self._each(usage, xp)  # (..., K, K)
         tenants = present.shape[-1]
         others = xp.broadcast_to(~xp.eye(tenants, dtype=bool), (*present.shape, tenants))
         meets = busy[..., :, None] & busy[..., None, :] & others
@@ -131,31 +139,37 @@ class Contention:
         found: Int32Array = np.where(meets, stress, 0).astype(np.int32)
         return found
 
-    def _among(self, usage: NDArray[np.int32]) -> Int32Array:
-        """Stress of each tenant under each (..., K, K), from a table of the cells that were met before."""
-        cells = cells_of(usage).astype(np.int64)
-        keys = (cells[..., 0] << 40) | (cells[..., 1] << 24) | cells[..., 2]
-        known, table = self._met.get("cells", (np.zeros(1, np.int64) - 1, np.zeros((1, 1), np.int32)))
-        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        if (known[at] != keys).any():
-            known = np.union1d(known[known >= 0], keys)
-            if len(known) > MOST_CELLS:
-                known = np.unique(keys)
-            if len(known) > MOST_CELLS:
-                return self._each(usage, np)
-            rows = np.zeros((len(known), 4), dtype=np.int32)
-            parts = (known >> 40, known >> 24 & 0xFFFF, known & 0xFFFFFF)
-            for column, part, step in zip((GPU, CORES, MEM), parts, STEPS, strict=True):
-                rows[:, column] = part * step
-            table = self._each(rows, np)
-            self._met["cells"] = known, table
-            at = np.searchsorted(known, keys)
-        found: Int32Array = table[at[..., :, None], at[..., None, :]]
-        return found
+    def _compiled(self, usage: Any, present: Any) -> Int32Array | None:
+        """Speeds from a table of the cells that were met before; None where these are too many for one."""
+        rows, there, shape = as_sets(usage, present)
+        found = np.empty(there.shape, np.int32)
+        work = np.empty(shape[-1], np.int64)
+        if not _speeds(rows, there, self._met[0], self._met[1], self.use_milli, work, found):
+            if not self._meet(rows[there]):
+                return None
+            _speeds(rows, there, self._met[0], self._met[1], self.use_milli, work, found)
+        return found.reshape(shape)
+
+    def _meet(self, rows: Int32Array) -> bool:  # (A, 4)
+        """Have the cells of these rows in the table; False if they are too many."""
+        cells = cells_of(rows).astype(np.int64)
+        keys = (cells[:, 0] << HIGH) | (cells[:, 1] << MIDDLE) | cells[:, 2]
+        known = np.union1d(self._met[0], keys)
+        if len(known) > MOST_CELLS:
+            known = np.unique(keys)
+        if len(known) > MOST_CELLS:
+            return False
+        of_cells = np.zeros((len(known), 4), dtype=np.int32)
+        parts = (known >> HIGH, known >> MIDDLE & 0xFFFF, known & 0xFFFFFF)
+        for column, part, step in zip((GPU, CORES, MEM), parts, STEPS, strict=True):
+            of_cells[:, column] = part * step
+        self._met[:] = known, self._each(of_cells, np)
+        return True
 
     @cached_property
-    def _met(self) -> dict[str, tuple[NDArray[np.int64], Int32Array]]:
-        return {}
+    def _met(self) -> list[Any]:
+        """The cells that were met before, (n,) ascending, and the stress between them, (n, n)."""
+        return [np.zeros(0, np.int64), np.zeros((0, 0), np.int32)]
 
     def _each(self, usage: Any, xp: Any) -> Int32Array:
         """The same without a table."""
@@ -231,3 +245,56 @@ class Contention:
         if (stress > MOST_STRESS).any() or (centres > 2**20 // np.array(STEPS)).any():
             raise SettingError(f"{where} has coefficients beyond reason; {expected}")
         return cls(mode, use_milli, centres.astype(np.int32), stress.astype(np.int32))
+
+
+@compiled
+def _speeds(
+    usage: Int32Array,  # (N, K, 4)
+    present: BoolArray,  # (N, K)
+    known: IntArray,  # (n,): numbers of cells, ascending
+    stress: Int32Array,  # (n, n)
+    use_milli: int,
+    cell: IntArray,  # (K,): to work in
+    found: Int32Array,  # (N, K), out
+) -> bool:
+    """`Contention.plain` of N sets, from a table of cells; False where it lacks one."""
+    tenants = present.shape[1]
+    for at in range(present.shape[0]):
+        gpu, cores, pcie = 0, 0, 0
+        for one in range(tenants):
+            cell[one] = -1
+            if not present[at, one]:
+                continue
+            row = usage[at, one]
+            gpu += row[GPU] * use_milli // 1000
+            cores += row[CORES]
+            pcie += row[PCIE]
+            if row[GPU] <= 0:
+                continue
+            key = min(row[GPU], 1000) // STEPS[0] << HIGH
+            key |= min(max(row[CORES], 0), 1000) // STEPS[1] << MIDDLE
+            key |= min(max(row[MEM], LEAST_MEM_MIB), 2**20) // STEPS[2]
+            place = np.searchsorted(known, key)
+            if place >= len(known) or known[place] != key:
+                return False
+            cell[one] = place
+        gpu, cores, pcie = (
+            1_000_000 // max(gpu, 1000),
+            1_000_000 // max(cores, 1000),
+            1_000_000 // max(pcie, 1000),
+        )
+        for one in range(tenants):
+            if not present[at, one]:
+                found[at, one] = 0
+                continue
+            total = 0
+            for other in range(tenants):
+                if other != one and cell[one] >= 0 and cell[other] >= 0:
+                    total += stress[cell[one], cell[other]]
+            row = usage[at, one]
+            speed = min(1000 * STRESS_ONE // (STRESS_ONE + total), 1000)
+            speed = min(speed, gpu if row[GPU] * use_milli // 1000 > 0 else 1000)
+            speed = min(speed, cores if row[CORES] > 0 else 1000)
+            speed = min(speed, pcie if row[PCIE] > 0 else 1000)
+            found[at, one] = max(speed, 1)
+    return True

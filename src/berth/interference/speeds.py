@@ -8,9 +8,13 @@ GPU (`berth.profiles.Series`).
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
+
+from berth.arrays import BoolArray
 
 __all__ = [
     "CORES",
@@ -20,6 +24,7 @@ __all__ = [
     "OfMode",
     "PartsMemory",
     "Speeds",
+    "as_sets",
     "blamed",
     "crossed",
     "effective_milli",
@@ -86,6 +91,17 @@ def what_is_left(wanted: Any, present: Any, *, xp: Any = np) -> Any:
     total = xp.sum(wanted, axis=-1, keepdims=True, dtype=xp.int32)
     shared = xp.int32(1_000_000) // xp.maximum(total, xp.int32(1000))
     return xp.where(present, xp.where(wanted > 0, shared, xp.int32(1000)), xp.int32(0))
+
+
+def as_sets(usage: Any, present: Any) -> tuple[NDArray[np.int32], BoolArray, tuple[int, ...]]:
+    """The same as N sets of K tenants, for compiled code: int32 (N, K, 4) and bool (N, K), and the shape (..., K)."""
+    shape = present.shape
+    if usage.shape[:-1] != shape:
+        shape = np.broadcast_shapes(usage.shape[:-1], shape)
+        usage, present = np.broadcast_to(usage, (*shape, 4)).copy(), np.broadcast_to(present, shape).copy()
+    sets = prod(shape[:-1]), shape[-1]
+    rows = np.ascontiguousarray(usage, np.int32).reshape(*sets, 4)
+    return rows, np.ascontiguousarray(present, np.bool_).reshape(sets), shape
 
 
 def pcie_shared(usage: Any, present: Any, *, xp: Any = np) -> Any:

@@ -92,7 +92,7 @@ def four() -> tuple[Cluster, EmptyGpus]:
 
 def offered(*places: int, slot: GpuSlot = GpuSlot(0, 0)) -> list[Offered]:  # noqa: B008
     jobs = [Job(f"w{place}", 0, 1000) for place in places]
-    return [Offered(slot, (), jobs, [], list(places))]
+    return [Offered(slot, (), jobs, (), False, list(places))]
 
 
 def test_jobs_find_empty_gpus_in_the_order_in_which_they_wait(four) -> None:

@@ -6,9 +6,10 @@ says which of those jobs start there now. All choosers see the same forecasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import cast
 
 import numpy as np
@@ -20,8 +21,15 @@ from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.kept import MOST_CANDIDATES, Kept
 from berth.policies.colocation.overtaking import Overtaking
-from berth.policies.colocation.queue_prefix import QueuePrefix
-from berth.policies.colocation.rooms import LEAD_STEP_MS, Room, all_have_room, has_room, look_again_ms
+from berth.policies.colocation.queue_prefix import Kinds, QueuePrefix
+from berth.policies.colocation.rooms import (
+    LEAD_STEP_MS,
+    Room,
+    all_have_room,
+    has_room,
+    have_room,
+    look_again_ms,
+)
 from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
@@ -128,7 +136,7 @@ class Colocating:
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
-        head = QueuePrefix(queue, self._sharing, self._candidate)
+        head = self._head(queue)
         while len(queue):
             some, idle, more = self._kept.rooms.open_first(
                 MOST_AT_ONCE,
@@ -147,17 +155,17 @@ class Colocating:
                 continue
             # While GPUs are idle, none takes more than its part of the waiting jobs.
             largest = min(MOST, -(-len(queue) // idle)) if idle else MOST
-            for placement in self._started(offered, largest, queue, cluster, now_ms, closed):
-                head.started.add(placement.job.id)
-                yield placement
-                self._noted(placement.job, cluster)
+            yield from self._started(offered, largest, head, cluster, now_ms, closed)
 
     def _noted(self, job: Job, cluster: Cluster) -> None:
         """A job has started, if it was not refused."""
         if job.id in cluster.running:
-            self._overtaking.started(job)
-            if self._due is job:
-                self._due = None
+            self._has_started(job)
+
+    def _has_started(self, job: Job) -> None:
+        self._overtaking.started(job)
+        if self._due is job:
+            self._due = None
 
     def _in_order(self, queue: Queue) -> Iterable[Job]:
         """The waiting jobs: one whose turn it is first, then as the order has them."""
@@ -242,111 +250,128 @@ class Colocating:
         jobs, so that the next of them goes on where the one before came to.
         """
         head.look()
+        if (missing := self.window * len(rooms) - len(head.jobs)) > 0:
+            head.read(missing)
         taken: set[int] = set()
         begins: dict[int, int] = {}
-        may: dict[tuple[int, int], bool] = {}
-        offered = []
+        may: dict[int, Kinds] = {}
+        offered: list[Offered] = []
         alike = self._kept.alike
         declines_still = partial(
             self._kept.rooms.declines_still, now_ms=now_ms, queue_changes=head.queue.changes
         )
-        for slot, tenants in rooms:
+        for room in rooms:
+            slot, tenants = room
             number = alike[slot.node]
-            at = begins.get(number, 0)
-            window: list[Job] = []
-            kinds: list[int] = []
-            places: list[int] = []
+            kinds = may.get(number)
+            if kinds is None:
+                kinds = may[number] = Kinds(partial(self._may_run_kind, head, slot, cluster))
             if self._due is not None and slot == self._overtaking.kept:
-                first = head.at(0)
-                if 0 not in taken and first is not None and first[0] is self._due:
-                    if declines_still((slot, tenants), [self._due]):
+                first = (head.jobs or head.read(1)) and head.jobs[0]
+                if 0 not in taken and first is self._due:
+                    if declines_still(room, [self._due]):
                         closed.add(slot)
-                    elif self._may_run(self._due, slot, cluster):
-                        offered.append(Offered(slot, tenants, [self._due], [head.candidates[first[1]]], [0]))
+                    elif kinds[head.places[0]]:
+                        offered.append(self._offer(room, [0], head, cluster))
                         taken.add(0)
                     continue
-            while len(window) < self.window and (one := head.at(at)) is not None:
-                job, kind = one
-                allowed = may.get((number, kind))
-                if allowed is None:
-                    allowed = may[number, kind] = self._may_run(head.kinds[kind], slot, cluster)
-                if allowed and at not in taken:
-                    window.append(job)
-                    kinds.append(kind)
-                    places.append(at)
-                at += 1
-            if window and declines_still((slot, tenants), window):
+            places, end = head.window(begins.get(number, 0), self.window, taken, kinds)
+            if tenants and places and declines_still(room, [head.jobs[at] for at in places]):
                 closed.add(slot)
                 continue
-            begins[number] = at
+            begins[number] = end
             taken.update(places)
-            if window:
-                seen = [head.candidates[kind] for kind in kinds]
-                offered.append(Offered(slot, tenants, window, seen, places))
+            if places:
+                offered.append(self._offer(room, places, head, cluster))
         return offered
+
+    def _offer(self, room: Room, places: Sequence[int], head: QueuePrefix, cluster: Cluster) -> Offered:
+        """A GPU that is offered the waiting jobs with these numbers."""
+        slot, tenants = room
+        window = [head.jobs[at] for at in places]
+        candidates = tuple([head.candidates[head.places[at]] for at in places])
+        enough = have_room(len(places), head.most_asked, slot, cluster) or all_have_room(
+            window, slot, cluster
+        )
+        return tuple.__new__(
+            Offered, (slot, tenants, window, candidates, not enough, places)
+        )  # as in `_tenant`
 
     def _started(
         self,
         offered: Sequence[Offered],
         largest: int,
-        queue: Queue,
+        head: QueuePrefix,
         cluster: Cluster,
         now_ms: int,
         closed: set[GpuSlot],
     ) -> Iterator[Placement]:
         """Start what the chooser says on each GPU; one that declines is not asked again at this moment."""
+        changes, asked_of_nodes = cluster.changes, any(head.most_asked[1:3])
+        chosen, next_ms = self._picks(offered, largest, head.queue, cluster, now_ms)
+        for number, (slot, tenants, window, _, short, _) in enumerate(offered):
+            combination = chosen[number]
+            if not combination:
+                closed.add(slot)
+                self._kept.rooms.decline(
+                    (slot, tenants), window, hold_ms=next_ms[number], now_ms=now_ms, queue_changes=head.queue.changes,
+                    short_on=cluster if short else None,
+                )  # fmt: skip
+                continue
+            members = [job for at, job in enumerate(window) if combination >> at & 1]
+            # Another GPU of its node may have taken what they need: then it is offered jobs again. Where nothing is
+            # asked of nodes, and all that has changed is what started here, there still is room.
+            as_it_was = not short and not asked_of_nodes and cluster.changes == changes
+            if not as_it_was and not all_have_room(members, slot, cluster):
+                continue
+            self._kept.rooms.forget(slot)
+            slots = (slot,)
+            for job in members:
+                head.started.add(job.id)
+                yield self.shared_placement(job, slots)
+                if job.id not in cluster.running:  # refused: this GPU is not asked again now
+                    closed.add(slot)
+                    break
+                changes += 1
+                self._has_started(job)
+
+    def _picks(
+        self, offered: Sequence[Offered], largest: int, queue: Queue, cluster: Cluster, now_ms: int
+    ) -> tuple[list[int], list[int]]:
+        """What the chooser says for each GPU, and how long one that declines is not asked again."""
         waiting = len(queue)
         backlog_ms = sum(min(self.work_us(job) // 1000, 1 << 40) for job in queue) if waiting <= 1000 else 0
         if not backlog_ms:
             seen = [one.left_us // 1000 for offer in offered for one in offer.candidates]
             backlog_ms = sum(seen) * waiting // max(1, len(seen))
-        by_model: dict[GpuModel | None, list[int]] = {}
+        cards = self._kept.card_numbers
+        by_card: dict[int, list[int]] = {}
         for at, offer in enumerate(offered):
-            by_model.setdefault(self._kept.models[offer.slot.node], []).append(at)
+            by_card.setdefault(cards[offer.slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
-        # Of CPU or memory of the node, which others may give back.
-        short = [not all_have_room(offer.window, offer.slot, cluster) for offer in offered]
-        for gpu, group in by_model.items():
-            offers = []
-            for at in group:
-                tenants = offered[at].tenants
-                run = tuple([self._tenant(run, now_ms) for run in tenants]) if tenants else ()
-                offers.append(Offer(run, tuple(offered[at].candidates), largest))
-            whole = partial(
-                self._foreseen, offers, [offered[at] for at in group], [short[at] for at in group], cluster
-            )
+        for group in by_card.values():
+            some = [offered[at] for at in group]
+            gpu = self._kept.models[some[0].slot.node]
+            offers = [
+                Offer(tuple([self._tenant(run, now_ms) for run in one.tenants]), one.candidates, largest)
+                for one in some
+            ]
+            whole = partial(self._foreseen, offers, some, cluster)
             forecasts = whole(self.asked_about(offers, waiting))
             self.asks_again_ms = None
             waits = partial(
-                self._kept.empty.waits, [offered[at] for at in group], cluster, now_ms,
+                self._kept.empty.waits, some, cluster, now_ms,
                 waiting=waiting, mean_ms=backlog_ms // max(1, waiting), may_run=self._may_run,
             )  # fmt: skip
             picked = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue, whole, waits))
             picks = picked.tolist()
             empty_ms = now_ms + forecasts.ends_ms[np.arange(len(group)), picked].max(axis=1)
-            self._kept.empty.expect([offered[at].slot for at in group], empty_ms.tolist())
+            self._kept.empty.expect([one.slot for one in some], empty_ms.tolist())
             again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
             for at, pick, hold_ms in zip(group, picks, look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
-        for number, (slot, tenants, window, *_) in enumerate(offered):
-            combination, hold_ms = chosen[number], next_ms[number]
-            members = [job for at, job in enumerate(window) if combination >> at & 1]
-            if members:
-                # Another GPU of its node may have taken what they need: then it is offered jobs again.
-                if all_have_room(members, slot, cluster):
-                    self._kept.rooms.forget(slot)
-                    for job in members:
-                        yield self.shared_placement(job, slot)
-                        if job.id not in cluster.running:  # refused: this GPU is not asked again now
-                            closed.add(slot)
-                            break
-            else:
-                closed.add(slot)
-                self._kept.rooms.decline(
-                    (slot, tenants), window, hold_ms=hold_ms, now_ms=now_ms, queue_changes=queue.changes,
-                    short_on=cluster if short[number] else None,
-                )  # fmt: skip
+        return chosen, next_ms
 
     def asked_about(self, offers: Sequence[Offer], waiting: int) -> Sequence[int] | None:
         """The combinations that the chooser will look at, 0 among them, if it knows them already; None: all."""
@@ -356,7 +381,6 @@ class Colocating:
         self,
         offers: Sequence[Offer],
         offered: Sequence[Offered],
-        short: Sequence[bool],
         cluster: Cluster,
         only: Sequence[int] | None = None,
     ) -> Forecasts:
@@ -364,10 +388,10 @@ class Colocating:
         doubt (`Doubts`), do not fit."""
         gpu = self._kept.models[offered[0].slot.node]
         forecasts = self.forecaster.forecasts(offers, gpu, only)
-        jobs = [(tenants, window) for _, tenants, window, _, _ in offered]
-        for row, (slot, _, window, *_) in enumerate(offered):
-            if short[row]:
-                forecasts.fits[row] &= has_room(window, slot, cluster, forecasts.fits.shape[1])
+        jobs = [(one.tenants, one.window) for one in offered]
+        for row, one in enumerate(offered):
+            if one.short:
+                forecasts.fits[row] &= has_room(one.window, one.slot, cluster, forecasts.fits.shape[1])
         self._doubts.rule_out(forecasts, jobs, self.forecaster, gpu)
         return forecasts
 
@@ -387,42 +411,39 @@ class Colocating:
         left_us, work_us = run.left_us_at(now_ms), self.work_us(run.job)
         if not self._certain:  # its end is in doubt: what it has done is not
             left_us = work_us - (run.work_us - left_us)
-        return Candidate(run.job.application, min(max(1, left_us), work_us), work_us, now_ms - run.start_ms)
+        left_us = min(max(1, left_us), work_us)
+        # In half of the time that a NamedTuple's constructor takes.
+        return tuple.__new__(Candidate, (run.job.application, left_us, work_us, now_ms - run.start_ms))
 
-    def shared_placement(self, job: Job, slot: GpuSlot) -> Placement:
+    def shared_placement(self, job: Job, slots: tuple[GpuSlot]) -> Placement:
         """A job on a GPU that it shares by best effort, with what is enforced there."""
-        return Placement(
-            job,
-            (slot,),
-            Share(job.share.milli, self._enforced_mib(job, self._kept.models[slot.node])),
-            True,
-            True,
-        )
+        node = slots[0].node
+        key = job.application, job.share, self._kept.alike[node]
+        share = self._kept.shares.get(key)
+        if share is None:
+            share = Share(job.share.milli, self._enforced_mib(job, self._kept.models[node]))
+            if not self.knowledge.learns:
+                self._kept.shares[key] = share
+        # In half of the time that a NamedTuple's constructor takes.
+        return tuple.__new__(Placement, (job, slots, share, True, True))
 
     def _enforced_mib(self, job: Job, gpu: GpuModel | None) -> int:
         """GPU memory that the job may have, MiB: what it asks for, else what it is believed to need and a margin, at
         most the card."""
         if job.share.mem_mib:
             return job.share.mem_mib
-        key = job.application, gpu
-        mem_mib = self._kept.peaks.get(key)
-        if mem_mib is None:
-            believed_mib = believed_peak_mib(job, self.knowledge, gpu)
-            peak_mib = peak_mem_mib(self.known[job.application]) if believed_mib is None else believed_mib
-            mem_mib = peak_mib + -(-peak_mib // MARGIN)
-            if gpu is not None and gpu.mem_mib:
-                mem_mib = min(mem_mib, gpu.mem_mib)
-            if not self.knowledge.learns:
-                self._kept.peaks[key] = mem_mib
-        return mem_mib
+        believed_mib = believed_peak_mib(job, self.knowledge, gpu)
+        peak_mib = peak_mem_mib(self.known[job.application]) if believed_mib is None else believed_mib
+        mem_mib = peak_mib + -(-peak_mib // MARGIN)
+        return min(mem_mib, gpu.mem_mib) if gpu is not None and gpu.mem_mib else mem_mib
 
-    def _sharing(self, queue: Queue) -> Iterator[Job]:
+    def _head(self, queue: Queue) -> QueuePrefix:
         """The jobs that may share, up to one that has no room yet and must have a GPU for itself."""
-        for job in self._in_order(queue):
-            if self._shares(job):
-                yield job
-            elif job.patience_ms != 0:
-                return
+        return QueuePrefix(queue, self._in_order, self._candidate_of, certain=self._certain)
+
+    def _candidate_of(self, job: Job) -> Candidate | None:
+        """A waiting job as a forecast sees it; None if it does not share."""
+        return self._candidate(job) if self._shares(job) else None
 
     def _shares(self, job: Job) -> bool:
         """Whether the job is one that shares: on one GPU, with a profile, and believed to fit on a card at all; one
@@ -441,9 +462,9 @@ class Colocating:
         """Whether a job waits that may not share; on a long queue of a few applications this is faster than to look at
         each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""
         for lane in queue.lane_counts(_lane):
-            if lane is None:
+            application, models, gpus = cast(tuple[str, tuple[str, ...], int], lane)
+            if gpus != 1:
                 return True
-            application, models = cast(tuple[str, tuple[str, ...]], lane)
             if application not in self.known or self._doubts.most_beside(application) <= 1:
                 return True
             if not self._certain and not self._fits_somewhere(application, models, LONGEST_MS * 1000):
@@ -477,7 +498,9 @@ class Colocating:
             )
         return may
 
+    def _may_run_kind(self, head: QueuePrefix, slot: GpuSlot, cluster: Cluster, kind: int) -> bool:
+        return self._may_run(head.kinds[kind], slot, cluster)
 
-def _lane(job: Job) -> Hashable:
-    """What decides whether a job may share, but for its work; None of one that may not."""
-    return (job.application, job.models) if job.gpus == 1 else None
+
+_lane = attrgetter("application", "models", "gpus")
+"""What decides whether a job may share, but for its work."""

@@ -5,8 +5,9 @@ It is the simulator's own arithmetic on profiles, run ahead for every combinatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.interference.known_speeds import BITS, MOST, move
 from berth.model import GpuModel, Profile
-from berth.policies.colocation.forecast_kernels import DONE, NOT_FRESH, REFUSED, UNKNOWN, forecast
+from berth.policies.colocation.forecast_kernels import DONE, NOT_FRESH, REFUSED, SCRATCH, UNKNOWN, forecast
 from berth.profiles import Series, series
 
 __all__ = ["MOST", "Candidate", "Forecaster", "Forecasts", "Offer"]
@@ -151,7 +152,7 @@ class Forecaster:
         self.speeds = speeds
         self._cards: dict[GpuModel | None, _Card] = {}
         self._scaled: dict[tuple[str, GpuModel | None], Series] = {}
-        self._scratch: IntArray = np.zeros((8, MOST), dtype=np.int64)
+        self._scratch: IntArray = np.zeros((SCRATCH, MOST), dtype=np.int64)
         self._asked: IntArray = np.zeros((AT_ONCE, MOST + 2), dtype=np.int64)
 
     def knows(self, application: str) -> bool:
@@ -175,20 +176,17 @@ class Forecaster:
     ) -> Forecasts:
         """What becomes of every combination of each offer, on GPUs of one model; if `only` is given, of these,
         and the others do not fit."""
-        card = self._card(gpu, offers)
+        jobs = list(chain.from_iterable([offer.tenants + offer.window for offer in offers]))
+        alike = {one: at for at, one in enumerate(dict.fromkeys(jobs))}
+        card = self._card(gpu, alike)
         tenants = np.array([len(offer.tenants) for offer in offers], dtype=np.int64)
         window = np.array([len(offer.window) for offer in offers], dtype=np.int64)
         width = int((tenants + window).max(initial=1))
-        flat: IntArray = np.array(
-            [
-                card.fresh.get(one) or card.entry(one)
-                for offer in offers
-                for one in (*offer.tenants, *offer.window)
-            ],
-            dtype=np.int64,
+        entries: IntArray = np.array(
+            [card.fresh.get(one) or card.entry(one) for one in alike], dtype=np.int64
         ).reshape(-1, 5)
         there: IntArray = np.zeros((len(offers), width, 5), dtype=np.int64)
-        there[np.arange(width) < (tenants + window)[:, None]] = flat
+        there[np.arange(width) < (tenants + window)[:, None]] = entries[[alike[one] for one in jobs]]
         largest = np.array([offer.largest for offer in offers], dtype=np.int64)
         combinations = 1 << int(window.max(initial=0))
         status: NDArray[np.int8] = np.where(
@@ -210,9 +208,9 @@ class Forecaster:
         names, columns = tuple(card.applications), (there[..., at] for at in (0, 1, 2, 4))
         return Forecasts(tuple(offers), status == DONE, ends_ms, next_ms, tenants, window, names, *columns)
 
-    def _card(self, gpu: GpuModel | None, offers: Sequence[Offer]) -> _Card:
+    def _card(self, gpu: GpuModel | None, jobs: Iterable[Candidate]) -> _Card:
         card = self._cards.get(gpu)
-        asked = {one.application for offer in offers for one in (*offer.tenants, *offer.window)}
+        asked = {one.application for one in jobs}
         known = card.applications.keys() if card else set()
         if card is None or not asked <= known:
             few = self.profiles.keys() if len(self.profiles) <= FEW else set()

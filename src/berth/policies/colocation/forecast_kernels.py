@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray, compiled
 from berth.interference.known_speeds import MOST, find, free_row, key_of
 
-__all__ = ["DONE", "FULL", "NOT_FRESH", "REFUSED", "UNKNOWN", "forecast"]
+__all__ = ["DONE", "FULL", "NOT_FRESH", "REFUSED", "SCRATCH", "UNKNOWN", "forecast"]
 
 UNKNOWN, DONE, FULL, REFUSED = 0, 1, 2, 3
 """What is known of a combination: nothing yet, its ends, that memory runs out, that it is none (too many, or the
@@ -28,6 +28,8 @@ ASKED = -1
 NOT_FRESH = -1
 """The kind of a job that has done some of its work."""
 FOREVER = 1 << 62
+SCRATCH = 12
+"""Rows to work in."""
 
 
 @compiled
@@ -124,7 +126,7 @@ def forecast(
     next_ms: IntArray,  # (O,), out: how long no job ends or enters a new row if none starts
     asked: IntArray,  # (misses, MOST + 2), out: sets that the table lacks, how many classes each has, and its place
     entered: IntArray,  # (2,), in and out: how many entries the table of speeds and that of fresh jobs have
-    scratch: IntArray,  # (8, MOST): to work in
+    scratch: IntArray,  # (SCRATCH, MOST): to work in
 ) -> int:
     """Follow every combination of unknown status to its end; how many sets were missing, −1: the table is full.
 
@@ -132,7 +134,12 @@ def forecast(
     """
     misses = 0
     place, left, row, sorted_class, order = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
-    pace, kinds, whose = scratch[5], scratch[6], scratch[7]
+    pace, kinds, whose, kind = scratch[5], scratch[6], scratch[7], scratch[8]
+    last, every, until = (
+        scratch[9],
+        scratch[10],
+        scratch[11],
+    )  # until how much work is left it stays in its row
     room = min(asked.shape[0], keys.shape[0] // 2 - entered[0])
     if room <= 0:
         return -1
@@ -167,59 +174,54 @@ def forecast(
                     status[offer, mask] = DONE if fresh_ends[found, 0] > 0 else FULL
                     continue
             for at in range(size):
+                application = there[offer, place[at], 0]
                 left[at] = there[offer, place[at], 1]
-                row[at] = -1
+                begin = first_row[application]
+                last[at] = first_row[application + 1] - 1
+                every[at] = interval_ms[application] * 1000
+                work = there[offer, place[at], 2]
+                behind = min((work - left[at]) // every[at], last[at] - begin)
+                row[at] = begin + behind
+                until[at] = max(work - (behind + 1) * every[at], 0) if row[at] < last[at] else 0
+                kind[at] = row_class[row[at]]
                 pace[at] = 1000
             participants = size
             now, steps = 0, 0
             missed = False
             full = False
+            others = True  # whether any job's class is another one than before, or a job has left
             while size > 0:
-                mem = 0
-                for at in range(size):
-                    application = there[offer, place[at], 0]
-                    done = (there[offer, place[at], 2] - left[at]) // 1000
-                    last = first_row[application + 1] - first_row[application] - 1
-                    row[at] = min(done // interval_ms[application], last)
-                    mem += class_mem[row_class[first_row[application] + row[at]]]
-                if capacity_mem > 0 and mem > capacity_mem:
-                    full = True
-                    break
-                for at in range(size):  # sort by class, few as they are
-                    application = there[offer, place[at], 0]
-                    kind = row_class[first_row[application] + row[at]]
-                    to = at
-                    while to > 0 and sorted_class[to - 1] > kind:
-                        sorted_class[to] = sorted_class[to - 1]
-                        order[to] = order[to - 1]
-                        to -= 1
-                    sorted_class[to] = kind
-                    order[to] = at
-                high, low = key_of(sorted_class, size)
-                found = find(high, low, keys)
-                if found >= 0 and known[found, 0] != ASKED:
+                if others:
+                    mem = 0
                     for at in range(size):
-                        pace[order[at]] = known[found, at]
-                else:
-                    missed = True
-                    if found < 0:
-                        if misses >= room:
-                            break
-                        _ask(high, low, sorted_class, size, keys, known, asked, misses)
-                        misses += 1
+                        mem += class_mem[kind[at]]
+                    if capacity_mem > 0 and mem > capacity_mem:
+                        full = True
+                        break
+                    for at in range(size):  # sort by class, few as they are
+                        to = at
+                        while to > 0 and sorted_class[to - 1] > kind[at]:
+                            sorted_class[to] = sorted_class[to - 1]
+                            order[to] = order[to - 1]
+                            to -= 1
+                        sorted_class[to] = kind[at]
+                        order[to] = at
+                    high, low = key_of(sorted_class, size)
+                    found = find(high, low, keys)
+                    if found >= 0 and known[found, 0] != ASKED:
+                        for at in range(size):
+                            pace[order[at]] = known[found, at]
+                    else:
+                        missed = True
+                        if found < 0:
+                            if misses >= room:
+                                break
+                            _ask(high, low, sorted_class, size, keys, known, asked, misses)
+                            misses += 1
                 dt = FOREVER
                 for at in range(size):
-                    speed = pace[at]
-                    if speed <= 0:
-                        continue
-                    application = there[offer, place[at], 0]
-                    dt = min(dt, -(-left[at] // speed))
-                    last = first_row[application + 1] - first_row[application] - 1
-                    if row[at] < last:
-                        done = there[offer, place[at], 2] - left[at]
-                        until = (row[at] + 1) * interval_ms[application] * 1000 - done
-                        if until > 0:
-                            dt = min(dt, -(-until // speed))
+                    if pace[at] > 0:
+                        dt = min(dt, -((until[at] - left[at]) // pace[at]))
                 if dt >= FOREVER:  # no job advances any more
                     full = True
                     break
@@ -228,13 +230,23 @@ def forecast(
                 now += dt
                 steps += 1
                 kept = 0
+                others = False
                 for at in range(size):
                     left[at] -= dt * pace[at]
                     if left[at] <= 0:
                         ends_ms[offer, mask, place[at]] = now
-                    else:
+                        others = True
+                        continue
+                    while left[at] <= until[at]:  # above 0, so that a further row follows
+                        row[at] += 1
+                        until[at] = max(until[at] - every[at], 0) if row[at] < last[at] else 0
+                    others = others or kind[at] != row_class[row[at]]
+                    kind[at] = row_class[row[at]]
+                    if kept < at:
                         place[kept], left[kept], pace[kept] = place[at], left[at], pace[at]
-                        kept += 1
+                        row[kept], kind[kept], last[kept] = row[at], kind[at], last[at]
+                        every[kept], until[kept] = every[at], until[at]
+                    kept += 1
                 size = kept
             if missed:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from berth.cluster import Cluster
-from berth.model import GpuModel
+from berth.model import GpuModel, Share
 from berth.policies.colocation.forecast import Candidate
 from berth.policies.colocation.rooms import Rooms
 from berth.policies.colocation.waits import EmptyGpus
@@ -26,6 +26,8 @@ class Kept:
     """When which of them are expected to be empty."""
     models: list[GpuModel | None] = field(default_factory=list)
     """Of each node."""
+    card_numbers: list[int] = field(default_factory=list)
+    """A number of each node; those of one number have the same model."""
     cards: set[GpuModel | None] = field(default_factory=set)
     """The models of nodes that have GPUs."""
     alike: list[int] = field(default_factory=list)
@@ -34,8 +36,8 @@ class Kept:
     """Whether a job may run on a node: by request type, application, work in μs and number of the node."""
     candidates: dict[tuple[str, int], Candidate] = field(default_factory=dict)
     """Waiting jobs as forecasts see them, by application and work, μs."""
-    peaks: dict[tuple[str, GpuModel | None], int] = field(default_factory=dict)
-    """GPU memory that an application is given on a model, MiB."""
+    shares: dict[tuple[str, Share, int], Share] = field(default_factory=dict)
+    """What a job that shares is given: by application, what it asks for, and number of the node."""
     fits_somewhere: dict[tuple[object, ...], bool] = field(default_factory=dict)
     """Whether a job is believed to fit on any card, by application, models allowed and work, μs."""
     woken_ms: int = -1
@@ -45,15 +47,18 @@ class Kept:
     def of(cls, cluster: Cluster) -> Kept:
         """What is kept of a cluster that is new, or whose nodes have changed."""
         numbers: dict[tuple[object, ...], int] = {}
+        cards: dict[GpuModel | None, int] = {}
+        card_numbers = [cards.setdefault(node.gpu_model, len(cards)) for node in cluster.nodes]
         alike = [
-            numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
-            for node in cluster.nodes
+            numbers.setdefault((card, frozenset(node.labels)), len(numbers))
+            for card, node in zip(card_numbers, cluster.nodes, strict=True)
         ]
         rooms = Rooms(cluster, alike)
         return cls(
             rooms,
             EmptyGpus(rooms, alike, sum(node.gpus for node in cluster.nodes)),
             [node.gpu_model for node in cluster.nodes],
+            card_numbers,
             {node.gpu_model for node in cluster.nodes if node.gpus},
             alike,
         )

@@ -96,8 +96,8 @@ class LearnedSettings:
 
 
 class Learned(Colocating):
-    """A trained network chooses the combination, and a shield refuses what would end later together than in turn and, on
-    several GPUs, what costs more time than to wait for an empty one.
+    """A trained network chooses the combination, and a shield refuses what would end later together than in turn or, on
+    several GPUs, costs more time than to wait for an empty one.
 
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
     a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:

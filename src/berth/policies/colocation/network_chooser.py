@@ -61,7 +61,7 @@ class NetworkScores:
             return found
         table = combinations(max(1, int(scene.forecasts.window.max())))
         order = order[np.argsort(counts[order], kind="stable")]
-        seen = self.seen(scene)
+        seen = self.jobs.of(scene, order)
         # (O', C'): the allowed combinations of each offer, the last one again where there are fewer.
         rank = np.minimum(np.arange(int(counts[order[-1]])), counts[order][:, None] - 1)
         chosen = np.take_along_axis(np.argsort(~allowed[order], axis=1, kind="stable"), rank, axis=1)
@@ -70,7 +70,7 @@ class NetworkScores:
         for begin in range(0, len(order), TOGETHER):
             rows = order[begin : begin + TOGETHER]
             picked = chosen[begin : begin + TOGETHER, : int(counts[rows[-1]])]
-            part = _rows_of(seen, rows) if len(found) > 1 else seen
+            part = _rows_of(seen, slice(begin, begin + TOGETHER)) if len(order) > TOGETHER else seen
             members = table[picked]  # (O', C', M)
             together = joint(part, members, self.speeds, seats, np)
             with np.errstate(
@@ -90,7 +90,7 @@ class NetworkScores:
         return self.jobs.of(scene)
 
 
-def _rows_of(seen: Seen, rows: IntArray) -> Seen:
+def _rows_of(seen: Seen, rows: slice) -> Seen:
     return Seen._make(value[rows] if isinstance(value, np.ndarray) else value for value in seen)
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container, Iterable, Sequence
-from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sortedcontainers import SortedSet
 
-from berth.arrays import IntArray
+from berth.arrays import BoolArray, IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Running
 from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
@@ -27,6 +25,7 @@ __all__ = [
     "Rooms",
     "all_have_room",
     "has_room",
+    "have_room",
     "look_again_ms",
 ]
 
@@ -39,6 +38,7 @@ LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
 gradually may start while another ends."""
 
+_is_best_effort = attrgetter("best_effort")
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
 
@@ -105,7 +105,12 @@ class Rooms:
         self._marks = cluster.marks() - 1  # none is up to date
         self._alike = alike
         self._rooms: dict[GpuSlot, tuple[Running, ...]] = {}  # of those with tenants
-        self._idle: dict[int, SortedSet] = {}  # by number of the node: (rank of the node, GPU)
+        self._ranks: list[int] = cluster.rank.tolist()
+        self._gpus = [
+            tuple([GpuSlot(row, index) for index in range(node.gpus)])
+            for row, node in enumerate(cluster.nodes)
+        ]  # of each node
+        self._idle: list[_Idle] = _none_idle(self._gpus, self._ranks, alike)  # by number of the node
         self._declined: dict[GpuSlot, _Declined] = {}
         self._asked = 0
         self.postponed = False
@@ -150,14 +155,12 @@ class Rooms:
     ) -> Opened:
         """The first `most` of them, and `always`; None: all."""
         self._refresh(cluster)
-        rank = cluster.rank
         idle: list[tuple[int, GpuSlot]] = []
-        for alike in self._idle.values():
-            open_ = (one for one in alike if one[1] not in closed)
+        for alike in self._idle:
             # One more than jobs wait: a GPU that is kept for the job that is due takes no other.
-            idle += open_ if waiting is None else islice(open_, waiting + 1)
-        if always is not None and always not in closed and self._is_idle(always, int(rank[always.node])):
-            idle.append((int(rank[always.node]), always))
+            idle += alike.first(None if waiting is None else waiting + 1, closed)
+        if always is not None and always not in closed and self._is_idle(always):
+            idle.append((self._ranks[always.node], always))
             idle = list(dict.fromkeys(idle))
         idle.sort()
         if most is not None and len(idle) >= most:  # of tens of thousands the rest is not even put in order
@@ -166,12 +169,12 @@ class Rooms:
                 kept.append((always, self._rooms[always]))
             more = len(idle) > most or bool(self._rooms)
             return Opened([(slot, ()) for _, slot in idle[:most]] + kept, len(idle), more)
-        if len(self._rooms) + sum(map(len, self._idle.values())) <= MOST_ASKED_AGAIN:
-            asked = self._sorted([room for room in self._rooms.items() if room[0] not in closed], rank)
+        if len(self._rooms) + sum([alike.many() for alike in self._idle]) <= MOST_ASKED_AGAIN:
+            asked = self._sorted([room for room in self._rooms.items() if room[0] not in closed])
         elif most is None:
-            asked = self._sorted(self._some(now_ms, queue_changes, closed, always), rank)
+            asked = self._sorted(self._some(now_ms, queue_changes, closed, always))
         else:
-            asked = self._in_line(now_ms, queue_changes, closed, always, rank)
+            asked = self._in_line(now_ms, queue_changes, closed, always)
         first = asked if most is None else asked[: most - len(idle)]
         kept = [room for room in asked[len(first) :] if room[0] == always]
         more = len(first) + len(kept) < len(asked) or self._line_is_cut
@@ -179,10 +182,11 @@ class Rooms:
 
     def idle_on(self, number: int) -> int:
         """How many GPUs were idle on the nodes of this number when it was last asked which to ask."""
-        return len(self._idle.get(number, ()))
+        return self._idle[number].many()
 
-    def _is_idle(self, slot: GpuSlot, rank: int) -> bool:
-        return (rank, slot) in self._idle.get(self._alike[slot.node], ())
+    def _is_idle(self, slot: GpuSlot) -> bool:
+        idle = self._idle[self._alike[slot.node]]
+        return bool(idle.there[idle.begins[slot.node] + slot.index])
 
     def decline(
         self,
@@ -232,7 +236,6 @@ class Rooms:
         queue_changes: int,
         closed: Container[GpuSlot],
         always: GpuSlot | None,
-        rank: IntArray,
     ) -> list[Room]:
         """Those with tenants that are to be asked at this decision, as many as may still decline."""
         self._line = [room for room in self._line if room[0] not in closed]
@@ -242,8 +245,8 @@ class Rooms:
             if len(asked) > self._may_decline:
                 self.postponed = True
                 self._line_is_cut = self._may_decline > 0
-                asked = heapq.nsmallest(self._may_decline, asked, key=lambda room: self._turn(room, always))
-            self._line = self._sorted(asked, rank)
+                asked = sorted(asked, key=lambda room: self._turn(room, always))[: self._may_decline]
+            self._line = self._sorted(asked)
         return self._line
 
     def _turn(self, room: Room, always: GpuSlot | None) -> tuple[bool, int, int]:
@@ -253,9 +256,9 @@ class Rooms:
         same = declined is not None and declined.tenants is tenants
         return slot != always, declined.number if declined is not None and same else 0, len(tenants)
 
-    @staticmethod
-    def _sorted(rooms: list[Room], rank: IntArray) -> list[Room]:
-        return sorted(rooms, key=lambda room: (len(room[1]), rank[room[0].node], room[0]))
+    def _sorted(self, rooms: list[Room]) -> list[Room]:
+        rank = self._ranks
+        return sorted(rooms, key=lambda room: (len(room[1]), rank[room[0][0]], room[0]))
 
     def _some(
         self, now_ms: int, queue_changes: int, closed: Container[GpuSlot], always: GpuSlot | None
@@ -289,28 +292,63 @@ class Rooms:
         self._line_of = None
         free, up = cluster.free.milli, cluster.up
         for node in changed.tolist():
-            there, rank = up[node], int(cluster.rank[node])
-            idle = self._idle.setdefault(self._alike[node], SortedSet())
-            for index in range(cluster.nodes[node].gpus):
-                slot = GpuSlot(node, index)
+            there = bool(up[node])
+            idle = self._idle[self._alike[node]]
+            is_idle = []
+            for slot, left_milli in zip(self._gpus[node], free[node].tolist(), strict=False):
                 declined = self._declined.get(slot)
                 if declined and declined.short_of and _Left.of(slot, cluster).exceeds(declined.short_of):
                     self.forget(slot)
                 tenants = cluster.jobs_on(slot)
-                open_ = there and free[node, index] >= PLACE_MILLI
-                if open_ and not tenants:
-                    idle.add((rank, slot))
+                open_ = there and left_milli >= PLACE_MILLI
+                is_idle.append(open_ and not tenants)
+                if not open_ or not tenants or len(tenants) >= MOST:
                     self._rooms.pop(slot, None)
-                    continue
-                idle.discard((rank, slot))
-                if not open_ or len(tenants) >= MOST or not all(run.best_effort for run in tenants):
-                    self._rooms.pop(slot, None)
-                elif (before := self._rooms.get(slot)) is None or not _same(before, tenants):
-                    self._rooms[slot] = tenants
+                elif self._rooms.get(slot) != tenants:  # runs are equal only to themselves
+                    if all(map(_is_best_effort, tenants)):
+                        self._rooms[slot] = tenants
+                    else:
+                        self._rooms.pop(slot, None)
+            begin = idle.begins[node]
+            idle.there[begin : begin + len(is_idle)] = is_idle
 
 
-def _same(before: Sequence[Running], now: Sequence[Running]) -> bool:
-    return len(before) == len(now) and all(one is other for one, other in zip(before, now, strict=True))
+class _Idle(NamedTuple):
+    """Which GPUs of the nodes of one number are idle."""
+
+    line: list[tuple[int, GpuSlot]]
+    """The rank of its node, and the GPU, in order."""
+    begins: dict[int, int]
+    """Where in the line the GPUs of a node begin."""
+    there: BoolArray  # (GPUs,), in the order of the line
+
+    def many(self) -> int:
+        """How many."""
+        return int(np.count_nonzero(self.there))
+
+    def first(self, most: int | None, closed: Container[GpuSlot]) -> list[tuple[int, GpuSlot]]:
+        """The first `most` that are not closed; None: all."""
+        line, places = self.line, np.flatnonzero(self.there)
+        step = len(places) if most is None else most
+        found: list[tuple[int, GpuSlot]] = []
+        for begin in range(0, len(places), max(1, step)):  # of tens of thousands the rest is not looked at
+            found += [line[place] for place in places[begin : begin + step].tolist()]
+            if closed:
+                found = [one for one in found if one[1] not in closed]
+            if len(found) >= step:
+                break
+        return found[:most]
+
+
+def _none_idle(
+    gpus: Sequence[tuple[GpuSlot, ...]], ranks: Sequence[int], alike: Sequence[int]
+) -> list[_Idle]:
+    found = [_Idle([], {}, np.zeros(0, np.bool_)) for _ in range(max(alike, default=-1) + 1)]
+    for node in sorted(range(len(gpus)), key=lambda node: ranks[node]):
+        idle = found[alike[node]]
+        idle.begins[node] = len(idle.line)
+        idle.line.extend([(ranks[node], slot) for slot in gpus[node]])
+    return [idle._replace(there=np.zeros(len(idle.line), np.bool_)) for idle in found]
 
 
 def all_have_room(jobs: Iterable[Job], slot: GpuSlot, cluster: Cluster) -> bool:
@@ -328,6 +366,19 @@ def all_have_room(jobs: Iterable[Job], slot: GpuSlot, cluster: Cluster) -> bool:
         and cpu_milli <= free.cpu_milli[node]
         and mem_mib <= free.mem_mib[node]
         and gpu_mem_mib <= free.gpu_mem_mib[slot]
+    )
+
+
+def have_room(count: int, most_asked: Sequence[int], slot: GpuSlot, cluster: Cluster) -> bool:
+    """Whether that many jobs have room on the node and on the GPU if none asks for more than this of compute, CPU,
+    memory of the node and of the GPU."""
+    node, free = slot.node, cluster.free
+    milli, cpu_milli, mem_mib, gpu_mem_mib = most_asked
+    return bool(
+        count * milli <= free.milli.item(slot)
+        and (not cpu_milli or count * cpu_milli <= free.cpu_milli.item(node))
+        and (not mem_mib or count * mem_mib <= free.mem_mib.item(node))
+        and (not gpu_mem_mib or count * gpu_mem_mib <= free.gpu_mem_mib.item(slot))
     )
 
 

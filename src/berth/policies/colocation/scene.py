@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from berth.arrays import IntArray
@@ -49,10 +49,12 @@ class Offered(NamedTuple):
     slot: GpuSlot
     tenants: tuple[Running, ...]
     window: list[Job]
-    candidates: list[Candidate]
+    candidates: tuple[Candidate, ...]
     """The window's jobs as forecasts see them."""
-    places: list[int]
-    """Where in the queue they are, 0 first."""
+    short: bool
+    """Whether its node or the GPU itself has too little left for all of the window, which others may give back."""
+    places: Sequence[int]
+    """Where in the queue the window's jobs are, 0 first."""
 
 
 class Chooser(Protocol):

@@ -33,9 +33,11 @@ class JobsSeen:
         self.profiles = profiles
         self._catalogues: dict[GpuModel | None, tuple[tuple[str, ...], Catalogue]] = {}
 
-    def of(self, scene: Scene) -> Seen:
-        """One moment."""
+    def of(self, scene: Scene, rows: IntArray | None = None) -> Seen:
+        """One moment; of all offers, or of these."""
         most, application, done_ms, left_ms = placed(scene.forecasts)
+        if rows is not None:
+            application, done_ms, left_ms = application[rows], done_ms[rows], left_ms[rows]
         seen = self.shown(scene.gpu, scene.forecasts.names, most, application, done_ms, left_ms)
         backlog_jobs, backlog_ms = self.backlog(scene, left_ms[:, most:])
         return seen._replace(

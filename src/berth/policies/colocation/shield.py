@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import BoolArray, IntArray, compiled
 from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.scene import Scene, Waits
 
@@ -15,8 +16,9 @@ def shielded(scene: Scene) -> NDArray[np.bool_]:
     """(O, C): which combinations fit, would not end later together than one after the other and, where there are
     several GPUs, cost no more time than if each job waited for an empty one."""
     forecasts = scene.forecasts
-    total_ms = forecasts.total_ms
-    allowed = np.asarray(forecasts.fits & (total_ms <= total_ms[:, :1] + forecasts.alone_ms()))
+    allowed = np.empty(forecasts.fits.shape, np.bool_)
+    _in_time(forecasts.ends_ms, forecasts.left_us, forecasts.tenants, allowed)
+    allowed &= forecasts.fits
     waits = scene.waits()
     return allowed if waits is None else allowed & _worth_it(forecasts, waits)
 
@@ -36,3 +38,26 @@ def _worth_it(forecasts: Forecasts, waits: Waits) -> NDArray[np.bool_]:
     used_ms = forecasts.total_ms - forecasts.total_ms[:, :1] - forecasts.alone_ms()
     alone = starts.sum(axis=2) + forecasts.tenants[:, None] <= 1
     return np.asarray(alone | (lost_ms.sum(axis=2) + waits.behind * used_ms <= 0))
+
+
+@compiled
+def _in_time(
+    ends_ms: IntArray,  # (O, C, K)
+    left_us: IntArray,  # (O, K), 0 where there is no job
+    tenants: IntArray,  # (O,)
+    found: BoolArray,  # (O, C), out
+) -> None:
+    """Which combinations end no later than one after the other."""
+    places = left_us.shape[1]
+    for offer in range(found.shape[0]):
+        without = 0
+        for place in range(places):
+            without = max(without, ends_ms[offer, 0, place])
+        for combination in range(found.shape[1]):
+            together, in_turn = 0, without
+            for place in range(places):
+                together = max(together, ends_ms[offer, combination, place])
+                job = place - tenants[offer]
+                if job >= 0 and combination >> job & 1:
+                    in_turn += -(-left_us[offer, place] // 1000)
+            found[offer, combination] = together <= in_turn

@@ -83,7 +83,7 @@ class TetrisSharing(Colocating):
                 job = self._aligned(queue, cluster, slot, tenants, now_ms)
                 if job is None:
                     break
-                yield self.shared_placement(job, slot)
+                yield self.shared_placement(job, (slot,))
                 self._noted(job, cluster)
                 tenants = cluster.jobs_on(slot)
 
@@ -96,8 +96,8 @@ class TetrisSharing(Colocating):
         bounds = capacity if self.settings.within == "card" else np.where([0, 1, 0, 0], capacity, 2**30)
         used = [self._left(run, now_ms, gpu) for run in tenants]
         kinds: dict[tuple[str, int], Job] = {}
-        for job in self._sharing(queue):
-            kinds.setdefault((job.application, self.work_us(job)), job)
+        for job, one in self._head(queue).all_kinds():
+            kinds.setdefault((one.application, one.work_us), job)
         best: list[tuple[float, int, Job]] = []
         kept = self._due is not None and slot == self._overtaking.kept
         for job in kinds.values():
