@@ -1,8 +1,8 @@
-"""How fast `learned` decides: one GPU at a time with M = 5 and M = 10, a pass that fills many idle GPUs from a long
-queue, and the decisions that follow on the full cluster while jobs end and come.
+"""How fast `learned` decides: one GPU at a time with M = 5, with plans and without, and M = 10; a pass that fills many
+idle GPUs from a long queue; and the decisions that follow on the full cluster while jobs end and come.
 
-Loading (compiling, reading the model, the first look at each set of applications) is done before; `--cold` says what it
-costs. Times are wall times; the processor's stand beside them, as a machine that is shared makes the former long.
+Loading (compiling, reading the model, the first look at each set of applications) is done before. Times are wall times;
+the processor's stand beside them, as a machine that is shared makes the former long.
 
     python bench/colocation_decisions.py [--gpus 1000] [--jobs 10000] [--decisions 2000]
 """
@@ -32,7 +32,7 @@ from harness import save
 FIRST_SEED = 500_000
 
 
-def one_at_a_time(interference: str, window: int, decisions: int) -> dict[str, float]:
+def one_at_a_time(interference: str, window: int, plans: int, decisions: int) -> dict[str, float]:
     """The times of single decisions, from the offer to the choice, on sets that follow one another."""
     model = make_interference(interference)
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -58,7 +58,9 @@ def one_at_a_time(interference: str, window: int, decisions: int) -> dict[str, f
         policy.choose, policy.forecaster.forecasts = end, begin  # type: ignore[method-assign,assignment]
         return policy
 
-    policy = watched(make_policy(f"learned?window={window}", Setting(0, knowledge=Oracle((), model))))
+    policy = watched(
+        make_policy(f"learned?window={window}&plans={plans}", Setting(0, knowledge=Oracle((), model)))
+    )
     loaded = 0
     while len(wall) - loaded < decisions:
         for _ in simulate(workload_jobs("random", 30, seed), cluster, policy, interference=model):
@@ -176,13 +178,14 @@ def main() -> None:
     asked = parser.parse_args()
     results: dict[str, object] = {}
     for interference in ("mps", "time-sliced"):
-        for window in (5, 10):
-            found = one_at_a_time(
-                interference, window, asked.decisions if window == 5 else asked.decisions // 10
-            )
-            results[f"{interference}, M = {window}"] = found
+        for window, plans, decisions in (
+            (5, 120, asked.decisions), (5, 0, asked.decisions), (10, 0, asked.decisions // 10),
+        ):  # fmt: skip
+            found = one_at_a_time(interference, window, plans, decisions)
+            what = f"{interference}, M = {window}, {'with plans' if plans else 'network alone'}"
+            results[what] = found
             print(
-                f"{interference}, M = {window}: median {found['median_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms"
+                f"{what}: median {found['median_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms"
                 f" (processor {found['p99_cpu_ms']:.2f} ms) of {found['decisions']:,} decisions"
             )
         found = whole_pass(interference, asked.gpus, asked.jobs, asked.runs)
