@@ -22,7 +22,7 @@ from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.player import Player, best_of_listed, listed
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
-from berth.learning.rollouts import STEP_MS, TICK_MS, Trace, Worlds, habit
+from berth.learning.rollouts import STEP_MS, TICK_MS, Trace, habit
 from berth.model import GpuModel
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
@@ -295,10 +295,7 @@ class LearnedWithPlans(Learned):
         self, player: Player, tenants: IntArray, queue: IntArray
     ) -> tuple[int, list[tuple[int, int, int]]]:
         """When all ends if the network decides, and what it starts when."""
-        zero = np.zeros(1, np.int64)
-        worlds = Worlds(tenants[None], queue[None], zero, zero, np.zeros((1, 1 << SEEN), np.bool_))
-        trace = Trace.of(1, 2 * (len(queue) + SEATS))
-        worlds = player.model.advance(worlds, np.array([NONE]), trace)
+        worlds, trace = player.model.begin_on_one(tenants, queue)
         while not worlds.over.all():
             masks, there = listed(worlds.allowed)
             score = np.where(there, player.scores(self.model.network, worlds, masks), -np.inf)
