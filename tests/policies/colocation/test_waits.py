@@ -49,6 +49,22 @@ def pair_that_shares() -> tuple[str, str]:
     raise AssertionError("no such pair")
 
 
+def test_the_compiled_shield_says_what_the_forecast_says_of_ends_together_and_in_turn() -> None:
+    names = list(PROFILES)
+    offers = [
+        Offer(tuple(candidate(name, 0.6) for name in names[at : at + at % 3]),
+              tuple(candidate(name) for name in names[at + 3 : at + 4 + at % 4]))
+        for at in range(len(names) - 6)
+    ]  # fmt: skip
+    forecasts = Forecaster(PROFILES, make_speeds("time-sliced")).forecasts(offers, THESIS_GPU)
+    in_turn_ms = forecasts.total_ms[:, :1] + forecasts.alone_ms()
+    expected = forecasts.fits & (forecasts.total_ms <= in_turn_ms)
+    found = shielded(Scene(forecasts, THESIS_GPU, 1, 0, (), lambda: forecasts))
+    assert found.tolist() == expected.tolist()
+    assert found.any()
+    assert (forecasts.fits & ~found).any()
+
+
 def test_a_job_waits_for_a_gpu_that_is_soon_empty_and_shares_where_none_is() -> None:
     tenant, job = pair_that_shares()
     offer = Offer((candidate(tenant, 0.9),), (candidate(job),))

@@ -46,7 +46,7 @@ def _in_time(
     tenants: IntArray,  # (O,)
     found: BoolArray,  # (O, C), out
 ) -> None:
-    """Which combinations end no later than one after the other."""
+    """Which end no later than one after the other. Tests hold this equal to `total_ms` and `alone_ms`."""
     places = left_us.shape[1]
     for offer in range(found.shape[0]):
         without = 0
