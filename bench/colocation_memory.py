@@ -1,4 +1,4 @@
-"""How often jobs run out of memory where memory is in doubt, and whether an application does twice in a row.
+"""How often jobs run out of memory where memory is in doubt, and how often an application does again at once.
 
     python bench/colocation_memory.py [--seeds 3] [--memory 0.03,0.1] [--policies greedy,learned]
 
@@ -26,7 +26,8 @@ MODES = ("time-sliced", "mps")
 
 
 def run(workload: str, mode: str, name: str, seed: int, memory: str) -> dict[str, int]:
-    """Tries out of memory, those of an application that ran out last, and jobs that never ended, of one set."""
+    """Of one set: tries that ran out of memory, those of an application that had just done so, and jobs that never
+    finished."""
     truth, jobs = make_interference(mode), workload_jobs(workload, JOBS, seed)
     knowledge = make_knowledge(f"noisy?run=0.1&memory={memory}&pair=0.1", jobs, truth, seed)
     policy = make_policy(name, Setting(seed, knowledge=knowledge))

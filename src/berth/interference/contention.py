@@ -144,32 +144,38 @@ class Contention:
         rows, there, shape = as_sets(usage, present)
         found = np.empty(there.shape, np.int32)
         work = np.empty(shape[-1], np.int64)
-        if not _speeds(rows, there, self._met[0], self._met[1], self.use_milli, work, found):
-            if not self._meet(rows[there]):
+        known, stress = self._met["cells"]
+        if not _speeds(rows, there, known, stress, self.use_milli, work, found):
+            known, stress = self._with_cells_of(rows[there], known)
+            if not _speeds(rows, there, known, stress, self.use_milli, work, found):
                 return None
-            _speeds(rows, there, self._met[0], self._met[1], self.use_milli, work, found)
         return found.reshape(shape)
 
-    def _meet(self, rows: Int32Array) -> bool:  # (A, 4)
-        """Have the cells of these rows in the table; False if they are too many."""
+    def _with_cells_of(
+        self, rows: Int32Array, known: IntArray
+    ) -> tuple[IntArray, Int32Array]:  # (A, 4), (n,)
+        """The table with the cells of these rows in it as well; as it was if they are too many."""
         cells = cells_of(rows).astype(np.int64)
         keys = (cells[:, 0] << HIGH) | (cells[:, 1] << MIDDLE) | cells[:, 2]
-        known = np.union1d(self._met[0], keys)
+        known = np.union1d(known, keys)
         if len(known) > MOST_CELLS:
             known = np.unique(keys)
         if len(known) > MOST_CELLS:
-            return False
+            return self._met["cells"]
         of_cells = np.zeros((len(known), 4), dtype=np.int32)
         parts = (known >> HIGH, known >> MIDDLE & 0xFFFF, known & 0xFFFFFF)
         for column, part, step in zip((GPU, CORES, MEM), parts, STEPS, strict=True):
             of_cells[:, column] = part * step
-        self._met[:] = known, self._each(of_cells, np)
-        return True
+        found = self._met["cells"] = (
+            known,
+            self._each(of_cells, np),
+        )  # one object: other threads see both or neither
+        return found
 
     @cached_property
-    def _met(self) -> list[Any]:
+    def _met(self) -> dict[str, tuple[IntArray, Int32Array]]:
         """The cells that were met before, (n,) ascending, and the stress between them, (n, n)."""
-        return [np.zeros(0, np.int64), np.zeros((0, 0), np.int32)]
+        return {"cells": (np.zeros(0, np.int64), np.zeros((0, 0), np.int32))}
 
     def _each(self, usage: Any, xp: Any) -> Int32Array:
         """The same without a table."""

@@ -94,7 +94,8 @@ def what_is_left(wanted: Any, present: Any, *, xp: Any = np) -> Any:
 
 
 def as_sets(usage: Any, present: Any) -> tuple[NDArray[np.int32], BoolArray, tuple[int, ...]]:
-    """The same as N sets of K tenants, for compiled code: int32 (N, K, 4) and bool (N, K), and the shape (..., K)."""
+    """Arguments of `Speeds` as N sets of K tenants, for compiled code: int32 (N, K, 4), bool (N, K); and the shape
+    (..., K) of the answer."""
     shape = present.shape
     if usage.shape[:-1] != shape:
         shape = np.broadcast_shapes(usage.shape[:-1], shape)

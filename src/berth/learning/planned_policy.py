@@ -22,7 +22,7 @@ from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.player import Player, best_of_listed, listed
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
-from berth.learning.rollouts import STEP_MS, TICK_MS, Trace, Worlds, habit
+from berth.learning.rollouts import STEP_MS, TICK_MS, Trace, habit
 from berth.model import GpuModel
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
@@ -70,12 +70,12 @@ class LearnedWithPlans(Learned):
     """A network, or a rule where that ends sooner by a simulation of all that wait, chooses what starts together.
 
     On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
-    tuned rule and `plans` random changes of the best of these are each followed to the end of the queue; then every
-    start that might be made is tried, the best rules going on from there. What ends soonest is done step by step until
-    the world departs from it, as when a job comes: it is planned anew with fewer changes, and the network is followed
-    again only if it has led so far. Where beliefs are in doubt the rule is taken that has the least mean total time in
-    worlds drawn from them, found anew after each start and end, and what starts is what this rule goes on best from in
-    these worlds. Elsewhere it is `Learned`.
+    tuned rule and `plans` random changes of the best of these are each followed to the end of the queue; then, for the
+    first plan, every start is tried at each moment, with the best rules going on from there. What ends soonest is done
+    step by step until the world departs from it, as when a job comes: it is planned anew with fewer changes, and the
+    network is followed again only if it has led so far. Where beliefs are in doubt, the rule with the least mean total
+    time in worlds drawn from them is taken, found anew after each start and end; the combination starts after which
+    this rule has the least mean total time in these worlds. Elsewhere it is `Learned`.
     """
 
     def _prepare(self) -> None:
@@ -265,7 +265,7 @@ class LearnedWithPlans(Learned):
     def _best_steps(
         self, player: Player, tenants: IntArray, queue: IntArray, tries: int
     ) -> list[tuple[int, int, int]]:
-        """What ends soonest of the network, the rules, changes of these, and at first the best starts."""
+        """What ends soonest of the network, the rules, changes of these and, at first, of every start tried."""
         model, draw = player.model, np.random.default_rng(len(queue))
         rules = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
         habits = np.stack(rules if self._best is None else [*rules, self._best])
@@ -295,10 +295,7 @@ class LearnedWithPlans(Learned):
         self, player: Player, tenants: IntArray, queue: IntArray
     ) -> tuple[int, list[tuple[int, int, int]]]:
         """When all ends if the network decides, and what it starts when."""
-        zero = np.zeros(1, np.int64)
-        worlds = Worlds(tenants[None], queue[None], zero, zero, np.zeros((1, 1 << SEEN), np.bool_))
-        trace = Trace.of(1, 2 * (len(queue) + SEATS))
-        worlds = player.model.advance(worlds, np.array([NONE]), trace)
+        worlds, trace = player.model.begin_on_one(tenants, queue)
         while not worlds.over.all():
             masks, there = listed(worlds.allowed)
             score = np.where(there, player.scores(self.model.network, worlds, masks), -np.inf)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
-from berth.arrays import IntArray
+from berth.arrays import BoolArray, IntArray
 from berth.learning.jobsets import Task
 from berth.learning.queue_kernels import SEATS, SEEN
 from berth.learning.rollouts import Rollouts, Worlds, habit
@@ -54,7 +53,7 @@ class RolloutPolicy(Colocating):
             score[rows] = -worth_s[:, : score.shape[1]]
         return best_of(score, allowed, forecasts)
 
-    def _worlds(self, scene: Scene, rows: IntArray, mine: NDArray[np.bool_]) -> Worlds:
+    def _worlds(self, scene: Scene, rows: IntArray, mine: BoolArray) -> Worlds:
         """The offers as rollouts see them: a GPU each, with its tenants, the jobs that it is offered, and others."""
         forecasts, offers = scene.forecasts, [scene.forecasts.offers[row] for row in rows]
         names = {name: at for at, name in enumerate(forecasts.names)}

@@ -127,6 +127,14 @@ class Rollouts:
         )  # fmt: skip
         return self.advance(worlds, np.full(count, NONE, np.int64))
 
+    def begin_on_one(self, tenants: IntArray, queue: IntArray) -> tuple[Worlds, Trace]:
+        """Jobs that run (S, 3) and wait (J, 2) on one GPU, at the first moment with a choice, and a trace with room for
+        all that is done until they have ended."""
+        zero = np.zeros(1, np.int64)
+        worlds = Worlds(tenants[None], queue[None], zero, zero, np.zeros((1, 1 << SEEN), np.bool_))
+        trace = Trace.of(1, 2 * (len(queue) + SEATS))
+        return self.advance(worlds, np.array([NONE]), trace), trace
+
     def advance(self, worlds: Worlds, action: IntArray, trace: Trace | None = None) -> Worlds:
         """What comes of the actions (W,) by the next moment with a choice, or by the end, which goes on the trace."""
         tenants, queue, head = worlds.tenants.copy(), worlds.queue.copy(), worlds.head.copy()
@@ -278,10 +286,7 @@ class Rollouts:
 
         Bertsekas, Tsitsiklis and Wu 1997, with several heuristics.
         """
-        zero = np.zeros(1, np.int64)
-        worlds = Worlds(tenants[None], queue[None], zero, zero, np.zeros((1, 1 << SEEN), np.bool_))
-        trace = Trace.of(1, 2 * (len(queue) + SEATS))
-        worlds = self.advance(worlds, np.array([NONE]), trace)
+        worlds, trace = self.begin_on_one(tenants, queue)
         while not worlds.over.all():
             actions, waits = np.flatnonzero(worlds.allowed[0]), worlds.queue[:, worlds.head[0] :]
             after_ms = self.starts_ms(worlds.tenants, waits, actions, habits, STEP_MS)

@@ -52,16 +52,16 @@ def test_jobs_of_no_known_work_are_looked_at_one_by_one() -> None:
 
 def test_a_window_holds_the_first_that_may_run_and_are_not_taken() -> None:
     head = head_of(*(job(at, "ab"[at % 2]) for at in range(10)))
-    asked: list[int] = []
+    asked: list[str] = []
 
-    def may(kind: int) -> bool:
-        asked.append(kind)
-        return kind == 0
+    def may(job: Job) -> bool:
+        asked.append(job.application)
+        return job.application == "a"
 
-    kinds = Kinds(may)
+    kinds = Kinds(may, head.kinds)
     assert head.window(1, 3, {4}, kinds) == ([2, 6, 8], 9)
     assert head.window(9, 3, set(), kinds) == ([], 10)
-    assert asked == [1, 0]
+    assert asked == ["b", "a"]
 
 
 def test_those_that_were_started_are_left_out() -> None:

@@ -49,6 +49,22 @@ def pair_that_shares() -> tuple[str, str]:
     raise AssertionError("no such pair")
 
 
+def test_the_compiled_shield_says_what_the_forecast_says_of_ends_together_and_in_turn() -> None:
+    names = list(PROFILES)
+    offers = [
+        Offer(tuple(candidate(name, 0.6) for name in names[at : at + at % 3]),
+              tuple(candidate(name) for name in names[at + 3 : at + 4 + at % 4]))
+        for at in range(len(names) - 6)
+    ]  # fmt: skip
+    forecasts = Forecaster(PROFILES, make_speeds("time-sliced")).forecasts(offers, THESIS_GPU)
+    in_turn_ms = forecasts.total_ms[:, :1] + forecasts.alone_ms()
+    expected = forecasts.fits & (forecasts.total_ms <= in_turn_ms)
+    found = shielded(Scene(forecasts, THESIS_GPU, 1, 0, (), lambda: forecasts))
+    assert found.tolist() == expected.tolist()
+    assert found.any()
+    assert (forecasts.fits & ~found).any()
+
+
 def test_a_job_waits_for_a_gpu_that_is_soon_empty_and_shares_where_none_is() -> None:
     tenant, job = pair_that_shares()
     offer = Offer((candidate(tenant, 0.9),), (candidate(job),))
@@ -92,7 +108,8 @@ def four() -> tuple[Cluster, EmptyGpus]:
 
 def offered(*places: int, slot: GpuSlot = GpuSlot(0, 0)) -> list[Offered]:  # noqa: B008
     jobs = [Job(f"w{place}", 0, 1000) for place in places]
-    return [Offered(slot, (), jobs, (), False, list(places))]
+    kinds = tuple(Candidate(job.application, 1, 1) for job in jobs)
+    return [Offered(slot, (), jobs, kinds, False, list(places))]
 
 
 def test_jobs_find_empty_gpus_in_the_order_in_which_they_wait(four) -> None:
@@ -121,6 +138,28 @@ def test_a_gpu_that_is_late_or_that_a_job_may_not_use_is_not_waited_for(four) ->
     none = empty.waits(offered(0), cluster, 100, waiting=1, mean_ms=1000, may_run=lambda *_: False)
     assert none is not None
     assert none.empty_ms.tolist() == [[NEVER_MS]]
+
+
+def test_a_gpu_that_a_job_has_taken_whole_since_it_was_forecast_is_not_waited_for(four) -> None:
+    cluster, empty = four
+    empty.expect([GpuSlot(0, 0), GpuSlot(0, 1), GpuSlot(1, 0)], [500, 900, 700])
+    cluster.release("0")
+    cluster.place(Placement(Job("whole", 0, 9000), (GpuSlot(0, 0),), Share(1000)), now_ms=100)
+    waits = empty.waits(offered(1), cluster, 100, waiting=2, mean_ms=1000, may_run=lambda *_: True)
+    assert waits is not None
+    assert waits.empty_ms.tolist() == [[600]]
+
+
+def test_jobs_that_are_alike_are_looked_at_once_for_each_kind_of_node(four) -> None:
+    cluster, empty = four
+    asked: list[int] = []
+
+    def may_run(_, slot: GpuSlot, __) -> bool:
+        asked.append(slot.node)
+        return True
+
+    empty.waits(offered(0, 1, 2), cluster, 100, waiting=3, mean_ms=1000, may_run=may_run)
+    assert sorted(asked) == [0, 1]
 
 
 def test_on_one_gpu_and_before_a_long_queue_nobody_waits(four) -> None:

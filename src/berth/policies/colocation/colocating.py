@@ -27,8 +27,8 @@ from berth.policies.colocation.rooms import (
     Room,
     all_have_room,
     has_room,
-    have_room,
     look_again_ms,
+    would_have_room,
 )
 from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
@@ -212,9 +212,8 @@ class Colocating:
             for name, source in self._sources.items()
             if name in self.known and (found := profiles.get(name)) is not None and found is not source
         }
-        if len(profiles) > len(
-            self._at_first
-        ):  # of runs that ended before their profile was there, or elsewhere
+        # Of runs that ended before their profile was there, or elsewhere.
+        if len(profiles) > len(self._at_first):
             new = profiles.keys() - self._at_first - self.known.keys()
             better |= {name: profiles[name] for name in new}
         if not better:
@@ -265,16 +264,15 @@ class Colocating:
             number = alike[slot.node]
             kinds = may.get(number)
             if kinds is None:
-                kinds = may[number] = Kinds(partial(self._may_run_kind, head, slot, cluster))
-            if self._due is not None and slot == self._overtaking.kept:
-                first = (head.jobs or head.read(1)) and head.jobs[0]
-                if 0 not in taken and first is self._due:
-                    if declines_still(room, [self._due]):
-                        closed.add(slot)
-                    elif kinds[head.places[0]]:
-                        offered.append(self._offer(room, [0], head, cluster))
-                        taken.add(0)
-                    continue
+                kinds = may[number] = Kinds(partial(self._may_run, slot=slot, cluster=cluster), head.kinds)
+            kept_for = self._due if slot == self._overtaking.kept and 0 not in taken else None
+            if kept_for is not None and head.jobs and head.jobs[0] is kept_for:
+                if declines_still(room, [kept_for]):
+                    closed.add(slot)
+                elif kinds[head.places[0]]:
+                    offered.append(self._offer(room, [0], head, cluster))
+                    taken.add(0)
+                continue
             places, end = head.window(begins.get(number, 0), self.window, taken, kinds)
             if tenants and places and declines_still(room, [head.jobs[at] for at in places]):
                 closed.add(slot)
@@ -290,12 +288,11 @@ class Colocating:
         slot, tenants = room
         window = [head.jobs[at] for at in places]
         candidates = tuple([head.candidates[head.places[at]] for at in places])
-        enough = have_room(len(places), head.most_asked, slot, cluster) or all_have_room(
+        most_asked = head.most_asked  # enough for that many of these is enough for any, and faster to tell
+        enough = would_have_room(len(places), most_asked, slot, cluster) or all_have_room(
             window, slot, cluster
         )
-        return tuple.__new__(
-            Offered, (slot, tenants, window, candidates, not enough, places)
-        )  # as in `_tenant`
+        return Offered(slot, tenants, window, candidates, not enough, places)
 
     def _started(
         self,
@@ -344,10 +341,9 @@ class Colocating:
         if not backlog_ms:
             seen = [one.left_us // 1000 for offer in offered for one in offer.candidates]
             backlog_ms = sum(seen) * waiting // max(1, len(seen))
-        cards = self._kept.card_numbers
         by_card: dict[int, list[int]] = {}
         for at, offer in enumerate(offered):
-            by_card.setdefault(cards[offer.slot.node], []).append(at)
+            by_card.setdefault(self._kept.card_numbers[offer.slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
         for group in by_card.values():
@@ -422,6 +418,8 @@ class Colocating:
         share = self._kept.shares.get(key)
         if share is None:
             share = Share(job.share.milli, self._enforced_mib(job, self._kept.models[node]))
+            if len(self._kept.shares) > MOST_CANDIDATES:
+                self._kept.shares.clear()
             if not self.knowledge.learns:
                 self._kept.shares[key] = share
         # In half of the time that a NamedTuple's constructor takes.
@@ -463,9 +461,7 @@ class Colocating:
         each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""
         for lane in queue.lane_counts(_lane):
             application, models, gpus = cast(tuple[str, tuple[str, ...], int], lane)
-            if gpus != 1:
-                return True
-            if application not in self.known or self._doubts.most_beside(application) <= 1:
+            if gpus != 1 or application not in self.known or self._doubts.most_beside(application) <= 1:
                 return True
             if not self._certain and not self._fits_somewhere(application, models, LONGEST_MS * 1000):
                 return True
@@ -497,9 +493,6 @@ class Colocating:
                 job.application, kept.models[slot.node], work_us // 1000
             )
         return may
-
-    def _may_run_kind(self, head: QueuePrefix, slot: GpuSlot, cluster: Cluster, kind: int) -> bool:
-        return self._may_run(head.kinds[kind], slot, cluster)
 
 
 _lane = attrgetter("application", "models", "gpus")

@@ -135,11 +135,8 @@ def forecast(
     misses = 0
     place, left, row, sorted_class, order = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     pace, kinds, whose, kind = scratch[5], scratch[6], scratch[7], scratch[8]
-    last, every, until = (
-        scratch[9],
-        scratch[10],
-        scratch[11],
-    )  # until how much work is left it stays in its row
+    # Of each job its last row, how much work a row is, and how much is left when it leaves the row, in µs.
+    last, every, until = scratch[9], scratch[10], scratch[11]
     room = min(asked.shape[0], keys.shape[0] // 2 - entered[0])
     if room <= 0:
         return -1

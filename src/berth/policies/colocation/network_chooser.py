@@ -82,12 +82,8 @@ class NetworkScores:
 
     def within(self, scene: Scene, limits: Limits = "card") -> NDArray[np.bool_]:
         """Where for each resource and each step the demands together stay within the card (Oh 2019, IV.2): (O, C)."""
-        seen = self.seen(scene)
+        seen = self.jobs.of(scene)
         return within(seen, combinations(seen.waiting_left_ms.shape[-1]), limits)
-
-    def seen(self, scene: Scene) -> Seen:
-        """The same moment as the network sees it."""
-        return self.jobs.of(scene)
 
 
 def _rows_of(seen: Seen, rows: slice) -> Seen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 
@@ -18,6 +18,7 @@ _asks = attrgetter(
 """What two jobs have in common that may run in the same places; of equal work they are the same to a forecast. The last
 is not believed of all jobs."""
 AT_ONCE = 1000
+"""Jobs that are read at a time if all are to be."""
 NOT_SHARING = -1
 """In place of the kind of jobs that do not share."""
 
@@ -54,9 +55,8 @@ class QueuePrefix:
         self._candidate = candidate
         self._certain = certain
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._known: dict[
-            tuple[object, ...], int
-        ] = {}  # by what they ask for alone, of those of certain work
+        # By what they ask for alone, of those of certain work.
+        self._known: dict[tuple[object, ...], int] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -139,9 +139,11 @@ class QueuePrefix:
 class Kinds(dict[int, bool]):
     """Whether a job of each kind may run on a node; asked the first time."""
 
-    def __init__(self, ask: Callable[[int], bool]) -> None:
+    def __init__(self, ask: Callable[[Job], bool], jobs: Sequence[Job]) -> None:
+        """`jobs` is one of each kind, to which others may be added."""
         self.ask = ask
+        self.jobs = jobs
 
     def __missing__(self, kind: int) -> bool:
-        found = self[kind] = self.ask(kind)
+        found = self[kind] = self.ask(self.jobs[kind])
         return found

@@ -25,8 +25,8 @@ __all__ = [
     "Rooms",
     "all_have_room",
     "has_room",
-    "have_room",
     "look_again_ms",
+    "would_have_room",
 ]
 
 MOST_ASKED_AGAIN = 64
@@ -369,7 +369,7 @@ def all_have_room(jobs: Iterable[Job], slot: GpuSlot, cluster: Cluster) -> bool:
     )
 
 
-def have_room(count: int, most_asked: Sequence[int], slot: GpuSlot, cluster: Cluster) -> bool:
+def would_have_room(count: int, most_asked: Sequence[int], slot: GpuSlot, cluster: Cluster) -> bool:
     """Whether that many jobs have room on the node and on the GPU if none asks for more than this of compute, CPU,
     memory of the node and of the GPU."""
     node, free = slot.node, cluster.free

@@ -19,7 +19,7 @@ class Waits(NamedTuple):
     empty_ms: IntArray  # (O, M)
     """After how long there is one for each job that is offered, those before it in the queue served first."""
     behind: float
-    """Waiting jobs for each GPU, which wait for as much longer as GPUs are in use."""
+    """Other waiting jobs for each GPU: each waits longer by the time for which a GPU is in use."""
 
 
 class Scene(NamedTuple):

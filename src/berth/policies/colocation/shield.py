@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from berth.arrays import BoolArray, IntArray, compiled
 from berth.policies.colocation.forecast import Forecasts
@@ -12,7 +11,7 @@ from berth.policies.colocation.scene import Scene, Waits
 __all__ = ["shielded"]
 
 
-def shielded(scene: Scene) -> NDArray[np.bool_]:
+def shielded(scene: Scene) -> BoolArray:
     """(O, C): which combinations fit, would not end later together than one after the other and, where there are
     several GPUs, cost no more time than if each job waited for an empty one."""
     forecasts = scene.forecasts
@@ -23,9 +22,9 @@ def shielded(scene: Scene) -> NDArray[np.bool_]:
     return allowed if waits is None else allowed & _worth_it(forecasts, waits)
 
 
-def _worth_it(forecasts: Forecasts, waits: Waits) -> NDArray[np.bool_]:
-    """(O, C): what costs no more time than to wait. That of the tenants counts, who end later, that of the jobs
-    themselves, and that of those behind them, who wait for as much longer as the GPU is in use."""
+def _worth_it(forecasts: Forecasts, waits: Waits) -> BoolArray:
+    """(O, C): which combinations cost no more time than waiting. What counts is how much later tenants end and jobs
+    end that start, and how much longer the jobs behind them wait because the GPU is in use."""
     ends_ms = forecasts.ends_ms  # (O, C, K)
     place = np.arange(ends_ms.shape[2])
     tenant = (place < forecasts.tenants[:, None])[:, None]  # (O, 1, K)
@@ -47,7 +46,7 @@ def _in_time(
     tenants: IntArray,  # (O,)
     found: BoolArray,  # (O, C), out
 ) -> None:
-    """Which combinations end no later than one after the other."""
+    """Which end no later than one after the other. Tests hold this equal to `total_ms` and `alone_ms`."""
     places = left_us.shape[1]
     for offer in range(found.shape[0]):
         without = 0
