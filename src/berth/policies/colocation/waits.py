@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,16 +44,13 @@ class EmptyGpus:
         waiting: int,
         mean_ms: int,
         may_run: Callable[[Job, GpuSlot, Cluster], bool],
+        kept: tuple[Job, GpuSlot | None] | None = None,
     ) -> Waits | None:
-        """Of jobs that are offered; `waiting` jobs wait in all, of `mean_ms` each. None on one GPU, and where more wait
-        than `MOST_BEHIND` for each GPU."""
+        """Of jobs that are offered; `waiting` jobs wait in all, of `mean_ms` each. A GPU that is `kept` for one of them
+        is there for no other. None on one GPU, and where more wait than `MOST_BEHIND` for each GPU."""
         if self._gpus == 1 or waiting > MOST_BEHIND * self._gpus:
             return None
-        empty_ms = {number: [0] * self._rooms.idle_on(number) for number in self._first_node}
-        for slot, at_ms in self._empty_ms.items():
-            if at_ms > now_ms and cluster.jobs_on(slot):  # one that is late may stay so
-                insort(empty_ms[self._alike[slot.node]], at_ms - now_ms)
-        of_numbers: dict[tuple[int, ...], list[int]] = {}
+        lines: dict[tuple[object, ...], list[int]] = {}
         found: IntArray = np.full(
             (len(offered), max(len(one.window) for one in offered)), NEVER_MS, dtype=np.int64
         )
@@ -63,9 +59,24 @@ class EmptyGpus:
                 numbers = tuple(
                     [at for at, node in self._first_node.items() if may_run(job, GpuSlot(node, 0), cluster)]
                 )
-                line = of_numbers.get(numbers)
+                taken = None if kept is None or job is kept[0] else kept[1]
+                key = numbers, job.share, job.cpu_milli, job.mem_mib, taken
+                line = lines.get(key)
                 if line is None:
-                    line = of_numbers[numbers] = sorted(ms for at in numbers for ms in empty_ms[at])
+                    line = lines[key] = self._line(job, numbers, cluster, now_ms, taken)
                 if line:
                     found[row, column] = line[place % len(line)] + place // len(line) * mean_ms
         return Waits(found, (waiting - 1) / self._gpus)
+
+    def _line(
+        self, job: Job, numbers: Sequence[int], cluster: Cluster, now_ms: int, taken: GpuSlot | None
+    ) -> list[int]:
+        """After how long each GPU on the nodes of these numbers is empty for the job, the first first, but for one that
+        is taken."""
+        line = [0] * sum(self._rooms.idle_for(job, number, cluster, taken) for number in numbers)
+        for slot, at_ms in self._empty_ms.items():
+            if slot == taken or self._alike[slot.node] not in numbers:
+                continue
+            if at_ms > now_ms and cluster.jobs_on(slot):  # one that is late may stay so
+                line.append(at_ms - now_ms)
+        return sorted(line)
