@@ -76,6 +76,15 @@ def test_a_matrix_counts_every_job_and_goes_on_from_what_is_kept(
     assert "What the network alone adds is not known: it takes learned?plans=0" in matrix_chapter(again).hint
 
 
+def test_what_is_named_twice_is_run_once() -> None:
+    worlds = worlds_of(["drawn", "drawn"], ["mps", "mps"], ["oracle", "oracle"], "1x1", 0.0)
+    assert len(worlds) == 1
+    found = measure_matrix(worlds * 2, policies=("fifo+first-fit",) * 2, seeds=(4, 4))
+    assert found.policies == ("fifo+first-fit",)
+    assert found.seeds == (4,)
+    assert len(found.cells) == 1
+
+
 def test_a_world_is_named_by_its_kind_of_knowledge_unless_there_are_several_of_the_kind() -> None:
     kinds = "oracle", "noisy?run=0.1", "noisy?run=0.2"
     for many, names in ((2, ["oracle", "noisy"]), (3, list(kinds))):
