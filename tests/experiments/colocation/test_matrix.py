@@ -56,6 +56,8 @@ def test_what_is_added_is_told_against_the_best_rule_of_each_world() -> None:
     )
     few = matrix([90.0, 91.0], WORLD)
     assert sentences(few)[0] == "What learned adds is not known: it takes three sets or more."
+    assert "on the same 2 sets: below zero" in matrix_chapter(few).hint
+    assert "on the same 4 sets, with its 95 % interval: below" in matrix_chapter(better).hint
     answer = matrix_dict(few)
     assert answer["added"][0]["high_pct"] is None
 
