@@ -50,7 +50,8 @@ class EmptyGpus:
         is there for no other. None on one GPU, and where more wait than `MOST_BEHIND` for each GPU."""
         if self._gpus == 1 or waiting > MOST_BEHIND * self._gpus:
             return None
-        lines: dict[tuple[object, ...], list[int]] = {}
+        idle: dict[tuple[object, ...], int] = {}
+        later: dict[tuple[object, ...], list[int]] = {}
         found: IntArray = np.full(
             (len(offered), max(len(one.window) for one in offered)), NEVER_MS, dtype=np.int64
         )
@@ -61,22 +62,27 @@ class EmptyGpus:
                 )
                 taken = None if kept is None or job is kept[0] else kept[1]
                 key = numbers, job.share, job.cpu_milli, job.mem_mib, taken
-                line = lines.get(key)
-                if line is None:
-                    line = lines[key] = self._line(job, numbers, cluster, now_ms, taken)
-                if line:
-                    found[row, column] = line[place % len(line)] + place // len(line) * mean_ms
+                if key not in idle:
+                    idle[key] = sum(self._rooms.idle_for(job, number, cluster, taken) for number in numbers)
+                if (numbers, taken) not in later:
+                    later[numbers, taken] = self._later(numbers, cluster, now_ms, taken)
+                at_once, line = idle[key], later[numbers, taken]
+                if gpus := at_once + len(line):
+                    turn = place % gpus
+                    found[row, column] = 0 if turn < at_once else line[turn - at_once]
+                    found[row, column] += place // gpus * mean_ms
         return Waits(found, (waiting - 1) / self._gpus)
 
-    def _line(
-        self, job: Job, numbers: Sequence[int], cluster: Cluster, now_ms: int, taken: GpuSlot | None
+    def _later(
+        self, numbers: Sequence[int], cluster: Cluster, now_ms: int, taken: GpuSlot | None
     ) -> list[int]:
-        """After how long each GPU on the nodes of these numbers is empty for the job, the first first, but for one that
-        is taken."""
-        line = [0] * sum(self._rooms.idle_for(job, number, cluster, taken) for number in numbers)
-        for slot, at_ms in self._empty_ms.items():
-            if slot == taken or self._alike[slot.node] not in numbers:
-                continue
-            if at_ms > now_ms and cluster.jobs_on(slot):  # one that is late may stay so
-                line.append(at_ms - now_ms)
-        return sorted(line)
+        """After how long each GPU with tenants on the nodes of these numbers is empty, the first first, but for one
+        that is taken."""
+        return sorted(
+            at_ms - now_ms
+            for slot, at_ms in self._empty_ms.items()
+            if at_ms > now_ms  # one that is late may stay so
+            and slot != taken
+            and self._alike[slot.node] in numbers
+            and cluster.jobs_on(slot)
+        )
