@@ -57,7 +57,7 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
     assert compared > 0
 
 
-@pytest.mark.parametrize("interference", ["mps", "time-sliced"])
+@pytest.mark.parametrize("interference", ["mps", "time-sliced", "mig"])
 def test_both_kernels_of_one_gpus_future_say_the_same(interference: str) -> None:
     """`_run` goes from segment to segment of one GPU, `forecast` from row to row of many combinations: jobs that have
     done some of their work end at the same millisecond, or run out of memory, by both."""

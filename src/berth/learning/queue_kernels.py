@@ -156,12 +156,16 @@ def _run(
         passes = 1 << 60
         for at in range(running):
             seat, speed = who[order[at]], card.speeds[found, at] if found >= 0 else GUESSED
+            if speed <= 0:  # it stands still, as where no slice is left, until others end
+                continue
             done, until = jobs[seat, 2] - jobs[seat, 1], card.until_us[segment[seat]]
             passes = min(passes, -(-jobs[seat, 1] // speed))
             if until < jobs[seat, 2]:
                 passes = min(passes, -(-(until - done) // speed))
         if limit_ms > 0:
             passes = min(passes, limit_ms - now)
+        elif passes == 1 << 60:  # nobody advances
+            return now, UNKNOWN if missed else FULL
         now += passes
         for at in range(running):
             seat = who[order[at]]

@@ -56,6 +56,8 @@ def test_what_is_added_is_told_against_the_best_rule_of_each_world() -> None:
     )
     few = matrix([90.0, 91.0], WORLD)
     assert sentences(few)[0] == "What learned adds is not known: it takes three sets or more."
+    assert "on the same 2 sets: below zero" in matrix_chapter(few).hint
+    assert "on the same 4 sets, with its 95 % interval: below" in matrix_chapter(better).hint
     answer = matrix_dict(few)
     assert answer["added"][0]["high_pct"] is None
 
@@ -74,6 +76,15 @@ def test_a_matrix_counts_every_job_and_goes_on_from_what_is_kept(
     again = measure_matrix(worlds, policies=("greedy", "sjf+first-fit"), seeds=(4,), keep=tmp_path)
     assert again.cells == found.cells
     assert "What the network alone adds is not known: it takes learned?plans=0" in matrix_chapter(again).hint
+
+
+def test_what_is_named_twice_is_run_once() -> None:
+    worlds = worlds_of(["drawn", "drawn"], ["mps", "mps"], ["oracle", "oracle"], "1x1", 0.0)
+    assert len(worlds) == 1
+    found = measure_matrix(worlds * 2, policies=("fifo+first-fit",) * 2, seeds=(4, 4))
+    assert found.policies == ("fifo+first-fit",)
+    assert found.seeds == (4,)
+    assert len(found.cells) == 1
 
 
 def test_a_world_is_named_by_its_kind_of_knowledge_unless_there_are_several_of_the_kind() -> None:

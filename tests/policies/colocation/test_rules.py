@@ -25,6 +25,14 @@ OPPONENTS = ("random-sharing", "rule", "pair-packer", "rollouts", "dqn", "tetris
 OPPONENTS += ("deeprm-max?within=memory", "deeprm-mean?within=memory")
 
 
+@pytest.mark.parametrize("knowledge", ["oracle", "noisy?run=0.1&memory=0.03&pair=0.1"])
+def test_rollouts_go_on_where_a_job_stands_still_for_want_of_a_slice(knowledge: str) -> None:
+    jobs = workload_jobs("random", 6, 0)
+    cluster = Cluster([Node("gpu", gpus=2, gpu_model=THESIS_GPU)])
+    events = simulate(jobs, cluster, "rollouts", interference=make_interference("mig"), knowledge=knowledge)
+    assert sum(event.kind == EventKind.FINISH for event in events) == len(jobs)
+
+
 @pytest.mark.parametrize("policy", OPPONENTS)
 @pytest.mark.parametrize("knowledge", ["oracle", "noisy?run=0.1&memory=0.03&pair=0.1"])
 def test_an_opponent_ends_every_job_and_is_the_same_for_a_seed(policy: str, knowledge: str) -> None:

@@ -162,6 +162,29 @@ def test_jobs_that_are_alike_are_looked_at_once_for_each_kind_of_node(four) -> N
     assert sorted(asked) == [0, 1]
 
 
+def test_an_idle_gpu_whose_node_has_too_little_left_is_not_waited_for() -> None:
+    cluster = Cluster([Node("a", gpus=2, cpu_milli=4000), Node("b", gpus=2, cpu_milli=500)])
+    rooms = Rooms(cluster, [0, 1])
+    empty = EmptyGpus(rooms, [0, 1], 4)
+    rooms.open(cluster, 0, 0, closed=())
+    for cpu_milli, idle in ((2000, 2), (500, 4)):
+        job = Job("w", 0, 1000, cpu_milli=cpu_milli)
+        offers = [Offered(GpuSlot(0, 0), (), [job] * 4, (candidate(HEAVY),) * 4, False, [0, 1, 2, 3])]
+        waits = empty.waits(offers, cluster, 0, waiting=4, mean_ms=1000, may_run=lambda *_: True)
+        assert waits is not None
+        assert (waits.empty_ms == 0).sum() == idle
+
+
+def test_a_gpu_that_is_kept_for_a_job_is_there_for_no_other(four) -> None:
+    cluster, empty = four
+    jobs = offered(0, 1)
+    given = {"waiting": 2, "mean_ms": 1000, "may_run": lambda *_: True}
+    kept = jobs[0].window[0], GpuSlot(1, 1)  # the one that is idle
+    waits = empty.waits(jobs, cluster, 0, kept=kept, **given)
+    assert waits is not None
+    assert waits.empty_ms.tolist() == [[0, NEVER_MS]]
+
+
 def test_on_one_gpu_and_before_a_long_queue_nobody_waits(four) -> None:
     cluster, empty = four
     given = {"mean_ms": 1000, "may_run": lambda *_: True}
@@ -205,3 +228,16 @@ def test_nobody_waits_for_ever_for_a_gpu_whose_tenants_outlive_what_is_believed(
     made = make_policy(policy, Setting(0, knowledge=doubt))
     events = list(simulate(jobs, cluster, made, interference=TRUTH, knowledge=doubt))
     assert len([event for event in events if event.kind is EventKind.FINISH]) == len(jobs)
+
+
+@pytest.mark.parametrize("policy", ["learned", "random-sharing", "rule"])
+def test_a_job_shares_at_once_if_the_idle_gpu_is_on_a_node_without_cpu_for_it(policy: str) -> None:
+    long = Job("long", 0, 10**9, application="GROMACS", cpu_milli=2000)
+    short = Job("short", 5000, run_time_ms(PROFILES["alexnet"]), application="alexnet", cpu_milli=2000)
+    nodes = [Node("a", 1, THESIS_GPU, cpu_milli=8000), Node("b", 1, THESIS_GPU, cpu_milli=1000)]
+    made = make_policy(policy, Setting(0, knowledge=Oracle((), TRUTH)))
+    events = simulate([long, short], Cluster(nodes), made, interference=TRUTH)
+    assert {event.job.id: event.time_ms for event in events if event.kind is EventKind.START} == {
+        "long": 0,
+        "short": 5000,
+    }

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -105,12 +106,8 @@ def worlds_of(
             raise SettingError(f"interference '{name}' knows no profiles; expected time-sliced, mps or mig")
     for name in knowledges:
         check_knowledge(name)
-    return [
-        World(workload, mode, knowledge, gpus, arrivals)
-        for mode in modes
-        for knowledge in knowledges
-        for workload in workloads
-    ]
+    every = product(*map(dict.fromkeys, (modes, knowledges, workloads)))
+    return [World(workload, mode, knowledge, gpus, arrivals) for mode, knowledge, workload in every]
 
 
 def measure_matrix(
@@ -134,6 +131,10 @@ def measure_matrix(
         )
     for name in policies:
         make_policy(name)
+    # What is named twice is run once.
+    worlds = tuple(dict.fromkeys(worlds))
+    policies = tuple(dict.fromkeys(policies))
+    seeds = tuple(dict.fromkeys(seeds))
     tasks = [(world, _task(world, policy, seed)) for world in worlds for seed in seeds for policy in policies]
     found: dict[int, Cell] = {}
     waiting: list[int] = []
@@ -158,7 +159,7 @@ def measure_matrix(
                 folder.save(tasks[at][1], result)
             found[at] = _cell(world, tasks[at][1], result.run.summary)
     cells = tuple(found[at] for at in range(len(tasks)))
-    return Matrix(tuple(worlds), tuple(policies), tuple(seeds), cells)
+    return Matrix(worlds, policies, seeds, cells)
 
 
 def bounds_s(world: World, seeds: Sequence[int], keep: Path) -> dict[int, float]:

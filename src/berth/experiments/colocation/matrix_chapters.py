@@ -144,10 +144,13 @@ def matrix_chapter(matrix: Matrix) -> Chapter:
                 )
             )  # fmt: skip
     judged = "Seconds are mean completion where jobs arrive, else total time. "
+    count = len(matrix.seeds)
+    sets = "the same set" if count == 1 else f"the same {count} sets"
+    interval = "" if count < LEAST_SETS else ", with its 95 % interval"
     return Chapter(
         "What learned adds",
-        f"{' '.join(sentences(matrix))} {judged}Learned less each policy on the same {len(matrix.seeds)} sets, with its"
-        " 95 % interval: below zero learned is sooner done. Out of memory: attempts, per 100 jobs.",
+        f"{' '.join(sentences(matrix))} {judged}Learned less each policy on {sets}{interval}:"
+        " below zero learned is sooner done. Out of memory: attempts, per 100 jobs.",
         (),
         (
             "World",

@@ -359,6 +359,7 @@ class Colocating:
             waits = partial(
                 self._kept.empty.waits, some, cluster, now_ms,
                 waiting=waiting, mean_ms=backlog_ms // max(1, waiting), may_run=self._may_run,
+                kept=None if self._due is None else (self._due, self._overtaking.kept),
             )  # fmt: skip
             picked = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue, whole, waits))
             picks = picked.tolist()

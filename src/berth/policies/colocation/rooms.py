@@ -180,9 +180,22 @@ class Rooms:
         more = len(first) + len(kept) < len(asked) or self._line_is_cut
         return Opened([(slot, ()) for _, slot in idle] + first + kept, len(idle), more)
 
-    def idle_on(self, number: int) -> int:
-        """How many GPUs were idle on the nodes of this number when it was last asked which to ask."""
-        return self._idle[number].many()
+    def idle_for(self, job: Job, number: int, cluster: Cluster, but: GpuSlot | None = None) -> int:
+        """How many GPUs, but for one, were idle on the nodes of this number when it was last asked which to ask, and
+        have room for the job: one on a node whose CPU others have is of no use to it."""
+        idle = self._idle[number]
+        places = np.flatnonzero(idle.there)
+        node, index = idle.slots[places].T
+        free = cluster.free
+        has_room = (
+            (free.milli[node, index] >= min(PLACE_MILLI, job.share.milli))
+            & (free.gpu_mem_mib[node, index] >= job.share.mem_mib)
+            & (free.cpu_milli[node] >= job.cpu_milli)
+            & (free.mem_mib[node] >= job.mem_mib)
+        )
+        if but is not None:
+            has_room &= (node != but.node) | (index != but.index)
+        return int(np.count_nonzero(has_room))
 
     def _is_idle(self, slot: GpuSlot) -> bool:
         idle = self._idle[self._alike[slot.node]]
@@ -321,6 +334,7 @@ class _Idle(NamedTuple):
     begins: dict[int, int]
     """Where in the line the GPUs of a node begin."""
     there: BoolArray  # (GPUs,), in the order of the line
+    slots: IntArray  # (GPUs, 2): node and index of each
 
     def many(self) -> int:
         """How many."""
@@ -343,12 +357,19 @@ class _Idle(NamedTuple):
 def _none_idle(
     gpus: Sequence[tuple[GpuSlot, ...]], ranks: Sequence[int], alike: Sequence[int]
 ) -> list[_Idle]:
-    found = [_Idle([], {}, np.zeros(0, np.bool_)) for _ in range(max(alike, default=-1) + 1)]
+    nobody = np.zeros(0, np.bool_), np.zeros((0, 2), np.int64)
+    found = [_Idle([], {}, *nobody) for _ in range(max(alike, default=-1) + 1)]
     for node in sorted(range(len(gpus)), key=lambda node: ranks[node]):
         idle = found[alike[node]]
         idle.begins[node] = len(idle.line)
         idle.line.extend([(ranks[node], slot) for slot in gpus[node]])
-    return [idle._replace(there=np.zeros(len(idle.line), np.bool_)) for idle in found]
+    return [
+        idle._replace(
+            there=np.zeros(len(idle.line), np.bool_),
+            slots=np.array([slot for _, slot in idle.line], np.int64).reshape(-1, 2),
+        )
+        for idle in found
+    ]
 
 
 def all_have_room(jobs: Iterable[Job], slot: GpuSlot, cluster: Cluster) -> bool:

@@ -45,41 +45,54 @@ class EmptyGpus:
         waiting: int,
         mean_ms: int,
         may_run: Callable[[Job, GpuSlot, Cluster], bool],
+        kept: tuple[Job, GpuSlot | None] | None = None,
     ) -> Waits | None:
-        """What waiting costs each job that is offered; `waiting` jobs wait in all, of `mean_ms` each. None on one GPU,
-        and if more wait than `MOST_BEHIND` for each GPU. `may_run` says the same of jobs of one request type and
-        candidate, on nodes of one number."""
+        """What waiting costs each job that is offered; `waiting` jobs wait in all, of `mean_ms` each. A GPU that is
+        `kept` for one of them is there for no other. None on one GPU, and if more wait than `MOST_BEHIND` for each GPU.
+        `may_run` says the same of jobs of one request type and candidate, on nodes of one number."""
         if self._gpus == 1 or waiting > MOST_BEHIND * self._gpus:
             return None
-        empty_ms = {number: [0] * self._rooms.idle_on(number) for number in self._first_node}
-        for slot, at_ms in self._empty_ms.items():
-            tenants = cluster.jobs_on(slot)
-            # One that is late may stay so, and of a job that has a GPU whole nothing was forecast.
-            if at_ms > now_ms and tenants and all(run.best_effort for run in tenants):
-                empty_ms[self._alike[slot.node]].append(at_ms - now_ms)
-        numbers: dict[
-            tuple[int, Candidate], tuple[int, ...]
-        ] = {}  # of the nodes that jobs of a kind may run on
-        lines: dict[tuple[int, ...], list[int]] = {}  # when their GPUs are empty, the first one first
+        numbers: dict[tuple[int, Candidate], tuple[int, ...]] = {}
+        idle: dict[tuple[int, tuple[int, ...], GpuSlot | None], int] = {}
+        later: dict[tuple[tuple[int, ...], GpuSlot | None], list[int]] = {}
         found: IntArray = np.full(
             (len(offered), max(len(one.window) for one in offered)), NEVER_MS, dtype=np.int64
         )
         for row, one in enumerate(offered):
             jobs = zip(one.window, one.candidates, one.places, strict=True)
             for column, (job, candidate, place) in enumerate(jobs):
-                kind = cluster.request(job), candidate
-                allowed = numbers.get(kind)
-                if allowed is None:
-                    allowed = numbers[kind] = tuple(
-                        [
-                            at
-                            for at, node in self._first_node.items()
-                            if may_run(job, GpuSlot(node, 0), cluster)
-                        ]
-                    )
-                line = lines.get(allowed)
-                if line is None:
-                    line = lines[allowed] = sorted(ms for at in allowed for ms in empty_ms[at])
-                if line:
-                    found[row, column] = line[place % len(line)] + place // len(line) * mean_ms
+                request = cluster.request(job)
+                may = numbers.get((request, candidate))
+                if may is None:
+                    nodes = self._first_node.items()
+                    may = tuple([at for at, node in nodes if may_run(job, GpuSlot(node, 0), cluster)])
+                    numbers[request, candidate] = may
+                taken = None if kept is None or job is kept[0] else kept[1]
+                key = request, may, taken
+                if key not in idle:
+                    idle[key] = sum(self._rooms.idle_for(job, number, cluster, taken) for number in may)
+                if (may, taken) not in later:
+                    later[may, taken] = self._later(may, cluster, now_ms, taken)
+                at_once, line = idle[key], later[may, taken]
+                if gpus := at_once + len(line):
+                    turn = place % gpus
+                    found[row, column] = 0 if turn < at_once else line[turn - at_once]
+                    found[row, column] += place // gpus * mean_ms
         return Waits(found, (waiting - 1) / self._gpus)
+
+    def _later(
+        self, numbers: Sequence[int], cluster: Cluster, now_ms: int, taken: GpuSlot | None
+    ) -> list[int]:
+        """After how long each GPU with tenants on the nodes of these numbers is empty, the first first, but for one
+        that is taken."""
+        found = []
+        for slot, at_ms in self._empty_ms.items():
+            if (
+                at_ms > now_ms and slot != taken and self._alike[slot.node] in numbers
+            ):  # one that is late may stay so
+                tenants = cluster.jobs_on(slot)
+                if tenants and all(
+                    run.best_effort for run in tenants
+                ):  # of one that is whole nothing was forecast
+                    found.append(at_ms - now_ms)
+        return sorted(found)
