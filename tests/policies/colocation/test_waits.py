@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.knowledge import Oracle
@@ -185,7 +185,54 @@ def test_a_gpu_that_is_kept_for_a_job_is_there_for_no_other(four) -> None:
     assert waits.empty_ms.tolist() == [[0, NEVER_MS]]
 
 
-def test_on_one_gpu_and_before_a_long_queue_nobody_waits(four) -> None:
+def test_a_gpu_on_a_drained_node_is_not_waited_for(four) -> None:
+    cluster, empty = four
+    empty.expect([GpuSlot(0, 0), GpuSlot(0, 1), GpuSlot(1, 0)], [500, 900, 700])
+    cluster.lose(0)
+    waits = empty.waits(offered(1), cluster, 100, waiting=2, mean_ms=1000, may_run=lambda *_: True)
+    assert waits is not None
+    assert waits.empty_ms.tolist() == [[600]]
+
+
+def started(policy, queue: Queue, cluster: Cluster, now_ms: int) -> list[tuple[str, int]]:
+    """The jobs that a policy starts now, and their nodes."""
+    found = []
+    for decision in policy(queue, cluster, now_ms):
+        if isinstance(decision, Placement):
+            cluster.place(decision, now_ms=now_ms)
+            queue.remove(decision.job)
+            found.append((decision.job.id, decision.slots[0].node))
+    return found
+
+
+@pytest.mark.parametrize("name", ["learned", "rule", "random-sharing", "greedy"])
+def test_a_job_starts_on_a_node_like_one_that_has_vanished(name: str) -> None:
+    first, second = (Node(one, gpus=1, gpu_model=THESIS_GPU) for one in "ab")
+    other = Node("c", gpus=1, gpu_model=THESIS_GPU, labels=("x",))
+    cluster, queue = Cluster([first, second, other]), Queue()
+    queue.add(Job("waits", 0, run_time_ms(PROFILES[HEAVY]), application=HEAVY))
+    cluster.place(Placement(Job("whole", 0, 900_000), (GpuSlot(1, 0),), Share(1000)), now_ms=0)
+    for identity in ("heavy", "too"):  # no third one fits beside them
+        job = Job(identity, 0, run_time_ms(PROFILES[HEAVY]), application=HEAVY)
+        cluster.place(Placement(job, (GpuSlot(2, 0),), Share(100), True, True), now_ms=0)
+    cluster.nodes_changed([second, other])
+    policy = make_policy(name, Setting(0, knowledge=Oracle((), TRUTH)))
+    assert started(policy, queue, cluster, 1000) == []
+    cluster.release("whole")
+    assert started(policy, queue, cluster, 2000) == [("waits", 1)]
+
+
+@pytest.mark.parametrize("name", ["learned", "greedy"])
+def test_a_job_starts_on_a_node_like_one_that_is_reserved_for_others(name: str) -> None:
+    reserved = Node("a", gpus=1, gpu_model=THESIS_GPU, reserved_for=("alice",))
+    cluster = Cluster([reserved, Node("b", gpus=1, gpu_model=THESIS_GPU)], owners=["alice"])
+    queue = Queue()
+    queue.add(Job("bobs", 0, run_time_ms(PROFILES[HEAVY]), user="bob", application=HEAVY))
+    policy = make_policy(name, Setting(0, knowledge=Oracle((), TRUTH)))
+    assert started(policy, queue, cluster, 0) == [("bobs", 1)]
+
+
+def test_on_one_gpu_and_before_a_long_queue_no_job_waits(four) -> None:
     cluster, empty = four
     given = {"mean_ms": 1000, "may_run": lambda *_: True}
     assert empty.waits(offered(0), cluster, 0, waiting=17, **given) is None
@@ -221,7 +268,7 @@ def test_with_arrivals_it_ends_jobs_sooner_than_sharing_at_once_and_than_never_s
 
 
 @pytest.mark.parametrize("policy", ["learned", "random-sharing", "rule"])
-def test_nobody_waits_for_ever_for_a_gpu_whose_tenants_outlive_what_is_believed(policy: str) -> None:
+def test_no_job_waits_for_ever_for_a_gpu_whose_tenants_outlive_what_is_believed(policy: str) -> None:
     cluster = Cluster([Node("node", gpus=3, gpu_model=THESIS_GPU)])
     jobs = arriving(40, 40_000)
     doubt = Noisy(Oracle(jobs, TRUTH), Noise(run=1.0, memory=0.05, seed=3))

@@ -49,9 +49,12 @@ class Kept:
         numbers: dict[tuple[object, ...], int] = {}
         cards: dict[GpuModel | None, int] = {}
         card_numbers = [cards.setdefault(node.gpu_model, len(cards)) for node in cluster.nodes]
+        there = set(cluster.names.values())
         alike = [
-            numbers.setdefault((card, frozenset(node.labels)), len(numbers))
-            for card, node in zip(card_numbers, cluster.nodes, strict=True)
+            numbers.setdefault(
+                (card, frozenset(node.labels), frozenset(node.reserved_for), row in there), len(numbers)
+            )
+            for row, (card, node) in enumerate(zip(card_numbers, cluster.nodes, strict=True))
         ]
         rooms = Rooms(cluster, alike)
         return cls(

@@ -83,16 +83,14 @@ class EmptyGpus:
     def _later(
         self, numbers: Sequence[int], cluster: Cluster, now_ms: int, taken: GpuSlot | None
     ) -> list[int]:
-        """After how long each GPU with tenants on the nodes of these numbers is empty, the first first, but for one
-        that is taken."""
+        """After how long each GPU with tenants on the nodes of these numbers that are up is empty, in ascending order,
+        but for one that is taken."""
         found = []
         for slot, at_ms in self._empty_ms.items():
-            if (
-                at_ms > now_ms and slot != taken and self._alike[slot.node] in numbers
-            ):  # one that is late may stay so
-                tenants = cluster.jobs_on(slot)
-                if tenants and all(
-                    run.best_effort for run in tenants
-                ):  # of one that is whole nothing was forecast
-                    found.append(at_ms - now_ms)
+            if slot == taken or self._alike[slot.node] not in numbers or not cluster.up[slot.node]:
+                continue
+            tenants = cluster.jobs_on(slot)
+            # One that is late may stay so, and of a job that has a GPU whole nothing was forecast.
+            if at_ms > now_ms and tenants and all(run.best_effort for run in tenants):
+                found.append(at_ms - now_ms)
         return sorted(found)
