@@ -84,12 +84,12 @@ def test_no_rule_that_was_followed_would_have_ended_sooner(known) -> None:
 def test_to_try_every_start_ends_sooner_than_the_rules_that_go_on_from_there(known) -> None:
     _, policy, _ = known
     model = policy.models[0]
-    rules, nobody = np.stack([habit((0, 1.0)), habit((1, 1.0))]), np.zeros((10, 3), np.int64)
+    rules, no_tenants = np.stack([habit((0, 1.0)), habit((1, 1.0))]), np.zeros((10, 3), np.int64)
     sooner = 0
     for seed in range(40_100, 40_106):
         queue = queue_of(model, workload_jobs("GPUmemory_light", 8, seed))
-        total_ms, trace = model.improved(nobody, queue, rules)
-        least_ms = model.plans(nobody, queue, rules)[0].min()
+        total_ms, trace = model.improved(no_tenants, queue, rules)
+        least_ms = model.plans(no_tenants, queue, rules)[0].min()
         assert total_ms <= 1.01 * least_ms  # rules look at other moments than it does
         sooner += total_ms < 0.99 * least_ms
         steps = trace.steps[0, : trace.many[0]]
@@ -100,12 +100,13 @@ def test_to_try_every_start_ends_sooner_than_the_rules_that_go_on_from_there(kno
 def test_what_a_start_is_worth_is_the_mean_over_worlds_of_what_the_better_rule_makes_of_it(known) -> None:
     jobs, policy, _ = known
     model = policy.models[0]
-    queue, nobody = queue_of(model, jobs), np.zeros((2, 10, 3), np.int64)
+    queue, no_tenants = queue_of(model, jobs), np.zeros((2, 10, 3), np.int64)
     worlds, rules = np.stack([queue, queue * [1, 2]]), np.stack([habit((0, 1.0)), habit((1, 1.0))])
     actions = np.array([1, 2, 4])
-    found = model.starts_ms(nobody, worlds, actions, rules)
+    found = model.starts_ms(no_tenants, worlds, actions, rules)
     each = [
-        [model.starts_ms(nobody[[at]], worlds[[at]], actions, rule[None]) for at in (0, 1)] for rule in rules
+        [model.starts_ms(no_tenants[[at]], worlds[[at]], actions, rule[None]) for at in (0, 1)]
+        for rule in rules
     ]
     assert found.tolist() == np.mean(each, axis=1).min(axis=0).tolist()
     assert len(set(found.tolist())) > 1
@@ -236,10 +237,10 @@ def test_the_mean_over_worlds_is_that_of_each(known) -> None:
     model = policy.models[0]
     queue = queue_of(model, jobs)
     worlds = np.stack([queue, queue * [1, 2]])
-    nobody, rules = np.zeros((2, 10, 3), np.int64), np.stack([habit((0, 1.0)), habit((1, 1.0))])
-    each = [model.mean_ms(nobody[[at]], worlds[[at]], rules) for at in (0, 1)]
+    no_tenants, rules = np.zeros((2, 10, 3), np.int64), np.stack([habit((0, 1.0)), habit((1, 1.0))])
+    each = [model.mean_ms(no_tenants[[at]], worlds[[at]], rules) for at in (0, 1)]
     assert each[1].min() > each[0].min()
-    assert model.mean_ms(nobody, worlds, rules).tolist() == ((each[0] + each[1]) / 2).tolist()
+    assert model.mean_ms(no_tenants, worlds, rules).tolist() == ((each[0] + each[1]) / 2).tolist()
 
 
 def test_in_doubt_forecasts_count_with_a_part_of_what_memory_may_be_above_the_middle() -> None:

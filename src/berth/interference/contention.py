@@ -151,10 +151,8 @@ class Contention:
                 return None
         return found.reshape(shape)
 
-    def _with_cells_of(
-        self, rows: Int32Array, known: IntArray
-    ) -> tuple[IntArray, Int32Array]:  # (A, 4), (n,)
-        """The table with the cells of these rows in it as well; as it was if they are too many."""
+    def _with_cells_of(self, rows: Int32Array, known: IntArray) -> tuple[IntArray, Int32Array]:
+        """The table of known cells (n,) with those of these rows (A, 4) as well; as it was if they are too many."""
         cells = cells_of(rows).astype(np.int64)
         keys = (cells[:, 0] << HIGH) | (cells[:, 1] << MIDDLE) | cells[:, 2]
         known = np.union1d(known, keys)
@@ -166,10 +164,8 @@ class Contention:
         parts = (known >> HIGH, known >> MIDDLE & 0xFFFF, known & 0xFFFFFF)
         for column, part, step in zip((GPU, CORES, MEM), parts, STEPS, strict=True):
             of_cells[:, column] = part * step
-        found = self._met["cells"] = (
-            known,
-            self._each(of_cells, np),
-        )  # one object: other threads see both or neither
+        found = known, self._each(of_cells, np)
+        self._met["cells"] = found  # in one step: other threads see both or neither
         return found
 
     @cached_property

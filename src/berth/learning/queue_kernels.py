@@ -164,7 +164,7 @@ def _run(
                 passes = min(passes, -(-(until - done) // speed))
         if limit_ms > 0:
             passes = min(passes, limit_ms - now)
-        elif passes == 1 << 60:  # nobody advances
+        elif passes == 1 << 60:  # no job advances any more
             return now, UNKNOWN if missed else FULL
         now += passes
         for at in range(running):

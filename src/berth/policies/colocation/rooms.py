@@ -181,8 +181,8 @@ class Rooms:
         return Opened([(slot, ()) for _, slot in idle] + first + kept, len(idle), more)
 
     def idle_for(self, job: Job, number: int, cluster: Cluster, but: GpuSlot | None = None) -> int:
-        """How many GPUs, but for one, were idle on the nodes of this number when it was last asked which to ask, and
-        have room for the job: one on a node whose CPU others have is of no use to it."""
+        """How many GPUs on the nodes of this number, except `but`, were idle at the last look and have room for the
+        job: an idle GPU is of no use to it if other jobs have the CPU of its node."""
         idle = self._idle[number]
         places = np.flatnonzero(idle.there)
         node, index = idle.slots[places].T
@@ -357,8 +357,9 @@ class _Idle(NamedTuple):
 def _none_idle(
     gpus: Sequence[tuple[GpuSlot, ...]], ranks: Sequence[int], alike: Sequence[int]
 ) -> list[_Idle]:
-    nobody = np.zeros(0, np.bool_), np.zeros((0, 2), np.int64)
-    found = [_Idle([], {}, *nobody) for _ in range(max(alike, default=-1) + 1)]
+    """By number of the node; no GPU is idle."""
+    empty = np.zeros(0, np.bool_), np.zeros((0, 2), np.int64)
+    found = [_Idle([], {}, *empty) for _ in range(max(alike, default=-1) + 1)]
     for node in sorted(range(len(gpus)), key=lambda node: ranks[node]):
         idle = found[alike[node]]
         idle.begins[node] = len(idle.line)

@@ -23,8 +23,8 @@ def shielded(scene: Scene) -> BoolArray:
 
 
 def _worth_it(forecasts: Forecasts, waits: Waits) -> BoolArray:
-    """(O, C): which combinations cost no more time than waiting. What counts is how much later tenants end and jobs
-    end that start, and how much longer the jobs behind them wait because the GPU is in use."""
+    """(O, C): which combinations cost no more time than waiting. Three delays are added up: of the tenants' ends, of
+    the ends of the jobs that start, and of the jobs behind them, which wait while the GPU is in use."""
     ends_ms = forecasts.ends_ms  # (O, C, K)
     place = np.arange(ends_ms.shape[2])
     tenant = (place < forecasts.tenants[:, None])[:, None]  # (O, 1, K)
