@@ -12,7 +12,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from cProfile import Profile
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from pstats import Stats
 
 import numpy as np
 
@@ -20,16 +24,19 @@ from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import make_interference
-from berth.knowledge import Oracle
+from berth.knowledge import Oracle, make_knowledge
 from berth.model import Node, Placement
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Colocating
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import Chooser, Scene
 from berth.policies.protocol import Decision, Policy
 from berth.profiles import THESIS_GPU, workload_jobs
 from harness import save
 
 FIRST_SEED = 500_000
+LOADS = 8
+"""Passes before the one that is profiled, by which tables have grown to their size."""
+IN_DOUBT = "noisy?run=0.1&memory=0.03&pair=0.1"
 
 
 def one_at_a_time(interference: str, window: int, plans: int, decisions: int) -> dict[str, float]:
@@ -76,6 +83,58 @@ def one_at_a_time(interference: str, window: int, plans: int, decisions: int) ->
         "p99_cpu_ms": float(np.percentile(processor, 99)),
         "worst_ms": float(measured.max()),
     }
+
+
+def in_doubt(interference: str, sets: int) -> dict[str, float]:
+    """The processor time of single choices where run times, memory and speeds are in doubt, one new policy a set."""
+    truth = make_interference(interference)
+    took_ms: list[float] = []
+
+    def timed(choose: Chooser, scene: Scene) -> IntArray:
+        begin = time.process_time()
+        chosen = choose(scene)
+        took_ms.append(1000 * (time.process_time() - begin))
+        return chosen
+
+    for seed in range(FIRST_SEED, FIRST_SEED + sets):
+        jobs = workload_jobs("random", 30, seed)
+        knowledge = make_knowledge(IN_DOUBT, jobs, truth, seed)
+        policy = make_policy("learned", Setting(seed, knowledge=knowledge))
+        assert isinstance(policy, Colocating)
+        policy.choose = partial(timed, policy.choose)
+        cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+        for _ in simulate(jobs, cluster, policy, knowledge=knowledge, interference=truth, seed=seed):
+            pass
+    found = np.array(took_ms)
+    return {
+        "decisions": len(found),
+        "median_cpu_ms": float(np.median(found)),
+        "p99_cpu_ms": float(np.percentile(found, 99)),
+        "worst_cpu_ms": float(found.max()),
+    }
+
+
+def shares_of_modules(interference: str, gpus: int, jobs: int) -> dict[str, float]:
+    """Where a pass that fills idle GPUs spends its time, by cProfile: parts of the whole, the largest first."""
+    model = make_interference(interference)
+    nodes = [Node(f"n{at}", gpus=8, gpu_model=THESIS_GPU) for at in range(-(-gpus // 8))]
+    policy = make_policy("learned", Setting(0, knowledge=Oracle((), model)))
+    profiler = Profile()
+    for run in range(LOADS + 1):
+        cluster, queue = Cluster(nodes), Queue()
+        for at, job in enumerate(workload_jobs("random", jobs, FIRST_SEED + run)):
+            queue.add(replace(job, id=f"{at}"))
+        if run < LOADS:
+            one_pass(policy, queue, cluster, 0)
+        else:
+            profiler.runcall(one_pass, policy, queue, cluster, 0)
+    spent: dict[str, float] = {}
+    for (path, _, _), (_, _, own_s, _, _) in Stats(profiler).stats.items():  # type: ignore[attr-defined]
+        module = Path(path).stem if "berth" in path else "NumPy and built-ins"
+        if "bench" not in path and Path(path).stem not in ("cluster", "queue"):  # not the policy's
+            spent[module] = spent.get(module, 0.0) + own_s
+    total_s = sum(spent.values())
+    return {module: own_s / total_s for module, own_s in sorted(spent.items(), key=lambda one: -one[1])}
 
 
 def whole_pass(interference: str, gpus: int, jobs: int, runs: int) -> dict[str, float]:
@@ -188,6 +247,16 @@ def main() -> None:
                 f"{what}: median {found['median_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms"
                 f" (processor {found['p99_cpu_ms']:.2f} ms) of {found['decisions']:,} decisions"
             )
+        doubt = in_doubt(interference, sets=3)
+        results[f"{interference}, in doubt"] = doubt
+        print(
+            f"{interference}, M = 5, in doubt: processor median {doubt['median_cpu_ms']:.2f} ms, p99"
+            f" {doubt['p99_cpu_ms']:.1f} ms, longest {doubt['worst_cpu_ms']:.0f} ms of {doubt['decisions']:,} decisions"
+        )
+        shares = shares_of_modules(interference, asked.gpus, asked.jobs)
+        results[f"{interference}, shares of a pass"] = shares
+        largest = [f"{module} {100 * part:.0f} %" for module, part in list(shares.items())[:8]]
+        print(f"{interference}, the pass by module: {', '.join(largest)}")
         found = whole_pass(interference, asked.gpus, asked.jobs, asked.runs)
         results[f"{interference}, pass"] = found
         print(
