@@ -80,8 +80,8 @@ def test_a_user_sees_why_a_job_waits_holds_and_releases_it_and_reads_its_output(
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name=mine, exact=True))
     assert "waiting" in row.inner_text()
     row.get_by_role("link").click()
-    assert f"Job {mine}: waiting" in page.locator("h1").inner_text()
-    assert page.get_by_role("heading", name="Why it waits").count() == 1
+    page.get_by_role("heading", name=f"Job {mine}: waiting").wait_for()
+    page.get_by_role("heading", name="Why it waits").wait_for()
 
     page.get_by_role("button", name="Hold").click()
     assert theatre.agree(page) == f"berth hold {mine}"
@@ -108,7 +108,7 @@ def test_an_operator_sees_a_stranger_drains_the_gpu_changes_the_policy_and_finds
         theatre.open(page, "/now")
         page.locator("#more", has_text="1 with strangers").wait_for()
         page.locator("#tiles button").first.click()
-        assert f"{stranger.pid}" in page.locator("#detail").inner_text()
+        page.locator("#detail", has_text=f"{stranger.pid}").wait_for()
         page.locator("#detail").get_by_role("button", name="Drain").click()
         assert theatre.agree(page).startswith("berth drain ")
         page.locator("#detail").get_by_role("button", name="Give it back").wait_for()

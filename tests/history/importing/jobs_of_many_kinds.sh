@@ -21,9 +21,15 @@ late=$(J -J late --gres=gpu:v100:1 --wrap 'sleep 60'); is "$late" RUNNING
 waits=$(J -J waits --gres=gpu:2 -N2 --comment=vasp --array=2-8:3%1 --wrap 'sleep 1')
 sleep 2
 parsers=$(squeue --json=list 2>&1 | grep -o 'v0\.0\.[0-9]*' | sort -u || true)
-for parser in $parsers; do squeue --json="$parser" >"$out/squeue-$parser.json"; done
-sacct -X -P -s PENDING,RUNNING -o \
-    JobIDRaw,JobID,JobName,Comment,User,Account,Partition,QOS,State,Submit,Start,TimelimitRaw,ReqTRES,NNodes >"$out/queue.txt"
+listed() { squeue -h -a -o '%i %T'; }
+for _ in $(seq 30); do # all tell of one moment: nothing starts or ends from a second before the first to the last
+    before=$(listed); sleep 1
+    for parser in $parsers; do squeue --json="$parser" >"$out/squeue-$parser.json"; done
+    sacct -X -P -s PENDING,RUNNING -o \
+        JobIDRaw,JobID,JobName,Comment,User,Account,Partition,QOS,State,Submit,Start,TimelimitRaw,ReqTRES,NNodes \
+        >"$out/queue.txt"
+    [ "$(listed)" = "$before" ] && break
+done
 scancel "$waits" "$late"; scontrol resume "$halted"
 for _ in $(seq 200); do
     [ -z "$(squeue -h)" ] && break
