@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -19,41 +20,62 @@ from berth.learning.queue_kernels import NONE, SEEN
 from berth.learning.rollouts import Rollouts
 from berth.network.catalogue import Catalogue
 from berth.network.combinations import combinations
-from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Scene, features, joint
+from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Scene, features
 from berth.network.model_file import Model, archive_bytes, model_bytes, read_model
 from berth.network.scores import new_network, scores
+from tests.learning.plain_features import combination_features, job_features
 
 MODEL = Model(new_network(3), "rollouts", 5, 32, 5000, ("measured",), ("random",), figures={"seed": 3.0})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mps", "time-sliced"])
-def test_numpy_and_jax_see_and_score_the_same(name: str) -> None:
-    task = thesis_task(horizon=32, step_ms=5000)
-    rollouts = Rollouts(task, speeds := make_speeds(name))
-    worlds = rollouts.begin(thesis_sets(task, "random", 0, 6, jobs=8))
-    largest = worlds.allowed.shape[1] - 1 - worlds.allowed[:, ::-1].argmax(axis=1)
-    worlds = rollouts.advance(worlds, np.where(worlds.over, NONE, largest))
-    plain, network = rollouts.scene(worlds, task.catalogue()), new_network(1)
-    members = np.broadcast_to(combinations(SEEN)[::4], (6, 8, SEEN))
+def moments(mode: str, horizon: int, step_ms: int) -> Iterator[Scene]:
+    """What the network is shown of six queues at their beginning and later, when jobs run beside one another."""
+    task = thesis_task(horizon=horizon, step_ms=step_ms)
+    rollouts = Rollouts(task, make_speeds(mode))
+    worlds = rollouts.begin(thesis_sets(task, "random", 0, 6, jobs=12))
+    for turn in range(4):
+        yield rollouts.scene(worlds, task.catalogue())
+        allowed = worlds.allowed[:, ::-1] if turn % 2 else worlds.allowed
+        first = allowed.argmax(axis=1)
+        action = allowed.shape[1] - 1 - first if turn % 2 else first
+        worlds = rollouts.advance(worlds, np.where(worlds.over, NONE, action))
 
-    def looked(parts, xp):
-        scene = Scene(*parts, task.step_ms)
-        found = joint(scene, members, speeds, 5, xp)
-        seen = features(scene, members, found, xp)
-        return found, seen, scores(network, seen, xp)
 
-    found, seen, score = looked(plain[:-1], np)
-    theirs, given, scored = jax.tree.map(np.asarray, jax.jit(lambda parts: looked(parts, jnp))(plain[:-1]))
-    assert np.array_equal(theirs.speed_milli, found.speed_milli)
-    assert np.array_equal(theirs.mem_mib, found.mem_mib)
-    np.testing.assert_allclose(given.combination, seen.combination, atol=1e-5)
-    np.testing.assert_allclose(given.job, seen.job, atol=1e-5)
-    np.testing.assert_allclose(scored, score, atol=1e-4)
-    assert (seen.job.shape[-1], seen.combination.shape[-1]) == (JOB_FEATURES, COMBINATION_FEATURES)
-    slowed = (found.speed_milli > 0) & (found.speed_milli < 1000)
-    assert (found.present.sum(axis=-1) > 1).any()
-    assert slowed.any()
+@pytest.mark.parametrize("mode", ["mps", "time-sliced"])
+@pytest.mark.parametrize(("horizon", "step_ms"), [(32, 5000), (8, 20_000)])
+def test_the_compiled_features_are_those_of_the_definition(mode: str, horizon: int, step_ms: int) -> None:
+    speeds, members = make_speeds(mode), combinations(SEEN)
+    beside = slowed = 0
+    for scene in moments(mode, horizon, step_ms):
+        found = features(scene, members, speeds)
+        assert found.job.shape[-1] == JOB_FEATURES
+        assert found.combination.shape[-1] == COMBINATION_FEATURES
+        cells = np.concatenate([scene.running, scene.waiting], axis=1)
+        left_ms = np.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=1)
+        for row in range(len(cells)):
+            jobs = [
+                job_features(*one, scene.step_ms, int(scene.mem_mib[row]))
+                for one in zip(cells[row], left_ms[row].tolist(), strict=True)
+            ]
+            np.testing.assert_allclose(found.job[row], jobs, rtol=1e-5, atol=1e-6)
+            plain = [combination_features(scene, row, member, speeds) for member in members]
+            np.testing.assert_allclose(found.combination[row], plain, rtol=1e-5, atol=1e-6)
+            there = left_ms[row] > 0
+            runs = np.ones((len(members), scene.running_left_ms.shape[1]), np.bool_)
+            assert np.array_equal(found.present[row], np.hstack([runs, members]) & there)
+            assert np.array_equal(found.waiting[row], scene.waiting_left_ms[row] > 0)
+            beside += int((found.present[row].sum(axis=1) > 2).sum())
+            slowed += int((found.combination[row, :, 7] < 1).sum())
+    assert beside
+    assert slowed
+
+
+def test_numpy_and_jax_score_the_same() -> None:
+    network, speeds = new_network(1), make_speeds("time-sliced")
+    for scene in moments("time-sliced", 32, 5000):
+        seen = features(scene, combinations(SEEN), speeds)
+        theirs = jax.jit(lambda given: scores(network, given, jnp))(seen)
+        np.testing.assert_allclose(np.asarray(theirs), scores(network, seen, np), atol=1e-4)
 
 
 def test_the_order_of_the_waiting_jobs_changes_no_score() -> None:
@@ -67,8 +89,7 @@ def test_the_order_of_the_waiting_jobs_changes_no_score() -> None:
             *(np.concatenate([part[:, :SEEN][:, order], part[:, SEEN:]], axis=1) for part in jobs)
         )
         scene = rollouts.scene(rollouts.begin(turned), task.catalogue())
-        found = joint(scene, members, rollouts.speeds, SEEN, np)
-        return np.asarray(scores(network, features(scene, members, found, np), np))[0]
+        return np.asarray(scores(network, features(scene, members, rollouts.speeds), np))[0]
 
     order = [2, 0, 1, 4, 3]
     straight, turned = scored([0, 1, 2, 3, 4]), scored(order)

@@ -15,7 +15,7 @@ from berth.learning.rollouts import Rollouts, Worlds
 from berth.network.capacity import within
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
-from berth.network.features import Features, Scene, features, joint, most_tenants
+from berth.network.features import Features, Scene, features
 from berth.network.scores import Network, scores
 
 __all__ = ["Player", "best_of_listed", "listed"]
@@ -83,11 +83,7 @@ class Player:
         for begin in range(0, len(masks), TOGETHER):
             rows = np.arange(begin, min(len(masks), begin + TOGETHER))
             part, members = _rows_of(scene, rows), combinations(SEEN)[masks[rows]]
-            seats = most_tenants(part, members)
-            with np.errstate(
-                invalid="ignore"
-            ):  # NumPy's matmul warns of lanes beyond small arrays now and then
-                yield features(part, members, joint(part, members, self.seen.speeds, seats, np), np)
+            yield features(part, members, self.seen.speeds)
 
     def _scene(self, worlds: Worlds) -> Scene:
         """The worlds as the network sees them: by what is believed of them."""

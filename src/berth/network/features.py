@@ -1,6 +1,7 @@
 """What the network sees of each combination: its jobs, its neighbours, and how they would advance together.
 
-One definition for NumPy and JAX. The shapes' letters are told in the package's docstring.
+Compiled: a decision spends most of its time here. Tests hold it equal to the same in plain NumPy. The shapes' letters
+are told in the package's docstring; O scenes.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from berth.interference.speeds import Speeds
+from berth.arrays import BoolArray, IntArray, compiled
+from berth.interference.speeds import GPU, MEM, Speeds
 from berth.network.catalogue import NEVER_MS
-from berth.network.ranks import to_rank
 
 __all__ = [
     "BACKLOG_JOBS",
@@ -22,16 +24,20 @@ __all__ = [
     "SEEN_JOBS",
     "STAY",
     "Features",
-    "Joint",
     "Scene",
     "features",
-    "joint",
-    "most_tenants",
 ]
+
+Int32 = NDArray[np.int32]
+Floats = NDArray[np.float32]
 
 LOOKS = (0, 1, 2, 4, 7, 12, 18, 26)
 """Steps of the horizon at which neighbours are looked at together: G of them, dense where it matters soon."""
+NOW, LARGEST = len(LOOKS), len(LOOKS) + 1
+"""Behind these: what is used now, and the most that is used of each resource."""
 JOB_FEATURES = 4 * len(LOOKS) + 9
+MEAN = 4 * len(LOOKS) + 4
+"""Where a job's mean use begins in its features."""
 COMBINATION_FEATURES = 2 * len(LOOKS) + 21
 STAY, BACKLOG_JOBS, BACKLOG_LEFT = 2, 19, 20
 """Which of the latter tell of jobs that a combination leaves waiting: how many of those that are seen, and how many are
@@ -48,220 +54,294 @@ LONG_MS = 2_000_000
 
 
 class Scene(NamedTuple):
-    """A GPU and the head of the queue at one moment, as a policy sees them; any leading axes.
+    """GPUs and the head of the queue at one moment each, as a policy sees them.
 
     A job is five things: what it needs in each step of the horizon (`left_cells`), what it uses now, how much work
     it does until that changes (NEVER_MS: it will not), and what work is left, as run time alone, 0 for an empty place.
     """
 
-    running: Any  # int32 (..., K, H, 4)
-    running_now: Any  # int32 (..., K, 4)
-    running_same_ms: Any  # int32 (..., K)
-    running_left_ms: Any  # int32 (..., K)
-    waiting: Any  # int32 (..., M, H, 4)
-    waiting_now: Any  # int32 (..., M, 4)
-    waiting_same_ms: Any  # int32 (..., M)
-    waiting_left_ms: Any  # int32 (..., M)
-    backlog_jobs: Any  # int32 (...): jobs behind those that are seen
-    backlog_ms: Any  # int32 (...): their run time alone, together
-    mem_mib: Any  # int32 (...) or one number: memory of the card
+    running: Any  # int32 (O, K, H, 4)
+    running_now: Any  # int32 (O, K, 4)
+    running_same_ms: Any  # int32 (O, K)
+    running_left_ms: Any  # int32 (O, K)
+    waiting: Any  # int32 (O, M, H, 4)
+    waiting_now: Any  # int32 (O, M, 4)
+    waiting_same_ms: Any  # int32 (O, M)
+    waiting_left_ms: Any  # int32 (O, M)
+    backlog_jobs: Any  # int32 (O,): jobs behind those that are seen
+    backlog_ms: Any  # int32 (O,): their run time alone, together
+    mem_mib: Any  # int32 (O,) or one number: memory of the card
     step_ms: int
 
 
-class Joint(NamedTuple):
-    """How the tenants of each combination would advance together if it were started now.
-
-    P seats hold the tenants of a combination, those that run already first.
-    """
-
-    present: Any  # bool (..., C, T): which would run
-    old: Any  # bool (..., C, P): seats of those that run already
-    new: Any  # bool (..., C, P): seats of those that would start
-    left_ms: Any  # int32 (..., C, P)
-    speed_milli: Any  # int32 (..., C, G, P): at the steps `LOOKS`, 0 for those that are over by then
-    together_milli: Any  # float32 (..., C): mean of the tenants' speeds summed, over their time together
-    mem_mib: Any  # int32 (..., C): the most memory that they may use together, however late they are
-
-
 class Features(NamedTuple):
-    """What the network is given."""
+    """What the network is given; arrays of NumPy or JAX."""
 
-    job: Any  # float32 (..., T, JOB_FEATURES)
-    present: Any  # float32 (..., C, T)
-    waiting: Any  # float32 (..., M): 1 where a slot holds a job
-    combination: Any  # float32 (..., C, COMBINATION_FEATURES)
-
-
-def most_tenants(scene: Scene, members: Any) -> int:
-    """The most that would run together in any of the combinations: seats that are enough for `joint`."""
-    return max(1, int(_present(scene, members, np).sum(axis=-1).max(initial=1)))
+    job: Any  # float32 (O, T, JOB_FEATURES)
+    present: Any  # float32 (O, C, T)
+    waiting: Any  # float32 (O, M): 1 where a slot holds a job
+    combination: Any  # float32 (O, C, COMBINATION_FEATURES)
 
 
-def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Joint:
-    """What becomes of each combination; `members` is bool (C, M), as `combinations` gives them or some of them.
+def features(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
+    """The numbers that the network is given of each combination, about 1 in size; `members` is (O, C, M), or (C, M) if
+    they are the same in all scenes.
 
-    At most `seats` run together. Memory is judged to the end. Until the first tenant ends or its use changes all is
-    known exactly, and a job that leaves by then is out of the way. From then on a tenant holds at each step the most
-    that it has needed until then, and leaves as late as the slowest predicted speed, less a margin, would let it.
+    Memory is judged to the end. Until the first tenant ends or its use changes all is known exactly, and a job that
+    leaves by then is out of the way. From then on a tenant holds at each step the most that it has needed until then,
+    and leaves as late as the slowest predicted speed, less a margin, would let it.
     """
-    cells = xp.concatenate([scene.running, scene.waiting], axis=-3)  # (..., T, H, 4)
-    now = xp.concatenate([scene.running_now, scene.waiting_now], axis=-2)  # (..., T, 4)
-    same_ms = xp.concatenate([scene.running_same_ms, scene.waiting_same_ms], axis=-1)  # (..., T)
-    left_ms = xp.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=-1)
-    present = _present(scene, members, xp)
-    horizon, step_ms = cells.shape[-2], scene.step_ms
-    mem_mib = xp.asarray(scene.mem_mib, dtype=xp.int32)
-    # Everything is seen from the seats: index (..., C, P) tells which tenant sits there.
-    order = xp.cumsum(present, axis=-1) * present  # (..., C, T): 1 for the first that is present
-    number = to_rank(xp.arange(1, seats + 1)[:, None], order.ndim + 1)
-    sits = order[..., None, :] == number  # (..., C, P, T)
-    index, taken = xp.argmax(sits, axis=-1), xp.any(sits, axis=-1)
-    left_ms = xp.where(taken, _of(left_ms, index, xp), 0)
-    same_ms, now_mib = _of(same_ms, index, xp), xp.where(taken, _of(now[..., 1], index, xp), 0)
-    looks = xp.asarray([min(look, horizon - 1) for look in LOOKS])
-    largest = xp.max(*_by_step(cells, xp))
-    usage = xp.concatenate([cells[..., looks, :], now[..., None, :], largest[..., None, :]], axis=-2)
-    usage = xp.moveaxis(_of(usage, index, xp, inner=2), -3, -2)  # (..., C, G + 2, P, 4)
-    at_ms = (looks * step_ms).astype(xp.int32)[:, None]
-    alive = left_ms[..., None, :] > to_rank(at_ms, left_ms.ndim + 1)  # (..., C, G, P)
-    anybody = taken[..., None, :]
-    there = xp.concatenate([alive, anybody, anybody], axis=-2)  # (..., C, G + 2, P)
-    found = speeds(usage, there, xp.broadcast_to(mem_mib[..., None, None], there.shape[:-1]), xp=xp)
-    speed_milli = found[..., :-2, :]
-    stays = taken & ~_gone_first(taken, found[..., -2, :], left_ms, same_ms, xp)
-    slowest = xp.maximum(found[..., -1, :] * MARGIN_MILLI // 1000, SLOWEST_MILLI)
-    slowest = xp.where(xp.sum(stays, axis=-1, keepdims=True) == 1, 1000, slowest)
-    # Until when each may hold its memory, in steps, rounded up.
-    late = xp.where(stays, -(-left_ms // xp.maximum(slowest * step_ms // 1000, 1)), 0)
-    held = _of(_largest_so_far(cells[..., 1], xp), index, xp, inner=1)  # (..., C, P, H)
-    here = late[..., None] > to_rank(xp.arange(horizon, dtype=xp.int32), late.ndim + 1)
-    most = xp.max(xp.sum(xp.where(here, held, 0), axis=-2, dtype=xp.int32), axis=-1)
-    most = xp.maximum(most, xp.sum(now_mib, axis=-1, dtype=xp.int32))
-    sums = xp.sum(speed_milli, axis=-1)  # (..., C, G)
-    weight = to_rank(_widths(horizon, xp), sums.ndim) * xp.any(alive, axis=-1)
-    together = xp.sum(sums * weight, axis=-1) / xp.maximum(xp.sum(weight, axis=-1), 1)
-    old = taken & (index < scene.running_left_ms.shape[-1])
-    return Joint(*(present, old, taken & ~old, left_ms, speed_milli, together.astype(xp.float32), most))
+    running = scene.running_left_ms.shape[1]
+    cells = np.concatenate([scene.running, scene.waiting], axis=1)  # (O, T, H, 4)
+    now = np.concatenate([scene.running_now, scene.waiting_now], axis=1)  # (O, T, 4)
+    same_ms = np.concatenate([scene.running_same_ms, scene.waiting_same_ms], axis=1)  # (O, T)
+    left_ms = np.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=1)
+    scenes, jobs, horizon, _ = cells.shape
+    mem_mib = np.broadcast_to(np.asarray(scene.mem_mib, np.int32), (scenes,)).copy()
+    members = np.ascontiguousarray(np.broadcast_to(members, (scenes, *members.shape[-2:])))
+    count = members.shape[1]
+    job = np.empty((scenes, jobs, JOB_FEATURES), np.float32)
+    held = np.empty((scenes, jobs, horizon), np.int32)
+    largest = np.empty((scenes, jobs, 4), np.int32)
+    _of_jobs(cells, left_ms, scene.step_ms, mem_mib, job, held, largest)
+
+    sits = np.empty((scenes, count, jobs), np.int32)
+    seats = _seated(left_ms, running, members, sits)
+    usage = np.empty((scenes, count, len(LOOKS) + 2, seats, 4), np.int32)
+    there = np.empty(usage.shape[:-1], np.bool_)
+    _beside(cells, now, largest, left_ms, sits, scene.step_ms, usage, there)
+    found = speeds(usage, there, np.broadcast_to(mem_mib[:, None, None], there.shape[:-1]))
+
+    present = np.empty((scenes, count, jobs), np.float32)
+    combination = np.empty((scenes, count, COMBINATION_FEATURES), np.float32)
+    backlog_jobs = np.ascontiguousarray(scene.backlog_jobs, np.int32)
+    backlog_ms = np.ascontiguousarray(scene.backlog_ms, np.int32)
+    _of_combinations(
+        job, held, now, left_ms, same_ms, running, sits, np.ascontiguousarray(found, np.int32),
+        backlog_jobs, backlog_ms, mem_mib, scene.step_ms, np.empty(seats, np.int64), present, combination,
+    )  # fmt: skip
+    return Features(job, present, (scene.waiting_left_ms > 0).astype(np.float32), combination)
 
 
-def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
-    """The numbers that the network is given of each combination, about 1 in size; `found` is from `joint`."""
-    cells = xp.concatenate([scene.running, scene.waiting], axis=-3)
-    left_ms = xp.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=-1)
-    horizon_ms = cells.shape[-2] * scene.step_ms
-    mem_mib = xp.asarray(scene.mem_mib, dtype=xp.float32)
-    left = left_ms.astype(xp.float32) / horizon_ms  # (..., T)
-    job = _job_features(cells, left_ms, left, scene.step_ms, mem_mib, xp)
-    here = found.present.astype(xp.float32)  # (..., C, T)
-    running = scene.running_left_ms.shape[-1]
-    speed = found.speed_milli.astype(xp.float32) / 1000  # (..., C, G, P)
-    slowest = xp.min(xp.where(found.speed_milli > 0, speed, 1.0), axis=-2)  # (..., C, P)
-    mine = found.left_ms.astype(xp.float32) / horizon_ms  # (..., C, P)
-    old_left, new_left = xp.where(found.old, mine, 0.0), xp.where(found.new, mine, 0.0)
-    waiting = (scene.waiting_left_ms > 0).astype(xp.float32)
-    there, starts = xp.sum(here[..., :running], axis=-1), xp.sum(here[..., running:], axis=-1)  # (..., C)
-    stay = xp.sum(waiting, axis=-1)[..., None] - starts
-    backlog = xp.asarray(scene.backlog_jobs, dtype=xp.float32)[..., None] / JOBS
-    backlog_left = xp.asarray(scene.backlog_ms, dtype=xp.float32)[..., None] / (JOBS * horizon_ms)
-    used = here @ job[..., -5:-1]  # (..., C, 4): means, added up
-    gpu_milli = xp.concatenate([scene.running_now, scene.waiting_now], axis=-2)[..., 0]
-    used_now = here @ gpu_milli.astype(xp.float32)[..., None]  # (..., C, 1)
-    numbers = [
-        *(there / SEEN_JOBS, starts / SEEN_JOBS, stay / SEEN_JOBS, starts == 0, there + starts == 0),
-        found.together_milli / 1000,
-        xp.minimum(found.mem_mib.astype(xp.float32) / mem_mib[..., None], 1.0),
-        xp.min(slowest, axis=-1),
-        xp.min(xp.where(found.old, slowest, 1.0), axis=-1),
-        xp.min(xp.where(found.new, slowest, 1.0), axis=-1),
-        xp.sum(xp.where(found.old, speed[..., 0, :], 0.0), axis=-1) / xp.maximum(there, 1),
-        *(xp.max(old_left, axis=-1), xp.max(new_left, axis=-1)),
-        *(xp.sum(old_left, axis=-1), xp.sum(new_left, axis=-1)),
-        xp.abs(xp.max(old_left, axis=-1) - xp.max(new_left, axis=-1)),
-        *(used[..., 0], used[..., 2], used_now[..., 0] / 1000),
-        *(xp.broadcast_to(backlog, there.shape), xp.broadcast_to(backlog_left, there.shape)),
-    ]
-    parts = [
-        *(number[..., None] for number in numbers),
-        xp.sum(speed, axis=-1),
-        xp.min(xp.where(found.speed_milli > 0, speed, 1.0), axis=-1),
-    ]
-    combination = xp.concatenate([part.astype(xp.float32) for part in parts], axis=-1)
-    return Features(job, here, waiting, combination)
+@compiled
+def _of_jobs(
+    cells: Int32,  # (O, T, H, 4)
+    left_ms: Int32,  # (O, T)
+    step_ms: int,
+    mem_mib: Int32,  # (O,)
+    job: Floats,  # (O, T, JOB_FEATURES), out: use at some steps, at its highest and on average, and how long it goes on
+    held: Int32,  # (O, T, H), out: the most memory until each step
+    largest: Int32,  # (O, T, 4), out: the most of each resource
+) -> None:
+    horizon = cells.shape[2]
+    for scene in range(cells.shape[0]):
+        for one in range(cells.shape[1]):
+            steps = np.float32(min(max(-(-left_ms[scene, one] // step_ms), 1), horizon))
+            for column in range(4):
+                scale = np.float32(mem_mib[scene] if column == MEM else 1000)
+                most = cells[scene, one, 0, column]
+                total = np.float32(0)
+                for step in range(horizon):
+                    value = cells[scene, one, step, column]
+                    most = max(most, value)
+                    total += np.float32(value) / scale
+                    if column == MEM:
+                        held[scene, one, step] = most
+                largest[scene, one, column] = most
+                for look in range(len(LOOKS)):
+                    value = cells[scene, one, min(LOOKS[look], horizon - 1), column]
+                    job[scene, one, column * len(LOOKS) + look] = np.float32(value) / scale
+                job[scene, one, MEAN - 4 + column] = np.float32(most) / scale
+                job[scene, one, MEAN + column] = total / steps
+            job[scene, one, JOB_FEATURES - 1] = np.float32(left_ms[scene, one]) / np.float32(
+                horizon * step_ms
+            )
 
 
-def _of(values: Any, index: Any, xp: Any, inner: int = 0) -> Any:
-    """What is known of tenants, (..., T) and `inner` axes more, for the tenant in each seat: (..., C, P) and these."""
-    leading = values.ndim - 1 - inner
-    if xp is np and leading == 1:  # the same in a fifth of the time
-        return values[np.arange(len(values))[:, None, None], index]
-    at = index.reshape(*index.shape, *(1,) * inner)
-    return xp.take_along_axis(xp.expand_dims(values, leading), at, axis=-1 - inner)
+@compiled
+def _seated(
+    left_ms: Int32,  # (O, T)
+    running: int,
+    members: BoolArray,  # (O, C, M)
+    sits: Int32,  # (O, C, T), out: who has each seat, those that run already first, −1 for nobody
+) -> int:
+    """The most seats that are taken, at least 1."""
+    seats = 1
+    for scene in range(sits.shape[0]):
+        for combination in range(sits.shape[1]):
+            seat = 0
+            for one in range(sits.shape[2]):
+                sits[scene, combination, one] = -1
+                starts = one < running or members[scene, combination, one - running]
+                if starts and left_ms[scene, one] > 0:
+                    sits[scene, combination, seat] = one
+                    seat += 1
+            seats = max(seats, seat)
+    return seats
 
 
-def _gone_first(taken: Any, speed_milli: Any, left_ms: Any, same_ms: Any, xp: Any) -> Any:
-    """Which are over before any use changes, with a hundredth to spare: bool (..., C, P)."""
-    speed = xp.maximum(speed_milli, 1)
-    left, same = xp.minimum(left_ms, LONG_MS), xp.minimum(same_ms, LONG_MS)
-    lasts = xp.where(same_ms < left_ms, same * 1000 // speed, NEVER_MS)
-    change = xp.min(xp.where(taken, lasts, NEVER_MS), axis=-1, keepdims=True)
-    return taken & (left_ms < LONG_MS) & (left * 1010 // speed < change)
+@compiled
+def _beside(
+    cells: Int32,  # (O, T, H, 4)
+    now: Int32,  # (O, T, 4)
+    largest: Int32,  # (O, T, 4)
+    left_ms: Int32,  # (O, T)
+    sits: Int32,  # (O, C, T)
+    step_ms: int,
+    usage: Int32,  # (O, C, G + 2, P, 4), out: what the tenants of each combination use at each look
+    there: BoolArray,  # (O, C, G + 2, P), out: who is not over by then
+) -> None:
+    horizon = cells.shape[2]
+    for scene in range(usage.shape[0]):
+        for combination in range(usage.shape[1]):
+            for seat in range(usage.shape[3]):
+                one = sits[scene, combination, seat]
+                for look in range(len(LOOKS) + 2):
+                    there[scene, combination, look, seat] = one >= 0
+                    if one < 0:
+                        usage[scene, combination, look, seat, :] = 0
+                        continue
+                    if look == NOW:
+                        row = now[scene, one]
+                    elif look == LARGEST:
+                        row = largest[scene, one]
+                    else:
+                        step = min(LOOKS[look], horizon - 1)
+                        there[scene, combination, look, seat] = left_ms[scene, one] > step * step_ms
+                        row = cells[scene, one, step]
+                    for column in range(4):
+                        usage[scene, combination, look, seat, column] = row[column]
 
 
-def _present(scene: Scene, members: Any, xp: Any) -> Any:
-    """Which would run in each combination: those that run, and its members; bool (..., C, T)."""
-    running = scene.running_left_ms > 0
-    waiting = scene.waiting_left_ms > 0
-    shape = (*running.shape[:-1], members.shape[-2])
-    return xp.concatenate(
-        [
-            xp.broadcast_to(running[..., None, :], (*shape, running.shape[-1])),
-            members & waiting[..., None, :],
-        ],
-        axis=-1,
-    )
+@compiled
+def _most_memory(
+    held: Int32,  # (T, H)
+    now: Int32,  # (T, 4)
+    left_ms: Int32,  # (T,)
+    same_ms: Int32,  # (T,)
+    sits: Int32,  # (T,)
+    seats: int,
+    speed_milli: Int32,  # (G + 2, P)
+    step_ms: int,
+    late: IntArray,  # (P,): to work in
+) -> int:
+    """The most memory, MiB, that the tenants of a combination may use together, however late they are."""
+    change_ms, most = NEVER_MS, 0
+    for seat in range(seats):
+        one = sits[seat]
+        most += now[one, MEM]
+        if same_ms[one] < left_ms[one]:
+            change_ms = min(change_ms, min(same_ms[one], LONG_MS) * 1000 // max(speed_milli[NOW, seat], 1))
+    stay, latest = 0, 0
+    for seat in range(seats):
+        stays = not _gone_first(left_ms[sits[seat]], speed_milli[NOW, seat], change_ms)
+        stay += stays
+        late[seat] = stays
+    for seat in range(seats):
+        if late[seat]:  # until when it may hold its memory, in steps, rounded up
+            slowest = max(speed_milli[LARGEST, seat] * MARGIN_MILLI // 1000, SLOWEST_MILLI)
+            slowest = 1000 if stay == 1 else slowest
+            late[seat] = -(-left_ms[sits[seat]] // max(slowest * step_ms // 1000, 1))
+            latest = max(latest, late[seat])
+    for step in range(min(held.shape[1], latest)):
+        total = 0
+        for seat in range(seats):
+            if late[seat] > step:
+                total += held[sits[seat], step]
+        most = max(most, total)
+    return most
 
 
-def _job_features(cells: Any, left_ms: Any, left: Any, step_ms: int, mem_mib: Any, xp: Any) -> Any:
-    """Its use at some steps, at its highest and on average, and how long it has to go: (..., T, JOB_FEATURES)."""
-    horizon = cells.shape[-2]
-    ones = xp.ones_like(mem_mib)
-    scale = xp.stack([1000 * ones, mem_mib, 1000 * ones, 1000 * ones], axis=-1)  # (..., 4)
-    use = cells.astype(xp.float32) / scale[..., None, None, :]
-    looks = xp.asarray([min(look, horizon - 1) for look in LOOKS])
-    steps = xp.clip(-(-left_ms // step_ms), 1, horizon).astype(xp.float32)
-    seen = xp.moveaxis(use, -2, -1)[..., looks]  # (..., T, 4, G)
-    by_step = _by_step(use, xp)
-    return xp.concatenate(
-        [
-            seen.reshape(*seen.shape[:-2], 4 * len(LOOKS)),
-            xp.max(*by_step),
-            xp.sum(*by_step) / steps[..., None],
-            left[..., None],
-        ],
-        axis=-1,
-    ).astype(xp.float32)
+@compiled
+def _gone_first(left_ms: int, speed_milli: int, change_ms: int) -> bool:
+    """Whether it is over before any use changes, with a hundredth to spare."""
+    return left_ms < LONG_MS and left_ms * 1010 // max(speed_milli, 1) < change_ms
 
 
-def _by_step(values: Any, xp: Any) -> tuple[Any, int]:
-    """(..., H, 4) and the axis of its steps, to be reduced along it: in NumPy in a tenth of the time that the last but
-    one takes, and the same to the bit."""
-    return (np.ascontiguousarray(np.moveaxis(values, -2, 0)), 0) if xp is np else (values, -2)
-
-
-def _largest_so_far(values: Any, xp: Any) -> Any:
-    """The running maximum along the last axis; by doubling where the library has no other way."""
-    if xp is np:
-        return np.maximum.accumulate(values, axis=-1)
-    shift = 1
-    while shift < values.shape[-1]:
-        values = xp.concatenate(
-            [values[..., :shift], xp.maximum(values[..., shift:], values[..., :-shift])], axis=-1
-        )
-        shift *= 2
-    return values
-
-
-def _widths(horizon: int, xp: Any) -> Any:
-    """How many steps each of `LOOKS` stands for."""
-    ends = [*LOOKS[1:], max(horizon, LOOKS[-1] + 1)]
-    return xp.asarray([end - look for look, end in zip(LOOKS, ends, strict=True)], dtype=xp.float32)
+@compiled
+def _of_combinations(
+    job: Floats,  # (O, T, JOB_FEATURES)
+    held: Int32,  # (O, T, H)
+    now: Int32,  # (O, T, 4)
+    left_ms: Int32,  # (O, T)
+    same_ms: Int32,  # (O, T)
+    running: int,
+    sits: Int32,  # (O, C, T)
+    speed_milli: Int32,  # (O, C, G + 2, P)
+    backlog_jobs: Int32,  # (O,)
+    backlog_ms: Int32,  # (O,)
+    mem_mib: Int32,  # (O,)
+    step_ms: int,
+    late: IntArray,  # (P,): to work in
+    present: Floats,  # (O, C, T), out
+    found: Floats,  # (O, C, COMBINATION_FEATURES), out
+) -> None:
+    one_f, zero, thousand = np.float32(1), np.float32(0), np.float32(1000)
+    horizon = held.shape[2]
+    horizon_ms = np.float32(horizon * step_ms)
+    for scene in range(sits.shape[0]):
+        waits = 0
+        for one in range(running, left_ms.shape[1]):
+            waits += left_ms[scene, one] > 0
+        for combination in range(sits.shape[1]):
+            here, out = sits[scene, combination], found[scene, combination]
+            speed = speed_milli[scene, combination]
+            present[scene, combination, :] = zero
+            old, new, seats = 0, 0, 0
+            used_gpu, used_cores, used_now = zero, zero, 0
+            old_most, new_most, old_sum, new_sum, old_speed = zero, zero, zero, zero, zero
+            slowest, old_slowest, new_slowest = one_f, one_f, one_f
+            for look in range(len(LOOKS)):
+                out[21 + look], out[21 + len(LOOKS) + look] = zero, one_f
+            for seat in range(speed.shape[1]):
+                one = here[seat]
+                if one < 0:
+                    break
+                seats += 1
+                present[scene, combination, one] = one_f
+                used_gpu += job[scene, one, MEAN]
+                used_cores += job[scene, one, MEAN + 2]
+                used_now += now[scene, one, GPU]
+                mine, mine_slowest = job[scene, one, JOB_FEATURES - 1], one_f
+                for look in range(len(LOOKS)):
+                    if speed[look, seat] > 0:
+                        part = np.float32(speed[look, seat]) / thousand
+                        mine_slowest = min(mine_slowest, part)
+                        out[21 + look] += part
+                        out[21 + len(LOOKS) + look] = min(out[21 + len(LOOKS) + look], part)
+                slowest = min(slowest, mine_slowest)
+                if one < running:
+                    old += 1
+                    old_most, old_sum = max(old_most, mine), old_sum + mine
+                    old_slowest = min(old_slowest, mine_slowest)
+                    old_speed += np.float32(speed[0, seat]) / thousand
+                else:
+                    new += 1
+                    new_most, new_sum = max(new_most, mine), new_sum + mine
+                    new_slowest = min(new_slowest, mine_slowest)
+            total, weights = 0, 0  # of the tenants' speeds added up, over their time together
+            for look in range(len(LOOKS)):
+                both, anybody = 0, False
+                for seat in range(seats):
+                    both += speed[look, seat]
+                    anybody |= left_ms[scene, here[seat]] > min(LOOKS[look], horizon - 1) * step_ms
+                end = LOOKS[look + 1] if look + 1 < len(LOOKS) else max(horizon, LOOKS[-1] + 1)
+                if anybody:
+                    total += both * (end - LOOKS[look])
+                    weights += end - LOOKS[look]
+            memory = _most_memory(
+                held[scene], now[scene], left_ms[scene], same_ms[scene], here, seats, speed, step_ms, late
+            )
+            out[0] = np.float32(old) / np.float32(SEEN_JOBS)
+            out[1] = np.float32(new) / np.float32(SEEN_JOBS)
+            out[2] = np.float32(waits - new) / np.float32(SEEN_JOBS)
+            out[3], out[4] = np.float32(new == 0), np.float32(seats == 0)
+            out[5] = np.float32(total / max(weights, 1)) / thousand
+            out[6] = min(np.float32(memory) / np.float32(mem_mib[scene]), one_f)
+            out[7], out[8], out[9] = slowest, old_slowest, new_slowest
+            out[10] = old_speed / np.float32(max(old, 1))
+            out[11], out[12], out[13], out[14] = old_most, new_most, old_sum, new_sum
+            out[15] = abs(old_most - new_most)
+            out[16], out[17], out[18] = used_gpu, used_cores, np.float32(used_now) / thousand
+            out[19] = np.float32(backlog_jobs[scene]) / np.float32(JOBS)
+            out[20] = np.float32(backlog_ms[scene]) / (np.float32(JOBS) * horizon_ms)

@@ -18,7 +18,7 @@ from berth.learning.rollouts import Rollouts
 from berth.model import EventKind, Node
 from berth.network.capacity import within
 from berth.network.combinations import combinations
-from berth.network.features import features, joint
+from berth.network.features import features
 from berth.network.scores import scores
 from berth.policies import Setting
 from berth.policies.colocation.learned import Learned, model_named
@@ -54,7 +54,7 @@ def test_a_mask_heeds_each_resource_of_the_card(column: int) -> None:
 def test_the_network_that_ships_heeds_what_it_is_shown_of_jobs(mode: str) -> None:
     scene, allowed = moments(mode)
     members = np.broadcast_to(combinations(SEEN), (len(allowed), *combinations(SEEN).shape))
-    seen = features(scene, members, joint(scene, members, make_speeds(mode), SEEN, np), np)
+    seen = features(scene, members, make_speeds(mode))
     network = model_named(f"learned-{mode}").network
 
     def chosen(given):

@@ -17,6 +17,7 @@ from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.interference.known_speeds import BITS, MOST, move
 from berth.model import GpuModel, Profile
+from berth.network.combinations import MOST_SLOTS
 from berth.policies.colocation.forecast_kernels import DONE, NOT_FRESH, REFUSED, SCRATCH, UNKNOWN, forecast
 from berth.profiles import Series, series
 
@@ -152,7 +153,7 @@ class Forecaster:
         self.speeds = speeds
         self._cards: dict[GpuModel | None, _Card] = {}
         self._scaled: dict[tuple[str, GpuModel | None], Series] = {}
-        self._scratch: IntArray = np.zeros((SCRATCH, MOST), dtype=np.int64)
+        self._scratch: IntArray = np.zeros((SCRATCH, MOST + MOST_SLOTS), dtype=np.int64)
         self._asked: IntArray = np.zeros((AT_ONCE, MOST + 2), dtype=np.int64)
 
     def knows(self, application: str) -> bool:

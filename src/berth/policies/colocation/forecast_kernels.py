@@ -28,7 +28,7 @@ ASKED = -1
 NOT_FRESH = -1
 """The kind of a job that has done some of its work."""
 FOREVER = 1 << 62
-SCRATCH = 12
+SCRATCH = 14
 """Rows to work in."""
 
 
@@ -52,58 +52,69 @@ def _ask(
 
 
 @compiled
-def _same_as_another(mask: int, jobs: IntArray, first: int, count: int) -> bool:
-    """Whether it takes a job and leaves an equal one that stands before it."""
-    for job in range(1, count):
-        if not mask >> job & 1:
-            continue
+def _line_up(
+    jobs: IntArray,  # (K, 5)
+    tenants: int,
+    window: int,
+    line: IntArray,  # (K,), out: the places by the kinds of their jobs
+    same: IntArray,  # (M,), out: of each job of the window those before it that are equal, as bits
+) -> None:
+    """What all combinations of an offer have in common."""
+    for at in range(tenants + window):
+        to = at
+        while to > 0 and jobs[line[to - 1], 3] > jobs[at, 3]:
+            line[to] = line[to - 1]
+            to -= 1
+        line[to] = at
+    for job in range(window):
+        same[job] = 0
+        here = tenants + job
         for other in range(job):
-            if mask >> other & 1:
-                continue
-            here, there = first + job, first + other
+            there = tenants + other
             if jobs[here, 0] == jobs[there, 0] and jobs[here, 1] == jobs[there, 1]:
-                return True
-    return False
+                same[job] |= 1 << other
+
+
+@compiled
+def _same_as_another(mask: int, same: IntArray, count: int) -> bool:
+    """Whether it takes a job and leaves an equal one that stands before it."""
+    leaves = 0  # those that are equal to one that it takes
+    for job in range(count):
+        leaves |= same[job] * (mask >> job & 1) & ~mask
+    return leaves != 0
 
 
 @compiled
 def _remembered(
     jobs: IntArray,  # (K, 5)
-    place: IntArray,
-    size: int,
+    tenants: int,
+    mask: int,
+    line: IntArray,  # (K,)
+    count: int,
     kinds: IntArray,  # to work in
-    order: IntArray,  # out: whose each end is
+    whose: IntArray,  # out: whose each end is, as places
     keys: IntArray,
 ) -> int:
     """Where the ends of jobs that have all done nothing yet are kept, −1 where they are not."""
-    for at in range(size):
-        kind = jobs[place[at], 3]
-        to = at
-        while to > 0 and kinds[to - 1] > kind:
-            kinds[to] = kinds[to - 1]
-            order[to] = order[to - 1]
-            to -= 1
-        kinds[to] = kind
-        order[to] = at
+    size = 0
+    for at in range(count):
+        place = line[at]
+        if place < tenants or mask >> (place - tenants) & 1:
+            kinds[size], whose[size] = jobs[place, 3], place
+            size += 1
     high, low = key_of(kinds, size)
     return find(high, low, keys)
 
 
 @compiled
 def _remember(
-    kinds: IntArray,
-    order: IntArray,
-    size: int,
-    ends_ms: IntArray,
-    place: IntArray,
-    keys: IntArray,
-    ends: IntArray,
+    kinds: IntArray, whose: IntArray, size: int, ends_ms: IntArray, keys: IntArray, ends: IntArray
 ) -> None:
     """Keep the ends of jobs that had all done nothing yet."""
     high, low = key_of(kinds, size)
     row = free_row(high, low, keys)
     for at in range(size):
-        ends[row, at] = ends_ms[place[order[at]]]
+        ends[row, at] = ends_ms[whose[at]]
 
 
 @compiled
@@ -126,7 +137,7 @@ def forecast(
     next_ms: IntArray,  # (O,), out: how long no job ends or enters a new row if none starts
     asked: IntArray,  # (misses, MOST + 2), out: sets that the table lacks, how many classes each has, and its place
     entered: IntArray,  # (2,), in and out: how many entries the table of speeds and that of fresh jobs have
-    scratch: IntArray,  # (SCRATCH, MOST): to work in
+    scratch: IntArray,  # (SCRATCH, MOST + MOST_SLOTS): to work in
 ) -> int:
     """Follow every combination of unknown status to its end; how many sets were missing, −1: the table is full.
 
@@ -137,39 +148,43 @@ def forecast(
     pace, kinds, whose, kind = scratch[5], scratch[6], scratch[7], scratch[8]
     # Of each job its last row, how much work a row is, and how much is left when it leaves the row, in µs.
     last, every, until = scratch[9], scratch[10], scratch[11]
+    line, same = scratch[12], scratch[13]
     room = min(asked.shape[0], keys.shape[0] // 2 - entered[0])
     if room <= 0:
         return -1
     for offer in range(there.shape[0]):
         t, m = tenants[offer], window[offer]
+        begun = t > MOST  # whether any tenant has done some of its work; of too many nothing is looked at
+        if not begun:
+            _line_up(there[offer], t, m, line, same)
+            for at in range(t):
+                begun = begun or there[offer, at, 3] == NOT_FRESH
         for mask in range(1 << m):
             if status[offer, mask] != UNKNOWN:
                 continue
-            size = 0
-            fresh = mask > 0  # what comes of none tells when the tenants' use changes, which is not kept
-            for at in range(t):
-                fresh = fresh and there[offer, at, 3] != NOT_FRESH
-                if size < MOST:
-                    place[size] = at
-                size += 1
-            started = 0
+            started, begins = 0, True
             for job in range(m):
                 if mask >> job & 1:
                     started += 1
-                    fresh = fresh and there[offer, t + job, 3] != NOT_FRESH
-                    if size < MOST:
-                        place[size] = t + job
-                    size += 1
-            if size > MOST or started > largest[offer] or _same_as_another(mask, there[offer], t, m):
+                    begins = begins and there[offer, t + job, 3] != NOT_FRESH
+            size = t + started
+            if size > MOST or started > largest[offer] or _same_as_another(mask, same, m):
                 status[offer, mask] = REFUSED
                 continue
+            # What comes of none tells when the tenants' use changes, which is not kept.
+            fresh = mask > 0 and begins and not begun
             if fresh:
-                found = _remembered(there[offer], place, size, kinds, whose, fresh_keys)
+                found = _remembered(there[offer], t, mask, line, t + m, kinds, whose, fresh_keys)
                 if found >= 0:
                     for at in range(size):
-                        ends_ms[offer, mask, place[whose[at]]] = fresh_ends[found, at]
+                        ends_ms[offer, mask, whose[at]] = fresh_ends[found, at]
                     status[offer, mask] = DONE if fresh_ends[found, 0] > 0 else FULL
                     continue
+            size = 0
+            for at in range(t + m):
+                if at < t or mask >> (at - t) & 1:
+                    place[size] = at
+                    size += 1
             for at in range(size):
                 application = there[offer, place[at], 0]
                 left[at] = there[offer, place[at], 1]
@@ -252,14 +267,7 @@ def forecast(
                 for at in range(ends_ms.shape[2]):
                     ends_ms[offer, mask, at] = 0
             if fresh and 2 * (entered[1] + 1) <= fresh_keys.shape[0]:
-                for at in range(t):  # the places anew, as some have left
-                    place[at] = at
-                size = t
-                for job in range(m):
-                    if mask >> job & 1:
-                        place[size] = t + job
-                        size += 1
-                _remember(kinds, whose, participants, ends_ms[offer, mask], place, fresh_keys, fresh_ends)
+                _remember(kinds, whose, participants, ends_ms[offer, mask], fresh_keys, fresh_ends)
                 entered[1] += 1
     entered[0] += misses
     return misses

@@ -24,7 +24,6 @@ from berth.network.features import (
     SEEN_JOBS,
     STAY,
     features,
-    joint,
 )
 from berth.network.scores import Network, begun, embedded, finished, others_weight
 from berth.policies.colocation.scene import Scene
@@ -142,7 +141,7 @@ class FreshScores:
                 scene.gpu, kept.names, 0, some[:, :1], np.zeros((len(new), 1), np.int64), some[:, 1:]
             )
             members = np.ones((len(new), 1, 1), np.bool_)
-            job = features(seen, members, joint(seen, members, self.speeds, 1, np), np).job
+            job = features(seen, members, self.speeds).job
             weight, _ = others_weight(self.network)
             kept.others[first : first + len(new)] = (embedded(self.network, job, np) @ weight)[:, 0]
         numbers = np.array([kept.kinds.get(one, 0) for one in each.tolist()], dtype=np.int64)
@@ -164,9 +163,7 @@ class FreshScores:
                 scene.gpu, kept.names, most, what[..., 0], np.zeros(number.shape, np.int64), what[..., 1]
             )
             together = number[:, None, most:] > 0
-            seats = max(1, int((number > 0).sum(axis=1).max()))
-            given = features(seen, together, joint(seen, together, self.speeds, seats, np), np)
-            first = begun(self.network, given, np)
+            first = begun(self.network, features(seen, together, self.speeds), np)
             kept.rows.update({code: len(kept.own) + at for at, code in enumerate(some)})
             kept.own.extend(first)
 

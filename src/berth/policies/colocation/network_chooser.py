@@ -16,7 +16,7 @@ from berth.model import Profile
 from berth.network.capacity import Limits, within
 from berth.network.combinations import combinations
 from berth.network.features import Scene as Seen
-from berth.network.features import features, joint
+from berth.network.features import features
 from berth.network.model_file import Model
 from berth.network.scores import scores
 from berth.policies.colocation.forecast import Forecasts
@@ -65,18 +65,11 @@ class NetworkScores:
         # (O', C'): the allowed combinations of each offer, the last one again where there are fewer.
         rank = np.minimum(np.arange(int(counts[order[-1]])), counts[order][:, None] - 1)
         chosen = np.take_along_axis(np.argsort(~allowed[order], axis=1, kind="stable"), rank, axis=1)
-        size = table.sum(axis=1)
-        seats = max(1, int((scene.forecasts.tenants[order][:, None] + size[chosen]).max()))
         for begin in range(0, len(order), TOGETHER):
             rows = order[begin : begin + TOGETHER]
             picked = chosen[begin : begin + TOGETHER, : int(counts[rows[-1]])]
             part = _rows_of(seen, slice(begin, begin + TOGETHER)) if len(order) > TOGETHER else seen
-            members = table[picked]  # (O', C', M)
-            together = joint(part, members, self.speeds, seats, np)
-            with np.errstate(
-                invalid="ignore"
-            ):  # NumPy's matmul warns of lanes beyond small arrays now and then
-                given = features(part, members, together, np)
+            given = features(part, table[picked], self.speeds)  # of members (O', C', M)
             found[rows[:, None], picked] = scores(self.model.network, given, np)
         return found
 
