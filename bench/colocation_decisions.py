@@ -31,7 +31,7 @@ from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.scene import Chooser, Scene
 from berth.policies.protocol import Decision, Policy
 from berth.profiles import THESIS_GPU, workload_jobs
-from harness import save
+from harness import count, save
 
 FIRST_SEED = 500_000
 LOADS = 8
@@ -230,10 +230,10 @@ def one_pass(policy: Policy, queue: Queue, cluster: Cluster, now_ms: int) -> tup
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpus", type=int, default=1000)
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--decisions", type=int, default=2000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--gpus", type=count, default=1000)
+    parser.add_argument("--jobs", type=count, default=10_000)
+    parser.add_argument("--decisions", type=count, default=2000)
+    parser.add_argument("--runs", type=count, default=3)
     asked = parser.parse_args()
     results: dict[str, object] = {}
     for interference in ("mps", "time-sliced"):

@@ -16,7 +16,7 @@ from berth.experiments.colocation.experiment import MODELS, POLICIES, measure_co
 from berth.experiments.colocation.looks import disagreement
 from berth.interference import make_interference
 from berth.profiles import WORKLOADS
-from harness import save
+from harness import count, save
 
 LOOKED_AT = 5
 """So many sets of each workload are gone through again beside `greedy`."""
@@ -25,8 +25,8 @@ LOOKED_AT = 5
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seeds", type=count, default=30)
+    parser.add_argument("--jobs", type=count, default=1)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--policies", default=",".join(POLICIES))
     asked = parser.parse_args()

@@ -25,7 +25,7 @@ from berth.interference.profiled import ProfiledInterference
 from berth.model import Node, Profile, Reason
 from berth.profiles.drawn import drawn_jobs
 from berth.statistics import paired_difference_95
-from harness import data_folder, save
+from harness import count, data_folder, save
 
 FIRST_SEED = 31_000
 """Of sets that are used for nothing else."""
@@ -55,8 +55,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sets", type=int, default=30)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--sets", type=count, default=30)
+    parser.add_argument("--jobs", type=count, default=1)
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--policies", default=",".join(POLICIES))
     asked = parser.parse_args()

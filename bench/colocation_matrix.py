@@ -20,7 +20,7 @@ from berth.experiments.colocation.matrix import Matrix, World, bounds_s, measure
 from berth.experiments.colocation.matrix_chapters import matrix_dict
 from berth.profiles import WORKLOADS
 from berth.profiles.drawn import DRAWN
-from harness import save
+from harness import count, save
 
 FIRST_SEED = 30_000
 MODES = ("time-sliced", "mps")
@@ -62,8 +62,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seeds", type=count, default=30)
+    parser.add_argument("--jobs", type=count, default=1)
     parser.add_argument("--keep", type=Path, default=Path("out/matrix"))
     parser.add_argument("--parts", default="queues,unseen,clusters")
     parser.add_argument("--bounds", action="store_true")

@@ -18,7 +18,7 @@ from berth.knowledge import make_knowledge
 from berth.model import EventKind, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
-from harness import save
+from harness import count, save
 
 FIRST_SEED = 40_000
 JOBS = 30
@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=count, default=3)
     parser.add_argument("--memory", default="0.03,0.1")
     parser.add_argument("--policies", default="greedy,learned")
     asked = parser.parse_args()

@@ -23,7 +23,7 @@ from berth.knowledge import Oracle
 from berth.model import EventKind, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, workload_jobs
-from harness import save
+from harness import count, save
 
 POLICIES = ("greedy", "learned")
 
@@ -45,7 +45,7 @@ def run(workload: str, name: str, seed: int, planned: str, real: str) -> tuple[f
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=count, default=10)
     parser.add_argument("--workload", default="random")
     asked = parser.parse_args()
     results = []

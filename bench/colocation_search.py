@@ -21,7 +21,7 @@ from berth.learning.rollouts import Rollouts, Worlds
 from berth.network.scores import Network
 from berth.policies.colocation.learned import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
-from harness import save
+from harness import count, save
 
 FIRST_SEED = 700_000
 JOBS = 30
@@ -56,8 +56,8 @@ def shortest_ms(player: Player, network: Network, begin: Worlds, beam: int) -> i
 def main() -> None:
     """Search, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", type=int, default=6, help="sets of each workload")
-    parser.add_argument("--beam", type=int, default=20, help="schedules that are followed side by side")
+    parser.add_argument("--sets", type=count, default=6, help="sets of each workload")
+    parser.add_argument("--beam", type=count, default=20, help="schedules that are followed side by side")
     parser.add_argument("--interference", choices=MODELS, help="under which model; by default both")
     asked = parser.parse_args()
     results: dict[str, object] = {"beam": asked.beam}

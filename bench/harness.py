@@ -6,11 +6,19 @@ import json
 import os
 import platform
 import subprocess
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parent
 OWN = BENCH.parent / "src"
 """The sources of this checkout."""
+
+
+def count(text: str) -> int:
+    """A number from 1 on, for options of the command line."""
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"'{text}' is no number from 1 on")
+    return int(text)
 
 
 def data_folder() -> Path:

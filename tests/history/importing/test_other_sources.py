@@ -132,17 +132,22 @@ def test_a_history_is_for_its_owner_and_group_alone(tmp_path: Path) -> None:
     assert modes == {(True, 0o750), (False, 0o640)}
 
 
+def imported(table: Path, columns: str) -> tuple[list[Record], ImportResult]:
+    """The records that a CSV table becomes, in a history beside it, and what was said of it."""
+    named = read_map(columns)
+    history, rejections = open_history(table.parent / "h"), Rejections()
+    rows = csv_rows(table, named, rejections)
+    result = import_rows(history, rows, header_of(named), Options(), str(table), rejections)
+    return list(history.records()), result
+
+
 def test_a_csv_table_may_name_the_model_of_the_gpus(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     models = ["A100", "", "RTX 3090, Ti"]
     lines = [f'{at},1767225600,1767225660,1767229260,2,"{model}"' for at, model in enumerate(models)]
     path.write_text("\n".join(["id,made,began,done,cards,card", *lines]) + "\n")
-    columns = read_map("gpu_model=card,job=id,submit=made,start=began,end=done,gpus=cards")
-    history = open_history(tmp_path / "h")
-    rejections = Rejections()
-    rows = csv_rows(path, columns, rejections)
-    import_rows(history, rows, header_of(columns), Options(), str(path), rejections)
-    found = sorted((r.job_id, r.gpus, r.gpu_model.lower()) for r in history.records())
+    records, _ = imported(path, "gpu_model=card,job=id,submit=made,start=began,end=done,gpus=cards")
+    found = sorted((r.job_id, r.gpus, r.gpu_model.lower()) for r in records)
     assert found == [("0", 2, "a100"), ("1", 2, ""), ("2", 2, "rtx_3090_ti")]
     with pytest.raises(SettingError, match="--map names gpu_model without gpus"):
         read_map("job=id,submit=made,start=began,end=done,gpu_model=card")
@@ -153,12 +158,8 @@ def test_gpus_of_a_csv_table_are_whole_numbers_from_0_on(tmp_path: Path) -> None
     given = ["2", "eins", "-1", "", "4.0", "1.5", "nan", "inf", "1e300", "0"]
     lines = [f"{at},1767225600,1767225660,1767229260,{text}" for at, text in enumerate(given)]
     path.write_text("\n".join(["id,made,began,done,cards", *lines]) + "\n")
-    columns = read_map("job=id,submit=made,start=began,end=done,gpus=cards")
-    history = open_history(tmp_path / "h")
-    rejections = Rejections()
-    rows = csv_rows(path, columns, rejections)
-    result = import_rows(history, rows, header_of(columns), Options(), str(path), rejections)
-    assert sorted((r.job_id, r.gpus) for r in history.records()) == [("0", 2), ("3", 0), ("4", 4), ("9", 0)]
+    records, result = imported(path, "job=id,submit=made,start=began,end=done,gpus=cards")
+    assert sorted((r.job_id, r.gpus) for r in records) == [("0", 2), ("3", 0), ("4", 4), ("9", 0)]
     assert [(row.where, row.why) for row in result.rejected] == [
         (f"{path}, line {at + 2}", f"{given[at]!r} is no number of GPUs") for at in (1, 2, 5, 6, 7, 8)
     ]
