@@ -238,7 +238,7 @@ def main() -> None:
     results: dict[str, object] = {}
     for interference in ("mps", "time-sliced"):
         for window, plans, decisions in (
-            (5, 120, asked.decisions), (5, 0, asked.decisions), (10, 0, asked.decisions // 10),
+            (5, 120, asked.decisions), (5, 0, asked.decisions), (10, 0, max(1, asked.decisions // 10)),
         ):  # fmt: skip
             found = one_at_a_time(interference, window, plans, decisions)
             what = f"{interference}, M = {window}, {'with plans' if plans else 'network alone'}"

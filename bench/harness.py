@@ -15,9 +15,9 @@ OWN = BENCH.parent / "src"
 
 
 def count(text: str) -> int:
-    """A number from 1 on, for options of the command line."""
+    """Read an option of the command line that is a whole number of at least 1."""
     if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"'{text}' is no number from 1 on")
+        raise ArgumentTypeError(f"expected a whole number of at least 1, not '{text}'")
     return int(text)
 
 

@@ -13,14 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from berth.arrays import BoolArray
 from berth.errors import ModelError
-from berth.interference import make_speeds
+from berth.interference import Speeds, make_speeds
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.queue_kernels import NONE, SEEN
 from berth.learning.rollouts import Rollouts
-from berth.network.catalogue import Catalogue
+from berth.network.catalogue import NEVER_MS, Catalogue
 from berth.network.combinations import combinations
-from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Scene, features
+from berth.network.features import (
+    COMBINATION_FEATURES,
+    JOB_FEATURES,
+    LONG_MS,
+    Features,
+    Int32,
+    Scene,
+    features,
+)
 from berth.network.model_file import Model, archive_bytes, model_bytes, read_model
 from berth.network.scores import new_network, scores
 from tests.learning.plain_features import combination_features, job_features
@@ -47,35 +56,68 @@ def test_the_compiled_features_are_those_of_the_definition(mode: str, horizon: i
     speeds, members = make_speeds(mode), combinations(SEEN)
     beside = slowed = 0
     for scene in moments(mode, horizon, step_ms):
-        found = features(scene, members, speeds)
-        assert found.job.shape[-1] == JOB_FEATURES
-        assert found.combination.shape[-1] == COMBINATION_FEATURES
-        cells = np.concatenate([scene.running, scene.waiting], axis=1)
-        left_ms = np.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=1)
-        for row in range(len(cells)):
-            jobs = [
-                job_features(*one, scene.step_ms, int(scene.mem_mib[row]))
-                for one in zip(cells[row], left_ms[row].tolist(), strict=True)
-            ]
-            np.testing.assert_allclose(found.job[row], jobs, rtol=1e-5, atol=1e-6)
-            plain = [combination_features(scene, row, member, speeds) for member in members]
-            np.testing.assert_allclose(found.combination[row], plain, rtol=1e-5, atol=1e-6)
-            there = left_ms[row] > 0
-            runs = np.ones((len(members), scene.running_left_ms.shape[1]), np.bool_)
-            assert np.array_equal(found.present[row], np.hstack([runs, members]) & there)
-            assert np.array_equal(found.waiting[row], scene.waiting_left_ms[row] > 0)
-            beside += int((found.present[row].sum(axis=1) > 2).sum())
-            slowed += int((found.combination[row, :, 7] < 1).sum())
+        found = checked(scene, members, speeds)
+        beside += int((found.present.sum(axis=-1) > 2).sum())
+        slowed += int((found.combination[..., 7] < 1).sum())
     assert beside
     assert slowed
 
 
+def checked(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
+    """The features, which are those of the definition."""
+    found = features(scene, members, speeds)
+    assert found.job.shape[-1] == JOB_FEATURES
+    assert found.combination.shape[-1] == COMBINATION_FEATURES
+    cells = np.concatenate([scene.running, scene.waiting], axis=1)
+    left_ms = np.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=1)
+    each = np.broadcast_to(members, (len(cells), *members.shape[-2:]))
+    for row in range(len(cells)):
+        jobs = [
+            job_features(*one, scene.step_ms, int(scene.mem_mib[row]))
+            for one in zip(cells[row], left_ms[row].tolist(), strict=True)
+        ]
+        np.testing.assert_allclose(found.job[row], jobs, rtol=1e-5, atol=1e-6)
+        plain = [combination_features(scene, row, member, speeds) for member in each[row]]
+        np.testing.assert_allclose(found.combination[row], plain, rtol=1e-5, atol=1e-6)
+        there = left_ms[row] > 0
+        runs = np.ones((each.shape[1], scene.running_left_ms.shape[1]), np.bool_)
+        assert np.array_equal(found.present[row], np.hstack([runs, each[row]]) & there)
+        assert np.array_equal(found.waiting[row], scene.waiting_left_ms[row] > 0)
+    return found
+
+
+@pytest.mark.parametrize(("scenes", "tenants", "horizon"), [(0, 2, 8), (1, 0, 1), (5, 3, 8), (4, 6, 40)])
+def test_services_unknown_cards_and_members_of_each_scene_are_those_of_the_definition(
+    scenes: int, tenants: int, horizon: int
+) -> None:
+    draw = np.random.default_rng(scenes)
+    step_ms, waiting = 20_000, 4
+
+    def drawn(jobs: int) -> tuple[Int32, Int32, Int32, Int32]:
+        shape = scenes, jobs
+        left_ms = draw.integers(1, 400_000, shape)
+        longest = draw.choice([0, LONG_MS - 1, LONG_MS, NEVER_MS - 1], shape)  # none, long, and a service's
+        left_ms = np.where(draw.random(shape) < 0.5, longest, left_ms)
+        cells = draw.integers(0, 1000, (*shape, horizon, 4))
+        cells[..., 1] *= 8
+        cells *= (np.arange(horizon) * step_ms < left_ms[..., None])[..., None]
+        same_ms = np.where(draw.random(shape) < 0.5, draw.integers(1, 200_000, shape), NEVER_MS)
+        parts = cells, cells[:, :, 0], same_ms, left_ms
+        return tuple(part.astype(np.int32) for part in parts)
+
+    behind = draw.integers(0, 50, scenes).astype(np.int32), np.full(scenes, 2**31 - 1, np.int32)
+    mem_mib = np.where(np.arange(scenes) % 2, 12_288, NEVER_MS).astype(np.int32)
+    scene = Scene(*drawn(tenants), *drawn(waiting), *behind, mem_mib, step_ms)
+    for mode in ("mps", "time-sliced"):
+        checked(scene, draw.random((scenes, 7, waiting)) < 0.5, make_speeds(mode))
+
+
 def test_numpy_and_jax_score_the_same() -> None:
     network, speeds = new_network(1), make_speeds("time-sliced")
+    compiled = jax.jit(lambda given: scores(network, given, jnp))
     for scene in moments("time-sliced", 32, 5000):
         seen = features(scene, combinations(SEEN), speeds)
-        theirs = jax.jit(lambda given: scores(network, given, jnp))(seen)
-        np.testing.assert_allclose(np.asarray(theirs), scores(network, seen, np), atol=1e-4)
+        np.testing.assert_allclose(np.asarray(compiled(seen)), scores(network, seen, np), atol=1e-4)
 
 
 def test_the_order_of_the_waiting_jobs_changes_no_score() -> None:

@@ -219,6 +219,34 @@ def test_in_doubt_a_start_may_be_better_than_the_one_that_the_rule_would_make(do
     assert policy.others > 0
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_in_doubt_the_network_chooses_among_starts_that_are_about_as_good(sign) -> None:
+    jobs = workload_jobs("GPUmemory_light", 8, 40_100)
+    doubt = Noisy(Oracle(jobs, INTERFERENCE), Noise(run=0.1, seed=3))
+    choices: list[tuple[list[int], int]] = []
+
+    class Chooses(LearnedWithPlans):
+        def _in_doubt(self, scene):
+            offered: list[int] = []
+
+            def by_number(_, allowed):
+                offered.extend(np.flatnonzero(allowed[0]).tolist())
+                return np.where(allowed, sign * np.arange(allowed.shape[1]), -np.inf)
+
+            self.scores = by_number
+            (picked,) = super()._in_doubt(scene)
+            if offered:
+                choices.append((offered, int(picked)))
+            return np.array([picked])
+
+    list(
+        simulate(jobs, ONE, Chooses(Setting(0, knowledge=doubt)), interference=INTERFERENCE, knowledge=doubt)
+    )
+    assert [picked for _, picked in choices] == [max(some, key=lambda one: sign * one) for some, _ in choices]
+    assert any(len(some) == 1 for some, _ in choices)
+    assert any(len(some) > 1 for some, _ in choices)
+
+
 def test_a_world_whose_tenants_need_more_memory_than_there_is_comes_to_an_end(known) -> None:
     _, policy, _ = known
     model = policy.models[0]

@@ -1,8 +1,9 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
 A portfolio by simulation on what is believed, which the network is a member of, and its starts put to the test one by
-one. Where run times, memory or speeds are in doubt, rules alone are followed, in several worlds that may be true. On
-several GPUs and with `plans=0` the network decides.
+one. Where run times, memory or speeds are in doubt, rules alone are followed, in several worlds that may be true, and
+the network chooses among the starts that are about as good there. On several GPUs and with `plans=0` the network
+decides.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ DRAWN, IN_DOUBT, IN_DOUBT_AGAIN = 3, 30, 10
 """Worlds that rules are followed in where beliefs are in doubt; changes of rules at first, and after each start and
 each end."""
 AS_GOOD = 1.004
-"""By how little the time after one start may exceed the least for drawn worlds not to tell them apart."""
+"""Starts whose mean total time is at most this times the least are about as good: few worlds do not tell them apart."""
 TENTH = 1.2816
 """Standard deviations from the middle of a normal distribution to its upper tenth."""
 
@@ -167,7 +168,8 @@ class LearnedWithPlans(Learned):
         return steps[plan.at]
 
     def _in_doubt(self, scene: Scene) -> IntArray:
-        """What ends soonest in worlds drawn from beliefs; the rule that goes on is found anew after each change."""
+        """Of the starts after which all ends about soonest in worlds drawn from beliefs, the one of the best score; the
+        rule that goes on from there is found anew after each change."""
         kind = len(scene.forecasts.offers[0].tenants), scene.backlog_jobs
         if kind != self._planned_for:
             self._planned_for, self._holds_until_ms = kind, 0

@@ -123,7 +123,7 @@ def use_now(catalogue: Catalogue, application: Any, done_ms: Any, left_ms: Any, 
     row = xp.minimum(done_ms // catalogue.interval_ms[application], catalogue.rows[application] - 1)
     change_ms = catalogue.change_ms[application, row]
     there = left_ms > 0
-    same_ms = xp.where(there & (change_ms < NEVER_MS), change_ms - done_ms, NEVER_MS)
+    same_ms = xp.where(there & (change_ms < NEVER_MS), change_ms - done_ms, NEVER_MS).astype(xp.int32)
     return xp.where(there[..., None], catalogue.shown[application, row], 0), same_ms
 
 

@@ -38,7 +38,9 @@ NOW, LARGEST = len(LOOKS), len(LOOKS) + 1
 JOB_FEATURES = 4 * len(LOOKS) + 9
 MEAN = 4 * len(LOOKS) + 4
 """Where a job's mean use begins in its features."""
-COMBINATION_FEATURES = 2 * len(LOOKS) + 21
+AT_LOOKS = 21
+"""Where the features of each look begin in those of a combination: its speeds added up, then the least of them."""
+COMBINATION_FEATURES = AT_LOOKS + 2 * len(LOOKS)
 STAY, BACKLOG_JOBS, BACKLOG_LEFT = 2, 19, 20
 """Which of the latter tell of jobs that a combination leaves waiting: how many of those that are seen, and how many are
 behind them with how much work. All others are of its own jobs alone."""
@@ -70,7 +72,7 @@ class Scene(NamedTuple):
     waiting_left_ms: Any  # int32 (O, M)
     backlog_jobs: Any  # int32 (O,): jobs behind those that are seen
     backlog_ms: Any  # int32 (O,): their run time alone, together
-    mem_mib: Any  # int32 (O,) or one number: memory of the card
+    mem_mib: Any  # int32 (O,) or one number: memory of the card, NEVER_MS where it is not known
     step_ms: int
 
 
@@ -133,6 +135,7 @@ def _of_jobs(
     held: Int32,  # (O, T, H), out: the most memory until each step
     largest: Int32,  # (O, T, 4), out: the most of each resource
 ) -> None:
+    """What the network is told of each job, and what combinations need of it."""
     horizon = cells.shape[2]
     for scene in range(cells.shape[0]):
         for one in range(cells.shape[1]):
@@ -163,9 +166,9 @@ def _seated(
     left_ms: Int32,  # (O, T)
     running: int,
     members: BoolArray,  # (O, C, M)
-    sits: Int32,  # (O, C, T), out: who has each seat, those that run already first, −1 for nobody
+    sits: Int32,  # (O, C, T), out: the job in each seat, those that run already first, −1 behind the last
 ) -> int:
-    """The most seats that are taken, at least 1."""
+    """Give the jobs of each combination their seats; the most seats that are taken, at least 1."""
     seats = 1
     for scene in range(sits.shape[0]):
         for combination in range(sits.shape[1]):
@@ -189,8 +192,9 @@ def _beside(
     sits: Int32,  # (O, C, T)
     step_ms: int,
     usage: Int32,  # (O, C, G + 2, P, 4), out: what the tenants of each combination use at each look
-    there: BoolArray,  # (O, C, G + 2, P), out: who is not over by then
+    there: BoolArray,  # (O, C, G + 2, P), out: which of them are not over by then
 ) -> None:
+    """What the model of speeds is asked about each combination."""
     horizon = cells.shape[2]
     for scene in range(usage.shape[0]):
         for combination in range(usage.shape[1]):
@@ -254,8 +258,31 @@ def _most_memory(
 
 @compiled
 def _gone_first(left_ms: int, speed_milli: int, change_ms: int) -> bool:
-    """Whether it is over before any use changes, with a hundredth to spare."""
+    """Whether a tenant is over before any use changes, with a hundredth to spare."""
     return left_ms < LONG_MS and left_ms * 1010 // max(speed_milli, 1) < change_ms
+
+
+@compiled
+def _together_milli(
+    left_ms: Int32,  # (T,)
+    sits: Int32,  # (T,)
+    seats: int,
+    speed_milli: Int32,  # (G + 2, P)
+    horizon: int,
+    step_ms: int,
+) -> float:
+    """Mean of the tenants' speeds added up, over their time together."""
+    total, steps = 0, 0
+    for look in range(len(LOOKS)):
+        both, anybody = 0, False
+        for seat in range(seats):
+            both += speed_milli[look, seat]
+            anybody |= left_ms[sits[seat]] > min(LOOKS[look], horizon - 1) * step_ms
+        end = LOOKS[look + 1] if look + 1 < len(LOOKS) else max(horizon, LOOKS[-1] + 1)
+        if anybody:
+            total += both * (end - LOOKS[look])
+            steps += end - LOOKS[look]
+    return total / max(steps, 1)
 
 
 @compiled
@@ -276,6 +303,7 @@ def _of_combinations(
     present: Floats,  # (O, C, T), out
     found: Floats,  # (O, C, COMBINATION_FEATURES), out
 ) -> None:
+    """What the network is told of each combination."""
     one_f, zero, thousand = np.float32(1), np.float32(0), np.float32(1000)
     horizon = held.shape[2]
     horizon_ms = np.float32(horizon * step_ms)
@@ -292,7 +320,7 @@ def _of_combinations(
             old_most, new_most, old_sum, new_sum, old_speed = zero, zero, zero, zero, zero
             slowest, old_slowest, new_slowest = one_f, one_f, one_f
             for look in range(len(LOOKS)):
-                out[21 + look], out[21 + len(LOOKS) + look] = zero, one_f
+                out[AT_LOOKS + look], out[AT_LOOKS + len(LOOKS) + look] = zero, one_f
             for seat in range(speed.shape[1]):
                 one = here[seat]
                 if one < 0:
@@ -307,8 +335,8 @@ def _of_combinations(
                     if speed[look, seat] > 0:
                         part = np.float32(speed[look, seat]) / thousand
                         mine_slowest = min(mine_slowest, part)
-                        out[21 + look] += part
-                        out[21 + len(LOOKS) + look] = min(out[21 + len(LOOKS) + look], part)
+                        out[AT_LOOKS + look] += part
+                        out[AT_LOOKS + len(LOOKS) + look] = min(out[AT_LOOKS + len(LOOKS) + look], part)
                 slowest = min(slowest, mine_slowest)
                 if one < running:
                     old += 1
@@ -319,29 +347,20 @@ def _of_combinations(
                     new += 1
                     new_most, new_sum = max(new_most, mine), new_sum + mine
                     new_slowest = min(new_slowest, mine_slowest)
-            total, weights = 0, 0  # of the tenants' speeds added up, over their time together
-            for look in range(len(LOOKS)):
-                both, anybody = 0, False
-                for seat in range(seats):
-                    both += speed[look, seat]
-                    anybody |= left_ms[scene, here[seat]] > min(LOOKS[look], horizon - 1) * step_ms
-                end = LOOKS[look + 1] if look + 1 < len(LOOKS) else max(horizon, LOOKS[-1] + 1)
-                if anybody:
-                    total += both * (end - LOOKS[look])
-                    weights += end - LOOKS[look]
+            together = _together_milli(left_ms[scene], here, seats, speed, horizon, step_ms)
             memory = _most_memory(
                 held[scene], now[scene], left_ms[scene], same_ms[scene], here, seats, speed, step_ms, late
             )
             out[0] = np.float32(old) / np.float32(SEEN_JOBS)
             out[1] = np.float32(new) / np.float32(SEEN_JOBS)
-            out[2] = np.float32(waits - new) / np.float32(SEEN_JOBS)
+            out[STAY] = np.float32(waits - new) / np.float32(SEEN_JOBS)
             out[3], out[4] = np.float32(new == 0), np.float32(seats == 0)
-            out[5] = np.float32(total / max(weights, 1)) / thousand
+            out[5] = np.float32(together) / thousand
             out[6] = min(np.float32(memory) / np.float32(mem_mib[scene]), one_f)
             out[7], out[8], out[9] = slowest, old_slowest, new_slowest
             out[10] = old_speed / np.float32(max(old, 1))
             out[11], out[12], out[13], out[14] = old_most, new_most, old_sum, new_sum
             out[15] = abs(old_most - new_most)
             out[16], out[17], out[18] = used_gpu, used_cores, np.float32(used_now) / thousand
-            out[19] = np.float32(backlog_jobs[scene]) / np.float32(JOBS)
-            out[20] = np.float32(backlog_ms[scene]) / (np.float32(JOBS) * horizon_ms)
+            out[BACKLOG_JOBS] = np.float32(backlog_jobs[scene]) / np.float32(JOBS)
+            out[BACKLOG_LEFT] = np.float32(backlog_ms[scene]) / (np.float32(JOBS) * horizon_ms)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
+from berth.errors import SettingError
 from berth.interference import make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
@@ -123,6 +124,14 @@ def test_of_equal_combinations_the_first_is_offered_and_places_are_counted() -> 
         [Offer(tenants, tuple(Candidate("idle", 3_000_000 + at, 3_000_000) for at in (1, 2)))], None
     )
     assert found.fits[0].tolist() == [True, True, True, False]
+
+
+def test_more_waiting_jobs_than_can_be_combined_are_refused() -> None:
+    forecaster = Forecaster(PROFILES, make_speeds("mps"))
+    with pytest.raises(SettingError, match=r"^13 waiting jobs to combine; expected at most 12$"):
+        forecaster.forecasts([Offer((), (candidate("CNN"),) * 13)], THESIS_GPU)
+    found = forecaster.forecasts([Offer((candidate("CNN"),) * 11, (candidate("CNN"),) * 12)], THESIS_GPU)
+    assert not found.fits.any()
 
 
 def test_a_series_of_very_many_different_rows_is_rounded_up_and_still_fits_where_it_did() -> None:

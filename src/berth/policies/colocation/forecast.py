@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import IntArray
+from berth.errors import SettingError
 from berth.interference import Speeds
 from berth.interference.known_speeds import BITS, MOST, move
 from berth.model import GpuModel, Profile
@@ -176,12 +177,15 @@ class Forecaster:
         self, offers: Sequence[Offer], gpu: GpuModel | None, only: Sequence[int] | None = None
     ) -> Forecasts:
         """What becomes of every combination of each offer, on GPUs of one model; if `only` is given, of these,
-        and the others do not fit."""
+        and the others do not fit. SettingError if an offer has more than `MOST_SLOTS` waiting jobs."""
         jobs = list(chain.from_iterable([offer.tenants + offer.window for offer in offers]))
         alike = {one: at for at, one in enumerate(dict.fromkeys(jobs))}
         card = self._card(gpu, alike)
         tenants = np.array([len(offer.tenants) for offer in offers], dtype=np.int64)
         window = np.array([len(offer.window) for offer in offers], dtype=np.int64)
+        most_waiting = int(window.max(initial=0))
+        if most_waiting > MOST_SLOTS:
+            raise SettingError(f"{most_waiting} waiting jobs to combine; expected at most {MOST_SLOTS}")
         width = int((tenants + window).max(initial=1))
         entries: IntArray = np.array(
             [card.fresh.get(one) or card.entry(one) for one in alike], dtype=np.int64
@@ -189,7 +193,7 @@ class Forecaster:
         there: IntArray = np.zeros((len(offers), width, 5), dtype=np.int64)
         there[np.arange(width) < (tenants + window)[:, None]] = entries[[alike[one] for one in jobs]]
         largest = np.array([offer.largest for offer in offers], dtype=np.int64)
-        combinations = 1 << int(window.max(initial=0))
+        combinations = 1 << most_waiting
         status: NDArray[np.int8] = np.where(
             np.arange(combinations) < (1 << window)[:, None], UNKNOWN, REFUSED
         ).astype(np.int8)
