@@ -28,8 +28,9 @@ for _ in $(seq 30); do # all tell of one moment: nothing starts or ends from a s
     sacct -X -P -s PENDING,RUNNING -o \
         JobIDRaw,JobID,JobName,Comment,User,Account,Partition,QOS,State,Submit,Start,TimelimitRaw,ReqTRES,NNodes \
         >"$out/queue.txt"
-    [ "$(listed)" = "$before" ] && break
+    [ "$(listed)" = "$before" ] && { settled=yes; break; }
 done
+[ -n "${settled-}" ] || { echo "the queue changed during each of 30 looks" >&2; exit 1; }
 scancel "$waits" "$late"; scontrol resume "$halted"
 for _ in $(seq 200); do
     [ -z "$(squeue -h)" ] && break
