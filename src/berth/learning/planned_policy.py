@@ -1,8 +1,8 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
 A portfolio by simulation on what is believed, which the network is a member of, and its starts put to the test one by
-one. Where run times, memory or speeds are in doubt, rules alone are followed, in several worlds that may be true. On
-several GPUs and with `plans=0` the network decides.
+one. Where run times, memory or speeds are in doubt, rules alone are followed, in several worlds that may be true, and
+the network chooses among starts that are about as good there. On several GPUs and with `plans=0` the network decides.
 """
 
 from __future__ import annotations

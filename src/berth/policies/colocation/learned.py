@@ -76,8 +76,8 @@ class LearnedSettings:
     """0: it begins without profiles, and each application runs alone once before it shares."""
     plans: int = 120
     """On one GPU: how many changes of rules are followed to the end of the queue, besides the rules and the network, of
-    which the best is done; at most 30, in three worlds and without the network, where beliefs are in doubt. 0: the
-    network decides."""
+    which the best is done; where beliefs are in doubt at most 30, in three worlds, the network choosing among what they
+    do not tell apart. 0: the network decides."""
     strict: int = 0
     """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 
