@@ -86,7 +86,7 @@ def main() -> None:
                 f" {summary['shortest_above_bound_pct']:.1f} % above the bound (without begin and end"
                 f" {summary['shortest_above_plain_bound_pct']:.1f}); above the shortest are"
                 f" greedy {summary['greedy_above_shortest_pct']:.1f} %,"
-                f" learned {summary['dqn_above_shortest_pct']:.1f} %",
+                f" learned {summary['learned_above_shortest_pct']:.1f} %",
                 flush=True,
             )
     save("colocation_bound", results)

@@ -15,9 +15,10 @@ import numpy as np
 
 from berth.bounds import time_bound
 from berth.interference import make_speeds
+from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
-from berth.learning.rollouts import Rollouts, Worlds
+from berth.learning.rollouts import Worlds
 from berth.network.scores import Network
 from berth.policies.colocation.learned import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
@@ -65,7 +66,8 @@ def main() -> None:
         speeds = make_speeds(name)
         model = model_named(shipped_for("learned", speeds))
         task = thesis_task(horizon=model.horizon, step_ms=model.step_ms)
-        player = Player(Rollouts(task, speeds))
+        nobody = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
+        player = Player(Domain(task, speeds, nobody, nobody))
         above: dict[str, list[float]] = {"learned": [], "search": []}
         for workload in WORKLOADS:
             sets = thesis_sets(task, workload, FIRST_SEED, asked.sets, jobs=JOBS)
@@ -75,9 +77,10 @@ def main() -> None:
                 bound_ms = time_bound(jobs, thesis_profiles(), speeds, THESIS_GPU).total_ms
                 only = JobSets(sets.application[[number]], sets.work_ms[[number]])
                 begin = player.model.begin(only)
-                dqn_ms = int(player.decided_ms(begin, model.network)[0])
-                found_ms = min(dqn_ms, shortest_ms(player, model.network, begin, asked.beam))
-                rows.append({"bound_s": bound_ms / 1000, "dqn_s": dqn_ms / 1000, "search_s": found_ms / 1000})
+                learned_ms = int(player.decided_ms(begin, model.network)[0])
+                found_ms = min(learned_ms, shortest_ms(player, model.network, begin, asked.beam))
+                times_ms = {"bound": bound_ms, "learned": learned_ms, "search": found_ms}
+                rows.append({f"{way}_s": value / 1000 for way, value in times_ms.items()})
             mean = {
                 way: float(np.mean([100 * (row[f"{way}_s"] / row["bound_s"] - 1) for row in rows]))
                 for way in above

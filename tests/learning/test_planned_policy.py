@@ -260,6 +260,19 @@ def test_a_world_whose_tenants_need_more_memory_than_there_is_comes_to_an_end(kn
     assert 490_000 <= total_ms[0] < 491_000
 
 
+def test_jobs_without_work_are_planned_and_end() -> None:
+    jobs = [
+        replace(job, work_ms=0 if at % 2 else job.work_ms)
+        for at, job in enumerate(workload_jobs("GPU_light", 6, 40_300))
+    ]
+    policy = Watched(Setting(0, knowledge=Oracle(jobs, INTERFERENCE)), LearnedSettings(plans=10))
+    events = run(policy, jobs)
+    assert policy.planned
+    assert sorted(event.job.id for event in events if event.kind == EventKind.FINISH) == [
+        job.id for job in jobs
+    ]
+
+
 def test_the_mean_over_worlds_is_that_of_each(known) -> None:
     jobs, policy, _ = known
     model = policy.models[0]

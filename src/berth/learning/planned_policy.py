@@ -264,8 +264,9 @@ class LearnedWithPlans(Learned):
         for seat, one in enumerate(scene.forecasts.offers[0].tenants):
             tenants[seat] = names[one.application], one.left_us, one.work_us
         queue = np.array(
-            [(names.get(job.application, NONE), self.work_us(job)) for job in scene.queue], np.int64
-        )
+            [(names.get(job.application, NONE), max(self.work_us(job), 1000)) for job in scene.queue],
+            np.int64,
+        )  # one without work takes 1 ms here: it would take no seat, and never be over
         return None if (queue[:, 0] == NONE).any() else (player, tenants, queue)
 
     def _best_steps(
