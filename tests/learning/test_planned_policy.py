@@ -273,6 +273,18 @@ def test_jobs_without_work_are_planned_and_end() -> None:
     ]
 
 
+def test_a_job_of_years_is_planned_by_rules_alone_and_all_end() -> None:
+    # With the network followed and starts tried second by second this would take minutes.
+    jobs = [
+        replace(job, work_ms=10**11 if at == 2 else job.work_ms)
+        for at, job in enumerate(workload_jobs("GPU_light", 6, 40_300))
+    ]
+    policy = Watched(Setting(0, knowledge=Oracle(jobs, INTERFERENCE)), LearnedSettings(plans=10))
+    events = run(policy, jobs)
+    assert policy.planned
+    assert sum(event.kind == EventKind.FINISH for event in events) == len(jobs)
+
+
 def test_the_mean_over_worlds_is_that_of_each(known) -> None:
     jobs, policy, _ = known
     model = policy.models[0]

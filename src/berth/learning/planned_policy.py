@@ -37,6 +37,8 @@ __all__ = ["LearnedWithPlans"]
 
 LONGEST_LINE = 100
 """A plan is made for at most this many waiting jobs."""
+LONGEST_PLAN_MS = 24 * 3_600_000
+"""Where a plan takes longer, no start is tried and the network is not followed: that takes time in proportion."""
 PLANNED = ("time-sliced", "mps", "none")
 """Ways of sharing in which every tenant advances: a plan would never end where one of them may stand still."""
 CHANGED, SIZE = 0.4, 0.3
@@ -74,11 +76,12 @@ class LearnedWithPlans(Learned):
 
     On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
     tuned rule and `plans` random changes of the best of these are each followed to the end of the queue; then, for the
-    first plan, every start is tried at each moment, with the best rules going on from there. What ends soonest is done
-    step by step until the world departs from it, as when a job comes: it is planned anew with fewer changes, and the
-    network is followed again only if it has led so far. Where beliefs are in doubt, the rule with the least mean total
-    time in worlds drawn from them is taken, found anew after each start and end; of the combinations after which this
-    rule has about the least mean total time in these worlds, the network chooses. Elsewhere it is `Learned`.
+    first plan, every start is tried at each moment, with the best rules going on from there; only rules are followed if
+    that takes more than a day. What ends soonest is done step by step until the world departs from it, as when a job
+    comes: it is planned anew with fewer changes, and the network is followed again only if it has led so far. Where
+    beliefs are in doubt, the rule with the least mean total time in worlds drawn from them is taken, found anew after
+    each start and end; of the combinations after which this rule has about the least mean total time in these worlds,
+    the network chooses. Elsewhere it is `Learned`.
     """
 
     def _prepare(self) -> None:
@@ -286,12 +289,13 @@ class LearnedWithPlans(Learned):
             tries -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
             habits = best + change * (draw.random(change.shape) < CHANGED)
-        if self._best is None:
+        short = least_ms <= LONGEST_PLAN_MS
+        if self._best is None and short:
             for some in ([best, *rules], rules[:2], [best]):
                 better_ms, trace = model.improved(tenants, queue, np.stack(some))
                 if better_ms < least_ms:
                     least_ms, steps = better_ms, _steps(trace, 0)
-        if self._best is None or self._network_led:
+        if (self._best is None or self._network_led) and short:
             network_ms, network_steps = self._network_steps(player, tenants, queue)
             self._network_led = network_ms <= least_ms
             steps = network_steps if self._network_led else steps

@@ -17,8 +17,8 @@ from berth.policies import Setting, make_policy
 from berth.policies.colocation import colocating
 from berth.policies.colocation import rooms as rooms_module
 from berth.policies.colocation.colocating import Colocating
-from berth.policies.colocation.forecast import Forecaster, Forecasts, Offer
-from berth.policies.colocation.rooms import MOST_ASKED_AGAIN, Rooms
+from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
+from berth.policies.colocation.rooms import LEAD_STEP_MS, MOST_ASKED_AGAIN, Rooms, look_again_ms
 from berth.profiles import THESIS_GPU, workload_jobs
 from berth.scheduler import Scheduler
 
@@ -284,3 +284,16 @@ def test_on_many_gpus_the_first_start_before_all_are_forecast(monkeypatch: pytes
     started = {slot for each in scheduler.decide(1) if isinstance(each, Placement) for slot in each.slots}
     assert len(started) == 40
     assert max(asked) == 16
+
+
+@pytest.mark.parametrize(("ran_ms", "again_ms"), [(100_000, LEAD_STEP_MS), (604_800_000, 1_209_600)])
+def test_beside_a_job_that_has_outlived_its_forecast_a_gpu_is_asked_ever_more_seldom(
+    ran_ms: int, again_ms: int
+) -> None:
+    jobs = workload_jobs("GPU_light", 2, 0)
+    knowledge = Oracle(jobs, make_interference("mps"))
+    forecaster = Forecaster(knowledge.profiles, knowledge.speeds)
+    late = Candidate(jobs[0].application, 1, 60_000_000, ran_ms)
+    fresh = Candidate(jobs[1].application, 60_000_000, 60_000_000)
+    forecasts = forecaster.forecasts([Offer((late,), (fresh,))], THESIS_GPU)
+    assert look_again_ms(forecasts).tolist() == [again_ms]

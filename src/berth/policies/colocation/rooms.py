@@ -37,6 +37,8 @@ jobs that have no room anywhere ends soon, however large the cluster is."""
 LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
 gradually may start while another ends."""
+OFTEN = 500
+"""Times that a GPU is asked again, at most, in as long as a tenant has run that has outlived its forecast."""
 
 _is_best_effort = attrgetter("best_effort")
 Room = tuple[GpuSlot, tuple[Running, ...]]
@@ -425,10 +427,12 @@ def has_room(window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int)
 
 def look_again_ms(forecasts: Forecasts) -> IntArray:
     """(O,): after how long a GPU that declines is asked again, if no tenant ends until then. A tenant that has outlived
-    its forecast is due at every moment: beside it no GPU is asked more often than every `LEAD_STEP_MS`."""
+    its forecast is due at every moment: beside it no GPU is asked more often than every `LEAD_STEP_MS`, nor than
+    `OFTEN` times in as long as the tenant has run."""
     due_ms, ends_ms = forecasts.next_ms, forecasts.ends_ms[:, 0]
     first_ms = np.where(ends_ms > 0, ends_ms, due_ms[:, None] + LEAD_MS + 1).min(axis=1)
     again_ms = np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
     tenant = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
-    outlived = (tenant & (forecasts.left_us <= 1)).any(axis=1)
-    return np.where(outlived, np.maximum(again_ms, LEAD_STEP_MS), again_ms)
+    outlived = tenant & (forecasts.left_us <= 1)
+    pause_ms = np.maximum(np.where(outlived, forecasts.ran_ms // OFTEN, 0).max(axis=1), LEAD_STEP_MS)
+    return np.where(outlived.any(axis=1), np.maximum(again_ms, pause_ms), again_ms)
