@@ -66,8 +66,8 @@ def main() -> None:
         speeds = make_speeds(name)
         model = model_named(shipped_for("learned", speeds))
         task = thesis_task(horizon=model.horizon, step_ms=model.step_ms)
-        nobody = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
-        player = Player(Domain(task, speeds, nobody, nobody))
+        no_sets = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
+        player = Player(Domain(task, speeds, no_sets, no_sets))
         above: dict[str, list[float]] = {"learned": [], "search": []}
         for workload in WORKLOADS:
             sets = thesis_sets(task, workload, FIRST_SEED, asked.sets, jobs=JOBS)

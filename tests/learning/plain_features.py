@@ -15,7 +15,7 @@ MEM = 1
 
 
 class _Job(NamedTuple):
-    """One of a scene."""
+    """A job of a scene."""
 
     cells: Any  # (H, 4)
     now: Any  # (4,)
@@ -26,7 +26,7 @@ class _Job(NamedTuple):
 
 
 def job_features(cells: Any, left_ms: int, step_ms: int, mem_mib: int) -> list[float]:
-    """Of a job that needs `cells`, (H, 4), and has so much work left."""
+    """The features of one job: `cells`, (H, 4), is what it needs in each step, `left_ms` the work that is left."""
     use = np.asarray(cells) / [1000, mem_mib, 1000, 1000]
     steps = min(max(-(-left_ms // step_ms), 1), len(use))
     looks = [use[min(look, len(use) - 1)] for look in LOOKS]
@@ -35,7 +35,7 @@ def job_features(cells: Any, left_ms: int, step_ms: int, mem_mib: int) -> list[f
 
 
 def combination_features(scene: Scene, row: int, members: Any, speeds: Speeds) -> list[float]:
-    """Of the scene with this number if these of its waiting jobs start, bool (M,)."""
+    """The features of one combination: scene number `row`, whose waiting jobs `members`, bool (M,), start."""
     running = [_Job(*one, old=True) for one in zip(*(part[row] for part in scene[:4]), strict=True)]
     waiting = [_Job(*one, old=False) for one in zip(*(part[row] for part in scene[4:8]), strict=True)]
     tenants = [one for one in running if one.left_ms]
@@ -59,7 +59,7 @@ def combination_features(scene: Scene, row: int, members: Any, speeds: Speeds) -
     now = together([one.now for one in tenants], present)
     slowest = together([one.cells.max(axis=0) for one in tenants], present)
 
-    # Until the first use changes all is known; who is over by then, with a hundredth to spare, is out of the way.
+    # Until the first use changes all is known; a job that is over by then, with a hundredth to spare, has left.
     changes = [
         min(one.same_ms, LONG_MS) * 1000 // speed
         for one, speed in zip(tenants, now, strict=True)

@@ -120,6 +120,12 @@ def test_numpy_and_jax_score_the_same() -> None:
         np.testing.assert_allclose(np.asarray(compiled(seen)), scores(network, seen, np), atol=1e-4)
 
 
+def test_combinations_of_another_number_of_jobs_are_refused() -> None:
+    scene = next(moments("mps", 32, 5000))
+    with pytest.raises(ValueError, match="broadcast"):
+        features(scene, combinations(SEEN - 1), make_speeds("mps"))
+
+
 def test_the_order_of_the_waiting_jobs_changes_no_score() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     rollouts = Rollouts(task, make_speeds("time-sliced"))

@@ -329,9 +329,9 @@ class LearnedWithPlans(Learned):
             if len(_PLAYERS) >= MOST_PLAYERS:
                 _PLAYERS.clear()
             task = Task(names, scaled, gpu, model.horizon, model.step_ms)
-            nobody = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
+            no_sets = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
             try:
-                _PLAYERS[key] = Player(Domain(task, self.knowledge.speeds, nobody, nobody), model.demand)
+                _PLAYERS[key] = Player(Domain(task, self.knowledge.speeds, no_sets, no_sets), model.demand)
             except SettingError:
                 _PLAYERS[key] = None
         return _PLAYERS[key]

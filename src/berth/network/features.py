@@ -87,7 +87,7 @@ class Features(NamedTuple):
 
 def features(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
     """The numbers that the network is given of each combination, about 1 in size; `members` is (O, C, M), or (C, M) if
-    they are the same in all scenes.
+    they are the same in all scenes. ValueError if they are of another number of waiting jobs.
 
     Memory is judged to the end. Until the first tenant ends or its use changes all is known exactly, and a job that
     leaves by then is out of the way. From then on a tenant holds at each step the most that it has needed until then,
@@ -100,8 +100,8 @@ def features(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
     left_ms = np.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=1)
     scenes, jobs, horizon, _ = cells.shape
     mem_mib = np.broadcast_to(np.asarray(scene.mem_mib, np.int32), (scenes,)).copy()
-    members = np.ascontiguousarray(np.broadcast_to(members, (scenes, *members.shape[-2:])))
-    count = members.shape[1]
+    count, window = members.shape[-2], jobs - running
+    members = np.ascontiguousarray(np.broadcast_to(members, (scenes, count, window)))
     job = np.empty((scenes, jobs, JOB_FEATURES), np.float32)
     held = np.empty((scenes, jobs, horizon), np.int32)
     largest = np.empty((scenes, jobs, 4), np.int32)
@@ -274,12 +274,12 @@ def _together_milli(
     """Mean of the tenants' speeds added up, over their time together."""
     total, steps = 0, 0
     for look in range(len(LOOKS)):
-        both, anybody = 0, False
+        both, runs = 0, False
         for seat in range(seats):
             both += speed_milli[look, seat]
-            anybody |= left_ms[sits[seat]] > min(LOOKS[look], horizon - 1) * step_ms
+            runs |= left_ms[sits[seat]] > min(LOOKS[look], horizon - 1) * step_ms
         end = LOOKS[look + 1] if look + 1 < len(LOOKS) else max(horizon, LOOKS[-1] + 1)
-        if anybody:
+        if runs:
             total += both * (end - LOOKS[look])
             steps += end - LOOKS[look]
     return total / max(steps, 1)
