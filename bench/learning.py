@@ -23,7 +23,6 @@ from berth.interference import make_interference, make_speeds
 from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
 from berth.learning.jobsets import thesis_sets, thesis_task
-from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import Plan, file_of, make
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import Point, Trained, TrainingSettings, train
@@ -31,6 +30,7 @@ from berth.model import EventKind, Job, Node
 from berth.plots.training import training_curve
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, workload_jobs
 from berth.report.image import write_image
+from berth_papers.baselines.image_learner import Paper, PaperSettings
 from harness import BENCH, save
 
 ASKED = {5: 80_000, 3: 250_000}

@@ -13,17 +13,17 @@ from berth.advice import advise, workload_of
 from berth.advice.replay import replay
 from berth.cli.app import app
 from berth.errors import SettingError
-from berth.experiments.cases import case_of
-from berth.experiments.colocation.experiment import measure_colocation
-from berth.experiments.colocation.looks import disagreement
-from berth.experiments.genetic.batch_file import random_batches
-from berth.experiments.genetic.optimality import measure_optimality
-from berth.experiments.genetic.utilisation import measure_utilisation
-from berth.experiments.inflate import inflate
-from berth.experiments.pai import pai
 from berth.interference import make_interference
 from berth.knowledge import make_knowledge
 from berth.traces import read, read_nodes
+from berth_papers.colocation.experiment import measure_colocation
+from berth_papers.colocation.looks import disagreement
+from berth_papers.genetic.batch_file import random_batches
+from berth_papers.genetic.cases import case_of
+from berth_papers.genetic.optimality import measure_optimality
+from berth_papers.genetic.utilisation import measure_utilisation
+from berth_papers.inflate import inflate
+from berth_papers.pai import pai
 from tests.history.histories import history_of, hog
 
 NOISY = "noisy?run=0.5&seed=1"

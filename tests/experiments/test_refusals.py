@@ -12,21 +12,21 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import SettingError, TraceError
-from berth.experiments.colocation.experiment import measure_colocation
-from berth.experiments.colocation.matrix import worlds_of
 from berth.experiments.compare import compare
-from berth.experiments.genetic.batch_file import read_batches
-from berth.experiments.genetic.optimality import measure_optimality
-from berth.experiments.genetic.utilisation import case_of, measure_utilisation
-from berth.experiments.inflate import inflate
-from berth.experiments.inflate.inflation import Arrivals
-from berth.experiments.pai import pai
 from berth.history.importing.node_models import read_models
 from berth.history.values.applications import read_rules
 from berth.interference import make_speeds
 from berth.model import Job, Node
 from berth.policies.schemes.limit_settings import read_limits
 from berth.traces import read_trace
+from berth_papers.colocation.experiment import measure_colocation
+from berth_papers.colocation.matrix import worlds_of
+from berth_papers.genetic.batch_file import read_batches
+from berth_papers.genetic.optimality import measure_optimality
+from berth_papers.genetic.utilisation import case_of, measure_utilisation
+from berth_papers.inflate import inflate
+from berth_papers.inflate.inflation import Arrivals
+from berth_papers.pai import pai
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,17 @@ from berth.learning.history_jobs import history_sets
 from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
 from berth.learning.learners import LEARNERS
-from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import VALIDATION_SEED, Plan, file_of, make
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
-from berth.network.images import read_image_model
 from berth.network.model_file import read_model
 from berth.network.scores import new_network
 from berth.plots.training import training_curve
 from berth.policies.colocation.learned import model_named
 from berth.profiles import FIRST_TRAINING_SEED
+from berth_papers.baselines.image_learner import Paper, PaperSettings
+from berth_papers.baselines.images import read_image_model
 
 
 def learner_of(name: str) -> Paper:

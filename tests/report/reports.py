@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from papers.tests.inflate.curves import curves
+
 from berth.experiments.compare.chapters import comparison_chapters
-from berth.experiments.inflate.chapters import inflation_chapter
 from berth.model import Node
 from berth.report import Report
 from berth.statistics import InflationCurve, Run
+from berth_papers.inflate.chapters import inflation_chapter
 from tests.experiments.compare.runs import NODES, made_runs
-from tests.experiments.inflate.curves import curves
 
 __all__ = ["report"]
 

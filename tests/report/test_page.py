@@ -10,18 +10,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from papers.tests.inflate.curves import curves
 from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from berth.experiments.inflate.chapters import inflation_chapter
 from berth.plots.style import dress
 from berth.report import Chapter, render, write
 from berth.report.page import render_picture
 from berth.report.sections import plot_of
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
+from berth_papers.inflate.chapters import inflation_chapter
 from tests.experiments.compare.runs import NODES, made_runs
-from tests.experiments.inflate.curves import curves
 from tests.report.reports import report
 
 EVIL = "<script>alert('x')</script>"

@@ -20,18 +20,18 @@ from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import PolicyError, SimulationError
-from berth.experiments.cases import Case
 from berth.experiments.compare import compare, sweep
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
 from berth.experiments.compare.workers import Turns
-from berth.experiments.genetic.utilisation_run import UseTask, _digest
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
 from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
 from berth.statistics.cost import Prices
 from berth.traces import read_trace
+from berth_papers.genetic.cases import Case
+from berth_papers.genetic.utilisation_run import UseTask, _digest
 
 BERTH = Path(sys.executable).parent / "berth"
 TRACE = "synthetic:demo?jobs=60"

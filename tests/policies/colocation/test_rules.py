@@ -15,11 +15,11 @@ from berth.interference import make_interference, make_speeds
 from berth.learning.queue_kernels import _traits as traits_that_are_tuned
 from berth.learning.queue_kernels import room_for
 from berth.model import EventKind, Node
-from berth.network.images import ImageModel, image_model_bytes, read_image_model
 from berth.policies import make_policy
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.rules import TRAITS, traits
 from berth.profiles import THESIS_GPU, thesis_profiles, workload_jobs
+from berth_papers.baselines.images import ImageModel, image_model_bytes, read_image_model
 
 OPPONENTS = ("random-sharing", "rule", "pair-packer", "rollouts", "dqn", "tetris-sharing?within=memory")
 OPPONENTS += ("deeprm-max?within=memory", "deeprm-mean?within=memory")

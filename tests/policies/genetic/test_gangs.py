@@ -17,7 +17,7 @@ from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuModel, Job, Node, Outage, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import batch_of, pooled, shortage_of
-from berth.policies.genetic.paper import PaperSettings, evolve_paper, fitness_of
+from berth_papers.genetic.policy import PaperSettings, evolve_paper, fitness_of
 
 T4 = GpuModel("T4", mem_mib=16_000)
 POLICIES = ["genetic", "genetic-paper"]

@@ -17,10 +17,10 @@ from berth.knowledge import Oracle
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import batch_of, shortage_of
-from berth.policies.genetic.paper import PaperSettings, evolve_paper
 from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings, Weights
 from berth.policies.placements.fgd import typical_requests
+from berth_papers.genetic.policy import PaperSettings, evolve_paper
 
 MODELS = [GpuModel("T4", mem_mib=16_000), GpuModel("V100", mem_mib=32_000)]
 QUICK = GeneticSettings(population=3, generations=4, steps=10)
