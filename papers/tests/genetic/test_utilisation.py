@@ -24,9 +24,11 @@ from berth.errors import SettingError
 from berth.experiments.compare import sweep
 from berth.experiments.compare.kept_file import read_kept, write_kept
 from berth.model import GpuModel, Job, Node, Share
+from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
 from berth.statistics import event_columns
 from berth_papers.bounds import most_held_pct
 from berth_papers.genetic import utilisation_run
+from berth_papers.genetic.cases import Case
 from berth_papers.genetic.chapters import utilisation_answers, utilisation_chapters
 from berth_papers.genetic.utilisation import (
     Case,
@@ -36,7 +38,7 @@ from berth_papers.genetic.utilisation import (
     measure_utilisation,
     utilisation_dict,
 )
-from berth_papers.genetic.utilisation_run import KeptUses, UseTask, _waits
+from berth_papers.genetic.utilisation_run import KeptUses, UseTask, _digest, _waits
 from berth_papers.inflate import inflate
 
 POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
@@ -327,3 +329,15 @@ def test_a_run_that_was_kept_before_waits_were_measured_is_still_read(tmp_path: 
 def test_a_workload_without_jobs_is_refused() -> None:
     with pytest.raises(SettingError, match="has no jobs; expected at least 1"):
         measure_utilisation([case_of("synthetic:pai-like?jobs=0")], ("first-fit",), seeds=(0,))
+
+
+@pytest.mark.parametrize("policy", ["limits?file={}+fifo", "limits?user_running=1&file={}+easy+sjf+best-fit"])
+def test_a_measurement_is_not_kept_for_a_policy_whose_settings_file_has_changed(
+    tmp_path: Path, policy: str
+) -> None:
+    path = tmp_path / "limits.json"
+    task = UseTask(Case("synthetic:demo?jobs=60"), policy.format(path), 0)
+    write_limits(LimitSettings((Limit("user", running=1),)), path)
+    before = _digest(task)
+    write_limits(LimitSettings((Limit("user", running=10),)), path)
+    assert _digest(task) != before

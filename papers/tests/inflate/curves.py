@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from berth.statistics import InflationCurve
+from berth_papers.inflate.inflation import InflationCurve
 
 __all__ = ["curves"]
 

@@ -12,8 +12,8 @@ from berth import __version__
 from berth.experiments.compare.page import cluster_in_words
 from berth.plots import policy_styles
 from berth.report import Chapter, Report, write
-from berth.statistics import InflationCurve, best_sentence
-from berth_papers.inflate.inflation import UP_TO_PCT, Inflation
+from berth.statistics import best_sentence
+from berth_papers.inflate.inflation import UP_TO_PCT, Inflation, InflationCurve
 from berth_papers.inflate.plots import inflation_allocation, inflation_fragmentation
 
 __all__ = ["inflation_answers", "inflation_chapter", "inflation_report", "write_inflation_report"]

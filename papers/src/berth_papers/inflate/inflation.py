@@ -26,11 +26,11 @@ from berth.model import FOREVER_MS, Event, EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.policies.placements import score_kernels
 from berth.policies.placements.fgd import typical_requests
-from berth.statistics import InflationCurve
 
 __all__ = [
     "Arrivals",
     "Inflation",
+    "InflationCurve",
     "inflate",
     "inflation_dict",
     "own_arrivals",
@@ -39,6 +39,18 @@ __all__ = [
 
 UP_TO_PCT = 130
 LARGEST_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InflationCurve:
+    """One policy on one seed while jobs arrive and none leaves, at each whole per cent of arrived load."""
+
+    policy: str
+    seed: int
+    allocation_pct: NDArray[np.float64]  # (131,)
+    """GPU capacity held, of all; index p is where p % of the capacity has arrived."""
+    fragmentation_ratio_pct: NDArray[np.float64]  # (131,)
+    """Idle GPU capacity that the workload could not use, of all that is idle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

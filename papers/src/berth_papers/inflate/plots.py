@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from berth.plots.lines import add_line, by_policy
 from berth.plots.style import INK, Style, dress
-from berth.statistics import InflationCurve
+from berth_papers.inflate.inflation import InflationCurve
 
 __all__ = ["inflation_allocation", "inflation_fragmentation"]
 
