@@ -71,12 +71,13 @@ docs: .venv/.dev
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 	@echo build/docs/index.html
 
-# A source archive and a wheel for every Linux with glibc as new as this machine's needs.
+# A source archive and a wheel for every Linux with glibc as new as this machine's needs; and the wheel of the papers.
 dist: .venv/.dev
 	rm -rf build/dist dist
 	BERTH_NATIVE=1 $(BIN)/python -m hatchling build -d build/dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair -w dist build/dist/*.whl
 	cp build/dist/*.tar.gz dist/
+	cd papers && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
 
 bench: .venv/.dev
 	for script in $(filter-out bench/harness.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

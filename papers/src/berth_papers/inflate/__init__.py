@@ -3,6 +3,7 @@
 from berth_papers.inflate.inflation import (
     Arrivals,
     Inflation,
+    InflationCurve,
     inflate,
     inflation_dict,
     own_arrivals,
@@ -12,6 +13,7 @@ from berth_papers.inflate.inflation import (
 __all__ = [
     "Arrivals",
     "Inflation",
+    "InflationCurve",
     "inflate",
     "inflation_dict",
     "own_arrivals",
