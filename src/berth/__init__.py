@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Outage,
         Placement,
         Record,
+        Resize,
         Share,
         WakeAt,
     )
@@ -56,6 +57,7 @@ __all__ = [
     "Placement",
     "Queue",
     "Record",
+    "Resize",
     "Setting",
     "Share",
     "WakeAt",
