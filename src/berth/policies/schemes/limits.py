@@ -149,11 +149,11 @@ class _Seen:
                 stale.update(*(self._groups.get(group, ()) for group in held.groups))
             resized = self._reopened != self.cluster.reopened
             for run in running.values():
-                held = self._running.get(run.job.id)
-                if held is not None and resized and held.milli != run.job.gpus * run.taken.milli:
-                    self._count(held, -1)
-                    held = None
-                if held is None:
+                before = self._running.get(run.job.id)
+                if before is not None and resized and before.milli != run.job.gpus * run.taken.milli:
+                    self._count(before, -1)
+                    before = None
+                if before is None:
                     stale.update(self._start(run.job))
             self._openings, self._reopened = self.cluster.openings, self.cluster.reopened
         if self._changes != self.queue.changes:
