@@ -1,0 +1,544 @@
+"""The scheduler itself: it applies what happens and what the policy decides to the queue and to the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from berth.card_speeds import ALL_ALIKE, CardSpeeds
+from berth.cluster import Cluster, Queue, Running
+from berth.errors import (
+    BerthError,
+    ClusterError,
+    KnowledgeError,
+    NotRunning,
+    PlacementError,
+    PolicyError,
+    SchedulerError,
+    in_one_line,
+)
+from berth.knowledge import Knowledge
+from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, WakeAt, sized
+from berth.policies import Decision, Policy
+from berth.scheduler.checkpoint import Checkpoint
+from berth.scheduler.expectations import Expectations
+from berth.scheduler.feedback import Feedback, error_of_knowledge
+from berth.scheduler.outcomes import (
+    Evicted,
+    NeverFits,
+    Outcome,
+    Refused,
+    malformed,
+    returned_nonsense,
+    why_never,
+)
+from berth.scheduler.sizes import check_sizes, is_resized, size_of
+from berth.scheduler.trials import Trial
+
+__all__ = ["Attempts", "Scheduler"]
+
+MOST_REQUESTS = 1 << 16
+"""Request types beyond this number make those forgotten that no job uses any more."""
+OUT_OF_MEMORY = RecordState.OUT_OF_MEMORY
+MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
+
+
+class Attempts(NamedTuple):
+    """What is known of a job that was queued again."""
+
+    number: int
+    """Of the attempt that waits or runs."""
+    out_of_memory: int
+    """How many attempts ran out of memory."""
+    done_us: int = 0
+    """Work that it has done and keeps, as run time alone, as far as that is the scheduler's to believe."""
+    queued_ms: int | None = None
+    """When the attempt was queued; None: when the job was submitted."""
+
+
+FIRST = Attempts(1, 0)
+
+
+class Scheduler:
+    """Owns the queue, the cluster, the policy, the numbers of attempts and the times at which to ask again.
+
+    Every method raises SchedulerError for a job or node that it cannot be about, and has changed nothing then.
+    """
+
+    def __init__(
+        self, cluster: Cluster, policy: Policy, knowledge: Knowledge, *, speeds: CardSpeeds = ALL_ALIKE
+    ) -> None:
+        """`cluster` is written to from now on; `knowledge` is told what happens, and says what runs are believed to
+        have left of their work. An `Oracle` is for the simulator, where the jobs' work is the truth, and never for
+        live jobs. `speeds` tells how fast applications are on each GPU model."""
+        self.cluster = cluster
+        self._speeds = speeds
+        self.queue = Queue()
+        self.policy = policy
+        self.knowledge = knowledge
+        self.attempts: dict[str, Attempts] = {}
+        """Of jobs that were queued more than once."""
+        self._certain = self.knowledge.certain
+        self._learns = self.knowledge.learns
+        self._most_requests = MOST_REQUESTS
+        self._wakes: list[int] = []  # a heap
+        self._waking: set[int] = set()
+        self._confirmed: set[str] = set()
+        self._never_fit: dict[str, Job] = {}  # waiting jobs of which the caller is to be told
+        self._feedback = Feedback(knowledge, cluster)
+        self._expectations: Expectations | None = None
+        if not self._certain:
+            self._expectations = Expectations(cluster, self.knowledge, self._feedback, speeds)
+
+    # What jobs do
+
+    def submit(self, job: Job, *, ahead_of: Job | None = None) -> bool:
+        """Queue a job behind all others, or right before a waiting one; an elastic one on as many GPUs as could be if
+        its own number could not. Returns whether it could start if nothing else ran; one that could not waits all the
+        same, and the next `decide` says why (`NeverFits`)."""
+        if job.elastic:
+            check_sizes(job)
+        fits = self._fits(job)
+        if not fits and job.elastic:
+            fitting = [size for size, _ in job.elastic if self._fits(sized(job, size))]
+            job, fits = sized(job, max(fitting, default=job.gpus)), bool(fitting)
+        queue = self.queue
+        if ahead_of is None:
+            queued = job.id not in self.cluster.running and queue.add(job)
+        elif ahead_of in queue:
+            queued = job.id not in self.cluster.running and queue.insert(job, ahead_of)
+        else:
+            raise SchedulerError(
+                f"job '{job.id}' cannot go ahead of job '{ahead_of.id}', which does not wait"
+            )
+        if not queued:
+            raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
+        if not fits:
+            self._never_fit[job.id] = job
+        return fits
+
+    def withdraw(self, job_id: str, now_ms: int) -> Job | Running:
+        """Take out a job that waits (returns the job) or runs (returns the run, which is released)."""
+        run = self.cluster.running.get(job_id)
+        if run is not None:
+            self._release(job_id, now_ms, "be withdrawn")
+            queued_ms = self.attempts.get(job_id, FIRST).queued_ms
+            self._forget(job_id)
+            self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
+            return run
+        job = self.queue.named(job_id)
+        if job is None:
+            raise SchedulerError(f"job '{job_id}' cannot be withdrawn: it neither waits nor runs")
+        self.queue.remove(job)
+        self._leaves_waiting(job, now_ms)
+        return job
+
+    def replace(self, job: Job) -> bool:
+        """Exchange a waiting job for one of the same id with another priority, limit or size, in the same place of the
+        queue; of a running job, whose size stays, the same. Returns whether it could start if nothing else ran."""
+        run = self.cluster.running.get(job.id)
+        if run is not None:
+            if size_of(run.job) != size_of(job):
+                raise SchedulerError(
+                    f"job '{job.id}' runs: its user, GPUs, CPU and memory stay as they are; withdraw it,"
+                    " and submit it anew"
+                )
+            run.job = job
+            self.cluster.reopen()  # what was expected of it may not hold any more
+            return True
+        if self.queue.named(job.id) is None:
+            raise SchedulerError(f"job '{job.id}' cannot be replaced: it neither waits nor runs")
+        fits = self._fits(job)
+        self.queue.replace(job)
+        if not fits:
+            self._never_fit[job.id] = job
+        return fits
+
+    def started(self, job_id: str) -> None:
+        """The job's processes exist: from now on it ends, and does not fail to start."""
+        if job_id not in self.cluster.running:
+            raise SchedulerError(f"job '{job_id}' cannot have started: it was given no GPU")
+        self._confirmed.add(job_id)
+
+    def failed_to_start(self, job_id: str, now_ms: int, *, again: bool = True) -> Running:
+        """What was decided could not be carried out: give back what the job was given, and queue it again.
+
+        It may be decided on again at once: tell it after `decide` has ended, and wait before the next one.
+        """
+        if job_id in self._confirmed:
+            raise SchedulerError(f"job '{job_id}' has started already; tell how it ended")
+        run = self._release(job_id, now_ms, "fail to start")
+        if again:
+            self._queue_again(run, now_ms, done_us=self.attempts.get(job_id, FIRST).done_us)
+        else:
+            self._leaves_waiting(run.job, now_ms)
+        return run
+
+    def ended(
+        self, job_id: str, how: RecordState, now_ms: int, *, held_mib: int = 0, beside: Sequence[tuple[Job, int]] = ()
+    ) -> Running:  # fmt: skip
+        """A running job has ended; one that ran out of memory, having held `held_mib` while its neighbours held what
+        `beside` lists, is queued again while it has retries left. Returns the run; `waits` tells if it waits again."""
+        run = self._release(job_id, now_ms, "end")
+        before = self.attempts.get(job_id, FIRST) if self.attempts else FIRST
+        if how is OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
+            self._queue_again(run, now_ms, done_us=self._kept_of(run), memory=True)
+        else:
+            self._forget(job_id)
+        if self._learns:
+            self._tell(run, how, now_ms, held_mib=held_mib, beside=beside, queued_ms=before.queued_ms)
+        return run
+
+    def set_aside(self, job_id: str, now_ms: int) -> Running:
+        """Decide as if a running job had ended, until `put_back`; the knowledge is told nothing."""
+        if job_id not in self._confirmed:
+            raise SchedulerError(f"job '{job_id}' cannot be set aside: it has not started")
+        return self._release(job_id, now_ms, "be set aside")
+
+    def put_back(self, run: Running, now_ms: int) -> None:
+        """A run that was set aside goes on. Raises PlacementError where its room has been given away."""
+        back = self.cluster.put_back(run, now_ms)
+        self._confirmed.add(run.job.id)
+        if self._expectations is not None:
+            self._expectations.change(back, now_ms)
+
+    def attempt(self, job_id: str) -> int:
+        """The number of the attempt of a job that waits or runs, from 1."""
+        return self.attempts.get(job_id, FIRST).number
+
+    def waits(self, job_id: str) -> bool:
+        """Whether a job of this id waits."""
+        return self.queue.holds(job_id)
+
+    # What nodes do
+
+    def node_lost(self, name: str, now_ms: int) -> list[Running]:
+        """A node is lost: what ran there is released and queued again. Returns those runs."""
+        row = self._row(name)
+        self.cluster.lose(row)
+        return self._clear({row}, now_ms)
+
+    def evict(self, job_ids: Iterable[str], now_ms: int) -> list[Running]:
+        """Stop running jobs and queue them again, whatever the policy would do. Returns those runs."""
+        runs = [self._running(job_id, "be evicted") for job_id in job_ids]
+        for run in runs:
+            self._evict(run.job.id, now_ms)
+        return runs
+
+    def node_drained(self, name: str) -> None:
+        """Nothing starts on a node from now on, until it is back; what runs there runs on."""
+        self.cluster.lose(self._row(name))
+
+    def node_back(self, name: str) -> None:
+        """A lost node is back."""
+        self.cluster.restore(self._row(name))
+
+    def nodes_changed(self, nodes: Sequence[Node], now_ms: int) -> list[Running]:
+        """The cluster has these nodes from now on: some are new, some are gone, some have changed.
+
+        What ran on a node that is gone is released and queued again. Returns those runs.
+        """
+        try:
+            changes = self.cluster.nodes_changed(nodes)
+        except ClusterError as error:
+            raise SchedulerError(f"the nodes cannot become that: {error}") from error
+        if not any(changes):
+            return []
+        cleared = self._clear(set(changes.vanished), now_ms) if changes.vanished else []
+        fits = self.cluster.fits_when_empty
+        self._never_fit = {job.id: job for job in self.queue if not fits(job)}
+        return cleared
+
+    def strangers(self, slot: GpuSlot, milli: int, mem_mib: int) -> None:
+        """Note how much of a GPU processes that are not the scheduler's use from now on."""
+        try:
+            self.cluster.strangers(slot, milli, mem_mib)
+        except PlacementError as error:
+            raise SchedulerError(f"strangers cannot be noted: {error}") from error
+
+    # What is tried
+
+    @contextmanager
+    def trial(self) -> Iterator[Trial]:
+        """Try something: whatever is done by this scheduler's methods in the `with` block is undone at its end, unless
+        `trial.commit()` was called in it. Trials may be nested.
+
+            with scheduler.trial() as trial:
+                scheduler.release("train", now_ms)  # as if it had ended
+                starts = list(scheduler.decide(now_ms))
+                if wanted(starts):
+                    trial.commit()
+
+        All that the scheduler leads to is put back as it was: cluster, queue, attempts, wakes, expectations, all
+        counters, and what the policy remembers. The knowledge is told of what happened when the outermost trial ends
+        committed; until then it is only asked. Begin no trial while a `decide` is being iterated, and end a `decide`
+        that was begun in a trial there. What a generator has under way cannot be put back, so a policy that keeps one
+        from call to call is not for trials.
+
+        To begin one costs time in proportion to what runs and waits: `bench/trials.py` measures it.
+        """
+        checkpoint = Checkpoint([self], without=[self.knowledge])
+        trial = Trial()
+        self._feedback.hold()
+        try:
+            yield trial
+        finally:
+            if not trial.committed:
+                checkpoint.restore()
+            elif self._feedback.report_held() and self._expectations is not None:
+                self._expectations.refresh()
+
+    def release(self, job_id: str, now_ms: int) -> Running:
+        """Take a running job off its GPUs for good without telling the knowledge: in a trial, as if it had ended."""
+        run = self._release(job_id, now_ms, "be released")
+        self._forget(job_id)
+        return run
+
+    # What is decided
+
+    def decide(self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None) -> Iterator[Outcome]:
+        """Ask the policy; apply each decision as it is yielded, and hand it out.
+
+        Before that come the waiting jobs that could not start if nothing else ran: each once when it was submitted or
+        replaced, and again after every change of the nodes.
+
+        A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
+        more. Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is
+        shown, yields what is no decision, or `out_of_time()` says so, and KnowledgeError if the knowledge raises,
+        whether the policy or the scheduler asked it, or has raised since the last call; what was handed out until then
+        is applied.
+        """
+        cluster, queue, expectations = self.cluster, self.queue, self._expectations
+        if cluster.request_types > self._most_requests:
+            cluster.keep_requests(queue)
+            queue.forget_lanes(cluster.request)
+            self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
+        if self._feedback.fault is not None and (fault := self._feedback.take_fault()) is not None:
+            raise fault
+        while self._never_fit:  # one at a time: the caller may stop before the last
+            job = self._never_fit.pop(next(iter(self._never_fit)))
+            if queue.named(job.id) is job:
+                yield NeverFits(job, why_never(job))
+        wakes = self._wakes
+        while wakes and wakes[0] <= now_ms:  # only now: until here the call may end without asking the policy
+            self._waking.discard(heappop(wakes))
+        try:
+            if expectations is not None:
+                expectations.catch_up(now_ms)
+            shown = cluster.changes + queue.changes
+            for decision in self.policy(queue, cluster, now_ms):
+                if cluster.changes + queue.changes != shown:
+                    raise PolicyError(MEDDLED)
+                if not isinstance(decision, Placement):
+                    outcome = self._other(decision, now_ms)
+                    if outcome is not None:
+                        yield outcome
+                else:
+                    yield self._start(decision, now_ms)
+                shown = cluster.changes + queue.changes
+                if out_of_time is not None and out_of_time():
+                    raise PolicyError(
+                        f"at {now_ms} ms the policy has not ended its decisions within its time"
+                    )
+        except BerthError:
+            raise
+        except Exception as error:
+            if (of_knowledge := error_of_knowledge(error, self.knowledge, now_ms)) is not None:
+                raise of_knowledge from error
+            if isinstance(error, TypeError) and getattr(error.__traceback__, "tb_next", None) is None:
+                raise PolicyError(f"at {now_ms} ms {returned_nonsense(self.policy, error)}") from error
+            raise PolicyError(f"at {now_ms} ms the policy fails: {in_one_line(error)}") from error
+        if cluster.changes + queue.changes != shown:
+            raise PolicyError(MEDDLED)
+
+    def place(self, wish: Placement, now_ms: int) -> bool:
+        """Start a job where it is said, whatever the policy would do: it runs there, or its user named its GPUs.
+        It may wait already, by its id. Returns whether it could be, and else has changed nothing."""
+        job = wish.job
+        waited = self.queue.named(job.id)
+        if waited is None:
+            self.submit(job)
+        elif waited is not job:
+            self.replace(job)
+        known_misfit = self._never_fit.pop(job.id, None)
+        placed = False
+        try:
+            if self._expectations is not None:
+                self._expectations.catch_up(now_ms)
+            placed = isinstance(self._start(wish, now_ms), Placement)
+        finally:
+            if not placed and waited is None:
+                self.queue.remove(job)
+            elif not placed and waited is not None:
+                self.queue.replace(waited)
+                if known_misfit is not None:
+                    self._never_fit[job.id] = waited
+        return placed
+
+    @property
+    def fault(self) -> KnowledgeError | None:
+        """What the knowledge raised first since the last `decide`, which was told what had happened: the next one
+        raises it, so that what has ended is released whatever is believed of it."""
+        return self._feedback.fault
+
+    @property
+    def next_wake_ms(self) -> int | None:
+        """When the policy wants to be asked again whatever happens; None: not before something does."""
+        return self._wakes[0] if self._wakes else None
+
+    def _start(self, wish: Placement, now_ms: int) -> Placement | Refused:
+        """Start a waiting job; where that cannot be, nothing has changed."""
+        queue, job = self.queue, wish[0]
+        waited = job
+        place = queue.remove(job)
+        if place is None and job.elastic and is_resized(job, named := queue.named(job.id)):
+            waited = named or job
+            place = queue.remove(waited)
+        if place is None:
+            return Refused(wish, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
+        known = self.attempts.get(job.id, FIRST) if self.attempts else FIRST
+        work_ms: int | None = None
+        left_ms: int | None = None
+        if self._expectations is not None:
+            try:
+                work_ms, left_ms = self._expectations.expected(wish, known.done_us)
+            except Exception:
+                queue.put_back(waited, place)
+                raise
+        try:
+            run = self.cluster.place(wish, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known[0])
+        except PlacementError as error:
+            queue.put_back(waited, place)
+            return Refused(wish, f"at {now_ms} ms the policy decides what cannot be: {error}")
+        except Exception as error:  # noqa: BLE001  values that are no slots or no share
+            queue.put_back(waited, place)
+            return Refused(wish, malformed(wish, error, now_ms))
+        if self._expectations is not None:
+            self._expectations.change(run, now_ms)
+        return wish
+
+    def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
+        """Apply what is no placement; None where it was known already."""
+        if isinstance(decision, WakeAt):
+            time_ms = decision.time_ms
+            if not isinstance(time_ms, int) or time_ms <= now_ms:
+                why = f"at {now_ms} ms the policy asks to be woken at {time_ms} ms; expected a later whole number"
+                return Refused(decision, why)
+            if time_ms in self._waking:
+                return None
+            self._waking.add(time_ms)
+            heappush(self._wakes, time_ms)
+            return decision
+        if isinstance(decision, Evict):
+            job_id = decision.job.id
+            if job_id not in self.cluster.running:
+                return Refused(
+                    decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
+                )
+            return Evicted(self._evict(job_id, now_ms))
+        raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
+
+    # How
+
+    def _running(self, job_id: str, what: str) -> Running:
+        if (run := self.cluster.running.get(job_id)) is None:
+            raise _not_running(job_id, what)
+        return run
+
+    def _release(self, job_id: str, now_ms: int, what: str) -> Running:
+        if self._expectations is not None:
+            self._running(job_id, what)
+            try:
+                self._expectations.advance(now_ms)
+            except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
+                self._feedback.fault = self._feedback.fault or error
+        try:
+            run = self.cluster.release(job_id, now_ms=now_ms)
+        except NotRunning:
+            raise _not_running(job_id, what) from None
+        if self._confirmed:
+            self._confirmed.discard(job_id)
+        if self._expectations is not None:
+            self._expectations.change(run, now_ms)
+        return run
+
+    def _evict(self, job_id: str, now_ms: int) -> Running:
+        run = self._release(job_id, now_ms, "be evicted")
+        before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+        self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
+        return run
+
+    def _queue_again(self, run: Running, now_ms: int, *, done_us: int, memory: bool = False) -> Attempts:
+        """Queue a run's job again; returns what was known of the attempt that has ended."""
+        job = run.job
+        before = self.attempts.get(job.id, FIRST)
+        self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, done_us, now_ms)
+        self.queue.add(job)
+        return before
+
+    def _leaves_waiting(self, job: Job, now_ms: int) -> None:
+        """A job leaves for good without a run: what was learned of its earlier attempts is of no use any more."""
+        known = self.attempts.get(job.id)
+        self._forget(job.id)
+        if known is not None:
+            self._feedback.never_started(job, known.number, known.queued_ms, now_ms)
+
+    def _forget(self, job_id: str) -> None:
+        if self.attempts:
+            self.attempts.pop(job_id, None)
+        self.cluster.forget(job_id)
+
+    def _kept_of(self, run: Running) -> int:
+        """Work, μs, that a job which was stopped is believed to have done and keeps; 0 where the simulator knows."""
+        if not run.job.keeps_work or self._certain:
+            return 0
+        return self._work_us(run, max(0, run.work_us - run.left_us))
+
+    def _work_us(self, run: Running, card_time_us: int) -> int:
+        """The work that a run does in that time on its cards."""
+        job = run.job
+        milli = self._speeds.on(job, run.slots, self.cluster.nodes) if self._speeds or job.elastic else 1000
+        return card_time_us if milli == 1000 else card_time_us * milli // 1000
+
+    def _fits(self, job: Job) -> bool:
+        """Whether it could start if nothing else ran; SchedulerError for a job that makes no sense."""
+        try:
+            return self.cluster.fits_when_empty(job)
+        except PlacementError as error:
+            raise SchedulerError(f"a job makes no sense: {error}") from error
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise SchedulerError(f"job '{job.id}' makes no sense: {in_one_line(error)}") from error
+
+    def _tell(
+        self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0,
+        beside: Sequence[tuple[Job, int]] = (), queued_ms: int | None = None,
+    ) -> None:  # fmt: skip
+        """Tell the knowledge how an attempt ended, and go by what it believes then."""
+        done_us = self._work_us(run, run.work_us - run.left_us_at(now_ms))
+        self._feedback.ended(run, how, now_ms, done_us, held_mib=held_mib, beside=beside, queued_ms=queued_ms)
+        if self._learns and self._expectations is not None:
+            self._feedback.keep_errors_of(self._expectations.refresh, run.job.id, now_ms)
+
+    def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
+        """Release and queue again what runs on these nodes."""
+        there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
+        for run in there:
+            self._release(run.job.id, now_ms, "be cleared away")
+            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+            self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
+        return there
+
+    def _row(self, name: str) -> int:
+        row = self.cluster.row_of(name)
+        if row is None:
+            names = list(self.cluster.names)
+            raise SchedulerError(
+                f"no node '{name}'; there are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+            )
+        return row
+
+
+def _not_running(job_id: str, what: str) -> SchedulerError:
+    return SchedulerError(f"job '{job_id}' cannot {what}: it is not running")
