@@ -71,10 +71,10 @@ def _run() -> None:
         return
     meant, *words = sys.argv[1:] if "_BERTH_COMPLETE" not in os.environ and len(sys.argv) > 1 else [""]
     if meant == "job":
-        from berth.cli.job_answer import tell_job, words_of_job
+        from berth.cli.job_answer import print_job, words_of_job
 
         if plain := words_of_job(words, os.environ.get("BERTH_HISTORY", "history")):
-            tell_job(*plain)
+            print_job(*plain)
             return
     from berth.cli.commands import COMMANDS, OF_PAPERS, application
     from berth.cli.plain_warnings import warn_in_one_line

@@ -26,6 +26,6 @@ def job(
     If this machine's queue knows the job, the queue answers; otherwise the history does, or Slurm's queue if the job
     waits or runs.
     """
-    from berth.cli.job_answer import tell_job
+    from berth.cli.job_answer import print_job
 
-    tell_job(job_id, cluster, history, as_json)
+    print_job(job_id, cluster, history, as_json)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from berth.history.jobs.job_report import JobReport, RightSize
     from berth.model import Record
 
-__all__ = ["tell_job", "words_of_job"]
+__all__ = ["print_job", "words_of_job"]
 
 MOST_POINTS = 24
 """The most lines of use that are printed; JSON has all."""
@@ -52,7 +52,7 @@ def words_of_job(words: Sequence[str], history: str) -> tuple[str, str, Path, bo
     return operands[0], values["--cluster"], Path(values["--history"]), as_json
 
 
-def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
+def print_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
     """Print what the history knows of a job, or what Slurm's queue does; HistoryError if neither has this id."""
     from berth.errors import HistoryError
     from berth.history.jobs.history_source import HistoryJobs
@@ -71,8 +71,8 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
             for each in job_reports(HistoryJobs(HistoryReader(history)), job_id)
             if not cluster or each.attempts[0].cluster == cluster
         ]
-    asks_slurm = not cluster and all(_may_go_on(each) for each in found)
-    live, now_ms = _queued(job_id) if asks_slurm else ((), 0)
+    in_slurm = not cluster and all(_may_go_on(each) for each in found)
+    live, now_ms = _queued(job_id) if in_slurm else ((), 0)
     if not found and not live:
         if lacking is not None:
             raise HistoryError(f"no job '{job_id}' waits or runs here, and {lacking}") from lacking
@@ -160,7 +160,7 @@ def _lines(report: JobReport) -> Iterator[str]:
         ("user", " / ".join(filter(None, (last.user, last.account)))),
         ("application", last.application or "unknown"),
         ("partition", " / ".join(filter(None, (last.virtual_cluster, last.qos)))),
-        ("asked for", _asked(last)),
+        ("asked for", _requested(last)),
         ("comment", last.comment),
         ("command", last.command),
     )
@@ -178,7 +178,7 @@ def _lines(report: JobReport) -> Iterator[str]:
     yield from _verdict(report)
 
 
-def _asked(record: Record) -> str:
+def _requested(record: Record) -> str:
     gpus = f"{record.gpus} GPUs" if record.gpus != 1 else "1 GPU"
     if record.gpus and record.share.milli < 1000:
         gpus = f"{record.share.milli / 10:g} % of {gpus}"
@@ -209,7 +209,7 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
         counted(record.node_count, "node") if record.node_count else "nodes unknown"
     )
     yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
-    yield from _beside(report, record)
+    yield from _neighbours(report, record)
     suspended = f", suspended for {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
     yield f"  for          {_duration((record.end_ms - record.start_ms) / 1000)}{suspended}"
     uses = (
@@ -223,9 +223,9 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
             yield f"  {name + ' use':<15}{_mean_and_peak(mean, peak)}"
 
 
-def _beside(report: JobReport, record: Record) -> Iterator[str]:
+def _neighbours(report: JobReport, record: Record) -> Iterator[str]:
     """With whom an attempt shared its GPUs; nothing of a job without GPUs."""
-    found = report.beside(record)
+    found = report.neighbours_of(record)
     if found is None:
         yield "  beside       not known: its GPUs were not recorded"
     elif record.gpus:
@@ -292,7 +292,7 @@ def _verdict(report: JobReport) -> Iterator[str]:
     use = little_used(report)
     if found:
         yield "It could have asked for less:"
-        yield from (f"  {_enough(each)}" for each in found)
+        yield from (f"  {_right_size(each)}" for each in found)
     elif not any(record.state is RecordState.COMPLETED for record in report.attempts):
         yield "No attempt completed, so what it needs is unknown."
     elif use is None:
@@ -304,7 +304,7 @@ def _verdict(report: JobReport) -> Iterator[str]:
         )
 
 
-def _enough(each: RightSize) -> str:
+def _right_size(each: RightSize) -> str:
     def shown(value: float) -> str:
         if each.unit == "min":
             return _duration(value * 60)
