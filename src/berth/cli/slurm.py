@@ -340,12 +340,12 @@ def check(
     from dataclasses import asdict
 
     from berth.live.slurm.check import faults
+    from berth.live.slurm.configuration import read_setup
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.requests import Cards
-    from berth.live.slurm.site import read_site
 
     cards = Cards(_cards(card))
-    found = faults(read_site(Controller(), _names(partitions), state, rest, _names(qos)), cards)
+    found = faults(read_setup(Controller(), _names(partitions), state, rest, _names(qos)), cards)
     if not printed(form, as_json, [asdict(fault) for fault in found]):
         for fault in found:
             print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
@@ -400,9 +400,9 @@ def install(
     """Show as a diff what to change in Slurm's files; change nothing."""
     import shutil
 
+    from berth.live.slurm.configuration import read_files
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import Plan, diff, plan
-    from berth.live.slurm.site import read_files
 
     controller = Controller()
     configuration, there = read_files(controller, Path(folder))

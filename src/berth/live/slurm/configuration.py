@@ -11,11 +11,11 @@ from datetime import datetime
 from pathlib import Path
 
 from berth.errors import LiveError
-from berth.live.slurm.check import Site
+from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.rest import since_s, spoken
 
-__all__ = ["FILES", "read_files", "read_site", "rest_fault"]
+__all__ = ["FILES", "read_files", "read_setup", "rest_fault"]
 
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
 
@@ -32,9 +32,9 @@ def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[st
     return configuration, {name: text for name, text in (*found, *ours) if text is not None}
 
 
-def read_site(
+def read_setup(
     controller: Controller, wanted: Set[str], state: Path, rest: Path | None, qos: Set[str] = frozenset()
-) -> Site:
+) -> SlurmSetup:
     """All that `check` looks at."""
     configuration, texts = read_files(controller)
     scripts = {
@@ -43,7 +43,7 @@ def read_site(
         if (text := _texts(configuration.get(name, "(null)"))) is not None
     }
     slurm_conf = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
-    return Site(
+    return SlurmSetup(
         configuration,
         controller.nodes(),
         controller.partitions(),
