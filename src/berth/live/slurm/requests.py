@@ -152,7 +152,8 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
     ):
         if wrong:
             raise LeftToSlurmError(f"{why}, which berth leaves to Slurm")
-    asked, share = _asked(job, note), part_of(job, cards)[1]
+    asked = _asked(job, note)
+    share = _share(job, asked, cards)
     features = tuple(f"feature:{each}" for each in job.features.split("&")) if job.features else ()
     named = (f"node:{job.req_nodes}",) if job.req_nodes and note_of(job.admin_comment) is None else ()
     return Job(

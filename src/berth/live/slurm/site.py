@@ -1,0 +1,487 @@
+"""Slurm as a site of the driver: what waits, runs and has ended there, and changes that are made at once for all jobs.
+
+Slurm keeps what must not be forgotten: the notes in AdminComment. What berth placed and Slurm has not started yet is
+known to this process alone; a berth that begins anew holds such jobs again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from berth.errors import LiveError
+from berth.history.values.causes import cause_after
+from berth.history.values.gres import gres_list
+from berth.history.values.hostlist import expand
+from berth.knowledge.out_of_memory import MemoryNeed
+from berth.live.driver.site import (
+    Again,
+    End,
+    FailedStart,
+    GiveUp,
+    Gpu,
+    NodeState,
+    SiteJob,
+    SiteNode,
+    SiteRun,
+    Start,
+)
+from berth.live.slurm.attempts import Attempts, EndedAttempt
+from berth.live.slurm.candidates import Candidates, Reader, place_of
+from berth.live.slurm.controller import Change, View
+from berth.live.slurm.decisions import ADVISED, GIVEN_BACK, GIVEN_UP, PLACED, TAKEN_BACK, Decision
+from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.journal import Journal
+from berth.live.slurm.nodes import SlurmNode
+from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
+from berth.live.slurm.priorities import Priorities
+from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, note_of
+from berth.model import NO_GPU, Job, Node, RecordState, Share
+
+__all__ = ["SlurmSite"]
+
+MOST_PAUSE_MS = 600_000
+SLOW = 4
+"""Multiplies the patience while Slurm names only resources or priority."""
+FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
+_STATES = {
+    "COMPLETED": RecordState.COMPLETED,
+    "FAILED": RecordState.FAILED,
+    "TIMEOUT": RecordState.TIMEOUT,
+    "DEADLINE": RecordState.TIMEOUT,
+    "NODE_FAIL": RecordState.NODE_FAIL,
+    "BOOT_FAIL": RecordState.NODE_FAIL,
+    "PREEMPTED": RecordState.PREEMPTED,
+    "OUT_OF_MEMORY": RecordState.FAILED,
+}
+"""How an attempt ended by Slurm's word for it; CANCELLED by any other. OUT_OF_MEMORY is the node's memory; a GPU's is
+reported by the Epilog."""
+_FOLLOWED = re.compile(r"\d+(_\d+)?")
+"""Ids of jobs on whose end another can be made to wait: no parts of heterogeneous ones."""
+
+Apply = Callable[[Iterable[Change]], dict[str, str]]
+"""Makes changes; what went wrong, by the job's id."""
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A job that was released on its GPUs and that Slurm has not started yet."""
+
+    at_ms: int
+    note: Note
+    where: str
+    run: SiteRun
+    after: tuple[str, ...] = ()
+    """The jobs that must have ended before."""
+
+
+class SlurmSite:
+    """One Slurm; `take` a view of it before each step of the driver, and `carry_out` what came of it after."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        reader: Reader,
+        cards: Cards,
+        attempts: Attempts,
+        journal: Journal,
+        apply: Apply,
+        *,
+        places: bool,
+        patience_ms: int,
+        follow_ms: int = 0,
+    ) -> None:
+        """`patience_ms` is how long Slurm may take to start a job, and `follow_ms` how much longer if the job waits for
+        others to end."""
+        self._reader, self._cards, self._attempts = reader, cards, attempts
+        self._journal, self._apply, self._places = journal, apply, places
+        self._patience_ms, self._follow_ms = patience_ms, follow_ms
+        self.again_after_s = 0
+        """How long a job that is queued again may not begin."""
+        self.found = Candidates()
+        """The jobs of the last view."""
+        self.reasons: dict[str, str] = {}
+        """Why waiting jobs were not started, in the driver's words."""
+        self._now_ms = 0
+        self._nodes: dict[str, SlurmNode] = {}
+        self._labels: frozenset[str] = frozenset()
+        self._waiting: dict[str, SiteJob] = {}
+        self._running: dict[str, SiteRun] = {}
+        self._known_runs: dict[str, tuple[SlurmJob, Job, SiteRun]] = {}
+        self._placed: dict[str, _Placed] = {}
+        self._ends: list[End | FailedStart] = []
+        self._failures: dict[str, Again] = {}
+        """What the driver said of jobs whose start failed."""
+        self._out_of_memory: dict[str, tuple[SlurmJob, int]] = {}
+        """Attempts that ran out of GPU memory, with what they needed, until the driver has said what comes of it."""
+        self._advised: set[str] = set()
+        self._given_back: dict[str, tuple[int, int]] = {}
+        """Jobs whose request Slurm did not take back: until when they are left alone, and for how long."""
+        self._changes: list[Change] = []
+        self._orders: dict[str, tuple[Change, Decision]] = {}
+        self._not_started: set[str] = set()
+        self._refused: dict[str, str] = {}
+        """What was logged last of jobs of which Slurm refused a change."""
+
+    # What Slurm has
+
+    def take(self, view: View, priorities: Priorities) -> None:
+        """Take in what Slurm has now. LiveError if it does not answer a further query: nothing is lost then."""
+        now_ms = view.at_ms
+        found = self._reader.read(view, priorities, self._placed.keys())
+        self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
+        ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
+        self._now_ms, self.found = now_ms, found
+        self._labels |= {label for job in found.waiting for label in job.labels}
+        for end in ends:
+            self._take_end(end)
+        for job in starts:
+            self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
+        self._forget({end.job.user for end in ends})
+        self._give_back()
+        self._take_back()
+        self._waiting = {
+            job.id: self._site_job(job, found.jobs[job.id])
+            for job in found.waiting
+            if job.id not in self._placed
+        }
+        self._take_runs()
+
+    def _take_end(self, end: EndedAttempt) -> None:
+        job, result, now_ms = end.job, end.result, self._now_ms
+        ours = self._reader.taken_as(job)
+        if end.start_unseen:
+            self._journal.started(now_ms, job, ours, self._planned(job))
+        if not end.logged:
+            self._journal.ended(now_ms, end)
+        self._placed.pop(job.id, None)
+        needed_mib = peak_mib = 0
+        state = _STATES.get(end.state, RecordState.CANCELLED)
+        if result is not None:
+            needed_mib, peak_mib = result.needs_mib if result.refused else 0, result.peak_mib
+            if result.refused and end.state in FAILED:
+                state = RecordState.OUT_OF_MEMORY
+                self._out_of_memory[job.id] = job, max(needed_mib, peak_mib)
+        self._ends.append(
+            End(
+                job.id,
+                state,
+                end.end_ms,
+                waits_again=end.state == "PREEMPTED",
+                needed_mib=needed_mib,
+                peak_mib=peak_mib or None,
+                ran=self._run_of(job, ours),
+            )
+        )
+
+    def _planned(self, job: SlurmJob) -> str:
+        """Where berth had placed a job that has started."""
+        placed = self._placed.get(job.id)
+        return placed.where if placed is not None else self._attempts.placed_before(job)
+
+    def _forget(self, users: Set[str]) -> None:
+        """What kept a job back may be over now that another of its user's has ended, so that it need not wait long."""
+        jobs = self.found.jobs
+        for job_id in [*self._failures]:
+            if job_id not in jobs or jobs[job_id].user in users:
+                del self._failures[job_id]
+        self._given_back = {job_id: times for job_id, times in self._given_back.items() if job_id in jobs}
+        self._advised &= jobs.keys()
+        self._refused = {job_id: why for job_id, why in self._refused.items() if job_id in jobs}
+        self.reasons = {job_id: why for job_id, why in self.reasons.items() if job_id in jobs}
+
+    def _give_back(self) -> None:
+        """Let go of jobs that berth does not decide on after all, and hold those again that somebody has released."""
+        found, now_ms = self.found, self._now_ms
+        for job_id, (note, why) in found.to_give_back.items():
+            if self._given_back.get(job_id, (0, 0))[0] <= now_ms:
+                self._let_go(job_id, note, why)
+        for job_id in found.unheld:
+            note, job = found.notes[job_id], found.jobs[job_id]
+            self._changes.append(taken_back(job_id, note, job.dependency if note.share is not None else ""))
+            self._journal.add(now_ms, TAKEN_BACK, job, found.kept_back[job_id])
+
+    def _let_go(self, job_id: str, note: Note, why: str) -> None:
+        job = self.found.jobs[job_id]
+        self._changes.append(given_back(job_id, note, job.tres_per_node))
+        self._journal.add(self._now_ms, GIVEN_BACK, job, why)
+
+    def _take_back(self) -> None:
+        """Hold the placed jobs again that Slurm does not start, and forget those that it has started or lost."""
+        found, now_ms = self.found, self._now_ms
+        for job_id, placed in [*self._placed.items()]:
+            job = found.jobs.get(job_id)
+            if job is None or not job.waits:
+                del self._placed[job_id]
+                if job is None:
+                    self._ends.append(FailedStart(job_id))
+                continue
+            followed = bool(placed.after)
+            placed.after = tuple(each for each in placed.after if each in found.running)
+            if followed and not placed.after:
+                placed.at_ms = now_ms
+            slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
+            patience_ms = self._patience_ms * (SLOW if slow or placed.after else 1)
+            if placed.after:
+                patience_ms += self._follow_ms
+            if job.held or now_ms - placed.at_ms > patience_ms:
+                self._hold_again(job_id, f"Slurm: {job.reason}")
+
+    def _hold_again(self, job_id: str, why: str) -> None:
+        """Hold a placed job again, and tell the driver that it did not start."""
+        placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
+        self._changes.append(taken_back(job_id, placed.note, job.dependency))
+        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+        self.found.kept_back[job_id] = why
+        self._ends.append(FailedStart(job_id, why))
+
+    def _site_job(self, job: Job, slurm_job: SlurmJob) -> SiteJob:
+        note = note_of(slurm_job.admin_comment)
+        failed = self._failures.get(job.id)
+        return SiteJob(
+            job,
+            order=place_of(job),
+            attempt=slurm_job.restarts + 1,
+            memory=MemoryNeed(note.retries, note.needs_mib) if note is not None else MemoryNeed(),
+            start_failures=failed.start_failures if failed is not None else 0,
+            not_before_ms=failed.not_before_ms if failed is not None else 0,
+        )
+
+    def _take_runs(self) -> None:
+        """What runs, and what was placed and starts at any moment."""
+        found, before = self.found, self._known_runs
+        self._known_runs = {}
+        for job_id, ours in found.running.items():
+            job, known = found.jobs[job_id], before.get(job_id)
+            if known is not None and known[0] == job and known[1] == ours:
+                self._known_runs[job_id] = known
+            else:
+                self._known_runs[job_id] = job, ours, self._run_of(job, ours)
+        self._running = {job_id: run for job_id, (_, _, run) in self._known_runs.items()}
+        self._running |= {job_id: placed.run for job_id, placed in self._placed.items() if not placed.after}
+
+    def _run_of(self, job: SlurmJob, ours: Job) -> SiteRun:
+        note = note_of(job.admin_comment)
+        gpus = self._gpus_of(job, ours)
+        return SiteRun(
+            self._site_job(ours, job),
+            gpus,
+            () if gpus else expand(job.node_list),
+            share=note.share if note is not None else None,
+            best_effort=note is not None and note.best_effort,
+            start_ms=job.start_ms,
+        )
+
+    def _gpus_of(self, job: SlurmJob, ours: Job) -> tuple[Gpu, ...]:
+        """The GPUs of a job that runs, if their types tell them."""
+        names = expand(job.node_list)
+        kinds = [each.kind for each in gres_list(job.tres_per_node, odd=True) if each.kind]
+        gpus: list[Gpu] = []
+        for name in names:
+            node = self._nodes.get(name)
+            exact = [at for kind in kinds if node is not None and (at := node.index_of(kind)) is not None]
+            if not ours.gpus or len(exact) != -(-ours.gpus // len(names)):
+                return ()
+            gpus += [Gpu(name, at) for at in exact]
+        return tuple(gpus)
+
+    # What the driver asks
+
+    def nodes(self) -> Sequence[SiteNode]:
+        """Slurm's nodes, with the labels that waiting jobs ask for."""
+        return [self._site_node(node) for _, node in sorted(self._nodes.items())]
+
+    def _site_node(self, node: SlurmNode) -> SiteNode:
+        labels = {
+            *(f"partition:{name}" for name in node.partitions),
+            *(f"feature:{name}" for name in node.features),
+            f"node:{node.name}",
+        }
+        state = NodeState.UP if node.up else NodeState.LOST if node.lost else NodeState.DRAINED
+        model = self._cards.model(node.model) if node.gpus else None
+        wanted = tuple(sorted(labels & self._labels))
+        return SiteNode(Node(node.name, node.gpus, model, 1000 * node.cpus, node.mem_mib, wanted), state)
+
+    def waiting(self) -> Mapping[str, SiteJob]:
+        """The jobs that Slurm's own rules do not keep back."""
+        return self._waiting
+
+    def running(self) -> Mapping[str, SiteRun]:
+        """What Slurm runs, whoever decided on it, and what it is to start."""
+        return self._running
+
+    def others(self) -> Mapping[Gpu, Share]:
+        """Slurm knows no processes that are no job's."""
+        return {}
+
+    def in_use(self) -> Set[Gpu]:
+        """The GPUs that Slurm says are in use."""
+        return {
+            Gpu(node.name, at)
+            for node in self._nodes.values()
+            for gres in node.used
+            if gres.name == "gpu" and gres.count
+            for at in gres.where
+            if at < node.gpus
+        }
+
+    def ended(self) -> Sequence[End | FailedStart]:
+        """What ended or did not start since this was asked last."""
+        ends, self._ends = self._ends, []
+        return ends
+
+    def ends_soon(self, job_id: str, now_ms: int) -> bool:
+        """Whether a job completes already."""
+        job = self.found.jobs.get(job_id)
+        return job is not None and job.state == "COMPLETING" and bool(_FOLLOWED.fullmatch(job_id))
+
+    # What is done
+
+    def start(self, start: Start) -> None:
+        """Release a job on these GPUs, or note that it would be."""
+        self.start_after(start, ())
+
+    def start_after(self, start: Start, after: Sequence[str]) -> None:
+        """Release a job that Slurm starts when these jobs have ended."""
+        job_id = start.job_id
+        job, ours, note = self.found.jobs[job_id], self._waiting[job_id].job, self.found.notes.get(job_id)
+        where = where_of(start.gpus)
+        if not self._places or note is None:
+            if job_id not in self._advised:
+                self._advised.add(job_id)
+                self._journal.decided(self._now_ms, ADVISED, job, ours, start.share, where)
+            self._not_started.add(job_id)
+            return
+        try:
+            order = order_of(start, note, self._nodes, job.tres_per_node, after)
+        except LeftToSlurmError as why:
+            self._let_go(job_id, note, str(why))
+            self._not_started.add(job_id)
+            return
+        line = self._journal.decided(self._now_ms, PLACED, job, ours, start.share, where, " ".join(after))
+        self._orders[job_id] = order, line
+        run = SiteRun(
+            self._waiting[job_id],
+            tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU),
+            start.nodes,
+            start.share,
+            start.best_effort,
+            started=False,
+        )
+        now_noted = note_of(order.admin_comment or "") or note
+        self._placed[job_id] = _Placed(self._now_ms, now_noted, where, run, tuple(after))
+
+    def stop(self, job_id: str, why: str) -> None:
+        """Berth ends no job of Slurm."""
+
+    def again(self, again: Again) -> None:
+        """Queue a job again that ran out of GPU memory; of one that did not start, remember when to try again."""
+        job_id = again.job_id
+        job, _ = self._out_of_memory.pop(job_id, (None, 0))
+        if job is None:
+            self._failures[job_id] = again
+            if job_id in self._waiting:
+                self._waiting[job_id] = self._site_job(self._waiting[job_id].job, self.found.jobs[job_id])
+            return
+        note = note_of(job.admin_comment)
+        if note is None or not self._places:
+            return
+        memory = again.memory
+        waits = replace(note, share=None, best_effort=False, retries=memory.times, needs_mib=memory.mib)
+        self._journal.add(self._now_ms, TAKEN_BACK, job, again.why)
+        self._changes.append(
+            Change(
+                job_id,
+                requeue=True,
+                after_s=self.again_after_s,
+                hold=True,
+                node_list="",
+                admin_comment=str(waits),
+            )
+        )
+
+    def give_up(self, given_up: GiveUp) -> None:
+        """Log that berth can do no more for a job which ran out of GPU memory."""
+        job, needs_mib = self._out_of_memory.pop(given_up.job_id, (None, 0))
+        if job is not None and self._places and note_of(job.admin_comment) is not None:
+            why = f"{given_up.why}: ask for gpu_mem={needs_mib}M"
+            self._journal.add(self._now_ms, GIVEN_UP, job, why)
+
+    def note(self, job_id: str, why: str) -> None:
+        """Keep why a job waits, for `berth slurm why`."""
+        self.reasons[job_id] = why
+
+    # What is told to Slurm
+
+    def placed(self) -> dict[str, str]:
+        """The jobs that were placed and have not started yet, and what they wait for."""
+        return {job_id: _why_placed(placed) for job_id, placed in self._placed.items()}
+
+    def not_started(self) -> set[str]:
+        """The jobs that the driver has started since this was asked last, and that Slurm was not told to."""
+        job_ids, self._not_started = self._not_started, set()
+        return job_ids
+
+    def carry_out(self) -> None:
+        """Write the log, and then make all changes: what is not in the log is not done. LiveError if it cannot be
+        written."""
+        orders, self._orders = self._orders, {}
+        try:
+            self._journal.save()
+        except LiveError:
+            self._journal.withdraw([line for _, line in orders.values()])
+            self._drop(orders)
+            raise
+        holds = [Change(job_id, hold=True) for job_id in self._to_hold(orders)]
+        changes = [*holds, *self._changes, *(order for order, _ in orders.values())]
+        self._changes = []
+        failed = self._apply(changes) if changes else {}
+        for change in changes:
+            why = failed.get(change.job_id)
+            if why is not None and change.admin_comment is not None:  # a hold is repeated with the next view
+                self._was_refused(change, why)
+        refused = orders.keys() & failed.keys()
+        self._ends += [FailedStart(job_id, f"Slurm: {failed[job_id]}") for job_id in sorted(refused)]
+        self._drop(refused)
+        self._journal.save()
+
+    def _drop(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            del self._placed[job_id]
+            self._not_started.add(job_id)
+
+    def _to_hold(self, orders: Iterable[str]) -> list[str]:
+        """The jobs, and arrays, that need an administrator's hold."""
+        found = self.found
+        held = [job_id for job_id in found.to_hold if job_id not in {*orders, *found.to_give_back}]
+        return list(dict.fromkeys(found.jobs[job_id].array_id or job_id for job_id in held))
+
+    def _was_refused(self, change: Change, why: str) -> None:
+        """Log a change that Slurm refused, once; it is tried again later."""
+        job_id = change.job_id
+        if change.clears:
+            wait_ms = min(MOST_PAUSE_MS, 2 * self._given_back.get(job_id, (0, self._patience_ms // 2))[1])
+            self._given_back[job_id] = self._now_ms + wait_ms, wait_ms
+        job = self.found.jobs.get(job_id)
+        if job is None or self._refused.get(job_id) == why:
+            return
+        self._refused[job_id] = why
+        if change.requeue:
+            self._journal.add(self._now_ms, GIVEN_UP, job, f"Slurm does not queue it again: {why}")
+        elif change.clears:
+            why = f"its request cannot be given back, and it is tried again later: {why}"
+            self._journal.add(self._now_ms, GIVEN_UP, job, why)
+        else:
+            self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+
+def _why_placed(placed: _Placed) -> str:
+    """Why a job that was placed does not run yet."""
+    where, after = placed.where, placed.after
+    if not after:
+        return f"placed on {where}, and Slurm has not started it yet"
+    if len(after) == 1:
+        return f"placed on {where}, to start when job {after[0]} has ended"
+    return f"placed on {where}, to start when jobs {' and '.join(after)} have ended"
