@@ -60,8 +60,10 @@ class Feedback:
         beside: Sequence[tuple[Job, int]] = (),
         queued_ms: int | None = None,
     ) -> None:
-        """Report that an attempt has ended, having done this work, as run time alone on the GPUs that the job asks for; `queued_ms`
-        is when it was queued, None: when the job was submitted. `beside` are its neighbours and what they hold, MiB."""
+        """Report that an attempt has ended, having done this work, as run time alone on the GPUs that the job asks for.
+
+        `queued_ms` is when it was queued, None: when the job was submitted. `beside` are its neighbours and what they
+        hold, MiB."""
         if self._learns:
             self._report(
                 lambda: self._ended(run, how, now_ms, done_us, held_mib, queued_ms), run.job.id, now_ms
@@ -80,7 +82,7 @@ class Feedback:
             self._knowledge.outlived(job, ran_ms)
 
     def never_started(self, job: Job, attempt: int, queued_ms: int | None, now_ms: int) -> None:
-        """Report that an attempt was cancelled while it waited, or could not be started, and the job does not come again."""
+        """Report that an attempt was cancelled while it waited, or could not be started, and does not come again."""
         if self._learns:
             waited = _record(job, attempt, queued_ms, RecordState.CANCELLED, now_ms)
             self._report(lambda: self._knowledge.observe(waited), job.id, now_ms)

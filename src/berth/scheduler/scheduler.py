@@ -21,11 +21,19 @@ from berth.errors import (
 )
 from berth.knowledge import Knowledge
 from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, WakeAt, sized
-from berth.scheduler.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, returned_nonsense, why_never
 from berth.policies import Decision, Policy
 from berth.scheduler.checkpoint import Checkpoint
 from berth.scheduler.expectations import Expectations
 from berth.scheduler.feedback import Feedback, error_of_knowledge
+from berth.scheduler.outcomes import (
+    Evicted,
+    NeverFits,
+    Outcome,
+    Refused,
+    malformed,
+    returned_nonsense,
+    why_never,
+)
 from berth.scheduler.sizes import check_sizes, is_resized, size_of
 from berth.scheduler.trials import Trial
 
