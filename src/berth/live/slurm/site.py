@@ -113,7 +113,9 @@ class SlurmSite:
         self._placed: dict[str, _Placed] = {}
         self._ends: list[End | FailedStart] = []
         self._failures: dict[str, Again] = {}
-        """What the driver said of jobs whose start failed."""
+        """What the driver said of jobs whose start failed; their notes have it for a berth that begins anew."""
+        self._gone: dict[str, SlurmJob] = {}
+        """Jobs whose attempts have ended since the last view."""
         self._out_of_memory: dict[str, tuple[SlurmJob, int]] = {}
         """Attempts that ran out of GPU memory, with what they needed, until the driver has said what comes of it."""
         self._advised: set[str] = set()
@@ -135,11 +137,12 @@ class SlurmSite:
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
         self._now_ms, self.found = now_ms, found
         self._labels |= {label for job in found.waiting for label in job.labels}
+        self._gone = {end.job.id: end.job for end in ends}
         for end in ends:
             self._take_end(end)
         for job in starts:
             self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
-        self._forget({end.job.user for end in ends})
+        self._forget({job.user for job in self._gone.values()})
         self._give_back()
         self._take_back()
         self._waiting = {
@@ -184,9 +187,11 @@ class SlurmSite:
     def _forget(self, users: Set[str]) -> None:
         """What kept a job back may be over now that another of its user's has ended, so that it need not wait long."""
         jobs = self.found.jobs
-        for job_id in [*self._failures]:
-            if job_id not in jobs or jobs[job_id].user in users:
+        for job_id, failed in [*self._failures.items()]:
+            if job_id not in jobs:
                 del self._failures[job_id]
+            elif jobs[job_id].user in users:
+                self._failures[job_id] = failed._replace(start_failures=0, not_before_ms=0)
         self._given_back = {job_id: times for job_id, times in self._given_back.items() if job_id in jobs}
         self._advised &= jobs.keys()
         self._refused = {job_id: why for job_id, why in self._refused.items() if job_id in jobs}
@@ -227,26 +232,35 @@ class SlurmSite:
             if placed.after:
                 patience_ms += self._follow_ms
             if job.held or now_ms - placed.at_ms > patience_ms:
-                self._hold_again(job_id, f"Slurm: {job.reason}")
+                self._hold_again(
+                    job_id, job.reason if job.held or not placed.after else _runs_on(placed.after)
+                )
 
     def _hold_again(self, job_id: str, why: str) -> None:
         """Hold a placed job again, and tell the driver that it did not start."""
         placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
         self._changes.append(taken_back(job_id, placed.note, job.dependency))
-        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
-        self.found.kept_back[job_id] = why
+        self._journal.add(self._now_ms, TAKEN_BACK, job, f"Slurm: {why}")
         self._ends.append(FailedStart(job_id, why))
 
     def _site_job(self, job: Job, slurm_job: SlurmJob) -> SiteJob:
-        note = note_of(slurm_job.admin_comment)
+        note = note_of(slurm_job.admin_comment) or Note()
+        memory, attempt = MemoryNeed(note.retries, note.needs_mib), slurm_job.restarts + 1
+        if (
+            slurm_job.waits and note.failures and job.id not in self._failures
+        ):  # a berth before this one noted it
+            self._failures[job.id] = Again(
+                job.id, note.why, attempt, memory, note.failures, not_before_ms=note.until_ms
+            )
         failed = self._failures.get(job.id)
         return SiteJob(
             job,
             order=place_of(job),
-            attempt=slurm_job.restarts + 1,
-            memory=MemoryNeed(note.retries, note.needs_mib) if note is not None else MemoryNeed(),
+            attempt=attempt,
+            memory=memory,
             start_failures=failed.start_failures if failed is not None else 0,
             not_before_ms=failed.not_before_ms if failed is not None else 0,
+            why=failed.why if failed is not None else "",
         )
 
     def _take_runs(self) -> None:
@@ -332,44 +346,59 @@ class SlurmSite:
         ends, self._ends = self._ends, []
         return ends
 
-    def ends_soon(self, job_id: str, now_ms: int) -> bool:
+    def can_follow(self, job_id: str) -> bool:
+        """Whether Slurm can start another job when this one has ended."""
+        job = self.found.jobs.get(job_id)
+        return job is not None and job.runs and bool(_FOLLOWED.fullmatch(job_id))
+
+    def ends_soon(self, job_id: str) -> bool:
         """Whether a job completes already."""
         job = self.found.jobs.get(job_id)
-        return job is not None and job.state == "COMPLETING" and bool(_FOLLOWED.fullmatch(job_id))
+        return job is not None and job.state == "COMPLETING"
 
     # What is done
 
     def start(self, start: Start) -> None:
         """Release a job on these GPUs, or note that it would be."""
-        self.start_after(start, ())
-
-    def start_after(self, start: Start, after: Sequence[str]) -> None:
-        """Release a job that Slurm starts when these jobs have ended."""
-        job_id = start.job_id
-        job, ours, note = self.found.jobs[job_id], self._waiting[job_id].job, self.found.notes.get(job_id)
-        where = where_of(start.gpus)
-        if not self._places or note is None:
-            if job_id not in self._advised:
-                self._advised.add(job_id)
-                self._journal.decided(self._now_ms, ADVISED, job, ours, start.share, where)
-            self._not_started.add(job_id)
+        job, note = self.found.jobs[start.job_id], self.found.notes.get(start.job_id)
+        if self._places and note is not None:
+            self._order(start, note, ())
             return
+        self._not_started.add(start.job_id)
+        if start.job_id not in self._advised:
+            self._advised.add(start.job_id)
+            ours = self._waiting[start.job_id].job
+            self._journal.decided(self._now_ms, ADVISED, job, ours, start.share, where_of(start.gpus))
+
+    def start_after(self, start: Start, after: Sequence[str]) -> bool:
+        """Release a job that Slurm starts when these jobs have ended; not one that its user lets wait for another."""
+        note = self.found.notes.get(start.job_id)
+        if not self._places or note is None or self.found.jobs[start.job_id].dependency:
+            return False
+        self._order(start, note, after)
+        return True
+
+    def cancel_start(self, job_id: str, why: str) -> None:
+        """Hold a job again that was to start after others."""
+        placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
+        self._changes.append(taken_back(job_id, placed.note, job.dependency))
+        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+    def _order(self, start: Start, note: Note, after: Sequence[str]) -> None:
+        job_id, waits = start.job_id, self._waiting[start.job_id]
+        job, where = self.found.jobs[job_id], where_of(start.gpus)
         try:
             order = order_of(start, note, self._nodes, job.tres_per_node, after)
         except LeftToSlurmError as why:
             self._let_go(job_id, note, str(why))
             self._not_started.add(job_id)
             return
-        line = self._journal.decided(self._now_ms, PLACED, job, ours, start.share, where, " ".join(after))
-        self._orders[job_id] = order, line
-        run = SiteRun(
-            self._waiting[job_id],
-            tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU),
-            start.nodes,
-            start.share,
-            start.best_effort,
-            started=False,
+        line = self._journal.decided(
+            self._now_ms, PLACED, job, waits.job, start.share, where, " ".join(after)
         )
+        self._orders[job_id] = order, line
+        gpus = tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU)
+        run = SiteRun(waits, gpus, start.nodes, start.share, start.best_effort, started=False)
         now_noted = note_of(order.admin_comment or "") or note
         self._placed[job_id] = _Placed(self._now_ms, now_noted, where, run, tuple(after))
 
@@ -381,15 +410,15 @@ class SlurmSite:
         job_id = again.job_id
         job, _ = self._out_of_memory.pop(job_id, (None, 0))
         if job is None:
-            self._failures[job_id] = again
-            if job_id in self._waiting:
-                self._waiting[job_id] = self._site_job(self._waiting[job_id].job, self.found.jobs[job_id])
+            self._remember(again)
             return
         note = note_of(job.admin_comment)
         if note is None or not self._places:
             return
         memory = again.memory
-        waits = replace(note, share=None, best_effort=False, retries=memory.times, needs_mib=memory.mib)
+        waits = replace(
+            note, share=None, best_effort=False, retries=memory.times, needs_mib=memory.mib, failures=0
+        )
         self._journal.add(self._now_ms, TAKEN_BACK, job, again.why)
         self._changes.append(
             Change(
@@ -401,6 +430,30 @@ class SlurmSite:
                 admin_comment=str(waits),
             )
         )
+
+    def _remember(self, again: Again) -> None:
+        """Remember a failed start, here and in the job's note."""
+        job_id = again.job_id
+        self._failures[job_id] = again
+        waits, note = self._waiting.get(job_id), self.found.notes.get(job_id)
+        if waits is not None:
+            self._waiting[job_id] = self._site_job(waits.job, self.found.jobs[job_id])
+        if not self._places or note is None or not again.start_failures:
+            return
+        noted = replace(
+            note,
+            share=None,
+            best_effort=False,
+            failures=again.start_failures,
+            until_ms=again.not_before_ms,
+            why=again.why,
+        )
+        for at, change in enumerate(self._changes):
+            if change.job_id == job_id and change.hold:  # it is held again anyway
+                self._changes[at] = replace(change, admin_comment=str(noted))
+                return
+        if waits is not None:
+            self._changes.append(Change(job_id, admin_comment=str(noted)))
 
     def give_up(self, given_up: GiveUp) -> None:
         """Log that berth can do no more for a job which ran out of GPU memory."""
@@ -443,7 +496,7 @@ class SlurmSite:
             if why is not None and change.admin_comment is not None:  # a hold is repeated with the next view
                 self._was_refused(change, why)
         refused = orders.keys() & failed.keys()
-        self._ends += [FailedStart(job_id, f"Slurm: {failed[job_id]}") for job_id in sorted(refused)]
+        self._ends += [FailedStart(job_id, failed[job_id]) for job_id in sorted(refused)]
         self._drop(refused)
         self._journal.save()
 
@@ -464,7 +517,7 @@ class SlurmSite:
         if change.clears:
             wait_ms = min(MOST_PAUSE_MS, 2 * self._given_back.get(job_id, (0, self._patience_ms // 2))[1])
             self._given_back[job_id] = self._now_ms + wait_ms, wait_ms
-        job = self.found.jobs.get(job_id)
+        job = self.found.jobs.get(job_id) or self._gone.get(job_id)
         if job is None or self._refused.get(job_id) == why:
             return
         self._refused[job_id] = why
@@ -475,6 +528,10 @@ class SlurmSite:
             self._journal.add(self._now_ms, GIVEN_UP, job, why)
         else:
             self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+
+def _runs_on(job_ids: Sequence[str]) -> str:
+    return f"job {job_ids[0]} runs on" if len(job_ids) == 1 else f"jobs {' and '.join(job_ids)} run on"
 
 
 def _why_placed(placed: _Placed) -> str:
