@@ -162,6 +162,8 @@ class SlurmSite:
         self._placed.pop(job.id, None)
         needed_mib = peak_mib = 0
         state = _STATES.get(end.state, RecordState.CANCELLED)
+        if state is RecordState.PREEMPTED and self._is_lost(job):
+            state = RecordState.NODE_FAIL  # and Slurm queues it again
         if result is not None:
             needed_mib, peak_mib = result.needs_mib if result.refused else 0, result.peak_mib
             if result.refused and end.state in FAILED:
@@ -178,6 +180,11 @@ class SlurmSite:
                 ran=self._run_of(job, ours),
             )
         )
+
+    def _is_lost(self, job: SlurmJob) -> bool:
+        """Whether a node of a job is lost."""
+        there = (self._nodes.get(name) for name in expand(job.node_list))
+        return any(node is None or node.lost for node in there)
 
     def _planned(self, job: SlurmJob) -> str:
         """Where berth had placed a job that has started."""
@@ -435,6 +442,8 @@ class SlurmSite:
         """Remember a failed start, here and in the job's note."""
         job_id = again.job_id
         self._failures[job_id] = again
+        if again.why:
+            self.reasons[job_id] = again.why
         waits, note = self._waiting.get(job_id), self.found.notes.get(job_id)
         if waits is not None:
             self._waiting[job_id] = self._site_job(waits.job, self.found.jobs[job_id])
@@ -456,8 +465,12 @@ class SlurmSite:
             self._changes.append(Change(job_id, admin_comment=str(noted)))
 
     def give_up(self, given_up: GiveUp) -> None:
-        """Log that berth can do no more for a job which ran out of GPU memory."""
-        job, needs_mib = self._out_of_memory.pop(given_up.job_id, (None, 0))
+        """Log that berth can do no more for a job which ran out of GPU memory, or leave one to Slurm that waits."""
+        job_id, note = given_up.job_id, self.found.notes.get(given_up.job_id)
+        if job_id in self._waiting and note is not None:
+            del self._waiting[job_id]
+            self._let_go(job_id, note, given_up.why)
+        job, needs_mib = self._out_of_memory.pop(job_id, (None, 0))
         if job is not None and self._places and note_of(job.admin_comment) is not None:
             why = f"{given_up.why}: ask for gpu_mem={needs_mib}M"
             self._journal.add(self._now_ms, GIVEN_UP, job, why)
