@@ -76,12 +76,12 @@ def _run() -> None:
         if plain := words_of_job(words, os.environ.get("BERTH_HISTORY", "history")):
             tell_job(*plain)
             return
-    from berth.cli.commands import COMMANDS, application
+    from berth.cli.commands import COMMANDS, OF_PAPERS, application
     from berth.cli.plain_warnings import warn_in_one_line
 
     sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
     warn_in_one_line()
-    application(meant if meant in COMMANDS else "")(prog_name="berth")
+    application(meant if meant in (*COMMANDS, *OF_PAPERS) else "")(prog_name="berth")
 
 
 def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:

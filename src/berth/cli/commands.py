@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Annotated, Any, Final
 
 import typer
 
 from berth.cli.overview import print_version
+from berth.errors import SettingError, install_command
 
-__all__ = ["COMMANDS", "application"]
+__all__ = ["COMMANDS", "OF_PAPERS", "application"]
 
 COMMANDS: Final = {
     "simulate": "compare:simulate",
     "compare": "compare:compare",
     "policies": "policies:policies",
-    "experiment": "experiment:app",
     "trace": "trace:app",
     "import": "importing:app",
     "history": "history:app",
@@ -29,7 +31,6 @@ COMMANDS: Final = {
     "plot": "stats:plot",
     "applications": "stats:applications",
     "profile": "profile:app",
-    "interference": "interference:app",
     "predict-wait": "waiting:app",
     "advise": "advice:advise",
     "sample": "sampling:sample",
@@ -43,6 +44,9 @@ COMMANDS: Final = {
     "console": "console:app",
 }
 """Each command's function, or the Typer of a group, as MODULE:NAME; help lists them in this order."""
+
+OF_PAPERS: Final = ("experiment", "interference")
+"""Commands of the package berth-papers, which declares them as entry points of the group `berth.commands`."""
 
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {"run": {"allow_interspersed_args": False}}
 
@@ -61,9 +65,7 @@ def application(only: str = "") -> typer.Typer:
         from typer import rich_utils
 
         rich_utils.COLOR_SYSTEM = None
-    for name in [only] if only else COMMANDS:
-        module, _, attribute = COMMANDS[name].partition(":")
-        found = getattr(import_module(f"berth.cli.{module}"), attribute)
+    for name, found in _meant(only):
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
@@ -72,6 +74,23 @@ def application(only: str = "") -> typer.Typer:
         import_module("berth.cli.local").add_commands(app)
     _join_lines(app)
     return app
+
+
+def _meant(only: str) -> Iterator[tuple[str, Any]]:
+    """Each command with its function or Typer, those that other installed packages declare last; or one of them."""
+    for name, place in COMMANDS.items():
+        if only in ("", name):
+            module, _, attribute = place.partition(":")
+            yield name, getattr(import_module(f"berth.cli.{module}"), attribute)
+    if only in COMMANDS:
+        return
+    declared = {found.name: found for found in entry_points(group="berth.commands")}
+    if only and only not in declared:
+        raise SettingError(
+            f"`berth {only}` is a part of berth-papers; install it with: {install_command(package='berth-papers')}"
+        )
+    for name in [only] if only else sorted(declared):
+        yield name, declared[name].load()
 
 
 def _join_lines(app: typer.Typer) -> None:
