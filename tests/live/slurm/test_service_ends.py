@@ -94,6 +94,7 @@ def test_a_job_that_a_slurmctld_forgot_to_have_ended_is_told_once_for_its_one_st
     slurm.end("1")
     for _ in range(2):
         ours.step()
+    assert sorted(ours.driver.scheduler.cluster.running) == ["2"]
     # A task that has to run again has another start, and is told.
     slurm.jobs["1"] |= {"State": "RUNNING", "StartTime": "3000", "EndTime": "N/A"}
     ours.step()

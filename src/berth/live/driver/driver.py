@@ -7,7 +7,7 @@ the same site decides the same.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from berth.live.driver.records import record_of
 from berth.live.driver.site import (
     Again,
     CanEvict,
+    CanStartAfter,
     End,
     FailedStart,
     GiveUp,
@@ -39,10 +40,11 @@ from berth.live.driver.site import (
     SiteRun,
     Start,
 )
+from berth.live.driver.successors import Successors
 from berth.live.driver.wait_reasons import WaitKind, WaitReason, WaitReasons
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share
 from berth.policies import Setting, make_policy
-from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Scheduler
+from berth.scheduler import Attempts, Evicted, NeverFits, Outcome, Refused, Scheduler
 
 __all__ = ["Driver", "Round", "Settings"]
 
@@ -64,6 +66,9 @@ class Settings:
     most_start_pause_ms: int = 600_000
     no_room_pause_ms: int = 50
     """How long it waits if others had taken its room, or it was stopped before it began."""
+    ahead_ms: int = 0
+    """How long before the expected end of a job the next one is to start after it, if the site can do that; 0: never.
+    Longer, and more is decided on that a job which ends sooner than expected, or a new one, would have changed."""
     missed_looks: int = 2
     """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
     notes: int = 1000
@@ -109,11 +114,17 @@ class Driver:
         self._learns_memory = self.knowledge if isinstance(self.knowledge, LearnsMemory) else None
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
+        self._starts_after = site if isinstance(site, CanStartAfter) and self.settings.ahead_ms else None
+        self._successors = (
+            Successors(self._starts_after, self.settings.ahead_ms) if self._starts_after is not None else None
+        )
         self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
         self._away: dict[str, NodeState] = {}
         self._others: dict[GpuSlot, Share] = {}
+        self._in_use: Set[Gpu] = frozenset()
+        self._unexplained: dict[Gpu, Share] = {}  # in use, and by no job that is known
         self._needs = MemoryNeeds()
         self._known: dict[str, SiteJob] = {}  # of jobs that wait or run
         self._last_order: tuple[int, ...] = ()
@@ -161,6 +172,7 @@ class Driver:
         self._take_ends(now_ms, records)
         self._take_others(now_ms)
         self._take_runs(changed, now_ms, records)
+        self._take_in_use(now_ms)
         self._take_waiting(changed, now_ms)
         decided = self._decide(now_ms, out_of_time)
         self._note(now_ms)
@@ -209,18 +221,30 @@ class Driver:
 
     def _take_others(self, now_ms: int) -> None:
         """What others hold is not given away."""
+        self._hold_for_others(self.site.others(), now_ms)
+
+    def _take_in_use(self, now_ms: int) -> None:
+        """A GPU that is in use and on which no job is known is others', until the site looks at its GPUs again."""
+        cluster, site = self.scheduler.cluster, self.site
+        if not isinstance(site, KnowsInUse) or (in_use := site.in_use()) is self._in_use:
+            return
+        self._in_use, self._unexplained = in_use, {}
+        ours = {slot for run in cluster.running.values() for slot in run.slots}
+        ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
+        for gpu in in_use:
+            slot = self._slot(gpu)
+            if slot is not None and slot not in ours:
+                model = cluster.nodes[slot.node].gpu_model
+                self._unexplained[gpu] = Share(1000, model.mem_mib if model is not None else 0)
+        self._hold_for_others(site.others(), now_ms)
+
+    def _hold_for_others(self, others: Mapping[Gpu, Share], now_ms: int) -> None:
         scheduler, cluster = self.scheduler, self.scheduler.cluster
         held = {
-            slot: share for gpu, share in self.site.others().items() if (slot := self._slot(gpu)) is not None
+            slot: share
+            for gpu, share in {**self._unexplained, **others}.items()
+            if (slot := self._slot(gpu)) is not None
         }
-        if isinstance(self.site, KnowsInUse):
-            ours = {slot for run in cluster.running.values() for slot in run.slots}
-            ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
-            for gpu in self.site.in_use():
-                slot = self._slot(gpu)
-                if slot is not None and slot not in ours and slot not in held:
-                    model = cluster.nodes[slot.node].gpu_model
-                    held[slot] = Share(1000, model.mem_mib if model is not None else 0)
         if held == self._others:
             return
         for slot in self._others.keys() - held.keys():
@@ -239,6 +263,7 @@ class Driver:
             run = running.get(job_id)
             if run is None or job_id in self._leaving:
                 continue
+            self._no_successor(job_id)
             self._missed.pop(job_id, None)
             known = cluster.running.get(job_id)
             if known is not None and self._is_elsewhere(run, known):
@@ -377,6 +402,7 @@ class Driver:
                 job_id not in waiting
                 and job_id not in scheduler.cluster.running
                 and job_id not in self._leaving
+                and (self._successors is None or job_id not in self._successors)
             ):
                 self._known.pop(job_id, None)
                 self._noted.pop(job_id, None)
@@ -384,6 +410,7 @@ class Driver:
     def _queue(self, job: SiteJob, now_ms: int) -> None:
         """Let a job wait, or wait as its user changed it."""
         job_id, before = job.job.id, self._known.get(job.job.id)
+        self._no_successor(job_id)
         if job_id in self.scheduler.cluster.running:
             if self._starting.get(job_id, job.version) == job.version:
                 return  # it was started, and the site has not come to it yet
@@ -483,6 +510,8 @@ class Driver:
             return  # it was told before
         attempt = end.attempt or of.attempt
         if (job_id, attempt) in self._ends:
+            if job_id in scheduler.cluster.running and job_id not in self._starting:
+                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
             return
         gone = self._leaving.get(job_id)
         run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
@@ -550,6 +579,7 @@ class Driver:
     def _failed_start(self, failed: FailedStart, now_ms: int) -> None:
         """Nothing of an attempt ran: it waits again, longer each time, and fails after several times."""
         job_id, settings = failed.job_id, self.settings
+        self._no_successor(job_id)
         of = self._known.get(job_id)
         run = self.site.running().get(job_id)
         of = of or (run.of if run is not None else self.site.waiting().get(job_id))
@@ -612,7 +642,7 @@ class Driver:
             for placement in self._place_on_named_gpus(now_ms):
                 placed.append(placement)
                 self._start(placement)
-            for outcome in self.scheduler.decide(now_ms, out_of_time=is_late):
+            for outcome in self._outcomes(now_ms, is_late):
                 if isinstance(outcome, Placement):
                     placed.append(outcome)
                     self._start(outcome)
@@ -634,16 +664,44 @@ class Driver:
             fault = error
         return Round(tuple(placed), tuple(evicted), tuple(refused), fault=fault, out_of_time=late)
 
+    def _outcomes(self, now_ms: int, out_of_time: Callable[[], bool]) -> Iterator[Outcome]:
+        """What the policy decides. If jobs end soon it is found in a trial, and then what has room now is applied."""
+        scheduler, site, successors = self.scheduler, self._starts_after, self._successors
+        ends = successors.next_ends(scheduler, now_ms) if successors is not None and scheduler.queue else []
+        if site is None or successors is None or not (ends or successors):
+            yield from scheduler.decide(now_ms, out_of_time=out_of_time)
+            return
+        came = successors.decide(scheduler, ends, now_ms, out_of_time)
+        for job_id in came.lost:
+            successors.discard(job_id)
+            site.cancel_start(job_id, "its room is gone")
+        for outcome in came.outcomes:
+            if isinstance(outcome, Evicted):  # in the trial alone: it runs on
+                yield from map(Evicted, scheduler.evict([outcome.run.job.id], now_ms))
+            elif not isinstance(outcome, Placement) or scheduler.place(outcome, now_ms):
+                yield outcome
+            elif (after := came.before(outcome)) and site.start_after(self._start_of(outcome), after):
+                successors.add(outcome, after)
+                self._leave_queue(outcome.job.id, now_ms)
+        if came.fault is not None:
+            raise came.fault
+
     def _start(self, placement: Placement) -> None:
         job_id = placement.job.id
-        of = self._known[job_id]
-        self._starting[job_id] = of.version
-        self.site.start(
-            Start(
-                job_id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version, of.attempt,
-                of.memory,
-            )
-        )  # fmt: skip
+        self._starting[job_id] = self._known[job_id].version
+        self.site.start(self._start_of(placement))
+
+    def _start_of(self, placement: Placement) -> Start:
+        of = self._known[placement.job.id]
+        return Start(
+            placement.job.id,
+            self._gpus(placement.slots),
+            placement.share,
+            placement.best_effort,
+            of.version,
+            of.attempt,
+            of.memory,
+        )
 
     def _evict(self, run: Running, now_ms: int) -> bool:
         """Have a running job make room; where the site cannot, it goes on."""
@@ -679,12 +737,18 @@ class Driver:
                 del self._on_named_gpus[job_id]
                 yield wish
 
+    def _no_successor(self, job_id: str) -> None:
+        """Note that a job does not wait for others to end, or no longer does."""
+        if self._successors is not None:
+            self._successors.discard(job_id)
+
     def take_back(self, job_id: str, now_ms: int) -> None:
         """A job that was to start does not: its site's user stopped it, or nothing was to be done. It waits again if
         the site says so."""
         if job_id in self._starting and job_id in self.scheduler.cluster.running:
             self._release(job_id, now_ms)
             self._known.pop(job_id, None)
+        self._no_successor(job_id)
 
     # Why
 

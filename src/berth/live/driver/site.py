@@ -275,14 +275,26 @@ class CanResize(Protocol):
 
 @runtime_checkable
 class CanStartAfter(Protocol):
-    """A site that starts a job by itself as soon as others have ended, sooner than a driver that asks for news."""
+    """A site that starts a job by itself as soon as others have ended, sooner than a driver that asks for news.
 
-    def ends_soon(self, job_id: str, now_ms: int) -> bool:
-        """Whether a running job ends at any moment, as far as the site can tell, and others can wait for its end."""
+    A job that waits for others to end is neither in `waiting` nor in `running`. Once they have ended it is in `running`
+    as one that starts; if it is not to start after all, `ended` tells a `FailedStart`.
+    """
+
+    def can_follow(self, job_id: str) -> bool:
+        """Whether another job can be made to wait for the end of this one, which runs."""
         ...
 
-    def start_after(self, start: Start, after: Sequence[str]) -> None:
-        """Start a job as soon as all of these jobs have ended."""
+    def ends_soon(self, job_id: str) -> bool:
+        """Whether a running job ends at any moment, as far as the site can tell."""
+        ...
+
+    def start_after(self, start: Start, after: Sequence[str]) -> bool:
+        """Start a job as soon as all of these jobs have ended; False if it cannot be made to wait for them."""
+        ...
+
+    def cancel_start(self, job_id: str, why: str) -> None:
+        """Let a job wait again that was to start after others: its room is gone."""
         ...
 
 
@@ -309,7 +321,8 @@ class KnowsInUse(Protocol):
     """A site that knows which GPUs are in use, and not by whom."""
 
     def in_use(self) -> Set[Gpu]:
-        """GPUs that somebody uses. Those on which the driver knows no job count as others'."""
+        """GPUs that somebody uses. Those on which the driver knows no job count as others' until this returns another
+        set: a site that has not looked since returns the same object."""
         ...
 
 

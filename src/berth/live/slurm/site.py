@@ -106,6 +106,8 @@ class SlurmSite:
         """Why waiting jobs were not started, in the driver's words."""
         self._now_ms = 0
         self._nodes: dict[str, SlurmNode] = {}
+        self._queried: Sequence[SlurmNode] = ()
+        self._in_use: frozenset[Gpu] = frozenset()
         self._labels: frozenset[str] = frozenset()
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
@@ -133,7 +135,9 @@ class SlurmSite:
         """Take in what Slurm has now. LiveError if it does not answer a further query: nothing is lost then."""
         now_ms = view.at_ms
         found = self._reader.read(view, priorities, self._placed.keys())
-        self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
+        if view.nodes is not self._queried:
+            self._queried, self._in_use = view.nodes, _in_use(view.nodes)
+            self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
         self._now_ms, self.found = now_ms, found
         self._labels |= {label for job in found.waiting for label in job.labels}
@@ -338,15 +342,8 @@ class SlurmSite:
         return {}
 
     def in_use(self) -> Set[Gpu]:
-        """The GPUs that Slurm says are in use."""
-        return {
-            Gpu(node.name, at)
-            for node in self._nodes.values()
-            for gres in node.used
-            if gres.name == "gpu" and gres.count
-            for at in gres.where
-            if at < node.gpus
-        }
+        """The GPUs that were in use when Slurm's nodes were last queried."""
+        return self._in_use
 
     def ended(self) -> Sequence[End | FailedStart]:
         """What ended or did not start since this was asked last."""
@@ -541,6 +538,17 @@ class SlurmSite:
             self._journal.add(self._now_ms, GIVEN_UP, job, why)
         else:
             self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+
+def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
+    return frozenset(
+        Gpu(node.name, at)
+        for node in nodes
+        for gres in node.used
+        if gres.name == "gpu" and gres.count
+        for at in gres.where
+        if at < node.gpus
+    )
 
 
 def _runs_on(job_ids: Sequence[str]) -> str:
