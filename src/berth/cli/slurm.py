@@ -14,6 +14,7 @@ import typer
 from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 
 app = typer.Typer(
     help="Decide beside Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -84,10 +85,14 @@ def run(
         typer.Option(
             "--policy", help="The policy; the default goes by Slurm's priorities. See berth policies."
         ),
-    ] = "easy+priority+best-fit",
+    ] = DEFAULT_POLICY,
     knowledge: Annotated[
-        str, typer.Option("--knowledge", help="Source of beliefs about jobs: user, or history?begin=FOLDER.")
-    ] = "user",
+        str,
+        typer.Option(
+            "--knowledge",
+            help="Source of beliefs about jobs: history, history?begin=FOLDER, or user for time limits alone.",
+        ),
+    ] = DEFAULT_KNOWLEDGE,
     state: State = DEFAULT_STATE,
     interval_s: Annotated[
         float,
