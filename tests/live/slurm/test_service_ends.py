@@ -205,10 +205,10 @@ def test_an_end_is_told_once_and_lost_by_no_exception_that_comes_after_it(
         ours = service(slurm, tmp_path)
     step, fails = ours.driver.step, [True]
 
-    def fails_once(now_ms: int, *, out_of_time: Callable[[], bool]) -> Round:
+    def fails_once(now_ms: int, *, out_of_time: Callable[[], bool], for_real: bool) -> Round:
         if fails.pop() if fails else False:
             raise LiveError("this once")
-        return step(now_ms, out_of_time=out_of_time)
+        return step(now_ms, out_of_time=out_of_time, for_real=for_real)
 
     monkeypatch.setattr(ours.driver, "step", fails_once)
     with pytest.raises(LiveError, match="this once"):

@@ -275,26 +275,22 @@ class CanResize(Protocol):
 
 @runtime_checkable
 class CanStartAfter(Protocol):
-    """A site that starts a job by itself as soon as others have ended, sooner than a driver that asks for news.
+    """A site that starts a job by itself as soon as others have ended, sooner than a driver that asks for news."""
 
-    A job that waits for others to end is neither in `waiting` nor in `running`. Once they have ended it is in `running`
-    as one that starts; if it is not to start after all, `ended` tells a `FailedStart`.
-    """
-
-    def can_follow(self, job_id: str) -> bool:
-        """Whether another job can be made to wait for the end of this one, which runs."""
+    def can_wait(self, job_id: str) -> bool:
+        """Whether a job can be made to wait for the end of others."""
         ...
 
-    def ends_soon(self, job_id: str) -> bool:
-        """Whether a running job ends at any moment, as far as the site can tell."""
+    def can_be_awaited(self, job_id: str) -> bool:
+        """Whether others can be made to wait for the end of a running job."""
         ...
 
-    def start_after(self, start: Start, after: Sequence[str]) -> bool:
-        """Start a job as soon as all of these jobs have ended; False if it cannot be made to wait for them."""
+    def is_ending(self, job_id: str) -> bool:
+        """Whether a running job ends at any moment, whatever is expected of its run time."""
         ...
 
-    def cancel_start(self, job_id: str, why: str) -> None:
-        """Let a job wait again that was to start after others: its room is gone."""
+    def start_after(self, start: Start, after: Sequence[str]) -> None:
+        """Start a job as soon as all of these jobs have ended."""
         ...
 
 

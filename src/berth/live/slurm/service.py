@@ -21,6 +21,7 @@ from berth.knowledge import Knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
+from berth.live.driver.site import Gpu
 from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
 from berth.live.slurm.claim import Claim, ClaimChangedError
@@ -168,8 +169,17 @@ class Service:
         self.site.take(view, self._priorities)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
-        came = self.driver.step(view.at_ms, out_of_time=lambda: time.perf_counter() > limit)
+        came = self.driver.step(
+            view.at_ms,
+            out_of_time=lambda: time.perf_counter() > limit,
+            for_real=self.settings.places,
+        )
         self.decide_s = time.perf_counter() - began
+        if not self.settings.places:
+            nodes = self.driver.scheduler.cluster.nodes
+            for placement in came.placed:
+                gpus = [Gpu(nodes[slot.node].name, slot.index) for slot in placement.slots]
+                self.site.advise(placement.job.id, gpus, placement.share)
         try:
             self.site.carry_out()
         finally:

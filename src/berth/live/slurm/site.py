@@ -57,7 +57,7 @@ _STATES = {
 }
 """How an attempt ended by Slurm's word for it; CANCELLED by any other. OUT_OF_MEMORY is the node's memory; a GPU's is
 reported by the Epilog."""
-_FOLLOWED = re.compile(r"\d+(_\d+)?")
+_AWAITED = re.compile(r"\d+(_\d+)?")
 """Ids of jobs on whose end another can be made to wait: no parts of heterogeneous ones."""
 
 Apply = Callable[[Iterable[Change]], dict[str, str]]
@@ -154,6 +154,7 @@ class SlurmSite:
             for job in found.waiting
             if job.id not in self._placed
         }
+        self._waiting |= {job_id: placed.run.of for job_id, placed in self._placed.items() if placed.after}
         self._take_runs()
 
     def _take_end(self, end: EndedAttempt) -> None:
@@ -243,16 +244,15 @@ class SlurmSite:
             if placed.after:
                 patience_ms += self._follow_ms
             if job.held or now_ms - placed.at_ms > patience_ms:
-                self._hold_again(
-                    job_id, job.reason if job.held or not placed.after else _runs_on(placed.after)
-                )
+                late = _runs_on(placed.after) if placed.after and not job.held else ""
+                self._hold_again(job_id, late or f"Slurm: {job.reason}")
+                self._ends.append(FailedStart(job_id, late or job.reason))
 
     def _hold_again(self, job_id: str, why: str) -> None:
-        """Hold a placed job again, and tell the driver that it did not start."""
+        """Hold a placed job again."""
         placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
         self._changes.append(taken_back(job_id, placed.note, job.dependency))
-        self._journal.add(self._now_ms, TAKEN_BACK, job, f"Slurm: {why}")
-        self._ends.append(FailedStart(job_id, why))
+        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
 
     def _site_job(self, job: Job, slurm_job: SlurmJob) -> SiteJob:
         note = note_of(slurm_job.admin_comment) or Note()
@@ -350,12 +350,16 @@ class SlurmSite:
         ends, self._ends = self._ends, []
         return ends
 
-    def can_follow(self, job_id: str) -> bool:
+    def can_wait(self, job_id: str) -> bool:
+        """Whether a job can be made to wait for others; not one that its user lets wait for another."""
+        return self._places and job_id in self.found.notes and not self.found.jobs[job_id].dependency
+
+    def can_be_awaited(self, job_id: str) -> bool:
         """Whether Slurm can start another job when this one has ended."""
         job = self.found.jobs.get(job_id)
-        return job is not None and job.runs and bool(_FOLLOWED.fullmatch(job_id))
+        return job is not None and job.runs and bool(_AWAITED.fullmatch(job_id))
 
-    def ends_soon(self, job_id: str) -> bool:
+    def is_ending(self, job_id: str) -> bool:
         """Whether a job completes already."""
         job = self.found.jobs.get(job_id)
         return job is not None and job.state == "COMPLETING"
@@ -363,34 +367,16 @@ class SlurmSite:
     # What is done
 
     def start(self, start: Start) -> None:
-        """Release a job on these GPUs, or note that it would be."""
-        job, note = self.found.jobs[start.job_id], self.found.notes.get(start.job_id)
-        if self._places and note is not None:
-            self._order(start, note, ())
-            return
-        self._not_started.add(start.job_id)
-        if start.job_id not in self._advised:
-            self._advised.add(start.job_id)
-            ours = self._waiting[start.job_id].job
-            self._journal.decided(self._now_ms, ADVISED, job, ours, start.share, where_of(start.gpus))
+        """Release a job on these GPUs."""
+        self.start_after(start, ())
 
-    def start_after(self, start: Start, after: Sequence[str]) -> bool:
-        """Release a job that Slurm starts when these jobs have ended; not one that its user lets wait for another."""
-        note = self.found.notes.get(start.job_id)
-        if not self._places or note is None or self.found.jobs[start.job_id].dependency:
-            return False
-        self._order(start, note, after)
-        return True
-
-    def cancel_start(self, job_id: str, why: str) -> None:
-        """Hold a job again that was to start after others."""
-        placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
-        self._changes.append(taken_back(job_id, placed.note, job.dependency))
-        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
-
-    def _order(self, start: Start, note: Note, after: Sequence[str]) -> None:
-        job_id, waits = start.job_id, self._waiting[start.job_id]
+    def start_after(self, start: Start, after: Sequence[str]) -> None:
+        """Release a job that Slurm starts when these jobs have ended."""
+        job_id, note, waits = start.job_id, self.found.notes.get(start.job_id), self._waiting[start.job_id]
         job, where = self.found.jobs[job_id], where_of(start.gpus)
+        if note is None:
+            self._not_started.add(job_id)
+            return
         try:
             order = order_of(start, note, self._nodes, job.tres_per_node, after)
         except LeftToSlurmError as why:
@@ -406,12 +392,22 @@ class SlurmSite:
         now_noted = note_of(order.admin_comment or "") or note
         self._placed[job_id] = _Placed(self._now_ms, now_noted, where, run, tuple(after))
 
+    def advise(self, job_id: str, gpus: Sequence[Gpu], share: Share) -> None:
+        """Log where a job would start, once."""
+        if job_id not in self._advised:
+            self._advised.add(job_id)
+            job, ours = self.found.jobs[job_id], self._waiting[job_id].job
+            self._journal.decided(self._now_ms, ADVISED, job, ours, share, where_of(gpus))
+
     def stop(self, job_id: str, why: str) -> None:
         """Berth ends no job of Slurm."""
 
     def again(self, again: Again) -> None:
         """Queue a job again that ran out of GPU memory; of one that did not start, remember when to try again."""
         job_id = again.job_id
+        if job_id in self._placed:  # it does not start after others after all
+            self._hold_again(job_id, again.why)
+            return
         job, _ = self._out_of_memory.pop(job_id, (None, 0))
         if job is None:
             self._remember(again)
