@@ -1,8 +1,8 @@
 """Array types, and what compiles functions on them.
 
-Numba, whose import takes as long as a whole command, is imported when a kernel is first called. Until then a kernel is a
-`_Kernel`; then each module that holds one gets Numba's own function in its place, which kernels that call it need, and
-which is called faster.
+Numba, whose import takes longer than many a command, is imported when a kernel is first called. Until then a kernel is
+a `_Kernel`. Then each module that holds one gets Numba's own function in its place: it is called faster, and other
+kernels can call it.
 
 Numba keeps a compiled function by the file that it stands in, and notices no change in what the function calls or
 reads of other files. So the stamp of a kept function is here that of all files whose kernels its module imports, and
@@ -75,8 +75,9 @@ class _Kernel:
         if self._dispatcher is None:
             from numba import njit
 
-            made: Any = njit(cache=True, nogil=self._nogil, _nrt=False)(self.py_func)
-            cache_file = getattr(getattr(made, "_cache", None), "_cache_file", None)
+            options: dict[str, Any] = {"cache": True, "nogil": self._nogil, "_nrt": False}
+            made = njit(**options)(self.py_func)
+            cache_file: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
             if hasattr(cache_file, "_source_stamp"):  # Numba's own; in a Numba without it, its rule holds
                 cache_file._source_stamp = self._stamp
             self._dispatcher = made
