@@ -119,8 +119,8 @@ def sacct(
 ) -> None:
     """Import what sacct prints: text with any delimiter, JSON, or by running it."""
     from berth.errors import SettingError
-    from berth.history.importing.sacct import XDMOD_FIELDS, import_rows, import_text, run_sacct
-    from berth.history.importing.sacct_json import HEADER, json_rows
+    from berth.history.importing.sacct import XDMOD_FIELDS, import_jobs, import_text, run_sacct
+    from berth.history.importing.sacct_json import json_rows
     from berth.history.store.import_result import Options, Rejections
 
     if run == (file is not None):
@@ -134,8 +134,7 @@ def sacct(
             result = run_sacct(store, options, since=since, until=until)
         elif path is not None and _is_json(path):
             rejections = Rejections()
-            rows = json_rows(path, rejections)
-            result = import_rows(store, rows, HEADER, options, str(path), rejections)
+            result = import_jobs(store, json_rows(path, rejections), options, str(path), rejections)
         else:
             header = XDMOD_FIELDS if columns == "xdmod" else columns
             result = import_text(store, path, options, delimiter=mark, columns=header)
@@ -193,7 +192,7 @@ def slurmdbd(
         found = import_slurmdbd(store, url, options, since_s=since_s)
         if decisions is not None:
             from berth.history.importing.samples import import_usage
-            from berth.live.slurm.beside import measured
+            from berth.live.slurm.courses import measured
             from berth.live.slurm.decisions import read_decisions
 
             import_usage(store, measured(read_decisions(decisions), cluster))
@@ -235,7 +234,7 @@ def csv_file(
 
 
 def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
-    """Add a command for a source whose reader gives rows in sacct's columns, as `MODULE:FUNCTION` of `HEADER`."""
+    """Add a command for an accounting whose reader, `MODULE:FUNCTION`, yields jobs in typed columns."""
 
     def read(
         file: Path,
@@ -247,16 +246,16 @@ def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str)
         dry_run: DryRun = False,
         as_json: AsJson = False,
     ) -> None:
-        from berth.history.importing.sacct import import_rows
+        from berth.history.importing.sacct import import_jobs
         from berth.history.store.import_result import Options, Rejections
 
         module, _, function = reader.partition(":")
         source = import_module(f"berth.history.importing.{module}")
         options = Options(cluster, rules=rules, key=_key(pseudonymise, history, dry_run))
         rejections = Rejections()
-        rows = getattr(source, function)(file, rejections)
+        jobs = getattr(source, function)(file, rejections)
         with _store(history, f"{name} {file}", dry_run) as store:
-            result = import_rows(store, rows, source.HEADER, options, str(file), rejections)
+            result = import_jobs(store, jobs, options, str(file), rejections, source.ABSENT)
         tell(result, daily, as_json, dry_run)
 
     read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]

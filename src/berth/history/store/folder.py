@@ -39,7 +39,6 @@ from berth.history.store.identity import known_by_label, number_tasks, rename_in
 from berth.history.store.import_result import ImportResult, Rejected, Rejections
 from berth.history.store.index import KINDS, UNDOABLE, VERSION, Index, PastImport
 from berth.history.store.merge import Merge, copy_records
-from berth.history.store.parts import part_rows, set_apart
 from berth.history.store.reader import HistoryReader, history_is_there
 from berth.history.store.series_merge import SeriesMerge
 from berth.history.store.spool_marks import Mark, read_marks, write_marks
@@ -123,17 +122,15 @@ class History(HistoryReader):
                         files[place] = f"records/{next(numbers):06d}.parquet"
                         copy_records(database, query, self.folder / files[place])
                 segments = [self.folder / name for name in files]
-            whole, rest = set_apart(database, staged, segments)
             numbered = 0
             if staged.tasks:
-                rest, numbered = number_tasks(database, rest, segments)
-            merge = Merge(database, rest, segments)
+                staged, numbered = number_tasks(database, staged, segments)
+            merge = Merge(database, staged, segments)
             counts = merge.counts()
-            _check_names(*merge.other_names(whole), self.folder)
+            _check_names(*merge.other_names(), self.folder)
             for job, rows in merge.superseded:
                 why = "another row of the same attempt is otherwise, and ended later or as late; that one counts"
                 rejections.extend([Rejected(f"job {job}", why)] * rows)
-            imported = counts.imported + part_rows(database, whole)
             if counts.imported or counts.updated:
                 for path in merge.segments_to_rewrite():
                     new = f"records/{next(numbers):06d}.parquet"
@@ -141,9 +138,6 @@ class History(HistoryReader):
                     files[place : place + 1] = [new] if merge.rewrite(path, self.folder / new) else []
                 files.append(f"records/{next(numbers):06d}.parquet")
                 merge.write(self.folder / files[-1])
-            for part in whole:
-                files.append(f"records/{next(numbers):06d}.parquet")
-                part.replace(self.folder / files[-1])
             if len(files) > SEGMENTS:
                 small = _smallest(self.folder, files)
                 new = f"records/{next(numbers):06d}.parquet"
@@ -159,14 +153,14 @@ class History(HistoryReader):
                 next_number=next(numbers),
                 key_mark=staged.key_mark,
             ),
-            imported,
+            counts.imported,
             counts.updated,
         )
         return ImportResult(
             staged.read,
-            imported,
+            counts.imported,
             counts.updated,
-            staged.read - imported - counts.updated - rejections.count,
+            staged.read - counts.imported - counts.updated - rejections.count,
             tuple(rejections.listed),
             rejections.count,
             numbered,

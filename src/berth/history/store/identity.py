@@ -13,7 +13,7 @@ from pathlib import Path
 
 import duckdb
 
-from berth.history.store.database import count, read_parquet
+from berth.history.store.database import count
 from berth.history.store.record_files import SCHEMA, record_table
 from berth.history.store.staged import Staged
 
@@ -66,8 +66,6 @@ def renamed_jobs(database: duckdb.DuckDBPyConnection, staged: Staged, segments: 
     if not count(database, f"SELECT count(*) FROM ({stored} LIMIT 1)"):
         return 0
     coming = f"SELECT cluster, job_id, label, queued_ms FROM {staged.labels}"
-    if staged.parts:
-        coming += f" UNION ALL SELECT cluster, job_id, label, queued_ms FROM {read_parquet(staged.parts)}"
     database.execute(
         "CREATE TABLE renamed AS SELECT o.cluster, o.job_id AS label, o.queued_ms, "
         "arg_min(c.job_id, abs(c.queued_ms - o.queued_ms)) AS job_id "

@@ -173,19 +173,16 @@ class Merge:
         updated = self._one("SELECT count(*) FROM changed WHERE was_there")
         return Counts(self._one("SELECT count(*) FROM changed") - updated, updated)
 
-    def other_names(self, parts: Sequence[Path] = ()) -> tuple[int, str]:
+    def other_names(self) -> tuple[int, str]:
         """How many attempts that come are there with a cluster's name and come without, or the reverse; and a name.
 
-        With `parts`, those in these files, too. The same id, moment of submission and end are the same attempt.
+        The same id, moment of submission and end are the same attempt.
         """
         if not self._segments:
             return 0, ""
-        keys = f"SELECT {_KEY}, end_ms FROM {self._staged}"
-        if parts:
-            keys += f" UNION ALL SELECT {_KEY}, end_ms FROM {read_parquet(parts)}"
         found = self._database.execute(
             "SELECT count(DISTINCT (k.job_id, k.queued_ms)), any_value(o.cluster || k.cluster) "
-            f"FROM ({keys}) k JOIN {read_parquet(self._segments)} o USING (job_id, queued_ms, end_ms) "
+            f"FROM {self._staged} k JOIN {read_parquet(self._segments)} o USING (job_id, queued_ms, end_ms) "
             "WHERE (k.cluster = '') <> (o.cluster = '')"
         ).fetchone()
         return (int(found[0]), found[1] or "") if found else (0, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from berth.history.values.applications import Rules
 
@@ -27,11 +26,7 @@ class Staged:
     """A view of the keys of those tries of which no resources are told; empty for none."""
     rules: Rules | None = None
     """By which the applications were told from name, comment and command; None where they were told as such."""
-    parts: tuple[Path, ...] = ()
-    """Files of more tries, with every column of a record, each as if it were its job's only one."""
     labels: str = ""
     """A view of cluster, job_id, label and queued_ms of the attempts whose job has a label beside its id; or empty."""
     tasks: bool = False
     """Whether the source may give the tasks of an array one id; one key of Slurm's is one attempt."""
-    distinct: bool = False
-    """Whether it is known that no two tries of the parts are of one job."""

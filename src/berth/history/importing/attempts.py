@@ -1,40 +1,34 @@
-"""What a try of a job is, as SQL: from a row of a table and what its texts stand for to a record's columns."""
+"""What an attempt of a job is, as SQL: from judged rows and what their texts stand for to the columns of a record."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from berth.gpu_models import GPU_MODELS
 from berth.history.store.identity import IS_LABEL
 from berth.history.store.import_result import Options
+from berth.history.store.pseudonyms import PSEUDONYMISED
 
-__all__ = ["Rows", "tries_of"]
+__all__ = ["attempts_of"]
 
 _AMBIGUOUS: Final = frozenset(("V100", "P100"))
 """Names under which cards of different memory are sold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Judged rows, and how they join what was looked up."""
+def attempts_of(options: Options) -> str:
+    """A SELECT of the `judged` rows that come in, with every column of a record but `attempt` and `submit_ms`.
 
-    source: str
-    """What to select from, as `judged`, with the joins of `hidden`."""
-    tables: str = ""
-    """Before the names of the tables `tres`, `hosts` and `apps`."""
-    apps: str = "apps.name = judged.name AND apps.comment = judged.comment AND apps.command = judged.command"
-    application: str = "coalesce(nullif(judged.application, ''), apps.application)"
-    wait_reason: str = "(CASE WHEN reason = 'None' THEN '' ELSE reason END)"
-    user: str = "judged.user"
-    account: str = "judged.account"
-    name: str = "judged.name"
-    label: str = f"CASE WHEN label <> id OR {IS_LABEL.format('id')} THEN label ELSE '' END"
-
-
-def tries_of(rows: Rows, options: Options) -> str:
-    """A SELECT of tries, with every column of a record but for `attempt` and `submit_ms`, and `whole_gpus`."""
+    It joins the tables `tres`, `hosts`, `apps` and, with a key, `hidden`. `whole_gpus` is a column more.
+    """
+    names = {kind: f"judged.{kind}" for kind in PSEUDONYMISED}
+    hidden = ""
+    if options.key:
+        names = {kind: f"hidden_{kind}.pseudonym" for kind in PSEUDONYMISED}
+        hidden = " ".join(
+            f"JOIN hidden hidden_{kind} ON hidden_{kind}.kind = '{kind}' AND hidden_{kind}.text = judged.{kind}"
+            for kind in PSEUDONYMISED
+        )
     ran = "start_ms IS NOT NULL"
     # A number of nodes that Slurm marks as none, or that is not there, is that of the names, or of the resources.
     nodes = (
@@ -60,7 +54,8 @@ def tries_of(rows: Rows, options: Options) -> str:
         SELECT * REPLACE (
             CASE WHEN gpus > 0 AND gpu_use_peak > 0 THEN least(gpu_use_peak / 100 / gpus, 1.0) END AS gpu_use_peak,
             CASE WHEN {of_all} <= {memory} THEN {of_all} / {memory} END AS gpu_mem_peak) FROM (
-        SELECT id AS job_id, {rows.user} AS user, {rows.application} AS application,
+        SELECT id AS job_id, {names["user"]} AS user,
+            coalesce(nullif(judged.application, ''), apps.application) AS application,
             partition AS virtual_cluster, submit_ms AS queued_ms, start_ms, end_ms, state,
             (CASE WHEN {ran} THEN {given} ELSE {asked} END) AS whole_gpus,
             (CASE WHEN whole_gpus > 0 THEN whole_gpus {of_shards} ELSE 0 END)::INTEGER AS gpus,
@@ -72,20 +67,21 @@ def tries_of(rows: Rows, options: Options) -> str:
                 CASE WHEN whole_gpus > 0 THEN hosts.gpu_model ELSE '' END) AS gpu_model,
             NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean,
             gpu_peak_pct::DOUBLE AS gpu_use_peak, gpu_mem AS gpu_mem_mean, gpu_peak_mib::DOUBLE AS gpu_mem_peak,
-            cluster, {rows.name} AS name,
-            {rows.account} AS account, qos,
+            cluster, {names["name"]} AS name,
+            {names["account"]} AS account, qos,
             (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
-            limit_min * 60000 AS time_limit_ms, eligible_ms, {rows.wait_reason} AS wait_reason,
+            limit_min * 60000 AS time_limit_ms, eligible_ms,
+            (CASE WHEN reason = 'None' THEN '' ELSE reason END) AS wait_reason,
             {comment} AS comment, {command} AS command,
             (CASE WHEN {ran} THEN {exit_code} END)::INTEGER AS exit_code, '' AS end_reason,
-            {rows.label} AS label,
+            CASE WHEN label <> id OR {IS_LABEL.format("id")} THEN label ELSE '' END AS label,
             CASE WHEN {ran} THEN suspended_ms END AS suspended_ms, cpu_used_ms, mem_peak_mib,
             nullif(energy_j, 0) AS energy_j, -- 0 is what Slurm writes where nothing measures it
             []::VARCHAR[] AS gpu_slots
-        FROM {rows.source}
-        JOIN {rows.tables}tres given ON given.text = alloc JOIN {rows.tables}tres asked ON asked.text = req
-        JOIN {rows.tables}hosts hosts ON hosts.text = node_list
-        JOIN {rows.tables}apps apps ON {rows.apps}
+        FROM judged {hidden}
+        JOIN tres given ON given.text = alloc JOIN tres asked ON asked.text = req
+        JOIN hosts ON hosts.text = node_list
+        JOIN apps ON apps.name = judged.name AND apps.comment = judged.comment AND apps.command = judged.command
         WHERE why IS NULL)
     """
 
