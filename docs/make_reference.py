@@ -16,7 +16,7 @@ import berth
 from berth import errors
 from berth.cli.app import load
 from berth.cli.commands import COMMANDS
-from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, WRAPPERS
+from berth.policies import ORDERS, PLACEMENTS, SCHEMES, WRAPPERS, policies_found
 from berth.policies import _load as load_policy
 from berth.statistics import METRICS, REAL_USE
 from berth.traces.formats import FORMATS
@@ -125,7 +125,7 @@ def _policies() -> list[str]:
         ("Placements", PLACEMENTS),
         ("Schemes", SCHEMES),
         ("Wrappers", WRAPPERS),
-        ("Policies", POLICIES),
+        ("Policies", policies_found()),
     ):
         if group:
             found.append(f"### {title}")

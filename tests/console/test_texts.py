@@ -18,11 +18,11 @@ import berth.console
 from berth.console.roles import Role
 from berth.console.texts import COMPOSED, LANGUAGES, Texts, composed_pairs, filled, told
 from berth.console.words import in_a_sentence, span
-from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, describe
+from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 
 CONSOLE = Path(berth.console.__file__).parent
 OTHERS = sorted(LANGUAGES.keys() - {"en"})
-SUMMARIES = {describe(name) for group in (ORDERS, PLACEMENTS, SCHEMES, POLICIES) for name in group}
+SUMMARIES = {describe(name) for group in (ORDERS, PLACEMENTS, SCHEMES, policies_found()) for name in group}
 ASKED_BY_NAME = frozenset({*Role, "seconds", "minutes", "hours", "days", *SUMMARIES, *COMPOSED})
 """Texts that templates ask for by a variable: roles, the units of `berth.statistics.readable_unit`, what policies say
 of themselves, and what other parts of berth compose."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from berth.cli.commands import COMMANDS
+from berth.cli.commands import COMMANDS, PAPERS
 
 __all__ = ["app", "load"]
 
@@ -18,8 +19,11 @@ __all__ = ["app", "load"]
 def load(name: str) -> Any:
     """Import a command, or a group of commands; returns what Typer has made of it."""
     entry = COMMANDS[name]
-    module, _, attribute = entry.target.partition(":")
-    found = getattr(import_module(module), attribute)
+    if entry.target == PAPERS:
+        found = _of_papers(name)
+    else:
+        module, _, attribute = entry.target.partition(":")
+        found = getattr(import_module(module), attribute)
     if isinstance(found, typer.Typer):
         _join_lines(found)
         command: Any = typer.main.get_group(found)
@@ -31,13 +35,27 @@ def load(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
+def _of_papers(name: str) -> Any:
+    """The function or Typer that berth-papers declares; SettingError if it is not installed."""
+    from importlib.metadata import entry_points
+
+    for declared in entry_points(group="berth.commands", name=name):
+        return declared.load()
+    from berth.errors import SettingError, install_command
+
+    raise SettingError(
+        f"`berth {name}` is a part of berth-papers; install it with: {install_command(package=PAPERS)}"
+    )
+
+
 class _Commands(TyperGroup):
     """The commands of the table: the list shows their lines, and the one that is used is imported."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        without_papers = find_spec("berth_papers") is None
         self.commands = {
-            name: TyperCommand(name, help=entry.summary, add_help_option=False)
+            name: TyperCommand(name, help=entry.summary, hidden=without_papers and entry.target == PAPERS)
             for name, entry in COMMANDS.items()
         }
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["COMMANDS", "Entry"]
+__all__ = ["COMMANDS", "PAPERS", "Entry"]
 
 
 class Entry(NamedTuple):
     """One command, or one group of commands."""
 
     target: str
-    """MODULE:NAME of the command's function, or of the group's Typer."""
+    """MODULE:NAME of the command's function, or of the group's Typer; PAPERS if berth-papers declares it."""
     summary: str
     """The line in the list of all commands; a test compares it with the command's own help."""
     reads_history: bool = False
@@ -19,6 +19,9 @@ class Entry(NamedTuple):
     command_follows: bool = False
     """The first operand begins another command, whose options are its own."""
 
+
+PAPERS: Final = "berth-papers"
+"""The package whose commands are entry points of the group `berth.commands`."""
 
 COMMANDS: Final = {
     "simulate": Entry("berth.cli.compare:simulate", "Replay a trace through one policy."),
@@ -28,7 +31,7 @@ COMMANDS: Final = {
         reads_history=True,
     ),
     "policies": Entry("berth.cli.policies:policies", "List orders, placements and policies, one per line."),
-    "experiment": Entry("berth.cli.experiment:app", "Run an experiment of the literature."),
+    "experiment": Entry(PAPERS, "Run an experiment of the literature."),
     "trace": Entry("berth.cli.trace:app", "Describe, convert and fetch traces of GPU jobs."),
     "import": Entry(
         "berth.cli.importing:app",
@@ -72,7 +75,7 @@ COMMANDS: Final = {
         reads_history=True,
     ),
     "interference": Entry(
-        "berth.cli.interference:app",
+        PAPERS,
         "How jobs on one GPU slow each other: judge a model by measurements, or fit one.",
     ),
     "predict-wait": Entry(

@@ -29,7 +29,7 @@ from berth.errors import BerthError, HistoryError, LiveError, SettingError
 from berth.experiments.lived import CLUSTER
 from berth.history.store.reader import history_is_there
 from berth.model import Node
-from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, describe
+from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 from berth.statistics import Unit, readable_unit
 from berth.traces import read_nodes
 
@@ -165,7 +165,7 @@ def ask(request: Request, who: Ask, body: Asked) -> Told:
 @router.get("/api/v1/what-if/policies")
 def choices(who: See) -> list[Choice]:
     """The policies to choose from, a line each; an order and a placement may be joined by a plus."""
-    groups = {"order": ORDERS, "placement": PLACEMENTS, "scheme": SCHEMES, "policy": POLICIES}
+    groups = {"order": ORDERS, "placement": PLACEMENTS, "scheme": SCHEMES, "policy": policies_found()}
     return [
         Choice(name=name, kind=kind, summary=describe(name))
         for kind, group in groups.items()
@@ -246,7 +246,11 @@ def list_page(request: Request, who: See, number: PageNumber = 1) -> Response:
         common=[(name, [describe(part) for part in name.split("+")]) for name in COMMON],
         groups=[
             (title, [(name, [describe(name)]) for name in group if name not in COMMON])
-            for title, group in (("Orders", ORDERS), ("Placements", PLACEMENTS), ("Policies", POLICIES))
+            for title, group in (
+                ("Orders", ORDERS),
+                ("Placements", PLACEMENTS),
+                ("Policies", policies_found()),
+            )
         ],
         interferences=[name for name in INTERFERENCES if name != "none"],
         moment=_moment,
