@@ -337,7 +337,7 @@ def test_a_job_is_told_without_loading_what_it_does_not_need(history: Path) -> N
     code = (
         "import sys; from berth.cli import main\n"
         "try:\n    main()\nfinally:\n"
-        "    heavy = {'rich', 'numpy', 'numba', 'plotly', 'duckdb', 'tempfile', 'berth.partition'}\n"
+        "    heavy = {'rich', 'numpy', 'numba', 'plotly', 'berth.partition'}\n"
         "    print(*(heavy & set(sys.modules)), file=sys.stderr)"
     )
     words = ["job", "100_1", "--history", str(history)]

@@ -33,6 +33,6 @@ def job(
 
         if print_job(job_id, as_json):
             return
-    from berth.cli.job_story import print_story
+    from berth.cli.job_report import print_job_report
 
-    print_story(job_id, cluster, history, as_json)
+    print_job_report(job_id, cluster, history, as_json)

@@ -18,7 +18,7 @@ from berth.arrays import not_an_int64
 from berth.cluster import kernels
 from berth.cluster.amounts import UNCOUNTED
 from berth.cluster.node_changes import NodeChanges, difference
-from berth.cluster.refusals import named, refuse
+from berth.cluster.refusals import named, refuse, refuse_resize
 from berth.cluster.room import Room
 from berth.cluster.running import Running, account_of
 from berth.cluster.usage import Usage
@@ -231,6 +231,36 @@ class Cluster(Room):
         if self._debts.owed:
             self.free_total_milli -= self._debts.pay(slots)
         self.openings += 1
+        self.changes += 1
+        return run
+
+    def resize(self, job_id: str, share: Share, *, now_ms: int) -> Running:
+        """Give a running job another share of each of its GPUs.
+
+        Raises NotRunning, NotAllowed or DoesNotFit, and then nothing has changed.
+        """
+        run = self._running.get(job_id)
+        if run is None:
+            raise NotRunning(f"job '{job_id}' cannot be resized: it is not running")
+        refuse_resize(self, run, share)
+        job, before = run.job, run.taken
+        taken = account_of(Placement(job, run.slots, share, run.shared, run.best_effort))
+        for slot in run.slots:
+            left = self._debts.left(slot)
+            self._let_be_left(
+                slot, left[0] + before.milli - taken.milli, left[1] + before.mem_mib - taken.mem_mib
+            )
+        for part in run.parts:
+            held = self._arrays.held[part.node]
+            held[part.gpus if before.milli == 1000 else 0] -= 1
+            held[part.gpus if taken.milli == 1000 else 0] += 1
+            self._touch(part.node)
+        run.share, run.taken = share, taken
+        if self._usage is not None:
+            self._usage.resize(job, before, taken, run.start_ms, now_ms)
+        self.reopened += 1
+        self.openings += 1
+        self.losses += 1
         self.changes += 1
         return run
 
