@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from berth.hireport.importing.pending import Queued
-    from berth.hireport.jobs.job_report import JobReport, RightSize
+    from berth.history.importing.pending import Queued
+    from berth.history.jobs.job_report import JobReport, RightSize
     from berth.model import Record
 
 __all__ = ["print_job_report"]
@@ -25,12 +25,12 @@ MOST_NAMES = 10
 """Jobs that shared GPUs with an attempt; JSON has all."""
 
 
-def print_job_report(job_id: str, cluster: str, hireport: Path, as_json: bool) -> None:
+def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
     """Print what the history knows of a job, or what Slurm's queue does; HistoryError if neither has this id."""
     from berth.errors import HistoryError
-    from berth.hireport.jobs.history_source import HistoryJobs
-    from berth.hireport.jobs.job_report import job_reports, report_json
-    from berth.hireport.store.reader import HistoryReader, history_is_there
+    from berth.history.jobs.history_source import HistoryJobs
+    from berth.history.jobs.job_report import job_reports, report_json
+    from berth.history.store.reader import HistoryReader, history_is_there
 
     found: list[JobReport] = []
     lacking: HistoryError | None = None
@@ -80,7 +80,7 @@ def _queued(job_id: str) -> tuple[Sequence[Queued], int]:
 
     if shutil.which("squeue") is None:
         return (), 0
-    from berth.hireport.importing.pending import run_squeue
+    from berth.history.importing.pending import run_squeue
 
     try:
         jobs, now_ms = run_squeue()
@@ -166,7 +166,7 @@ def _asked(record: Record) -> str:
 
 
 def _attempt(record: Record, report: JobReport) -> Iterator[str]:
-    from berth.hireport.jobs.job_report import cpu_use, mem_use, waits_of
+    from berth.history.jobs.job_report import cpu_use, mem_use, waits_of
 
     exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
     differs = record.end_reason and record.end_reason != record.state.value
@@ -218,7 +218,7 @@ def _mean_and_peak(mean: float | None, peak: float | None) -> str:
 
 
 def _cost(report: JobReport) -> Iterator[str]:
-    from berth.hireport.values.durations import hours_text
+    from berth.history.values.durations import hours_text
 
     energy = f", {hours_text(report.energy_kwh)} kWh" if report.energy_kwh is not None else ""
     cpus = (
@@ -258,7 +258,7 @@ def _series(report: JobReport) -> Iterator[str]:
 
 
 def _verdict(report: JobReport) -> Iterator[str]:
-    from berth.hireport.jobs.job_report import little_used, right_sizes
+    from berth.history.jobs.job_report import little_used, right_sizes
     from berth.model import RecordState
 
     found = right_sizes(report)
@@ -297,7 +297,7 @@ def _moment(ms: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    from berth.hireport.values.durations import duration_text
+    from berth.history.values.durations import duration_text
 
     return duration_text(seconds)
 
