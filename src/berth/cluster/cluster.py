@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numba.core.errors import TypingError
 
+from berth.arrays import not_an_int64
 from berth.cluster import kernels
 from berth.cluster.amounts import UNCOUNTED
 from berth.cluster.node_changes import NodeChanges, difference
@@ -168,7 +168,7 @@ class Cluster(Room):
         node, index = slots[0]
         try:
             taken = kernels.take(self._block, self.requests, number, milli, gpu_mem, node, index, count)
-        except (OverflowError, TypingError):  # a number that 64 bits do not hold is none of a slot
+        except not_an_int64():  # a number that 64 bits do not hold is none of a slot
             taken = False
         if not taken:
             refuse(self, placement)
