@@ -165,9 +165,9 @@ def test_scripts_write_times_and_counts_as_the_server_does(
     ) == [filled(text, n=each, all=9) for each in counts]
     pairs = composed_pairs("ko")
     said = ["process 4711 (a.b)", "the node is DOWN*", "(x) $& {y}"]
-    assert page.evaluate("([pairs, said]) => said.map((each) => berth.sentence(each, pairs))", [pairs, said]) == [
-        translated_sentence(each, "ko") for each in said
-    ]
+    assert page.evaluate(
+        "([pairs, said]) => said.map((each) => berth.sentence(each, pairs))", [pairs, said]
+    ) == [translated_sentence(each, "ko") for each in said]
     page.context.close()
 
 

@@ -1,4 +1,4 @@
-"""All that is known of one job, as text and as JSON; without Typer, so that `berth job ID` answers at once."""
+"""All that is known of one job, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from berth.history.jobs.job_report import JobReport, RightSize
     from berth.model import Record
 
-__all__ = ["print_job", "words_of_job"]
+__all__ = ["print_job_report"]
 
 MOST_POINTS = 24
 """The most lines of use that are printed; JSON has all."""
@@ -25,34 +25,7 @@ MOST_NAMES = 10
 """Jobs that shared GPUs with an attempt; JSON has all."""
 
 
-def words_of_job(words: Sequence[str], history: str) -> tuple[str, str, Path, bool] | None:
-    """The id, the cluster, the history and whether JSON is asked for, of the plain forms of `berth job`.
-
-    None for any other, such as one with a mistake, which Typer reads.
-    """
-    values = {"--cluster": "", "--history": history}
-    operands: list[str] = []
-    as_json = False
-    left = iter(words)
-    for word in left:
-        name, equals, value = word.partition("=")
-        if word == "--json":
-            as_json = True
-        elif name in values:
-            told = value if equals else next(left, None)
-            if told is None:
-                return None
-            values[name] = told
-        elif word.startswith("-"):
-            return None
-        else:
-            operands.append(word)
-    if len(operands) != 1:
-        return None
-    return operands[0], values["--cluster"], Path(values["--history"]), as_json
-
-
-def print_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
+def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
     """Print what the history knows of a job, or what Slurm's queue does; HistoryError if neither has this id."""
     from berth.errors import HistoryError
     from berth.history.jobs.history_source import HistoryJobs
@@ -71,8 +44,8 @@ def print_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
             for each in job_reports(HistoryJobs(HistoryReader(history)), job_id)
             if not cluster or each.attempts[0].cluster == cluster
         ]
-    in_slurm = not cluster and all(_may_go_on(each) for each in found)
-    live, now_ms = _queued(job_id) if in_slurm else ((), 0)
+    ask_slurm = not cluster and all(_may_go_on(each) for each in found)
+    live, now_ms = _queued(job_id) if ask_slurm else ((), 0)
     if not found and not live:
         if lacking is not None:
             raise HistoryError(f"no job '{job_id}' waits or runs here, and {lacking}") from lacking
@@ -82,8 +55,8 @@ def print_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
             "its label as `sacct` shows it, such as 12_3 for a task of an array"
         )
     if as_json:
-        told = [*map(report_json, found), *map(_queued_json, live)]
-        print(json.dumps(told, ensure_ascii=False, allow_nan=False))
+        jobs = [*map(report_json, found), *map(_queued_json, live)]
+        print(json.dumps(jobs, ensure_ascii=False, allow_nan=False))
         return
     for at, lines in enumerate([*map(_lines, found), *(_queued_lines(job, now_ms) for job in live)]):
         if at:
@@ -125,19 +98,19 @@ def _queued_json(job: Queued) -> dict[str, Any]:
 def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
     state = "waiting" if job.start_ms is None else "suspended" if job.suspended else "running"
     yield f"Job {job.label or job.job_id}{f' (id {job.job_id})' if job.label else ''}: {state}"
-    asked = (
+    request = (
         f"{counted(job.gpus, 'GPU')} {job.gpu_model}".strip(),
         counted(job.cpu_milli / 1000, "CPU") if job.cpu_milli else "",
         _mib(job.mem_mib) if job.mem_mib else "",
         f"{_duration(job.time_limit_ms / 1000)} at most" if job.time_limit_ms else "",
     )
-    told = (
+    fields = (
         ("user", " / ".join(filter(None, (job.user, job.account)))),
         ("application", job.application or "unknown"),
         ("partition", " / ".join(filter(None, (job.virtual_cluster, job.qos)))),
-        ("asked for", ", ".join(filter(None, asked))),
+        ("asked for", ", ".join(filter(None, request))),
     )
-    yield from (f"  {name + ':':<13}{value}" for name, value in told if value)
+    yield from (f"  {name + ':':<13}{value}" for name, value in fields if value)
     yield ""
     yield f"  queued       {_moment(job.queued_ms)}"
     waited_s = ((now_ms if job.start_ms is None else job.start_ms) - job.queued_ms) / 1000
@@ -155,7 +128,7 @@ def _lines(report: JobReport) -> Iterator[str]:
     where = f" of {last.cluster}" if last.cluster else ""
     number = f" (id {last.job_id})" if report.name != last.job_id else ""
     yield f"Job {report.name}{number}{where}: {last.state.value}"
-    told = (
+    fields = (
         ("name", last.name),
         ("user", " / ".join(filter(None, (last.user, last.account)))),
         ("application", last.application or "unknown"),
@@ -164,7 +137,7 @@ def _lines(report: JobReport) -> Iterator[str]:
         ("comment", last.comment),
         ("command", last.command),
     )
-    yield from (f"  {name + ':':<13}{' '.join(value.split())}" for name, value in told if value)
+    yield from (f"  {name + ':':<13}{' '.join(value.split())}" for name, value in fields if value)
     for record in report.attempts:
         yield ""
         yield from _attempt(record, report)
@@ -196,8 +169,8 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
     from berth.history.jobs.job_report import cpu_use, mem_use, waits_of
 
     exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
-    said = record.end_reason and record.end_reason != record.state.value
-    reason = f", {record.end_reason}" if said else ""
+    differs = record.end_reason and record.end_reason != record.state.value
+    reason = f", {record.end_reason}" if differs else ""
     yield f"Attempt {record.attempt} of {len(report.attempts)}: {record.state.value}{exit_code}{reason}"
     yield f"  queued       {_moment(record.queued_ms)}"
     for wait in waits_of(record):
