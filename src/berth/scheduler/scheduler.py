@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Queue, Running
-from berth.cluster.queue import Serial
 from berth.errors import (
     BerthError,
     ClusterError,
@@ -106,9 +105,6 @@ class Scheduler:
         self._never_fit: dict[str, Job] = {}  # waiting jobs of which the caller is to be told
         self._gangs = Gangs()
         self._gang_of: dict[str, str] = {}  # task of a waiting gang -> the gang's id in the queue
-        self._further: list[
-            tuple[Serial, tuple[Job, ...]]
-        ] = []  # tasks to queue, each behind a place in the queue
         self._due: deque[Outcome] = deque()  # what was decided at once, and is handed out one by one
         self._feedback = Feedback(knowledge, cluster)
         self._expectations: Expectations | None = None
@@ -415,6 +411,7 @@ class Scheduler:
                 expectations.catch_up(now_ms)
             again = True
             while again:
+                again = False
                 shown = cluster.changes + queue.changes
                 for decision in self.policy(queue, cluster, now_ms):
                     if cluster.changes + queue.changes != shown:
@@ -424,7 +421,7 @@ class Scheduler:
                         if outcome is not None:
                             yield outcome
                     elif decision[0].tasks:
-                        self._start_gang(decision, now_ms)
+                        again = self._start_gang(decision, now_ms) or again
                     else:
                         yield self._start(decision, now_ms)
                     while self._due:
@@ -436,7 +433,6 @@ class Scheduler:
                         )
                 if cluster.changes + queue.changes != shown:
                     raise PolicyError(MEDDLED)
-                again = self._queue_further()
         except BerthError:
             raise
         except Exception as error:
@@ -445,9 +441,6 @@ class Scheduler:
             if isinstance(error, TypeError) and getattr(error.__traceback__, "tb_next", None) is None:
                 raise PolicyError(f"at {now_ms} ms {returned_nonsense(self.policy, error)}") from error
             raise PolicyError(f"at {now_ms} ms the policy fails: {in_one_line(error)}") from error
-        finally:
-            if self._further:  # the caller has stopped before the end
-                self._queue_further()
 
     def place(self, wish: Placement, now_ms: int) -> bool:
         """Start a job where it is said, whatever the policy would do: it runs there, or its user named its GPUs.
@@ -520,14 +513,15 @@ class Scheduler:
             self._gangs.start_task(job)
         return wish
 
-    def _start_gang(self, wish: Placement, now_ms: int) -> None:
-        """Start the tasks of a waiting gang that start together, all or none; what became of it is due then."""
+    def _start_gang(self, wish: Placement, now_ms: int) -> bool:
+        """Start the tasks of a waiting gang that start together, all or none; what became of it is due then. Returns
+        whether further tasks wait now, of which the policy may not have heard."""
         queue, job = self.queue, wish.job
         place = queue.remove(job)
         if place is None:
             why = f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
             self._due.append(Refused(wish, why))
-            return
+            return False
         parts: list[Placement] = []
         expected: list[tuple[int | None, int | None]] = []
         try:
@@ -553,7 +547,7 @@ class Scheduler:
         if not fits:
             queue.put_back(job, place)
             self._due.append(Refused(wish, refusal))
-            return
+            return False
         for task in job.tasks:
             self._gang_of.pop(task.id, None)
         self._gangs.start(job)
@@ -563,17 +557,11 @@ class Scheduler:
             run = self.cluster.place(part, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=attempt)
             if self._expectations is not None:
                 self._expectations.change(run, now_ms)
-        if len(job.tasks) > len(parts):
-            self._further.append((queue.serial_at(place), job.tasks[len(parts) :]))
+        serial = queue.serial_at(place)
+        for task in job.tasks[len(parts) :]:
+            serial = queue.insert_behind(task, serial)
         self._due.extend(parts)
-
-    def _queue_further(self) -> bool:
-        """Queue the further tasks of gangs that have started, in the places of those; whether there are any."""
-        further, self._further = self._further, []
-        for serial, tasks in further:
-            for task in tasks:
-                serial = self.queue.insert_behind(task, serial)
-        return bool(further)
+        return len(job.tasks) > len(parts)
 
     def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
