@@ -233,19 +233,6 @@ class Scheduler:
             self._tell(run, how, now_ms, held_mib=held_mib, beside=beside, queued_ms=before.queued_ms)
         return run
 
-    def set_aside(self, job_id: str, now_ms: int) -> Running:
-        """Decide as if a running job had ended, until `put_back`; the knowledge is told nothing."""
-        if job_id not in self._confirmed:
-            raise SchedulerError(f"job '{job_id}' cannot be set aside: it has not started")
-        return self._release(job_id, now_ms, "be set aside")
-
-    def put_back(self, run: Running, now_ms: int) -> None:
-        """A run that was set aside goes on. Raises PlacementError where its room has been given away."""
-        back = self.cluster.put_back(run, now_ms)
-        self._confirmed.add(run.job.id)
-        if self._expectations is not None:
-            self._expectations.change(back, now_ms)
-
     def attempt(self, job_id: str) -> int:
         """The number of the attempt of a job that waits or runs, from 1."""
         return self.attempts.get(job_id, FIRST).number
