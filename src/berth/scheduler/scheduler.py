@@ -185,9 +185,7 @@ class Scheduler:
         fits = self._fits(job)
         if job.tasks or before.tasks:
             self._check_tasks(job, instead_of=before)
-            for task in before.tasks:
-                self._gang_of.pop(task.id, None)
-            self._gang_of.update((task.id, job.id) for task in job.tasks)
+            self._know_tasks(before, job)
         self.queue.replace(job)
         if not fits:
             self._never_fit[job.id] = job
@@ -446,12 +444,19 @@ class Scheduler:
         try:
             if self._expectations is not None:
                 self._expectations.catch_up(now_ms)
-            placed = isinstance(self._start(wish, now_ms), Placement)
+            if job.tasks:
+                due, self._due = self._due, deque()
+                self._start_gang(wish, now_ms)
+                placed = isinstance(self._due[0], Placement)
+                self._due = due
+            else:
+                placed = isinstance(self._start(wish, now_ms), Placement)
         finally:
             if not placed and waited is None:
-                self.queue.remove(job)
+                self._unqueue(job)
             elif not placed and waited is not None:
                 self.queue.replace(waited)
+                self._know_tasks(job, waited)
                 if known_misfit is not None:
                     self._never_fit[job.id] = waited
         return placed
@@ -647,6 +652,12 @@ class Scheduler:
         self.queue.remove(job)
         for task in job.tasks:
             self._gang_of.pop(task.id, None)
+
+    def _know_tasks(self, before: Job, job: Job) -> None:
+        """A waiting job has been exchanged for another: the tasks of that one wait now."""
+        for task in before.tasks:
+            self._gang_of.pop(task.id, None)
+        self._gang_of.update((task.id, job.id) for task in job.tasks)
 
     def _check_tasks(self, job: Job, instead_of: Job | None = None) -> None:
         """Refuse a gang of which a task waits or runs already, or that `gang_of` did not make."""
