@@ -35,6 +35,7 @@ def test_events_of_runs_on_other_machines_are_refused_before_anything_runs(tmp_p
         compare(TRACE, "fifo", ray="127.0.0.1:1", events=tmp_path / "events.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_a_port_that_opens_and_stays_silent_or_speaks_something_else_is_no_ray_cluster(scheme: str) -> None:
     """Without the question that is put first, Ray itself still waits after two minutes."""
