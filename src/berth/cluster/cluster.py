@@ -264,15 +264,6 @@ class Cluster(Room):
         self.changes += 1
         return run
 
-    def put_back(self, run: Running, now_ms: int) -> Running:
-        """Let a run that was released go on as if it had not been: where it was, and as far as it would be by now.
-        Raises as `place` does."""
-        wish = Placement(run.job, run.slots, run.share, run.shared, run.best_effort)
-        back = self.place(wish, now_ms=now_ms, attempt=run.attempt)
-        back.start_ms, back.speed_milli, back.work_us = run.start_ms, run.speed_milli, run.work_us
-        back.left_us = run.left_us_at(now_ms)
-        return back
-
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""
         self._arrays.traits[node, kernels.UP] = 0

@@ -142,7 +142,7 @@ def test_a_sweep_of_which_a_worker_is_killed_says_what_it_ran_and_is_continued(t
             time.sleep(0.1)
         kill_one(sweep.pid, "ray::PoolActor")
         out, errors = sweep.communicate(timeout=400)
-    assert (sweep.returncode, out) == (2, ""), errors
+    assert sweep.returncode == 2, out + errors
     assert re.search(r"the Ray cluster at 'local' lost '(fifo|sjf)\+.*' with seed \d", errors)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
     done = subprocess.run(on_ray, capture_output=True, text=True, check=True, timeout=400)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -78,7 +79,9 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     resource_tracker.ensure_running()  # when it starts, it unblocks what `_results` puts off
-    parallel = Parallel(n_jobs=min(processes, len(tasks)), backend="loky", **_ONE_BY_ONE)
+    parallel = Parallel(
+        n_jobs=min(processes, len(tasks)), backend="loky", initializer=_ignore_interruptions, **_ONE_BY_ONE
+    )
     running: dict[int, Task] = {}
     try:
         with _jobs_in_files(tasks) as sent:
@@ -152,6 +155,11 @@ _ONE_BY_ONE: dict[str, Any] = {
     "pre_dispatch": "n_jobs",
     "return_as": "generator_unordered",
 }
+
+
+def _ignore_interruptions() -> None:
+    """Leave Ctrl-C, of which a terminal tells every process, to the one that asked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _results(parallel: Any, calls: Iterator[_Call], running: dict[int, Task]) -> Iterator[Result]:

@@ -18,7 +18,8 @@ WHOLE = f"AdminComment={NOTE};share=1000:0:0"
 def soon(**settings: object) -> tuple[FakeSlurm, dict[str, object]]:
     """A cluster of one node, on which jobs may run for a minute, which is soon enough."""
     slurm = FakeSlurm(nodes={"node1": "IDLE"}, now_s=int(time.time()))
-    return slurm, {"ahead_s": 120.0, "policy": "fifo+first-fit", "patience_s": 30.0, **settings}
+    plain = {"ahead_s": 120.0, "policy": "fifo+first-fit", "knowledge": "user", "patience_s": 30.0}
+    return slurm, {**plain, **settings}
 
 
 def running(slurm: FakeSlurm) -> list[str]:
@@ -33,14 +34,14 @@ def test_a_job_takes_a_gpu_over_from_the_next_to_end_and_slurm_starts_it(tmp_pat
     ours.step()
     ours.step()
     assert running(slurm) == ["1", "2"]
-    assert slurm.told[-2:] == [
+    assert slurm.commands[-2:] == [
         f"update JobId=3 ReqNodeList=node1 TresPerNode=gres:gpu:v100_0:1 {WHOLE} Dependency=afterany:1", "release 3",
     ]  # fmt: skip
     assert ours.why["3"] == "placed on node1:0, to start when job 1 has ended"
-    told = len(slurm.told)
+    told = len(slurm.commands)
     for _ in range(3):  # nothing more to tell, and none is started where another runs
         ours.step()
-    assert (len(slurm.told), sorted(ours.world.scheduler.cluster.running)) == (told, ["2", "3"])
+    assert (len(slurm.commands), sorted(ours.driver.scheduler.cluster.running)) == (told, ["1", "2"])
     slurm.now_s += 30
     slurm.end("1")
     assert running(slurm) == ["2", "3"]  # before berth has looked
@@ -60,11 +61,11 @@ def test_no_job_waits_for_one_that_ends_late(tmp_path: Path) -> None:
     ours = service(slurm, tmp_path, **settings)
     for _ in range(3):
         ours.step()
-    assert not any("JobId=3" in line for line in slurm.told)
+    assert not any("JobId=3" in line for line in slurm.commands)
     slurm.jobs["2"]["State"] = "COMPLETING"
     ours.step()
-    assert "TresPerNode=gres:gpu:v100_1:1" in slurm.told[-2]
-    assert slurm.told[-2].endswith(" Dependency=afterany:2")
+    assert "TresPerNode=gres:gpu:v100_1:1" in slurm.commands[-2]
+    assert slurm.commands[-2].endswith(" Dependency=afterany:2")
 
 
 def test_parts_that_fit_beside_what_runs_start_at_once_and_larger_ones_wait(tmp_path: Path) -> None:
@@ -74,13 +75,13 @@ def test_parts_that_fit_beside_what_runs_start_at_once_and_larger_ones_wait(tmp_
     ours = service(slurm, tmp_path, **settings)
     ours.step()
     ours.step()
-    told = [line for line in slurm.told if line.startswith("update")]
+    told = [line for line in slurm.commands if line.startswith("update")]
     assert sorted(running(slurm)) == ["1", "2", "4"]
     assert [line.rpartition(" ")[2] for line in told if "JobId=3" in line] == ["Dependency=afterany:1"]
     assert not any("Dependency" in line for line in told if "JobId=4" in line)
     slurm.held("5", "gres:shard:2", TimeLimit="1:00")  # the first card is job 3's and job 4's to be
     ours.step()
-    assert slurm.told[-2].endswith(" Dependency=afterany:2")
+    assert slurm.commands[-2].endswith(" Dependency=afterany:2")
 
 
 def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(
@@ -95,8 +96,9 @@ def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(
     later_s = time.time() + 121
     monkeypatch.setattr(time, "time", lambda: later_s)
     ours.step()
-    assert slurm.told[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
-    assert sorted(ours.world.scheduler.cluster.running) == ["1", "2"]
+    note = f"{NOTE};failures=1;until={int(1000 * later_s)};why=it%20could%20not%20be%20started%3A%20job%201%20runs%20on"
+    assert slurm.commands[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={note} Dependency="]
+    assert sorted(ours.driver.scheduler.cluster.running) == ["1", "2"]
 
 
 @pytest.mark.parametrize("gone", ["3", "node"])
@@ -115,7 +117,7 @@ def test_a_job_that_is_cancelled_or_whose_node_drains_while_it_waits_leaves_the_
         slurm.nodes["node1"] = "MIXED+DRAIN"
     for _ in range(4):
         ours.step()
-    assert sorted(ours.world.scheduler.cluster.running) == ["1", "2"]
+    assert sorted(ours.driver.scheduler.cluster.running) == ["1", "2"]
     slurm.end("1")
     ours.step()
     assert [e.job for e in read_decisions(tmp_path / DECISIONS) if e.event == "ended" and e.start_ms] == ["1"]
@@ -131,7 +133,7 @@ def test_a_berth_that_begins_anew_takes_back_what_waits_for_an_end(tmp_path: Pat
     ours.step()
     slurm.jobs["3"]["Dependency"] = "afterany:1(unfulfilled)"
     service(slurm, tmp_path, **settings).step()
-    assert slurm.told[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
+    assert slurm.commands[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
 
 
 def test_a_job_that_its_user_lets_wait_for_another_is_not_made_to_wait_for_a_third(tmp_path: Path) -> None:
@@ -143,4 +145,4 @@ def test_a_job_that_its_user_lets_wait_for_another_is_not_made_to_wait_for_a_thi
     ours = service(slurm, tmp_path, **settings)
     for _ in range(3):
         ours.step()
-    assert not any("JobId=3" in line or "JobId=4" in line for line in slurm.told)
+    assert not any("JobId=3" in line or "JobId=4" in line for line in slurm.commands)
