@@ -26,9 +26,13 @@ GPUS, MILLI, GPU_MEM, CPU, MEM, ALL_NODES, ALL_GPUS, ALL_CPU, ALL_MEM, ALLOWED =
 KIND_AT, KIND_BIT, UP, MODEL = range(4)
 
 
+FREE_AT = 3
+"""Where in a block what is free begins: CPU, memory, milli and memory of GPUs."""
+
+
 def block_of(nodes: int, width: int) -> IntArray:
     """Room for the arrays of a cluster of `nodes` nodes, with `width` GPU slots on the largest, all 0."""
-    block = np.zeros(3 + nodes * (14 + 5 * width), dtype=np.int64)
+    block = np.zeros(FREE_AT + nodes * (14 + 5 * width), dtype=np.int64)
     block[:2] = nodes, width
     return block
 
@@ -59,7 +63,7 @@ def arrays_of(block: IntArray) -> Arrays:
     """
     n = block[0]
     width = block[1]
-    a = 3
+    a = FREE_AT
     cpu = block[a : a + n]
     a += n
     mem = block[a : a + n]

@@ -1,0 +1,122 @@
+"""The reservation of a first job that waits: when it is expected to start, and what is free for others then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from berth.arrays import IntArray, numbers
+from berth.cluster import Cluster, kernels
+from berth.model import GpuSlot, Job
+from berth.policies.schemes.easy_kernels import choose_slots, find_room, spares, take_slots
+from berth.policies.schemes.expected_ends import ExpectedEnds
+
+__all__ = ["Reservation", "Workspace"]
+
+
+class Workspace:
+    """Arrays for the kernels of one cluster's reservations; N nodes with G slots each."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        nodes, width = cluster.free.milli.shape
+        self.by_rank: IntArray = np.argsort(cluster.rank)  # (N,)
+        self.slots: IntArray = np.zeros((nodes * (width + 1), 2), dtype=np.int64)
+        """Slots that a kernel is given or has chosen."""
+        self.slots_at = numbers(self.slots)
+        self.others: IntArray = np.zeros_like(self.slots)
+        self.scratch: IntArray = np.zeros((3, nodes + width), dtype=np.int64)
+        self.there: IntArray = np.zeros(nodes, dtype=np.int64)
+        self.out: IntArray = np.zeros(1, dtype=np.int64)
+        self._size = nodes * (2 + 2 * width)
+
+    def free_now(self) -> IntArray:
+        """A room with what is free now; less than nothing where something is owed."""
+        block = self.cluster.block
+        room: IntArray = block[kernels.FREE_AT : kernels.FREE_AT + self._size].copy()
+        if self.cluster.is_indebted:
+            room -= np.concatenate([owed.ravel() for owed in self.cluster.owed()])
+        return room
+
+    def note_slots(self, slots: Sequence[GpuSlot]) -> int:
+        """Write these slots down; how many there are."""
+        at = self.slots_at
+        for place, (node, index) in enumerate(slots):
+            at[place, 0] = node
+            at[place, 1] = index
+        return len(slots)
+
+    def choose(self, job: Job, room: IntArray) -> tuple[GpuSlot, ...] | None:
+        """Slots for a job in a room: on the first nodes by rank, or on as few as will hold it; None for none."""
+        cluster = self.cluster
+        number = cluster.request(job)  # first: a new type may grow the table
+        count = choose_slots(
+            cluster.block, cluster.requests, number, room, self.by_rank, self.slots, self.scratch
+        )
+        return tuple(GpuSlot(node, index) for node, index in self.slots[:count].tolist()) or None
+
+
+class Reservation:
+    """When a first job is expected to start, and what is free then."""
+
+    def __init__(self, work: Workspace, head: Job, ends: ExpectedEnds, now_ms: int) -> None:
+        """Find the earliest time at which enough of the runs are expected to have ended."""
+        self._work = work
+        self.head = head
+        self.room = work.free_now()
+        """What is free when it begins, without what the first job takes."""
+        cluster = work.cluster
+        number = self._number = cluster.request(head)  # first: a new type may grow the table
+        self.time_ms: int = find_room(
+            cluster.block, cluster.requests, number, self.room, ends.runs, ends.by_end, ends.first, ends.count,
+            ends.pool, now_ms, work.by_rank, work.slots, work.scratch, work.there, work.out,
+        )  # fmt: skip
+        """When it begins; FOREVER_MS for never."""
+        self._count = int(work.out[0])
+        self._slots: IntArray = work.slots[
+            : self._count
+        ].copy()  # that the first job takes, unless others are as good
+
+    def spares(self, job: Job, slots: tuple[GpuSlot, ...]) -> bool:
+        """Whether a job on these slots leaves the first job room, on the slots noted for it or on others."""
+        if not self._count:
+            return True
+        work = self._work
+        cluster = work.cluster
+        number, count = cluster.request(job), work.note_slots(slots)
+        good: bool = spares(
+            cluster.block, cluster.requests, self._number, number, self.room, self._slots, self._count,
+            work.slots, count, work.by_rank, work.others, work.scratch, work.there,
+        )  # fmt: skip
+        return good
+
+    def sparing_nodes(self, job: Job) -> list[int]:
+        """The nodes on which a job of one part fits now and leaves the first job room, in the order of their rank."""
+        work, room = self._work, self.room
+        cluster = work.cluster
+        number = cluster.request(job)
+        n, width = cluster.free.milli.shape
+        found = np.empty(n, dtype=np.bool_)
+        self._change_by_head(1)
+        kernels.nodes_beside(
+            cluster.block, cluster.requests[number], cluster.requests[self._number], max(1, self.head.nodes),
+            room[:n], room[n : 2 * n], room[2 * n : n * (2 + width)].reshape((n, width)),
+            room[n * (2 + width) :].reshape((n, width)), work.scratch[1], found,
+        )  # fmt: skip
+        self._change_by_head(-1)
+        nodes: list[int] = work.by_rank[found[work.by_rank]].tolist()
+        return nodes
+
+    def take(self, job: Job, slots: tuple[GpuSlot, ...]) -> None:
+        """A job that outlasts the beginning of the reservation has taken slots."""
+        self._change(self._work.cluster.request(job), self._work.slots, self._work.note_slots(slots), -1)
+
+    def _change_by_head(self, sign: int) -> None:
+        if self._count:
+            self._change(self._number, self._slots, self._count, sign)
+
+    def _change(self, number: int, slots: IntArray, count: int, sign: int) -> None:
+        work, requests = self._work, self._work.cluster.requests
+        width = work.cluster.free.milli.shape[1]
+        take_slots(self.room, requests, number, slots, count, sign, work.there, width)
