@@ -5,7 +5,6 @@
 #include "parts.h"
 #include "pool.h"
 #include "settings.h"
-#include "swap.h"
 #include "vmm.h"
 
 /* The device of a stream, whatever context is current; NULL where it has no limit. */
@@ -98,12 +97,15 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         return ask(ptr, bytes, from, stream, per_thread);
     uint64_t taken = 0, left = 0;
     bool debtor = false;
-    if (UNLIKELY(!pool_can_ever_fit(pool->device, bytes, &left)))
-        return swap_allocate(pool->device, ptr, bytes, left, call);
+    if (UNLIKELY(!pool_can_ever_fit(pool->device, bytes, &left))) {
+        refuse(pool->device, bytes, left, call);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     pool_begin(pool, bytes);
     if (UNLIKELY(!pool_take_for(pool, bytes, &taken, &debtor, &left))) {
         pool_end(pool, bytes, false);
-        return swap_allocate(pool->device, ptr, bytes, left, call);
+        refuse(pool->device, bytes, left, call);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = ask(ptr, bytes, from, stream, per_thread);
     if (result != CUDA_SUCCESS) {
@@ -163,17 +165,7 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
     struct entry entry;
     bool known =
         atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
-    known = known && (ledger_take(POOLED, ptr, &entry) || ledger_take(LINEAR, ptr, &entry) ||
-                      ledger_take(SWAPPED, ptr, &entry));
-    if (known && entry.kind == SWAPPED) { /* of no pool, whatever it was asked of */
-        (void)wait_for(stream, per_thread);
-        CUresult result = REAL(cuMemFree_v2)(ptr);
-        if (result == CUDA_SUCCESS)
-            swap_give(device_at(entry.device), entry.bytes);
-        else
-            ledger_put(entry);
-        return result;
-    }
+    known = known && (ledger_take(POOLED, ptr, &entry) || ledger_take(LINEAR, ptr, &entry));
     CUresult result = free_async(ptr, stream, per_thread);
     if (!known)
         return result;

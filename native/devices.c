@@ -86,11 +86,6 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct,
                          (settings.burst ? BERTH_BURST : 0) | settings.priority, error))
             return false;
-        uint64_t swap_mib = 0;
-        if (settings.swap_mib.given &&
-            settings_for(&settings.swap_mib, card->position, device->uuid, &swap_mib) &&
-            !region_oversubscribe(settings.folder, device->uuid, swap_mib << 20, false, error))
-            return false;
     }
     for (int attempts = 0; attempts < 3; attempts++) {
         if (!region_open(&device->region, settings.folder, device->uuid, error)) {

@@ -14,7 +14,6 @@ enum kind {
     MODULE,
     LIBRARY,
     GRAPH,
-    SWAPPED,
     EXTERNAL,
     GREEN,
     SET_ASIDE,

@@ -381,7 +381,6 @@ static bool join(struct berth_region *region, struct berth_error *error)
         STORE(slot->held, 0);
         STORE(slot->peak, 0);
         STORE(slot->gpu_ns, 0);
-        STORE(slot->swapped, 0);
         STORE(slot->unproven_ns, 0);
         STORE(slot->outer_pid, 0);
         STORE(slot->open_since_ns, 0);

@@ -4,7 +4,6 @@
 #include "devices.h"
 #include "ledger.h"
 #include "pool.h"
-#include "swap.h"
 #include "vmm.h"
 
 #include <stdlib.h>
@@ -33,11 +32,10 @@ static inline CUresult settled(struct device *device, enum kind kind, uint64_t b
 CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
     struct device *device = device_current();
-    uint64_t left;
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAlloc_v2)(ptr, bytes);
-    if (UNLIKELY(!take_quietly(device, bytes, &left)))
-        return swap_allocate(device, ptr, bytes, left, "cuMemAlloc");
+    if (UNLIKELY(!take(device, bytes, "cuMemAlloc")))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAlloc_v2)(ptr, bytes);
     return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
 }
@@ -56,11 +54,10 @@ CUresult cuMemAlloc(unsigned *ptr, unsigned bytes)
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
     struct device *device = device_current();
-    uint64_t left;
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAllocManaged)(ptr, bytes, flags);
-    if (UNLIKELY(!take_quietly(device, bytes, &left)))
-        return swap_allocate(device, ptr, bytes, left, "cuMemAllocManaged");
+    if (UNLIKELY(!take(device, bytes, "cuMemAllocManaged")))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocManaged)(ptr, bytes, flags);
     return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
 }
@@ -95,13 +92,8 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
         if (__builtin_mul_overflow(guess, (uint64_t)call->height, &bytes))
             bytes = UINT64_MAX >> 1;
     }
-    uint64_t left;
-    if (!take_quietly(device, bytes, &left)) {
-        CUdeviceptr *ptr =
-            narrow ? NULL : &call->ptr; /* managed memory has no address of 32 bits */
-        call->pitch = (call->width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
-        return swap_allocate(device, ptr, bytes, left, "cuMemAllocPitch");
-    }
+    if (!take(device, bytes, "cuMemAllocPitch"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask_pitched(call, narrow);
     if (result != CUDA_SUCCESS) {
         give(device, bytes);
@@ -171,8 +163,7 @@ static CUresult free_linear(uint64_t ptr, bool narrow)
 {
     struct entry entry;
     bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
-                 (ledger_take(LINEAR, ptr, &entry) || ledger_take(POOLED, ptr, &entry) ||
-                  ledger_take(SWAPPED, ptr, &entry));
+                 (ledger_take(LINEAR, ptr, &entry) || ledger_take(POOLED, ptr, &entry));
     CUresult result = narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
     if (!known)
         return result;
@@ -180,10 +171,8 @@ static CUresult free_linear(uint64_t ptr, bool narrow)
         ledger_put(entry);
     else if (LIKELY(entry.kind == LINEAR))
         give(device_at(entry.device), entry.bytes);
-    else if (entry.kind == POOLED)
-        pools_free(&entry);
     else
-        swap_give(device_at(entry.device), entry.bytes);
+        pools_free(&entry);
     return result;
 }
 

@@ -48,22 +48,6 @@ int berth_make(const char *folder, const char *uuid, const char *name, uint64_t 
     return made ? 0 : fail(error, size, why.text);
 }
 
-EXPORT int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes,
-                               char *error, size_t size);
-int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes, char *error,
-                        size_t size)
-{
-    unsigned char bytes[16];
-    struct berth_error why = { "" };
-    if (!region_uuid_parse(uuid, bytes))
-        return fail(error, size, "not the UUID of a GPU");
-    guard_begin();
-    bool done = region_oversubscribe(folder, bytes, swap_bytes, true, &why);
-    if (!guard_end())
-        return fail_cut_short(error, size, folder, uuid);
-    return done ? 0 : fail(error, size, why.text[0] ? why.text : "there is no such partition");
-}
-
 static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct,
                   uint32_t flags, char *error, size_t size)
 {
@@ -148,14 +132,13 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
         ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"priority\": \"%s\", "
         "\"used_bytes\": %llu, "
         "\"peak_bytes\": %llu, \"refused\": %llu, "
-        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"swap_limit_bytes\": %llu, \"processes\": [",
+        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"processes\": [",
         U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
         flags & BERTH_BURST ? "true" : "false",
         flags & BERTH_HIGH  ? "high"
         : flags & BERTH_LOW ? "low"
                             : "normal",
-        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns),
-        U(region.limit->swap_bytes));
+        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns));
     const char *comma = "";
     for (uint32_t i = 0; i < atomic_load(&use->slots_seen) && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &use->slots[i];
@@ -163,9 +146,9 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
             continue;
         add(&text,
             "%s{\"pid\": %u, \"pid_namespace\": %llu, \"held_bytes\": %llu, \"peak_bytes\": %llu, "
-            "\"gpu_ns\": %llu, \"swapped_bytes\": %llu, \"command\": ",
+            "\"gpu_ns\": %llu, \"command\": ",
             comma, atomic_load(&slot->pid), U(slot->pid_namespace), U(slot->held), U(slot->peak),
-            U(slot->gpu_ns), U(slot->swapped));
+            U(slot->gpu_ns));
         add_name(&text, slot->command, sizeof slot->command);
         add(&text, "}");
         comma = ", ";

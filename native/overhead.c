@@ -8,7 +8,6 @@
 #include "looks.h"
 #include "parts.h"
 #include "processes.h"
-#include "swap.h"
 
 #include <errno.h>
 #include <time.h>
@@ -226,10 +225,7 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 
 void overhead_give(const struct entry *entry)
 {
-    struct device *device = device_at(entry->device);
-    if (entry->kind == SWAPPED)
-        return swap_give(device, entry->bytes);
-    give(device, entry->bytes);
+    give(device_at(entry->device), entry->bytes);
 }
 
 /* Of two threads that made the same primary context at once, the smaller part is given back: it is

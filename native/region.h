@@ -50,7 +50,7 @@ struct berth_limit_file {
     shared32 core_pct;  /* 0: not limited */
     shared32 flags;     /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW */
     uint64_t made_ns;
-    shared64 swap_bytes; /* how much more may be had of the host's memory; 0: nothing */
+    uint64_t retired_swap_bytes; /* of 0.2: how much more of the host's memory; not read */
     unsigned char reserved[3968];
 };
 
@@ -65,9 +65,9 @@ struct berth_slot {
     shared64 gpu_ns;
     shared64 unproven_ns; /* since when it is seen to live without its proof: it has become another
                              program */
-    shared64 swapped;     /* what of it is in the host's memory, beside `held` */
-    shared32 outer_pid;   /* what NVML calls it, which in a container is another than `pid`; 0: not
-                             known */
+    uint64_t retired_swapped; /* of 0.2 */
+    shared32 outer_pid; /* what NVML calls it, which in a container is another than `pid`; 0: not
+                           known */
     unsigned char pad[20];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     shared64 open_since_ns,      /* since when launches run that were not measured yet; 0: none, */
@@ -158,10 +158,6 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
                  uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error);
 /* Whether the path leads to another file by now: the partition was removed and made anew. */
 bool region_replaced(const struct berth_region *region);
-/* Sets how much more may be had of the host; unless `anyway`, one that is in use or was made by the
-   agent keeps its own. */
-bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint64_t bytes,
-                          bool anyway, struct berth_error *error);
 bool region_join(struct berth_region *region, struct berth_error *error);
 void region_close(struct berth_region *region);
 /* Around a fork, in the parent: no other thread joins a region meanwhile, because the child would

@@ -22,8 +22,7 @@ struct settings {
     char folder[256];   /* of the region */
     bool made_by_agent; /* its limits are the agent's, and a GPU without one has none */
     bool burst;
-    uint32_t priority;       /* BERTH_HIGH, BERTH_LOW, or 0 */
-    struct setting swap_mib; /* of the host's memory, beyond the limit */
+    uint32_t priority; /* BERTH_HIGH, BERTH_LOW, or 0 */
     struct setting mem_mib, core_pct;
     char log_path[256];
 };

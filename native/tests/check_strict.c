@@ -295,59 +295,6 @@ void test_fork_while_growing(void)
     HELD(0);
 }
 
-/* Under a limit of 64 MiB of the card and 32 MiB of the host (BERTH_GPU_OVERSUBSCRIBE_MIB). */
-void test_swap(void)
-{
-    CUdeviceptr a, b, c, d;
-    CUcontext own;
-    size_t pitch, total;
-    char word = 7, seen = 0;
-    start();
-    OK(cuMemAlloc_v2(&a, LIMIT));
-    HELD(LIMIT);
-    OK(cuMemAlloc_v2(&b, 20 * MIB)); /* beyond the limit, and of the host */
-    HELD(LIMIT);
-    CHECK(fake_swapped_bytes() == 20 * MIB);
-    OK(cuMemcpyHtoD_v2(b, &word, 1));
-    OK(cuMemcpyDtoH_v2(&seen, b, 1));
-    CHECK(seen == word);
-    OOM(cuMemAlloc_v2(&c, 13 * MIB));
-    OK(cuMemAllocPitch_v2(&c, &pitch, 1000, 4096, 4));
-    CHECK(pitch == 1024 && fake_swapped_bytes() == 24 * MIB && room() == 0);
-    OK(cuMemAllocAsync(&d, 8 * MIB, NULL)); /* its pool's step would not fit */
-    CHECK(fake_swapped_bytes() == 32 * MIB);
-    OOM(cuMemAllocManaged(&d, 5 * MIB, 1));
-    OK(cuDeviceTotalMem_v2(&total, 0));
-    CHECK(total == LIMIT); /* a program that sizes itself by the card is told its size */
-    OK(cuMemFreeAsync(d, NULL));
-    CHECK(fake_swapped_bytes() == 24 * MIB);
-    OK(cuMemFree_v2(b));
-    OK(cuMemFree_v2(c));
-    OK(cuMemFree_v2(a));
-    HELD(0);
-    CHECK(fake_swapped_bytes() == 0);
-    OK(cuCtxCreate_v2(&own, 0, 0));
-    OK(cuMemAlloc_v2(&a, 60 * MIB));
-    OK(cuMemAlloc_v2(&b, 30 * MIB));
-    OK(cuCtxDestroy_v2(own)); /* takes both along */
-    OK(cuMemAlloc_v2(&a, 60 * MIB));
-    OK(cuMemAlloc_v2(&b, 32 * MIB));
-    OOM(cuMemAlloc_v2(&c, 5 * MIB));
-    CHECK(fake_violations(0) == 0);
-}
-
-void test_hold_swapped(void) /* takes all and 20 MiB of the host, says so, and is killed */
-{
-    CUdeviceptr a, b;
-    char line[8];
-    start();
-    OK(cuMemAlloc_v2(&a, LIMIT));
-    OK(cuMemAlloc_v2(&b, 20 * MIB));
-    printf("held\n");
-    fflush(stdout);
-    CHECK(fgets(line, sizeof line, stdin) != NULL);
-}
-
 /* A sparse array ends with its context, and lets go what was mapped into it. */
 void test_parts_and_context(void)
 {

@@ -44,7 +44,6 @@ CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *handle, int type
                                             unsigned long long flags);
 CUresult fake_get_function(CUfunction *function, CUmodule module);
 uint64_t fake_own_bytes(int gpu);
-uint64_t fake_swapped_bytes(void); /* managed memory that was advised to stay with the host */
 uint64_t fake_own_busy_ns(int gpu);
 uint64_t fake_used_bytes(int gpu);
 unsigned fake_own_events(void);

@@ -86,7 +86,7 @@ struct CUexec_st {
     uint64_t kernel_ns;
 };
 
-enum what { FREE, BLOCK, ASYNC, VIRTUAL, HOSTED };
+enum what { FREE, BLOCK, ASYNC, VIRTUAL };
 struct node {
     uint64_t va, bytes;
     enum what what;

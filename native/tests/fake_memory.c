@@ -2,7 +2,6 @@
 #include "fake_inside.h"
 
 static _Atomic uint64_t unplaced; /* managed memory that no kernel has used yet */
-static uint64_t swapped_bytes;    /* of managed memory that stays with the host */
 
 void fake_populate(void)
 {
@@ -60,8 +59,6 @@ CUresult fake_release(uint64_t va)
     fake_node_drop(found);
     if (node.what == ASYNC)
         node.pool->used -= node.bytes;
-    if (node.what == HOSTED)
-        swapped_bytes -= node.bytes;
     fake_books_done();
     if (node.what == BLOCK && !node.unplaced)
         fake_refund(node.gpu, node.bytes);
@@ -111,34 +108,6 @@ DO cuMemFree(unsigned ptr)
             whole = fake_nodes[i].va;
     fake_books_done();
     return fake_release(whole);
-}
-/* Managed memory is the fake_card's, unless it is advised to stay with the host. */
-DO cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev)
-{
-    enum { PREFER = 3, HOST = -1 };
-    CUresult wrong = fake_ready(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    if (advice != PREFER || dev != HOST)
-        return CUDA_SUCCESS;
-    fake_books();
-    struct node *found = fake_node_at(ptr);
-    bool whole = found != NULL && found->what == BLOCK && found->bytes == bytes;
-    uint32_t gpu = whole ? found->gpu : 0;
-    bool placed = whole && !found->unplaced;
-    if (whole)
-        found->what = HOSTED, found->unplaced = false;
-    swapped_bytes += whole ? bytes : 0;
-    fake_books_done();
-    if (!whole)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (placed)
-        fake_refund(gpu, bytes);
-    return CUDA_SUCCESS;
-}
-FAKE_EXPORT uint64_t fake_swapped_bytes(void)
-{
-    return swapped_bytes;
 }
 /* Managed memory is the fake_card's from its first use on, which is taken to be any later call of
    its maker's. */
@@ -361,12 +330,9 @@ void fake_memory_gone(struct CUctx_st *context)
 {
     fake_books();
     for (size_t i = 0; i < fake_node_space; i++)
-        while ((fake_nodes[i].what == BLOCK || fake_nodes[i].what == HOSTED) &&
-               fake_nodes[i].context == context) {
-            if (fake_nodes[i].what == BLOCK && !fake_nodes[i].unplaced)
+        while (fake_nodes[i].what == BLOCK && fake_nodes[i].context == context) {
+            if (!fake_nodes[i].unplaced)
                 fake_refund(fake_nodes[i].gpu, fake_nodes[i].bytes);
-            else if (fake_nodes[i].what == HOSTED)
-                swapped_bytes -= fake_nodes[i].bytes;
             fake_address_back(fake_nodes[i].va, fake_nodes[i].bytes);
             fake_node_drop(&fake_nodes[i]);
         }

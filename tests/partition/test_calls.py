@@ -49,7 +49,6 @@ STRICTER: dict[str, dict[str, str]] = {
         "BERTH_FAKE_WATCH": f"1:{16 << 30}",
     },
     "fork_while_growing": {},
-    "swap": {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"},
     "failing": {},
     "limits_at_once": {"BERTH_FAKE_LIKE": "slow"},
     "limits_of_two_contexts": {"BERTH_FAKE_LIKE": "slow"},
@@ -93,29 +92,6 @@ def test_a_module_is_as_large_as_the_card_says_where_nvml_does_not(card: Card, f
     (alone / "libcuda.so.1").symlink_to(card.native / "fake" / "libcuda.so.1")
     card.settings = STRICTER[family] | {"LD_LIBRARY_PATH": str(alone)}
     assert card.run("check", family) == (0, "")
-
-
-def test_what_is_swapped_is_told_and_given_back_by_a_kill(card: Card) -> None:
-    card.settings = {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"}
-    holder = card.start("check", "hold_swapped")
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    region = card.folder / "region"
-    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
-    assert (now.used_bytes, now.swapped_bytes, now.swap_limit_bytes) == (64 << 20, 20 << 20, 32 << 20)
-    code, said = card.run("check", "swap")  # nothing of the card and 12 MiB of the host are left
-    assert (code, "cuMemAlloc_v2(&a" in said) == (1, True)
-    holder.kill()
-    holder.communicate()
-    assert card.run("check", "swap") == (0, "")
-    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
-    assert (now.used_bytes, now.swapped_bytes, now.processes) == (0, 0, ())
-
-
-@pytest.mark.parametrize("more", ["-1", "2G", "0:"])
-def test_a_malformed_oversubscription_gives_no_gpu_and_says_why(card: Card, more: str) -> None:
-    assert card.run("check", "none", BERTH_GPU_OVERSUBSCRIBE_MIB=more) == (0, "")
-    assert f"BERTH_GPU_OVERSUBSCRIBE_MIB='{more}' is not a limit" in card.log
 
 
 FAILING = [
@@ -238,7 +214,6 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         *CHARGES,
         *THREADS,
         *STRICTER,
-        "hold_swapped",
         "refused_often",
         "paced_events",
         "fork_amid_join",

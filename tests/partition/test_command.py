@@ -213,7 +213,7 @@ def test_what_a_killed_run_left_is_swept_once_its_program_has_ended(
 
 
 def test_two_partitions_of_one_name_are_refused(berth: Berth) -> None:
-    assert berth("partition", "create", "blue", "--mem", "4G", "--oversubscribe", "0", "--fake-gpu")[0] == 0
+    assert berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")[0] == 0
     again = berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
     assert again == (
         2,
@@ -341,29 +341,22 @@ def test_the_cli_prints_the_librarys_path(berth: Berth) -> None:
     )
 
 
-def test_a_partition_may_have_memory_of_the_host_beyond_its_limit(berth: Berth, card: Card) -> None:
+def test_a_partition_of_0_2_with_oversubscription_opens_as_one_without(berth: Berth, card: Card) -> None:
+    assert berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")[0] == 0
+    (limit,) = (card.folder / "root" / "blue").glob("*.limit")
+    with limit.open("r+b") as file:  # as `--oversubscribe 32M` left it: bytes of the host's memory
+        file.seek(120)
+        file.write((32 << 20).to_bytes(8, "little"))
+    assert " 64 MiB " in berth("partition", "list")[1]
     check = str(card.native / "check")
-    code, output = berth(
-        "partition", "create", "blue", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu"
+    assert berth("partition", "exec", "blue", "--fake-gpu", "--", check, "linear") == (
+        0,
+        "berth: peak of the partition 'blue' so far 64 MiB of 64 MiB, 2 refused calls, GPU time not measured "
+        "without --core-pct\n",
     )
-    assert code == 0, output
-    assert "64 MiB + 32 MiB" in berth("partition", "list")[1]
-    assert berth("partition", "exec", "blue", "--fake-gpu", "--", check, "swap")[0] == 0
-    resized = berth("partition", "resize", "blue", "--mem", "64M", "--fake-gpu")
-    assert resized == (0, "blue: 64 MiB + 32 MiB of the host's memory, 0 B in use\n")
-    assert berth("partition", "resize", "blue", "--oversubscribe", "0", "--fake-gpu")[0] == 0
-    assert "+ 32 MiB" not in berth("partition", "list")[1]
-    assert berth("partition", "exec", "blue", "--fake-gpu", "--", check, "swap")[0] == 1
-    assert berth("run", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap")[0] == 0
-    run = ("run", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu", "--")
-    hold = f"sleep 0.7 | {check} hold_swapped"
-    said = berth(*run, "sh", "-c", hold)[1]
-    assert " of 64 MiB, 20 MiB of 32 MiB in the host's memory, " in said
-    none = ("run", "--mem", "64M", "--core-pct", "0", "--oversubscribe", "0", "--fake-gpu", "--")
-    assert " in the host's memory" not in berth(*none, "true")[1]
-    assert "this machine has" in berth(*none[:6], "999T", "--fake-gpu", "--", "true")[1]
-    code, output = berth(
-        "run", "--core-pct", "50", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap"
-    )
-    assert code != 0
-    assert "--oversubscribe is memory beyond a limit; give --mem too" in output
+    assert berth("partition", "resize", "blue", "--mem", "32M", "--fake-gpu")[0] == 0
+
+
+def test_the_setting_of_0_2_for_oversubscription_is_said_to_be_without_effect(card: Card) -> None:
+    assert card.run("check", "linear", BERTH_GPU_OVERSUBSCRIBE_MIB="32") == (0, "")
+    assert "BERTH_GPU_OVERSUBSCRIBE_MIB is not heeded any more" in card.log

@@ -200,14 +200,6 @@ def test_a_daemon_that_does_not_start_leaves_nothing(
     assert list(root.iterdir()) == []
 
 
-def test_more_of_the_host_than_it_has_is_refused(berth: Berth) -> None:
-    words = ("partition", "create", "blue", "--mem", "64M", "--fake-gpu", "--oversubscribe")
-    assert "of the host's memory beyond the limit, but this machine has" in berth(*words, "100T")[1]
-    assert berth(*words, "1M")[0] == 0
-    said = berth("partition", "resize", "blue", "--oversubscribe", "100T", "--fake-gpu")[1]
-    assert "of the host's memory beyond the limit, but this machine has" in said
-
-
 def test_a_daemon_lives_from_its_first_partition_to_its_last(berth: Berth, mps: Path, root: Path) -> None:
     create_mps(berth, "blue", "--core-pct", "25")
     create_mps(berth, "red")
@@ -258,7 +250,6 @@ def test_what_cannot_be_a_client_says_why(
     assert "An instance of this daemon is already running" in berth(*words)[1]
     assert not (root / "blue").exists()
     assert "MPS has no --burst" in berth(*words, "--burst")[1]
-    assert "MPS has no --oversubscribe" in berth(*words, "--oversubscribe", "1G")[1]
     monkeypatch.setenv("PATH", "/nonexistent")
     assert "there is no nvidia-cuda-mps-control on this machine; it comes with" in berth(*words)[1]
 

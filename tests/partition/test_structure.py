@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from conftest import ROOT
 
 NATIVE = ROOT / "native"
-PARTS = {"region": ["region_files", "region_swap", "account", "members", "clock"]}
+PARTS = {"region": ["region_files", "account", "members", "clock"]}
 """The files of a header that has several: what the processes share."""
 
 

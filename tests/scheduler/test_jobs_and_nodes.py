@@ -241,8 +241,8 @@ def test_what_is_kept_of_jobs_is_let_go_when_they_have_ended() -> None:
         one.ended(f"j{at}", RecordState.COMPLETED, at + 1)
     assert one.attempts == {}
     assert one.cluster.usage().jobs == {}
-    assert one._beliefs is not None
-    assert len(one._beliefs._ends) < 100
+    assert one._expectations is not None
+    assert len(one._expectations._ends) < 100
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_what_is_kept_of_jobs_is_let_go_when_they_have_ended() -> None:
 def test_requests_that_nobody_uses_any_more_are_forgotten(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("berth.scheduler.MOST_REQUESTS", 20)
+    monkeypatch.setattr("berth.scheduler.scheduler.MOST_REQUESTS", 20)
     one = scheduler(policy, [Node(name, 2, None, 100_000, 100_000) for name in "abc"])
     one.submit(live("stays", share=Share(500, 7), cpu_milli=17, estimate_ms=10**9))
     assert started(one) == ["stays"]
@@ -278,7 +278,7 @@ def test_requests_that_nobody_uses_any_more_are_forgotten(
 
 
 def test_request_types_of_all_that_wait_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("berth.scheduler.MOST_REQUESTS", 20)
+    monkeypatch.setattr("berth.scheduler.scheduler.MOST_REQUESTS", 20)
     one = scheduler(nodes=[Node("a", 1, None, 10**6, 10**6)])
     for at in range(100):
         one.submit(live(f"j{at}", cpu_milli=at))

@@ -85,7 +85,7 @@ def test_backfilling_looks_at_every_request_type_after_they_were_numbered_anew(
 ) -> None:
     begun = {}
     for most in (8, 1 << 16):
-        monkeypatch.setattr("berth.scheduler.MOST_REQUESTS", most)
+        monkeypatch.setattr("berth.scheduler.scheduler.MOST_REQUESTS", most)
         one = made("easy+fifo+first-fit", User(), gpus=4)
         for at in range(5):
             one.submit(live(f"o{at}", cpu_milli=at + 1, time_limit_ms=10))

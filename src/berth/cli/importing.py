@@ -193,7 +193,7 @@ def slurmdbd(
         found = import_slurmdbd(store, url, options, since_s=since_s)
         if decisions is not None:
             from berth.history.importing.samples import import_usage
-            from berth.live.slurm.beside import measured
+            from berth.live.slurm.courses import measured
             from berth.live.slurm.decisions import read_decisions
 
             import_usage(store, measured(read_decisions(decisions), cluster))

@@ -39,18 +39,8 @@ Priority = Annotated[
     ),
 ]
 Fake = Annotated[bool, typer.Option("--fake-gpu", help="Use the fake driver, for tests without a GPU.")]
-Oversubscribe = Annotated[
-    str | None,
-    typer.Option("--oversubscribe", help="Host memory to use beyond --mem; the GPU reaches it more slowly."),
-]
 Overcommit = Annotated[bool, typer.Option("--overcommit", help="Allow promises beyond what the card has.")]
 Name = Annotated[str, typer.Argument(help="The partition's name.")]
-
-
-def _swap_mib(text: str) -> int:
-    from berth import partition as partitions
-
-    return 0 if text == "0" else partitions.mem_mib(text)
 
 
 def _plain(value: Partition) -> dict[str, Any]:
@@ -72,7 +62,6 @@ def run(
         str | None, typer.Option("--gpu", help="Index or UUID of the GPU; default: all that are there.")
     ] = None,
     burst: Burst = False,
-    oversubscribe: Oversubscribe = None,
     priority: Priority = None,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
@@ -93,7 +82,6 @@ def run(
             gpu=gpu,
             burst=burst,
             priority=priority,
-            swap_mib=None if oversubscribe is None else _swap_mib(oversubscribe),
             fake_gpu=fake_gpu,
         )
     _end(summary, as_json)
@@ -178,7 +166,6 @@ def create(
     core_pct: CorePct = 0,
     gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
     burst: Burst = False,
-    oversubscribe: Oversubscribe = None,
     mig: Annotated[
         str | None,
         typer.Option("--mig", metavar="PROFILE", help="Use a MIG instance, such as 2g.10gb."),
@@ -204,17 +191,11 @@ def create(
     from berth.partition.sizes import size_text
 
     if mig is not None and (
-        mem is not None
-        or core_pct
-        or burst
-        or mps
-        or overcommit
-        or oversubscribe is not None
-        or priority is not None
+        mem is not None or core_pct or burst or mps or overcommit or priority is not None
     ):
         raise SettingError(
             f"--mig {mig} has the memory and the cores of its profile; "
-            "leave --mem, --core-pct, --burst, --priority, --mps, --oversubscribe and --overcommit out"
+            "leave --mem, --core-pct, --burst, --priority, --mps and --overcommit out"
         )
     if mig is None and mem is None:
         raise SettingError("no size for the partition; give --mem, or an instance of MIG with --mig")
@@ -222,8 +203,6 @@ def create(
         raise SettingError("MPS has no --burst; leave it out, or leave --core-pct out to have all cores")
     if mps and priority is not None:
         raise SettingError("MPS has no --priority; leave it out")
-    if mps and oversubscribe is not None:
-        raise SettingError("MPS has no --oversubscribe; leave it out")
     access = partitions.access_of(owner, group)
     sweep()
     card = gpu_named(gpu, _known_gpus(fake_gpu))
@@ -231,9 +210,8 @@ def create(
         made = partitions.create_mig(name, card, mig, access=access, driver_folder=_driver(fake_gpu))
     else:
         make = partitions.create_mps if mps else partitions.create
-        swap_mib = 0 if oversubscribe is None else _swap_mib(oversubscribe)
         limit = partitions.Limit(
-            partitions.mem_mib(mem or ""), core_pct, burst, swap_mib=swap_mib, priority=priority or "normal"
+            partitions.mem_mib(mem or ""), core_pct, burst, priority=priority or "normal"
         )
         made = make(name, card, limit, access=access, overcommit=overcommit)
     _print_json(_plain(made)) if as_json else typer.echo(
@@ -319,9 +297,6 @@ def resize(
         int | None, typer.Option("--core-pct", min=0, max=100, help="Per cent of time; default: as it is.")
     ] = None,
     burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="Default: as it is.")] = None,
-    oversubscribe: Annotated[
-        str | None, typer.Option("--oversubscribe", help="Memory of the host, 0 for none; default: as it is.")
-    ] = None,
     priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
@@ -348,7 +323,6 @@ def resize(
         mem_mib=None if mem is None else partitions.mem_mib(mem),
         core_pct=core_pct,
         burst=burst,
-        swap_mib=None if oversubscribe is None else _swap_mib(oversubscribe),
         priority=priority,
         gpus=known,
         overcommit=overcommit,
@@ -364,13 +338,7 @@ def resize(
     else:
         for one in changed:
             where = f" of GPU {one.uuid}" if len(changed) > 1 else ""
-            swap = (
-                f" + {size_text(one.swap_limit_bytes)} of the host's memory" if one.swap_limit_bytes else ""
-            )
-            used = f" + {size_text(one.swapped_bytes)} swapped" if one.swapped_bytes else ""
-            typer.echo(
-                f"{name}: {size_text(one.limit_bytes)}{swap}{where}, {size_text(one.used_bytes)}{used} in use"
-            )
+            typer.echo(f"{name}: {size_text(one.limit_bytes)}{where}, {size_text(one.used_bytes)} in use")
 
 
 @app.command()

@@ -52,13 +52,7 @@ def _amounts(one: Partition) -> list[str]:
         share = one.hardware.text
     if one.priority != "normal":
         share = f"{share}, {one.priority}" if share != "-" else one.priority
-    limit = size_text(one.limit_bytes)
-    if one.swap_limit_bytes:
-        limit += f" + {size_text(one.swap_limit_bytes)}"
-    used = size_text(one.used_bytes)
-    if one.swapped_bytes:
-        used += f" + {size_text(one.swapped_bytes)} swapped"
-    return [one.name, one.uuid[:8], limit, used, share]
+    return [one.name, one.uuid[:8], size_text(one.limit_bytes), size_text(one.used_bytes), share]
 
 
 def _time_text(one: Partition, used_pct: dict[str, float]) -> str:

@@ -139,7 +139,7 @@ def run(
     import signal
     import time
 
-    from berth.live.slurm.claim import Claim, TurnedError, lock, owner_of
+    from berth.live.slurm.claim import Claim, ClaimChangedError, lock, owner_of
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.service import CLAIM_INTERVALS, LEAST_CLAIM_S, Service, Settings
 
@@ -180,16 +180,25 @@ def run(
                 if other is not None:
                     _say(f"another berth places on these nodes, {other.owner}: this one only advises")
                 settings = Settings(
-                    state, places and other is None, _names(partitions), _names(qos), policy, knowledge, interval_s,
-                    patience_s, retries, _cards(card), ahead_s=ahead_s,
-                )  # fmt: skip
+                    state,
+                    places and other is None,
+                    _names(partitions),
+                    _names(qos),
+                    policy,
+                    knowledge,
+                    interval_s,
+                    patience_s,
+                    retries,
+                    _cards(card),
+                    ahead_s=ahead_s,
+                )
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()
                 if history is not None:
                     service.keep_history(history)
                 service.run(_say, until=over)
                 return
-            except TurnedError as error:
+            except ClaimChangedError as error:
                 _say(str(error))
                 turned = True
             except LiveError as error:
@@ -243,26 +252,26 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
     """Show whether berth runs beside Slurm, and what it last saw."""
     import time
 
-    told = _status(state)
-    if printed(form, as_json, [told], told):
+    shown = _status(state)
+    if printed(form, as_json, [shown], shown):
         return
-    age_s = time.time() - int(str(told["at_ms"])) / 1000
-    print(f"mode       {told['mode']}, policy {told['policy']}")
+    age_s = time.time() - int(str(shown["at_ms"])) / 1000
+    print(f"mode       {shown['mode']}, policy {shown['policy']}")
     print(
-        f"last look  {age_s:.0f} s ago, decided in {told['decide_s']} s, {told['queries']} queries since it began"
+        f"last query {age_s:.0f} s ago, decided in {shown['decide_s']} s, {shown['queries']} queries since it began"
     )
     print(
-        f"jobs       {told['waiting']} to decide on, {told['kept_back']} kept back, {told['placed']} placed and not"
+        f"jobs       {shown['waiting']} to decide on, {shown['kept_back']} kept back, {shown['placed']} placed and not"
     )
-    print(f"           started yet, {told['running']} running")
+    print(f"           started yet, {shown['running']} running")
     if silent := _silent(state):
         print(f"berth      {silent}")
-    for job, why in dict(told["unplaced"]).items():  # type: ignore[call-overload]
+    for job, why in dict(shown["unplaced"]).items():  # type: ignore[call-overload]
         print(f"not counted: job {job}: {why}")
-    outside = list(told.get("outside", []))  # type: ignore[call-overload]
+    outside = list(shown.get("outside", []))  # type: ignore[call-overload]
     if outside:
         print(f"held, and not placed by this berth: {', '.join(outside[:10])}")
-    for why in list(told.get("odd", [])):  # type: ignore[call-overload]
+    for why in list(shown.get("unreadable", [])):  # type: ignore[call-overload]
         print(f"not seen: {why}")
 
 
@@ -292,7 +301,7 @@ def why(
     """Explain why a job waits: Slurm's reason beside berth's."""
     from berth.live.slurm.controller import Controller
 
-    told = _status(state)
+    shown = _status(state)
     found = [
         each
         for each in Controller().jobs([job])
@@ -301,7 +310,7 @@ def why(
     if not found:
         raise LiveError(f"Slurm knows no job {job}, or has forgotten it; see: berth job {job}")
     slurm = found[0]
-    ours = dict(told["why"]).get(job, "") or _given_up(state, job)  # type: ignore[call-overload]
+    ours = dict(shown["why"]).get(job, "") or _given_up(state, job)  # type: ignore[call-overload]
     ours = _silent(state) or ours
     answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
     if printed(form, as_json, [answer], answer):
@@ -407,10 +416,19 @@ def install(
     options = f"--partitions {partitions}" + (f" --qos {qos}" if qos else "")
     scontrol = shutil.which("scontrol") or "/usr/bin/scontrol"
     how = Plan(
-        names, _names(qos), frozenset({0, int(owner or 0), *(_uid(each) for each in operator or ())}), sys.executable,
-        str(Path(sys.argv[0]).resolve()), state, options, folder, shards_a_gpu, limit_s,
-        dict(each.partition("=")[::2] for each in setting or []), str(Path(scontrol).parent),
-    )  # fmt: skip
+        names,
+        _names(qos),
+        frozenset({0, int(owner or 0), *(_uid(each) for each in operator or ())}),
+        sys.executable,
+        str(Path(sys.argv[0]).resolve()),
+        state,
+        options,
+        folder,
+        shards_a_gpu,
+        limit_s,
+        dict(each.partition("=")[::2] for each in setting or []),
+        str(Path(scontrol).parent),
+    )
     new = plan(how, there, controller.nodes(), chosen)
     for line in diff(there, new):
         print(line)

@@ -293,8 +293,8 @@ def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Secti
     from berth.errors import SettingError
     from berth.experiments.lived import CLUSTER
     from berth.history.store.folder import open_history
-    from berth.live.slurm.beside import courses
     from berth.live.slurm.compare import attempts_of, compare, joined
+    from berth.live.slurm.courses import courses
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
     from berth.model import Node

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,15 +14,11 @@ from berth.errors import NoCommandError, PartitionError
 from berth.partition.gpus import gpus
 from berth.partition.hardware import variables
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.lifecycle import check_host
 from berth.partition.regions import INSIDE, PRIORITIES, Partition, find, read, regions_in
 from berth.partition.scratch import run_folder, sweep
 from berth.partition.sizes import size_text
 
 __all__ = ["Summary", "environment", "run"]
-
-_SWAP_LOOK_S = 0.1
-"""Seconds between looks at the memory of the host that a run has, of which a region keeps no peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +37,6 @@ class Summary:
     """What the library had to say, such as why there was no GPU."""
     partition: str | None = None
     """The named partition that it joined."""
-    swap_limit_bytes: int = 0
-    """What it could have of the host's memory beyond the limit."""
-    peak_swapped_bytes: int = 0
-    """The most that was seen of it there, at looks 0.1 s apart."""
     removed: bool = False
     """Whether the partition was removed, or made anew, while the command ran: what it used is not known then."""
 
@@ -59,11 +50,8 @@ class Summary:
         if self.limit_bytes == 0:
             return "berth: no GPU was used"
         peak = "peak" if self.partition is None else f"peak of the partition '{self.partition}' so far"
-        swap = ""
-        if self.swap_limit_bytes:
-            swap = f"{size_text(self.peak_swapped_bytes)} of {size_text(self.swap_limit_bytes)} in the host's memory, "
         return (
-            f"berth: {peak} {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)}, {swap}"
+            f"berth: {peak} {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)}, "
             f"{self.refused} refused {'call' if self.refused == 1 else 'calls'}, GPU time {time}"
         )
 
@@ -77,7 +65,6 @@ def environment(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
-    swap_mib: int | None = None,
     priority: str | None = None,
     fake_gpu: bool = False,
 ) -> dict[str, str]:
@@ -94,11 +81,10 @@ def environment(
         ours["BERTH_LOG"] = str(log)
     if mem_mib is not None:
         ours["BERTH_GPU_MEM_MIB"] = str(mem_mib)
-    for variable, value in (("BERTH_GPU_CORE_PCT", core_pct), ("BERTH_GPU_OVERSUBSCRIBE_MIB", swap_mib)):
-        if value == 0:  # none, whatever `base` says
-            ours.pop(variable, None)
-        elif value is not None:
-            ours[variable] = str(value)
+    if core_pct == 0:  # none, whatever `base` says
+        ours.pop("BERTH_GPU_CORE_PCT", None)
+    elif core_pct is not None:
+        ours["BERTH_GPU_CORE_PCT"] = str(core_pct)
     if burst:
         ours["BERTH_GPU_BURST"] = "1"
     if priority is not None:
@@ -118,7 +104,6 @@ def run(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
-    swap_mib: int | None = None,
     priority: str | None = None,
     partition: str | None = None,
     fake_gpu: bool = False,
@@ -135,10 +120,6 @@ def run(
             "no limit to run under; give --mem, --core-pct or --priority, "
             "or join one with: berth partition exec NAME"
         )
-    if swap_mib and mem_mib is None:
-        raise PartitionError(
-            "--oversubscribe is memory beyond a limit; give --mem too, or resize the partition"
-        )
     if partition is not None and limits != (None, None, None):
         raise PartitionError(
             f"the partition '{partition}' has its own limits; leave mem_mib, core_pct and priority out, "
@@ -146,7 +127,6 @@ def run(
         )
     if priority is not None and priority not in PRIORITIES:
         raise PartitionError(f"no priority '{priority}'; there are {', '.join(PRIORITIES)}")
-    check_host(swap_mib or 0)
     joined = find(partition, root) if partition is not None else []
     _check_free(joined[0].folder if joined else None, mem_mib, core_pct)
     sweep()
@@ -161,7 +141,6 @@ def run(
             core_pct=core_pct,
             gpu=gpu,
             burst=burst,
-            swap_mib=swap_mib,
             priority=priority,
             fake_gpu=fake_gpu,
         )
@@ -171,17 +150,13 @@ def run(
         if fake_gpu and "BERTH_FAKE_CARD" not in words:
             words["BERTH_FAKE_CARD"] = str(scratch / "card")
         before = {seen.uuid: seen for seen in joined}
-        may_swap = bool(swap_mib or words.get("BERTH_GPU_OVERSUBSCRIBE_MIB")) or any(
-            one.swap_limit_bytes for one in joined
-        )
-        with _swap_watched(region if may_swap else None) as swapped:
-            status = _wait(command, words)
+        status = _wait(command, words)
         logged = tuple(log.read_text().splitlines()) if log.exists() else ()
         messages = warnings + logged
         if not all(_is_there(descriptor, use) for use, descriptor in held.items()):
             return Summary(status, 0, 0, 0, None, messages, partition, removed=True)
         seen = [read(region, uuid, partition or "") for uuid in regions_in(region)] if region.exists() else []
-        return _summary(status, seen, before, messages, partition, swapped[0])
+        return _summary(status, seen, before, messages, partition)
 
 
 def _visible(joined: Sequence[Partition], fake_gpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -225,30 +200,6 @@ def _is_there(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-@contextmanager
-def _swap_watched(region: Path | None) -> Iterator[list[int]]:
-    """One number, the most bytes of the host's memory that the region's processes were seen to have."""
-    peak, ended = [0], threading.Event()
-
-    def look(region: Path) -> None:
-        while not ended.wait(_SWAP_LOOK_S):
-            with contextlib.suppress(PartitionError):
-                peak[0] = max(
-                    peak[0], sum(read(region, uuid, "").swapped_bytes for uuid in regions_in(region))
-                )
-
-    if region is None:
-        yield peak
-        return
-    watcher = threading.Thread(target=look, args=(region,), daemon=True)
-    watcher.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        watcher.join()
 
 
 def _check_free(region: Path | None, mem_mib: int | None, core_pct: int | None) -> None:
@@ -309,7 +260,6 @@ def _summary(
     before: Mapping[str, Partition],
     messages: tuple[str, ...],
     partition: str | None,
-    peak_swapped_bytes: int,
 ) -> Summary:
     used = [one for one in seen if one.peak_bytes] or list(seen[:1])
     timed = [one for one in used if one.core_pct]
@@ -323,6 +273,4 @@ def _summary(
         gpu_ns=sum(one.gpu_ns for one in timed) - gpu_ns_before if timed else None,
         messages=messages,
         partition=partition,
-        swap_limit_bytes=sum(one.swap_limit_bytes for one in used),
-        peak_swapped_bytes=peak_swapped_bytes,
     )

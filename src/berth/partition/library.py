@@ -17,7 +17,6 @@ __all__ = [
     "fake_driver_folder",
     "library_path",
     "make_region",
-    "oversubscribe_region",
     "resize_region",
     "shim_path",
 ]
@@ -75,7 +74,6 @@ def _library() -> ctypes.CDLL:
     limits = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32]
     library.berth_make.argtypes = [text, text, text, *limits, text, size]
     library.berth_resize.argtypes = [text, text, *limits, text, size]
-    library.berth_oversubscribe.argtypes = [text, text, ctypes.c_uint64, text, size]
     library.berth_describe.argtypes = [text, text, text, size]
     return library
 
@@ -93,14 +91,6 @@ def resize_region(folder: Path, uuid: str, mem_bytes: int, core_pct: int, flags:
     why = ctypes.create_string_buffer(_ERROR_BYTES)
     words = (str(folder).encode(), uuid.encode(), mem_bytes, core_pct, flags)
     if _library().berth_resize(*words, why, _ERROR_BYTES) != 0:
-        raise PartitionError(why.value.decode(errors="replace"))
-
-
-def oversubscribe_region(folder: Path, uuid: str, swap_bytes: int) -> None:
-    """Set how much of the host's memory a region may have beyond its limit, under its running processes."""
-    why = ctypes.create_string_buffer(_ERROR_BYTES)
-    words = (str(folder).encode(), uuid.encode(), swap_bytes)
-    if _library().berth_oversubscribe(*words, why, _ERROR_BYTES) != 0:
         raise PartitionError(why.value.decode(errors="replace"))
 
 

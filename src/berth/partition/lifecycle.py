@@ -17,7 +17,7 @@ from berth.errors import NoRoomError, PartitionError, SettingError
 from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu, gpus
 from berth.partition.hardware import Hardware, hardware_in, keep
-from berth.partition.library import make_region, oversubscribe_region, resize_region
+from berth.partition.library import make_region, resize_region
 from berth.partition.mig import Instance, create_instance, destroy_instance, instance_at
 from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.regions import (
@@ -36,7 +36,7 @@ from berth.partition.regions import (
 )
 
 __all__ = [
-    "check_host", "create", "create_mig", "create_mig_at", "create_mps", "create_promised", "remove",
+    "create", "create_mig", "create_mig_at", "create_mps", "create_promised", "remove",
     "remove_unfinished", "resize",
 ]  # fmt: skip
 
@@ -63,7 +63,6 @@ def create(
     _check_room(
         gpu, limit, [] if overcommit else partitions(root), overcommit
     )  # by the hundred, reading all is slow
-    check_host(limit.swap_mib, overcommit)
     return _make(name, gpu.uuid, limit, access, root)
 
 
@@ -236,8 +235,6 @@ def _make_files(
         ) from error
     try:
         make_region(folder, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
-        if limit.swap_mib:
-            oversubscribe_region(folder, uuid, limit.swap_mib << 20)
         grant(folder, uuid, access)
     except PartitionError:
         _clear(folder, uuid)
@@ -322,7 +319,6 @@ def resize(
     mem_mib: int | None = None,
     core_pct: int | None = None,
     burst: bool | None = None,
-    swap_mib: int | None = None,
     priority: str | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
@@ -336,9 +332,7 @@ def resize(
     check_there(name, root)
     _check_writable((root or root_folder()) / name)
     with _one_at_a_time((root or root_folder()) / name):
-        return _resize(
-            name, mem_mib, core_pct, burst, swap_mib, priority, gpus or [], overcommit=overcommit, root=root
-        )
+        return _resize(name, mem_mib, core_pct, burst, priority, gpus or [], overcommit=overcommit, root=root)
 
 
 @contextmanager
@@ -357,7 +351,6 @@ def _resize(
     mem_mib: int | None,
     core_pct: int | None,
     burst: bool | None,
-    swap_mib: int | None,
     priority: str | None,
     gpus: list[Gpu],
     *,
@@ -378,7 +371,6 @@ def _resize(
                 partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
                 partition.core_pct if core_pct is None else core_pct,
                 partition.burst if burst is None else burst,
-                swap_mib=partition.swap_limit_bytes >> 20 if swap_mib is None else swap_mib,
                 priority=partition.priority if priority is None else priority,
             ),
         )
@@ -389,11 +381,8 @@ def _resize(
     for partition, limit in changes:
         if partition.uuid in cards:
             _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
-        if swap_mib is not None:
-            check_host(limit.swap_mib, overcommit)
     for partition, limit in changes:
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
-        oversubscribe_region(partition.folder, partition.uuid, limit.swap_mib << 20)
     return find(name, root)
 
 
@@ -445,16 +434,6 @@ def _check_idle(name: str, root: Path | None) -> None:
 
 def _plain(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
-
-
-def check_host(swap_mib: int, overcommit: bool | None = None) -> None:
-    """Refuse more of the host's memory than this machine has; `overcommit` is None where it cannot be asked for."""
-    host_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    if swap_mib > host_mib and not overcommit:
-        raise PartitionError(
-            f"{swap_mib} MiB of the host's memory beyond the limit, but this machine has {host_mib} MiB; ask for less"
-            + ("" if overcommit is None else ", or promise more than there is with --overcommit")
-        )
 
 
 def _check_room(

@@ -49,16 +49,12 @@ class Limit:
     """Per cent of the GPU's time; 0: not limited."""
     burst: bool = False
     """Whether it may use time that no other partition wants."""
-    swap_mib: int = 0
-    """How much of the host's memory it may have beyond `mem_mib`, which the GPU reaches more slowly; 0: none."""
     priority: str = "normal"
     """`high` gives no time up to others, `low` takes what they leave."""
 
     def __post_init__(self) -> None:
         if self.mem_mib < 1:
             raise SettingError(f"a limit of {self.mem_mib} MiB of GPU memory; it must be at least 1")
-        if self.swap_mib < 0:
-            raise SettingError(f"{self.swap_mib} MiB beyond the limit; it must be at least 0")
         if not 0 <= self.core_pct <= 100:
             raise SettingError(
                 f"a share of {self.core_pct} % of a GPU's time; it must be from 1 to 100, or 0 for no limit"
@@ -81,8 +77,6 @@ class Process:
     held_bytes: int
     peak_bytes: int
     gpu_ns: int
-    swapped_bytes: int
-    """What it has in the host's memory, beside `held_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +109,11 @@ class Partition:
     refused: int
     refused_bytes: int
     gpu_ns: int
-    swap_limit_bytes: int
-    """What may be had of the host's memory beyond the limit."""
     processes: tuple[Process, ...]
     refusals: tuple[Refusal, ...]
     """The last few, oldest first."""
     hardware: Hardware | None = None
     """What keeps the limit beside libberth."""
-
-    @property
-    def swapped_bytes(self) -> int:
-        """What its processes have in the host's memory, beyond the limit."""
-        return sum(process.swapped_bytes for process in self.processes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ def main(state: Path, cancelled: str, changed: str, drained: str) -> None:
     class Changed(Controller):
         """Somebody else gives a job more GPUs after it was told its own."""
 
-        def _tell(self, asked: list[tuple[str, str]]) -> dict[str, str]:  # type: ignore[override]
-            failed = super()._tell(asked)
+        def _send(self, asked: list[tuple[str, str]]) -> dict[str, str]:  # type: ignore[override]
+            failed = super()._send(asked)
             if any(line.startswith(f"update JobId={changed} ") for _, line in asked):
                 subprocess.run(
                     ["scontrol", "update", f"JobId={changed}", "TresPerNode=gres:gpu:v100_0:1"], check=True

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import LiveError
-from berth.live.slurm.claim import Claim, Claimant, TurnedError, owner_of
+from berth.live.slurm.claim import Claim, Claimant, ClaimChangedError, owner_of
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.service import NODES_EVERY, Service, Settings
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -136,7 +136,7 @@ def test_a_berth_renews_its_claim_and_places_nothing_once_another_has_it(tmp_pat
     slurm.comments = {"node1": "[berth places: b:/x until 2000]", "node2": ""}
     slurm.held("1")
     clock.now_s += 40
-    with pytest.raises(TurnedError, match="another berth places now, b:/x"):
+    with pytest.raises(ClaimChangedError, match="another berth places now, b:/x"):
         service.step()
     assert slurm.told == []
 
@@ -149,7 +149,7 @@ def test_one_that_only_advises_learns_that_the_other_has_ended(tmp_path: Path) -
     for _ in range(NODES_EVERY):
         service.step()
     clock.now_s += 61
-    with pytest.raises(TurnedError, match="no other berth places any more"):
+    with pytest.raises(ClaimChangedError, match="no other berth places any more"):
         service.step()
     assert claim.take() is None
 

@@ -25,10 +25,10 @@ from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.live.slurm import node
-from berth.live.slurm.beside import courses, measured
 from berth.live.slurm.claim import owner_of
 from berth.live.slurm.compare import attempts_of, compare
 from berth.live.slurm.controller import Change, Controller
+from berth.live.slurm.courses import courses, measured
 from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken

@@ -41,7 +41,9 @@ def test_another_slurm_is_checked_installed_and_placed_on(slurm: Path, open_fold
     assert (folder / "alone.txt").read_text() == "(null)\n"
     assert (folder / "early.gpus").read_text().startswith("gpu:v100_")
     events = [json.loads(line) for line in (folder / "state" / "decisions.jsonl").read_text().splitlines()]
-    told = {e["job"]: (e["told"], e["where"]) for e in events if e["event"] == "started" and e.get("told")}
+    told = {
+        e["job"]: (e["planned"], e["where"]) for e in events if e["event"] == "started" and e.get("planned")
+    }
     assert len(told) == 2
     assert {job: (where, where) for job, (_, where) in told.items()} == told
     assert not [e for e in events if "no GPU" in e.get("why", "")]  # its Prolog made the partition

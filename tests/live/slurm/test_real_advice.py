@@ -86,7 +86,7 @@ def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(o
     assert len(gpus) == 1  # one GPU alone, and the one that it was told last
     started = [e for e in events if e["event"] == "started"]
     assert len(started) == 3
-    assert [e["told"] for e in started] == [e["where"] for e in started]
+    assert [e["planned"] for e in started] == [e["where"] for e in started]
     assert len({e["where"] for e in events if e["event"] == "placed" and e["job"] == events[-1]["job"]}) == 1
 
 

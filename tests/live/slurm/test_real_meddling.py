@@ -85,7 +85,9 @@ def test_what_changes_under_berth_loses_no_job_and_starts_none_without_its_gpu(o
         "export $(scontrol token lifespan=31536000)"
     ]
     events = [json.loads(line) for line in text("state/decisions.jsonl").splitlines()]
-    assert {e["told"] == e["where"] for e in events if e["event"] == "started" and e.get("told")} == {True}
+    assert {e["planned"] == e["where"] for e in events if e["event"] == "started" and e.get("planned")} == {
+        True
+    }
     assert json.loads(text("other.json"))["berth"] == "Slurm decides: berth has not taken it"
     assert text("again.txt").split()[0] == "1"
     assert text("again.txt").count("gpu:v100_") == 1

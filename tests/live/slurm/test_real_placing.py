@@ -145,7 +145,9 @@ def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> N
     assert "node2 down" not in (folder / "nodes.after").read_text()
     assert "mode       place" in (folder / "status.txt").read_text()
     # Each job that berth placed started where it was told, by what Slurm says of its nodes and GPUs.
-    started = {e["job"]: (e["told"], e["where"]) for e in events if e["event"] == "started" and e.get("told")}
+    started = {
+        e["job"]: (e["planned"], e["where"]) for e in events if e["event"] == "started" and e.get("planned")
+    }
     assert len(started) > 10
     assert {job: (told, told) for job, (told, _) in started.items()} == started
     # A controller that was restarted, a berth that was killed: all jobs ran once, and none waits.

@@ -270,7 +270,7 @@ def test_a_start_is_logged_where_slurm_made_it(tmp_path: Path) -> None:
     ours.step()
     ours.step()
     (start,) = (each for each in read_decisions(tmp_path / DECISIONS) if each.event == "started")
-    assert (start.told, start.where) == ("node1:0", "node2:0")
+    assert (start.planned, start.where) == ("node1:0", "node2:0")
 
 
 def test_what_an_epilog_leaves_brings_the_next_look_forward_while_looks_are_left_to_borrow(

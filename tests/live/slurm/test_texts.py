@@ -18,7 +18,7 @@ from berth.live.slurm.controller import Change, Controller, run_program
 from berth.live.slurm.jobs import jobs_of, tasks_of
 from berth.live.slurm.nodes import nodes_of, partitions_of
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
+from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Share
 from tests.live.slurm.fake_slurm import NODE, TYPED, FakeSlurm, row
 
@@ -131,7 +131,7 @@ def test_a_note_is_what_was_noted_and_another_comment_is_none() -> None:
 )
 def test_a_request_becomes_gpus_and_a_share(fields: dict[str, object], gpus: int, share: Share) -> None:
     cards = Cards({"v100": 1000})
-    cards.look_at(nodes_of(NODE.format(name="n", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
+    cards.update(nodes_of(NODE.format(name="n", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
     (job,) = jobs_of(row(**fields))
     ours = job_of(job, cards, read_rules(), priority=5, retries=1)
     assert (ours.gpus, ours.share, ours.labels, ours.priority) == (gpus, share, ("partition:gpu",), 5)
@@ -143,7 +143,7 @@ def test_a_request_that_berth_cannot_tell_is_slurms() -> None:
         {"tres_per_node": "gres:nic:1"}, {"tres_per_node": "gres:shard:99"}, {"Partition": "a,b"},
     ):  # fmt: skip
         (job,) = jobs_of(row(**fields))
-        with pytest.raises(NotOursError):
+        with pytest.raises(LeftToSlurmError):
             job_of(job, Cards(), read_rules(), priority=0, retries=0)
 
 
@@ -268,7 +268,7 @@ def test_a_part_of_a_gpu_of_any_type_has_that_part_of_its_memory(
     fields: dict[str, object], share: Share
 ) -> None:
     cards = Cards({"v100": 1000})
-    cards.look_at(nodes_of(NODE.format(name="n", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
+    cards.update(nodes_of(NODE.format(name="n", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
     (job,) = jobs_of(row(**fields))
     assert job_of(job, cards, read_rules(), priority=5, retries=1).share == share
 
@@ -277,7 +277,7 @@ def test_one_row_that_cannot_be_read_hides_no_other_job() -> None:
     slurm = FakeSlurm(jobs={"1": {"JobID": "1", "SubmitTime": "yesterday"}, "2": {"JobID": "2"}})
     controller = Controller(slurm)
     assert [job.id for job in controller.jobs()] == ["2"]
-    assert controller.odd == [
+    assert controller.unreadable == [
         "squeue printed of job 1 what cannot be read: invalid literal for int() with base 10: 'yesterday'"
     ]
 

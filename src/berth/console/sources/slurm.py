@@ -21,7 +21,7 @@ from berth.live.slurm.controller import Controller, Run, run_program
 from berth.live.slurm.decisions import GIVEN_UP, PLACED, read_decisions
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
-from berth.live.slurm.requests import Cards, NotOursError, note_of, part_of
+from berth.live.slurm.requests import Cards, LeftToSlurmError, note_of, part_of
 from berth.live.slurm.service import DECISIONS, STATUS
 from berth.model import Share
 
@@ -110,7 +110,7 @@ class SlurmSource:
         nodes, jobs = self._controller.nodes(), self._controller.jobs()
         told, wrong = self._status()
         why: Mapping[str, str] = told.get("why", {})
-        self._cards.look_at(nodes)
+        self._cards.update(nodes)
         self._by_berth = frozenset(_id(job) for job in jobs if _is_berths(job))
         parts = {job.id: _part(job, self._cards) for job in jobs}
         gpus, unsure = _gpus(nodes, jobs, self._placed(), parts, self._cards)
@@ -119,7 +119,7 @@ class SlurmSource:
             for job in sorted(jobs, key=lambda job: (not job.runs, job.submit_ms))
         )
         waiting = sum(max(1, len(job.array_tasks)) for job in jobs if job.waits)
-        notes = [wrong, *self._controller.odd[:3]]
+        notes = [wrong, *self._controller.unreadable[:3]]
         if unsure:
             notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")
         policy = f"{told['policy']} ({told['mode']})" if told else ""
@@ -234,7 +234,7 @@ def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
     told = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
     try:
         gpus, share = part_of(job, cards)
-    except NotOursError:
+    except LeftToSlurmError:
         return told or (max(1, job.nodes) if job.tres.shards else 0), Share()
     return told or gpus, share
 

@@ -11,7 +11,7 @@ from berth.history.values.causes import cause_after
 from berth.live.slurm.controller import View
 from berth.live.slurm.jobs import SlurmJob, tasks_of
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
+from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Job, Share
 
 __all__ = ["Candidates", "Reader", "Scope", "by_slurm"]
@@ -76,7 +76,7 @@ class Reader:
         """Sort out the jobs of a view. `placed` are those that berth has placed and that have not started yet;
         `refused` tells which jobs Slurm refused lately to start, until when they are left alone, and why."""
         found = Candidates()
-        self._cards.look_at(view.nodes)
+        self._cards.update(view.nodes)
         sizes = (self._cards.shards_a_gpu, self._cards.least_mib, self._cards.most_mib)
         before, self._read = self._read if sizes == self._sizes else {}, {}
         self._sizes = sizes
@@ -97,7 +97,7 @@ class Reader:
         return found
 
     def _job_of(self, job: SlurmJob, priority: int) -> Job:
-        """The job as the scheduler knows it; NotOursError as in `job_of`."""
+        """The job as the scheduler knows it; LeftToSlurmError as in `job_of`."""
         kept = self._read.get(job.id)
         if kept is None:
             ours = job_of(job, self._cards, self._rules, priority=priority, retries=self._retries)
@@ -109,7 +109,7 @@ class Reader:
     def _running(self, job: SlurmJob, found: Candidates, priorities: Priorities, now_ms: int) -> None:
         try:
             found.running[job.id] = self._job_of(job, priorities.of_job(job, now_ms))
-        except NotOursError:  # a stranger, which has what Slurm says it has
+        except LeftToSlurmError:  # a stranger, which has what Slurm says it has
             nodes = max(1, job.nodes)
             gpus, share = job.tres.gpus or job.tres.gpus_a_node * nodes, Share()
             if not gpus and job.tres.shards:
@@ -142,7 +142,7 @@ class Reader:
                 found.to_hold.append(job.id)
         try:
             ours = self._job_of(job, priorities.of_job(job, now_ms))
-        except NotOursError as why:
+        except LeftToSlurmError as why:
             found.kept_back[job.id] = str(why)
             if note is not None and self._scope.places and refused.get(job.id, (0, ""))[0] <= now_ms:
                 found.to_give_back[job.id] = (note, str(why))

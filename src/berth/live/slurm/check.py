@@ -76,15 +76,16 @@ def faults(site: Site, cards: Cards) -> list[Fault]:
 
 def _of_slurm(site: Site) -> Iterator[Fault]:
     get = site.configuration.get
-    version, told = _version(site), get("SLURM_VERSION", "of no version")
+    version, release = _version(site), get("SLURM_VERSION", "of no version")
     if version is None or version < OLDEST:
-        yield Fault(f"Slurm is {told}; shards came with 22.05", "update Slurm to 22.05 or later")
+        yield Fault(f"Slurm is {release}; shards came with 22.05", "update Slurm to 22.05 or later")
     elif version > TESTED[-1]:
         tested = ", ".join(f"{year}.{month:02}" for year, month in TESTED)
         yield Fault(
-            f"Slurm is {told}; berth was run on {tested}, and follows the documentation of later ones",
-            "try `place` on a test partition first, and see docs/compatibility.md", stops=False,
-        )  # fmt: skip
+            f"Slurm is {release}; berth was run on {tested}, and follows the documentation of later ones",
+            "try `place` on a test partition first, and see docs/compatibility.md",
+            stops=False,
+        )
     types = get("GresTypes", "").split(",")
     missing = [name for name in ("gpu", "shard") if name not in types]
     if missing:
@@ -115,21 +116,24 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
     if get("JobRequeue") == "0":
         yield Fault(
             "jobs are not queued again unless they say so: what runs out of GPU memory fails",
-            "slurm.conf: JobRequeue=1", stops=False,
-        )  # fmt: skip
+            "slurm.conf: JobRequeue=1",
+            stops=False,
+        )
     tres = get("AccountingStorageTRES", "")
     lacking = [name for name in ("gres/gpu", "gres/shard") if name not in tres.split(",")]
     if lacking and not get("AccountingStorageType", "none").endswith(("none", "(null)")):
         yield Fault(
             f"the accounting does not count {' and '.join(lacking)}",
-            f"slurm.conf: AccountingStorageTRES={','.join(lacking)}", stops=False,
-        )  # fmt: skip
+            f"slurm.conf: AccountingStorageTRES={','.join(lacking)}",
+            stops=False,
+        )
     parameters = get("SchedulerParameters", "").split(",")
     if "defer" in parameters:
         yield Fault(
             "Slurm does not schedule at a job's end (defer): its GPUs stay idle until the next pass",
-            "slurm.conf: SchedulerParameters without defer", stops=False,
-        )  # fmt: skip
+            "slurm.conf: SchedulerParameters without defer",
+            stops=False,
+        )
     for name in LEFT_OUT:
         if get(name, "0") not in ("0", "(null)", ""):
             yield Fault(
@@ -160,9 +164,9 @@ def _of_lua(site: Site) -> Iterator[Fault]:
         )
         return
     for what, table, names in (("partition", "PARTITIONS", site.wanted), ("QoS", "QOS", site.qos)):
-        told = re.search(rf"local BERTH_{table} *= *\{{(.*?)\}}", site.lua, re.DOTALL)
+        found = re.search(rf"local BERTH_{table} *= *\{{(.*?)\}}", site.lua, re.DOTALL)
         for name in sorted(names):
-            if told is None or not re.search(rf"\b{re.escape(name)}\b\W*\]?\s*=\s*true", told[1]):
+            if found is None or not re.search(rf"\b{re.escape(name)}\b\W*\]?\s*=\s*true", found[1]):
                 yield Fault(
                     f"berth.lua does not take the jobs of the {what} {name}",
                     f'berth.lua: local BERTH_{table} = {{ ["{name}"] = true }}',
@@ -184,26 +188,30 @@ def _of_nodes(site: Site, cards: Cards) -> Iterator[Fault]:
             gres = ",".join(f"gpu:{kind}_{at}:1" for at in range(node.gpus))
             yield Fault(
                 f"node {node.name} gives no type to each GPU: berth chooses the node, and Slurm the GPU",
-                f"slurm.conf: NodeName={node.name} … Gres={gres}", stops=False,
-            )  # fmt: skip
+                f"slurm.conf: NodeName={node.name} … Gres={gres}",
+                stops=False,
+            )
         if not node.model:
             yield Fault(
                 f"node {node.name} has GPUs of several models, which berth takes for one",
-                "--partitions without it", stops=False,
-            )  # fmt: skip
+                "--partitions without it",
+                stops=False,
+            )
         if not node.shards:
             yield Fault(
                 f"node {node.name} has no shards: no GPU of it can be shared",
-                f"slurm.conf: NodeName={node.name} … Gres=…,shard:{8 * node.gpus}", stops=False,
-            )  # fmt: skip
+                f"slurm.conf: NodeName={node.name} … Gres=…,shard:{8 * node.gpus}",
+                stops=False,
+            )
         elif node.shards % node.gpus:
             yield Fault(
                 f"node {node.name} has {node.shards} shards on {node.gpus} GPUs",
-                f"slurm.conf: NodeName={node.name} … shard:{node.gpus * max(1, node.shards_a_gpu)}", stops=False,
-            )  # fmt: skip
+                f"slurm.conf: NodeName={node.name} … shard:{node.gpus * max(1, node.shards_a_gpu)}",
+                stops=False,
+            )
     for kind in sorted({node.model for node in nodes}):
         model = cards.model(kind)
-        if not cards.told(kind):
+        if not cards.is_declared(kind):
             size = f"{model.mem_mib >> 10}G" if model.mem_mib else "80G"
             taken = f"taken to have {model.mem_mib} MiB" if model.mem_mib else "of unknown memory"
             yield Fault(
@@ -218,9 +226,11 @@ def _of_scripts(site: Site) -> Iterator[Fault]:
     for name in ("Prolog", "TaskProlog", "Epilog"):
         path = site.configuration.get(name, "(null)")
         stops = name == "Prolog" and closes
-        lost = "berth's TaskProlog gives jobs no GPU without it" if stops else (
-            "shares are not enforced, and their use is not measured"
-        )  # fmt: skip
+        lost = (
+            "berth's TaskProlog gives jobs no GPU without it"
+            if stops
+            else "shares are not enforced, and their use is not measured"
+        )
         if path == "(null)":
             yield Fault(
                 f"there is no {name}: {lost}", f"slurm.conf: {name}=/etc/slurm/berth/{_file(name)}", stops
@@ -228,8 +238,9 @@ def _of_scripts(site: Site) -> Iterator[Fault]:
         elif name in site.scripts and "berth" not in site.scripts[name]:
             yield Fault(
                 f"{path} does not call berth's {name}: {lost}",
-                f"{path}: at its end, /etc/slurm/berth/{_file(name)}", stops,
-            )  # fmt: skip
+                f"{path}: at its end, /etc/slurm/berth/{_file(name)}",
+                stops,
+            )
 
 
 def _file(name: str) -> str:
@@ -242,17 +253,21 @@ def _of_talking(site: Site) -> Iterator[Fault]:
     if site.skew_s is not None and abs(site.skew_s) > MOST_SKEW_S:
         yield Fault(
             f"the controller's clock is {site.skew_s:+.0f} s from this machine's: waits are wrong by that",
-            "run an NTP client, such as chrony, on both", stops=False,
-        )  # fmt: skip
+            "run an NTP client, such as chrony, on both",
+            stops=False,
+        )
     if site.rest:
         yield Fault(site.rest, started_by(_version(site)), stops=False)
     if site.rest is not None:
         left_s = _expires_s(site.token) - site.now_s
         if not site.token or left_s < 0:
             yield Fault(
-                "there is no token for slurmrestd" if not site.token else f"the token expired {-left_s:.0f} s ago",
-                NEW_TOKEN, stops=False,
-            )  # fmt: skip
+                "there is no token for slurmrestd"
+                if not site.token
+                else f"the token expired {-left_s:.0f} s ago",
+                NEW_TOKEN,
+                stops=False,
+            )
 
 
 def _expires_s(token: str) -> float:

@@ -26,7 +26,7 @@ from berth.errors import LiveError
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.nodes import SlurmNode
 
-__all__ = ["Claim", "Claimant", "TurnedError", "lock", "owner_of"]
+__all__ = ["Claim", "ClaimChangedError", "Claimant", "lock", "owner_of"]
 
 SETTLE_S = 1.0
 """Between writing the comments and reading them again: another berth that has begun at the same time has written by
@@ -34,7 +34,7 @@ then."""
 _MARK = re.compile(r" ?\[berth places: (\S+) until (\d+)\]")
 
 
-class TurnedError(LiveError):
+class ClaimChangedError(LiveError):
     """The right to place has passed to another berth, or has come free."""
 
 
@@ -87,9 +87,16 @@ class Claim:
     """One berth's right to place on the nodes of some partitions."""
 
     def __init__(
-        self, controller: Controller, owner: str, partitions: Set[str], lasts_s: float, *, qos: Set[str] = frozenset(),
-        clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
+        self,
+        controller: Controller,
+        owner: str,
+        partitions: Set[str],
+        lasts_s: float,
+        *,
+        qos: Set[str] = frozenset(),
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """On the nodes of these partitions and of those that take jobs of these QoS; of neither: on all nodes. A claim
         that is not renewed ends after `lasts_s`."""
         self._controller, self._owner, self._lasts_s = controller, owner, lasts_s
@@ -131,14 +138,14 @@ class Claim:
         """Whether it is to be renewed."""
         return self._until_s - self._clock() < self._lasts_s / 2
 
-    def look(self, nodes: Sequence[SlurmNode], places: bool) -> None:
-        """Renew the claim of a berth that places; TurnedError if another has taken it since, and, for one that only
-        advises meanwhile, if it has come free."""
+    def check(self, nodes: Sequence[SlurmNode], places: bool) -> None:
+        """Renew the claim of a berth that places; ClaimChangedError if another has taken it since. For one that only
+        advises: ClaimChangedError if the claim has come free."""
         other = self.other(nodes)
         if places and other is not None:
-            raise TurnedError(f"another berth places now, {other.owner}: this one only advises")
+            raise ClaimChangedError(f"another berth places now, {other.owner}: this one only advises")
         if not places and other is None:
-            raise TurnedError("no other berth places any more: this one does")
+            raise ClaimChangedError("no other berth places any more: this one does")
         if places and (self.due or any(Claimant.of(each.comment) is None for each in self._ours(nodes))):
             self._write(nodes)
 

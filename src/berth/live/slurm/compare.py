@@ -67,12 +67,19 @@ def attempts_of(decisions: Iterable[Decision]) -> list[Attempt]:
             said = decided.pop(line.job, None)
             start_ms = line.start_ms or line.at_ms
             open_[line.job] = Attempt(
-                line.job, line.raw, line.submit_ms,
+                line.job,
+                line.raw,
+                line.submit_ms,
                 None if said is None else start_ms if said.after else said.at_ms,
-                "" if said is None else said.where, said is not None and said.event == PLACED,
-                start_ms, None, line.gpus, line.milli, "RUNNING",
+                "" if said is None else said.where,
+                said is not None and said.event == PLACED,
+                start_ms,
+                None,
+                line.gpus,
+                line.milli,
+                "RUNNING",
                 "" if said is None else said.policy,
-            )  # fmt: skip
+            )
         elif line.event == ENDED and line.job in open_:
             begun = open_.pop(line.job)
             found.append(_ended(begun, line))
@@ -98,11 +105,17 @@ def compare(decisions: Iterable[Decision], gpus: int) -> Comparison:
         if each.end_ms is not None
     )
     return Comparison(
-        len(attempts), _mean(slurm), _median(slurm), _mean(berth), _median(berth),
+        len(attempts),
+        _mean(slurm),
+        _median(slurm),
+        _mean(berth),
+        _median(berth),
         sum(ours < theirs - 1 for ours, theirs in zip(berth, slurm, strict=True)),
-        len(attempts) - len(both), busy_ms / (span_ms * gpus) if span_ms > 0 and gpus else 0.0, gpus,
+        len(attempts) - len(both),
+        busy_ms / (span_ms * gpus) if span_ms > 0 and gpus else 0.0,
+        gpus,
         sum(line.event == TAKEN_BACK for line in decisions),
-    )  # fmt: skip
+    )
 
 
 def _mean(values: list[float]) -> float:

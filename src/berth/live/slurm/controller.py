@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from berth.errors import LiveError
 from berth.history.values.gres import same_gres
-from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, SlurmJob, Told, format_of, jobs_of
+from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, KnownEnds, SlurmJob, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
 from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
@@ -34,26 +34,33 @@ FORGETS_S = 5
 """slurmd looks for expired credentials every 2 s, times are whole seconds, and clocks differ."""
 _CRED_EXPIRE = re.compile(r"\bcred_expire=(\d+)")
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
-_TOLD = re.compile(r"Configuration data (as of) (\S+)")
+_AS_OF = re.compile(r"Configuration data (as of) (\S+)")
 
 Run = Callable[[Sequence[str], str], str]
 """Runs a program with words on its standard input and returns what it prints; LiveError where it cannot."""
 
 
-def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIMEOUT_S) -> str:
+def run_program(words: Sequence[str], lines: str = "", *, timeout_s: float = TIMEOUT_S) -> str:
     """Run one of Slurm's programs; LiveError says what it said."""
     try:
         done = subprocess.run(
-            words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE,
-            text=True, errors="replace", timeout=timeout_s, env=_environment(), check=False,
-        )  # fmt: skip
+            words,
+            input=lines,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if lines else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=_environment(),
+            check=False,
+        )
     except OSError as error:
         raise cannot_be_run(words[0], error) from error
     except subprocess.TimeoutExpired as error:
         raise LiveError(
             f"{words[0]} has not answered for {timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"
         ) from error
-    if done.returncode and not told:
+    if done.returncode and not lines:
         raise LiveError(f"{' '.join(words[:4])}: {done.stderr.strip() or f'exit {done.returncode}'}")
     return done.stdout
 
@@ -72,8 +79,8 @@ def forgotten_after_s(configuration: Mapping[str, str]) -> int:
     Until then slurmd takes the next attempt for the same one, and runs no Prolog for it (slurm_cred_handle_reissue in
     Slurm's slurm_cred.c). Slurm itself waits for cred_expire and 1 s, which is too short if slurmd has just looked.
     """
-    told = _CRED_EXPIRE.search(configuration.get("AuthInfo", ""))
-    expire_s = int(told[1]) if told else CRED_EXPIRE_S
+    found = _CRED_EXPIRE.search(configuration.get("AuthInfo", ""))
+    expire_s = int(found[1]) if found else CRED_EXPIRE_S
     return FORGETS_S + (expire_s if expire_s >= LEAST_CRED_EXPIRE_S else CRED_EXPIRE_S)
 
 
@@ -98,7 +105,7 @@ class Change:
     """Slurm's words for what must have ended before it begins, such as `afterany:12`; empty: nothing."""
     after_s: int = 0
     """How long it may not begin after the requeue (see `forgotten_after_s`)."""
-    instead: bool = False
+    replaces: bool = False
     """Whether `gres` replaces GPUs or shards that it was given before: Slurm adds those of another type to them, unless
     it is told an empty request in between."""
 
@@ -114,25 +121,31 @@ class Change:
         pairs = [
             (name, value)
             for name, value in (
-                ("ReqNodeList", self.node_list), ("TresPerNode", self.gres), ("TresPerJob", self.per_job),
-                ("TresPerTask", self.per_task), ("TresPerSocket", self.per_socket),
-                ("AdminComment", None if self.clears else self.admin_comment), ("Dependency", self.after),
+                ("ReqNodeList", self.node_list),
+                ("TresPerNode", self.gres),
+                ("TresPerJob", self.per_job),
+                ("TresPerTask", self.per_task),
+                ("TresPerSocket", self.per_socket),
+                ("AdminComment", None if self.clears else self.admin_comment),
+                ("Dependency", self.after),
                 ("StartTime", f"now+{self.after_s}" if self.requeue else None),
             )
             if value is not None
-        ]  # fmt: skip
-        told = [f"requeuehold {self.job_id}"] if self.requeue else []
+        ]
+        lines = [f"requeuehold {self.job_id}"] if self.requeue else []
         if self.hold:
-            told.append(f"hold {self.job_id}")
-        if self.instead:
-            told.append(f"update JobId={self.job_id} TresPerNode=")
+            lines.append(f"hold {self.job_id}")
+        if self.replaces:
+            lines.append(f"update JobId={self.job_id} TresPerNode=")
         if pairs:
-            told.append(f"update JobId={self.job_id} " + " ".join(f"{name}={value}" for name, value in pairs))
+            lines.append(
+                f"update JobId={self.job_id} " + " ".join(f"{name}={value}" for name, value in pairs)
+            )
         if self.hold is False:
-            told.append(f"release {self.job_id}")
+            lines.append(f"release {self.job_id}")
         if self.clears:
-            told.append(f"update JobId={self.job_id} AdminComment=")
-        return tuple(told)
+            lines.append(f"update JobId={self.job_id} AdminComment=")
+        return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +169,21 @@ class Controller:
         self._scontrol = run or Scontrol(_environment(), TIMEOUT_S)
         self.queries = 0
         """How many queries there were."""
-        self.odd: list[str] = []
+        self.unreadable: list[str] = []
         """Why jobs of the last queries are missing."""
         self._known: dict[tuple[str, ...], SlurmJob] = {}
         """The rows of the last query for all jobs."""
         self._exclusive = next(iter(WHOLE_NODES))
 
-    def jobs(self, ids: Sequence[str] = (), told: Told | None = None) -> tuple[SlurmJob, ...]:
-        """All jobs that wait or run, and with `told` those that have ended lately but these; with `ids` only those
-        jobs, also where they have ended lately. slurmctld sends `squeue` all jobs whatever it is asked to print."""
+    def jobs(self, ids: Sequence[str] = (), known_ends: KnownEnds | None = None) -> tuple[SlurmJob, ...]:
+        """All jobs that wait or run, and with `known_ends` those that have ended lately and are not known yet. With
+        `ids` only those jobs, also if they have ended lately. slurmctld sends `squeue` all jobs, whatever it prints."""
         if len(ids) > IDS_AT_ONCE:
             parts = (ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE))
             return tuple(job for part in parts for job in self.jobs(part))
-        only = ["-t", "all", "-j", ",".join(ids)] if ids else ["-t", "all"] if told is not None else []
-        if told is not None:
-            told.begin()
+        only = ["-t", "all", "-j", ",".join(ids)] if ids else ["-t", "all"] if known_ends is not None else []
+        if known_ends is not None:
+            known_ends.begin()
         self.queries += 1
         mark = secrets.token_hex(4)
         try:
@@ -180,7 +193,9 @@ class Controller:
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
         known = None if ids else self._known
-        return tuple(jobs_of(text, mark, self.odd.append, told, known, exclusive=self._exclusive))
+        return tuple(
+            jobs_of(text, mark, self.unreadable.append, known_ends, known, exclusive=self._exclusive)
+        )
 
     def _squeue(self, only: Sequence[str], mark: str) -> str:
         """What `squeue` prints of the columns; what a Slurm before 26.05 does not know is learned once."""
@@ -215,9 +230,9 @@ class Controller:
         self.queries += 1
         text = self._run(["scontrol", "show", "config"], "")
         found = (_CONFIG.fullmatch(line.strip()) for line in text.splitlines())
-        told = _TOLD.match(text)
+        as_of = _AS_OF.match(text)
         configuration: dict[str, str] = {}
-        for name, value in ((each[1], each[2]) for each in (*found, told) if each):
+        for name, value in ((each[1], each[2]) for each in (*found, as_of) if each):
             # Of what may be given several times, Slurm 23.02 and later print each on a line: Prolog[0], Prolog[1].
             whole = name.partition("[")[0]
             before = configuration.get(whole, "")
@@ -241,36 +256,32 @@ class Controller:
     def apply(self, changes: Iterable[Change]) -> dict[str, str]:
         """Make these changes; what went wrong, by the job's id.
 
-        The steps of a job are told one after another, each by a process of its own and only where those before it went
-        well: a job that is released after an update that was refused would run without any GPU, and one that Slurm has
-        just started must not be updated as if it still waited. Where `scontrol` does not answer at all, all that was
-        not told yet has failed.
+        The steps of a job are sent one after another, each only if those before it went well: a job that is released
+        after an update that was refused would run without any GPU, and one that Slurm has just started must not be
+        updated as if it still waited. Where `scontrol` does not answer at all, all that was not sent yet has failed.
         """
         changes = tuple(changes)
         bad = [line for change in changes for line in change.steps if "\n" in line]
         if bad:
             raise LiveError(f"a change of a job holds a line break: {bad[0][:80]!r}")
         failed: dict[str, str] = {}
-        freed: set[str] = (
-            set()
-        )  # Slurm has them back: one that has ended since takes no change, and needs none
+        freed: set[str] = set()
+        """Slurm has them back: one that has ended since takes no change, and needs none."""
         for at in range(max((len(change.steps) for change in changes), default=0)):
             asked = [
                 (change.job_id, change.steps[at])
                 for change in changes
                 if at < len(change.steps) and change.job_id not in failed
             ]
-            failed |= (
-                changed := self._changed(
-                    changes, [job_id for job_id, line in asked if line.startswith("release")]
-                )
-            )
+            releases = [job_id for job_id, line in asked if line.startswith("release")]
+            changed = self._changed(changes, releases)
+            failed |= changed
             asked = [each for each in asked if each[0] not in changed]
             freed |= {job_id for job_id, line in asked if line.endswith(" AdminComment=")}
             for first in range(0, len(asked), CHANGES_AT_ONCE):
                 some = asked[first : first + CHANGES_AT_ONCE]
                 try:
-                    failed |= self._tell(some)
+                    failed |= self._send(some)
                 except LiveError as error:
                     failed |= {job_id: str(error) for job_id, _ in asked[first:]}
                     break
@@ -290,7 +301,7 @@ class Controller:
             if job.id in wanted and job.waits and not same_gres(job.tres_per_node, wanted[job.id])
         }
 
-    def _tell(self, asked: Sequence[tuple[str, str]]) -> dict[str, str]:
+    def _send(self, asked: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Have one `scontrol` do these lines, each of a job; what went wrong, by the job's id."""
         if not asked:
             return {}

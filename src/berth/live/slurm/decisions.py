@@ -31,7 +31,7 @@ __all__ = [
 ADVISED = "advised"
 """berth would have started it."""
 PLACED = "placed"
-"""berth told Slurm where to start it."""
+"""berth placed it: Slurm was given its node and GPUs."""
 STARTED = "started"
 """Slurm started it."""
 ENDED = "ended"
@@ -44,6 +44,8 @@ GIVEN_UP = "given-up"
 MOST_BYTES = 256 << 20
 """A log of this size begins anew; the one before it is kept beside it."""
 OLD = ".1"
+_RENAMED = {"told": "planned"}
+"""Names of fields in logs of berth 0.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ class Decision:
     mem_mib: int = 0
     where: str = ""
     """Nodes and GPUs: `node1:0+1,node2:0+1`; of a start by Slurm's account, maybe of nodes alone."""
-    told: str = ""
-    """Of the start of a job that berth had placed, where that was to be."""
+    planned: str = ""
+    """Of the start of a job that berth had placed: where it was to start."""
     after: str = ""
     """Of a job that was placed before there was room for it: the jobs that must have ended before it starts."""
     why: str = ""
@@ -140,6 +142,7 @@ def read_decisions(path: Path) -> Iterator[Decision]:
             for line in file:
                 try:
                     values = json.loads(line)
+                    values = {_RENAMED.get(name, name): value for name, value in values.items()}
                     yield Decision(**{name: value for name, value in values.items() if name in known})
                 except (ValueError, TypeError, AttributeError):
                     continue

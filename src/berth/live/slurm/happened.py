@@ -13,8 +13,8 @@ from berth.knowledge import Knowledge, LearnsMemory
 from berth.live.slurm.candidates import Candidates
 from berth.live.slurm.controller import Change, Controller, forgotten_after_s
 from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision, Logged
-from berth.live.slurm.jobs import SlurmJob, Told
-from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
+from berth.live.slurm.jobs import KnownEnds, SlurmJob
+from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.live.slurm.results import Result, names, prune, taken
 from berth.live.slurm.world import World, state_of
 from berth.model import RecordState
@@ -68,7 +68,7 @@ class Happened:
         self._results, self._places, self._retries = results, places, retries
         self._log = log
         self._logged: Logged | None = None
-        self.told = Told()
+        self.known_ends = KnownEnds()
         """The jobs whose ends were taken in."""
         self.again_after_s = forgotten_after_s({})
         """How long a job that is queued again may not begin."""
@@ -131,7 +131,7 @@ class Happened:
                 log.append(Decision(
                     now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms,
                     user=job.user, where=self._where(job), gpus=self._gpus_of(job),
-                    told=was_placed.where if was_placed else self._was_placed(job),
+                    planned=was_placed.where if was_placed else self._was_placed(job),
                 ))  # fmt: skip
             state = "CANCELLED" if job is None else "PREEMPTED" if job.waits else job.state
             ends.states[job_id] = state_of(state)
@@ -154,7 +154,7 @@ class Happened:
                 log.append(decision)
                 self._over[ran.raw_id, ran.start_ms] = now_ms
         self._over = {key: at_ms for key, at_ms in self._over.items() if now_ms - at_ms < 1000 * RETOLD_FOR_S}
-        self.told.taken()
+        self.known_ends.taken_in()
         return ends
 
     def started(
@@ -176,7 +176,7 @@ class Happened:
             log.append(Decision(
                 now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms, gpus=ours.gpus,
                 milli=ours.share.milli, mem_mib=ours.share.mem_mib, user=job.user, application=ours.application,
-                where=self._where(job), told=was_placed.where if was_placed else self._was_placed(job),
+                where=self._where(job), planned=was_placed.where if was_placed else self._was_placed(job),
             ))  # fmt: skip
         self._logged = None
         return log
@@ -224,7 +224,7 @@ class Happened:
         """The GPUs that an ended job had; 0 where that cannot be told."""
         try:
             return job_of(job, self._cards, self._rules, priority=0, retries=0).gpus
-        except NotOursError:
+        except LeftToSlurmError:
             return job.tres.gpus
 
     def _learn(self, job_id: str, result: Result) -> None:

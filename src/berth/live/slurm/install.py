@@ -25,9 +25,12 @@ PLUGIN = "berth.lua"
 BEGIN, END = "-- BEGIN berth", "-- END berth"
 """Around berth's lines in job_submit.lua, which the next installation replaces."""
 OTHERS = (
-    "watchdog.sh", "berth-slurm-watchdog.service", "berth-slurm-watchdog.timer", "berth-slurm.cron",
+    "watchdog.sh",
+    "berth-slurm-watchdog.service",
+    "berth-slurm-watchdog.timer",
+    "berth-slurm.cron",
     "berth-slurm.service",
-)  # fmt: skip
+)
 _BEFORE = re.compile(r"^# before: (.+)$", re.MULTILINE)
 _OURS = re.compile(rf"^{BEGIN}.*?^{END}\n", re.MULTILINE | re.DOTALL)
 _RETURN = re.compile(r"^return\b[^\n]*\s*\Z", re.MULTILINE)
@@ -107,10 +110,12 @@ def shipped(name: str) -> str:
 
 def _filled(name: str, how: Plan, before: str = "") -> str:
     settings = {
-        "BERTH_SLURM_RESULTS": f"{how.state}/results", "BERTH_SLURM_PARTITIONS": ",".join(sorted(how.partitions)),
+        "BERTH_SLURM_RESULTS": f"{how.state}/results",
+        "BERTH_SLURM_PARTITIONS": ",".join(sorted(how.partitions)),
         "BERTH_SLURM_QOS": ",".join(sorted(how.qos)),
-        "BERTH_SLURM_SHARDS": str(how.shards_a_gpu), **(how.settings or {}),
-    }  # fmt: skip
+        "BERTH_SLURM_SHARDS": str(how.shards_a_gpu),
+        **(how.settings or {}),
+    }
     lines = [f"export {key}={shlex.quote(value)}" for key, value in settings.items()]
     if before:  # which may be a pattern, and may fail
         word = before if re.search(r"[*?\[]", before) else shlex.quote(before)
@@ -119,10 +124,16 @@ def _filled(name: str, how: Plan, before: str = "") -> str:
             f'for script in {word}; do [ ! -x "$script" ] || "$script" || exit $?; done',
         ]
     values = {
-        "# @SETTINGS@": "\n".join(lines) or "# no settings", "@PYTHON@": shlex.quote(how.python),
-        "@FOLDER@": how.folder, "@LIMIT_S@": str(how.limit_s), "@STATE@": str(how.state), "@BERTH@": how.berth,
-        "@MODE@": "place", "@OPTIONS@": how.options, "@SLURM_BIN@": how.slurm_bin,
-    }  # fmt: skip
+        "# @SETTINGS@": "\n".join(lines) or "# no settings",
+        "@PYTHON@": shlex.quote(how.python),
+        "@FOLDER@": how.folder,
+        "@LIMIT_S@": str(how.limit_s),
+        "@STATE@": str(how.state),
+        "@BERTH@": how.berth,
+        "@MODE@": "place",
+        "@OPTIONS@": how.options,
+        "@SLURM_BIN@": how.slurm_bin,
+    }
     text = shipped(name)
     percent = {".service": "%%", ".cron": r"\%"}.get(Path(name).suffix, "%")
     for mark, value in values.items():

@@ -15,8 +15,8 @@ __all__ = [
     "FIELD",
     "ROW",
     "WHOLE_NODES",
+    "KnownEnds",
     "SlurmJob",
-    "Told",
     "format_of",
     "jobs_of",
     "rows_of",
@@ -27,7 +27,7 @@ __all__ = [
 FIELD = "\x1f"
 """What ends a field, with a mark of the query behind it: names and comments are their users' and may hold anything."""
 ROW = "\x1e"
-"""What ends a row likewise: a comment may hold line breaks."""
+"""What ends a row: a comment may hold line breaks."""
 
 COLUMNS = (
     "JobID", "JobArrayID", "HetJobID", "State", "Reason", "UserName", "Account", "QOS", "Partition", "Name",
@@ -129,7 +129,7 @@ _HOLDING = frozenset({
 _ENDED_BY = tuple(COLUMNS.index(name) for name in ("JobID", "State", "StartTime", "EndTime"))
 
 
-class Told:
+class KnownEnds:
     """The ended jobs that were taken in already: Slurm tells of them for minutes (MinJobAge), and by their state and
     times they are known again without being read."""
 
@@ -149,7 +149,7 @@ class Told:
         self._now.add(key)
         return key in self._before
 
-    def taken(self) -> None:
+    def taken_in(self) -> None:
         """All jobs of the last query are taken in."""
         self._before = self._now
 
@@ -179,21 +179,26 @@ def rows_of(text: str, columns: Sequence[str] = COLUMNS, mark: str = "") -> Iter
 
 
 def jobs_of(
-    text: str, mark: str = "", odd: Callable[[str], None] | None = None, told: Told | None = None,
-    known: dict[tuple[str, ...], SlurmJob] | None = None, *, exclusive: str = "OverSubscribe",
-) -> Iterator[SlurmJob]:  # fmt: skip
-    """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s), but those `told` already.
+    text: str,
+    mark: str = "",
+    unreadable: Callable[[str], None] | None = None,
+    known_ends: KnownEnds | None = None,
+    known: dict[tuple[str, ...], SlurmJob] | None = None,
+    *,
+    exclusive: str = "OverSubscribe",
+) -> Iterator[SlurmJob]:
+    """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s), but those of `known_ends`.
     `known` are the rows of the query before, which need not be read again; it becomes those of this one.
 
-    One row that cannot be read is passed over, and `odd` is told why: it must not hide all other jobs. `exclusive` is
-    the column that was asked for of WHOLE_NODES. Raises LiveError for a row of another number of fields, and where
-    `odd` is None.
+    A row that cannot be read is passed over, and `unreadable` is called with the reason: it must not hide all other
+    jobs. `exclusive` is the column of WHOLE_NODES that was asked for. Raises LiveError for a row of another number of
+    fields, and where `unreadable` is None.
     """
     before = {} if known is None else known.copy()
     now: dict[tuple[str, ...], SlurmJob] = {} if known is None else known
     now.clear()
     for fields in rows_of(text, COLUMNS, mark):
-        if told is not None and told.has(fields):
+        if known_ends is not None and known_ends.has(fields):
             continue
         key = tuple(fields)
         try:
@@ -201,38 +206,60 @@ def jobs_of(
             yield job
         except ValueError as error:
             why = f"squeue printed of job {fields[1]} what cannot be read: {error}"
-            if odd is None:
+            if unreadable is None:
                 raise LiveError(why) from error
-            odd(why)
+            unreadable(why)
 
 
 def _job(fields: Sequence[str], whole: Sequence[str]) -> SlurmJob:
-    (
-        raw_id, array_id, het_id, state, reason, user, account, qos, partition, name, comment, admin_comment, command,
-        priority, nice, submit, eligible, start, end, limit, nodes, tasks, node_list, req_nodes, tres,
-        per_node, per_job, per_task, per_socket, features, licenses, dependency, reservation, over, restarts,
-    ) = fields  # fmt: skip
+    of = dict(zip(COLUMNS, fields, strict=True))
+    array_id, nodes, het_id = of["JobArrayID"], of["NumNodes"], of["HetJobID"]
     head, bracket, rest = array_id.partition("_[")
     spans, _, at_once = rest.rstrip("]").partition("%")
     waiting = indices(spans) if bracket else ()
-    limit_s = slurm_s(limit)
+    limit_s = slurm_s(of["TimeLimit"])
     if len(waiting) > MOST_TASKS:
         raise ValueError(f"an array of {len(waiting):,} tasks")
     return SlurmJob(
-        id=f"{head}_" if bracket else array_id, raw_id=raw_id, state=state, reason=reason, user=user,
-        account=text_of(account), qos=text_of(qos), partition=partition, name=name, comment=text_of(comment),
-        admin_comment=text_of(admin_comment), command=text_of(command), priority=_number(priority),
-        nice=int(nice or 0), submit_ms=_ms(submit) or 0, eligible_ms=_ms(eligible), start_ms=_ms(start),
-        end_ms=_ms(end), time_limit_ms=None if limit_s is None else 1000 * limit_s, nodes=_number(nodes),
-        tasks=_number(tasks),
-        node_list=text_of(node_list), req_nodes=text_of(req_nodes),
-        tres=resources(tres), tres_per_node=text_of(per_node), tres_per_job=text_of(per_job),
-        tres_per_task=text_of(per_task), tres_per_socket=text_of(per_socket), features=text_of(features),
-        licenses=text_of(licenses), dependency=text_of(dependency), reservation=text_of(reservation),
-        exclusive=over in whole, restarts=_number(restarts), array_tasks=waiting,
-        array_limit=int(at_once) if at_once else None, het=het_id not in _NOTHING and het_id != "0",
+        id=f"{head}_" if bracket else array_id,
+        raw_id=of["JobID"],
+        state=of["State"],
+        reason=of["Reason"],
+        user=of["UserName"],
+        account=text_of(of["Account"]),
+        qos=text_of(of["QOS"]),
+        partition=of["Partition"],
+        name=of["Name"],
+        comment=text_of(of["Comment"]),
+        admin_comment=text_of(of["admin_comment"]),
+        command=text_of(of["Command"]),
+        priority=_number(of["PriorityLong"]),
+        nice=int(of["Nice"] or 0),
+        submit_ms=_ms(of["SubmitTime"]) or 0,
+        eligible_ms=_ms(of["EligibleTime"]),
+        start_ms=_ms(of["StartTime"]),
+        end_ms=_ms(of["EndTime"]),
+        time_limit_ms=None if limit_s is None else 1000 * limit_s,
+        nodes=_number(nodes),
+        tasks=_number(of["NumTasks"]),
+        node_list=text_of(of["NodeList"]),
+        req_nodes=text_of(of["ReqNodes"]),
+        tres=resources(of["tres-alloc"]),
+        tres_per_node=text_of(of["tres-per-node"]),
+        tres_per_job=text_of(of["tres-per-job"]),
+        tres_per_task=text_of(of["tres-per-task"]),
+        tres_per_socket=text_of(of["tres-per-socket"]),
+        features=text_of(of["Feature"]),
+        licenses=text_of(of["Licenses"]),
+        dependency=text_of(of["Dependency"]),
+        reservation=text_of(of["Reservation"]),
+        exclusive=of["OverSubscribe"] in whole,
+        restarts=_number(of["RestartCnt"]),
+        array_tasks=waiting,
+        array_limit=int(at_once) if at_once else None,
+        het=het_id not in _NOTHING and het_id != "0",
         nodes_vary=len(set(nodes.split("-"))) > 1,
-    )  # fmt: skip
+    )
 
 
 def tasks_of(jobs: Iterable[SlurmJob], most: int) -> Iterator[SlurmJob]:

@@ -128,8 +128,8 @@ def _by_minor(driver: Path | None) -> dict[int, Gpu]:
     for gpu in gpus(driver):
         handle, minor = ctypes.c_void_p(), ctypes.c_uint()
         nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
-        told = asked is not None and asked(handle, ctypes.byref(minor)) == 0
-        found[minor.value if told else gpu.index] = gpu
+        has_minor = asked is not None and asked(handle, ctypes.byref(minor)) == 0
+        found[minor.value if has_minor else gpu.index] = gpu
     return found
 
 

@@ -113,8 +113,8 @@ def nodes_of(text: str) -> Iterator[SlurmNode]:
         if not line.startswith("NodeName="):
             continue
         pairs = pairs_of(line)
-        told = _COMMENT.fullmatch(line)
-        pairs["Comment"] = told[1] if told and told[1] not in _NONE else ""
+        found = _COMMENT.fullmatch(line)
+        pairs["Comment"] = found[1] if found and found[1] not in _NONE else ""
         try:
             yield _node(pairs)
         except (KeyError, ValueError) as error:
@@ -132,12 +132,17 @@ def _node(pairs: dict[str, str]) -> SlurmNode:
         elif each.name == "shard":
             shards += each.count
     return SlurmNode(
-        name=pairs["NodeName"], state=pairs["State"], features=_names(pairs.get("ActiveFeatures", "")),
+        name=pairs["NodeName"],
+        state=pairs["State"],
+        features=_names(pairs.get("ActiveFeatures", "")),
         partitions=_names(pairs.get("Partitions", "")),
-        cpus=int(pairs.get("CPUEfctv") or pairs["CPUTot"]), mem_mib=int(pairs["RealMemory"]),
-        gpu_kinds=tuple(kinds), shards=shards, used=gres_list(pairs.get("GresUsed", ""), odd=True),
+        cpus=int(pairs.get("CPUEfctv") or pairs["CPUTot"]),
+        mem_mib=int(pairs["RealMemory"]),
+        gpu_kinds=tuple(kinds),
+        shards=shards,
+        used=gres_list(pairs.get("GresUsed", ""), odd=True),
         comment=pairs.get("Comment", ""),
-    )  # fmt: skip
+    )
 
 
 def partitions_of(text: str) -> Iterator[SlurmPartition]:
@@ -147,11 +152,14 @@ def partitions_of(text: str) -> Iterator[SlurmPartition]:
             continue
         pairs = pairs_of(line)
         yield SlurmPartition(
-            pairs["PartitionName"], pairs.get("State") == "UP", expand(pairs.get("Nodes", "")),
-            pairs.get("Default") == "YES", int(pairs.get("PriorityJobFactor", "1")),
+            pairs["PartitionName"],
+            pairs.get("State") == "UP",
+            expand(pairs.get("Nodes", "")),
+            pairs.get("Default") == "YES",
+            int(pairs.get("PriorityJobFactor", "1")),
             None if pairs.get("AllowQos", "ALL") in ("ALL", *_NONE) else _names(pairs["AllowQos"]),
             _names(pairs.get("DenyQos", "")),
-        )  # fmt: skip
+        )
 
 
 def _names(text: str) -> tuple[str, ...]:

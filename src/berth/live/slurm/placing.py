@@ -8,7 +8,7 @@ from dataclasses import replace
 from berth.history.values.gres import gres_list, same_gres
 from berth.live.slurm.controller import Change
 from berth.live.slurm.nodes import SlurmNode
-from berth.live.slurm.requests import Note, NotOursError
+from berth.live.slurm.requests import LeftToSlurmError, Note
 from berth.model import Placement
 
 __all__ = ["given_back", "gpus_by_node", "order_of", "taken_back"]
@@ -35,7 +35,7 @@ def order_of(
     Slurm takes one request for all nodes of a job: where their GPUs' types differ, or nodes give none, it is asked for
     the nodes alone and chooses the GPUs itself. `before` is what the job asked for on each node when it was placed
     before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other. `after` are the jobs that must
-    have ended before it begins. Raises NotOursError for a job whose shards would become another GPU's again: Slurm
+    have ended before it begins. Raises LeftToSlurmError for a job whose shards would become another GPU's again: Slurm
     22.05 then may give it those of any that it was told before.
     """
     by_node = gpus_by_node(placement, nodes)
@@ -55,18 +55,21 @@ def order_of(
     asked = f"{note.per_node},{note.per_job},{note.per_task}"
     mark = "gres/" if "gres/" in asked else "gres:"
     gres = ",".join(f"{mark}{item}" for item in items)
-    cards, cards_before = ({each.kind for each in gres_list(told)} for told in (gres, before))
+    cards, cards_before = ({each.kind for each in gres_list(text)} for text in (gres, before))
     if "shard" in before and cards != cards_before:
         if note.moved:
-            raise NotOursError("Slurm does not exchange its shards for another GPU's a second time")
+            raise LeftToSlurmError("Slurm does not exchange its shards for another GPU's a second time")
         note = replace(note, moved=note.moved + 1)
     return Change(
-        placement.job.id, node_list=",".join(by_node), gres=gres,
-        admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)), hold=False,
+        placement.job.id,
+        node_list=",".join(by_node),
+        gres=gres,
+        admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)),
+        hold=False,
         # Slurm never starts a job whose shards were taken off, and exchanges their type if it is told another.
-        instead=bool(before) and "shard" not in before and not same_gres(before, gres),
+        replaces=bool(before) and "shard" not in before and not same_gres(before, gres),
         after=f"afterany:{':'.join(after)}" if after else None,
-    )  # fmt: skip
+    )
 
 
 def _shards(placement: Placement, node: SlurmNode) -> int:
@@ -84,9 +87,15 @@ def given_back(job_id: str, note: Note, before: str = "") -> Change:
     if before:
         return Change(job_id, node_list="", admin_comment="", hold=False)
     return Change(
-        job_id, node_list="", gres=note.per_node or None, per_job=note.per_job or None,
-        per_task=note.per_task or None, per_socket=note.per_socket or None, admin_comment="", hold=False,
-    )  # fmt: skip
+        job_id,
+        node_list="",
+        gres=note.per_node or None,
+        per_job=note.per_job or None,
+        per_task=note.per_task or None,
+        per_socket=note.per_socket or None,
+        admin_comment="",
+        hold=False,
+    )
 
 
 def taken_back(job_id: str, note: Note, dependency: str = "") -> Change:

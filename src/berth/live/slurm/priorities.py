@@ -48,11 +48,14 @@ class Priorities:
             return int(text) if text.isdecimal() else 0
 
         return cls(
-            configuration.get("PriorityType", "").endswith("multifactor"), number("PriorityWeightAge"),
-            slurm_s(configuration.get("PriorityMaxAge", "7-0")) or 7 * 86_400, number("PriorityWeightFairShare"),
-            number("PriorityWeightPartition"), shares,
+            configuration.get("PriorityType", "").endswith("multifactor"),
+            number("PriorityWeightAge"),
+            slurm_s(configuration.get("PriorityMaxAge", "7-0")) or 7 * 86_400,
+            number("PriorityWeightFairShare"),
+            number("PriorityWeightPartition"),
+            shares,
             {name: factor / most for name, factor in partition_factors.items()},
-        )  # fmt: skip
+        )
 
     def of_job(self, job: SlurmJob, now_ms: int) -> int:
         """The higher, the sooner. A job that is not held has its priority from Slurm."""

@@ -27,14 +27,14 @@ from berth.live.slurm.nodes import SlurmNode
 from berth.model import GpuModel, Job, Share
 from berth.partition.sizes import mem_mib
 
-__all__ = ["Cards", "NotOursError", "Note", "job_of", "note_of", "part_of"]
+__all__ = ["Cards", "LeftToSlurmError", "Note", "job_of", "note_of", "part_of"]
 
 _FEATURES = re.compile(r"[\w.:/-]+(?:&[\w.:/-]+)*")
 _GPU_MEM = re.compile(r"(?:^|[\s,;])gpu_mem=(\S+?)(?=$|[\s,;])")
 _GPU_PCT = re.compile(r"(?:^|[\s,;])gpu_pct=(\d+)(?=$|[\s,;])")
 
 
-class NotOursError(Exception):
+class LeftToSlurmError(Exception):
     """A job that berth does not decide on, and why; its GPUs are given back to it, and Slurm decides."""
 
 
@@ -93,15 +93,15 @@ class Cards:
     """The GPU models of a cluster's nodes: how much memory a card of each type has, and how many shards."""
 
     def __init__(self, mem_mib: Mapping[str, int] | None = None) -> None:
-        """`mem_mib` is told for types of GPUs; of others the catalogue knows, or it is unknown."""
-        self._told = dict(mem_mib or {})
+        """`mem_mib` is declared for types of GPUs; of others the catalogue knows it, or nobody does."""
+        self._declared = dict(mem_mib or {})
         self._models: dict[str, GpuModel] = {}
         self.shards_a_gpu = 0
         """The least that a node with shards has of them for a GPU."""
         self.least_mib = self.most_mib = 0
         """Memory of the smallest GPU and of the largest one of which it is known; 0: of none."""
 
-    def look_at(self, nodes: Iterable[SlurmNode]) -> None:
+    def update(self, nodes: Iterable[SlurmNode]) -> None:
         """Take in which GPUs and shards there are."""
         nodes = tuple(nodes)
         self.shards_a_gpu = min((node.shards_a_gpu for node in nodes if node.shards_a_gpu), default=0)
@@ -110,15 +110,15 @@ class Cards:
         ]
         self.least_mib, self.most_mib = min(sizes, default=0), max(sizes, default=0)
 
-    def told(self, kind: str) -> bool:
-        """Whether the memory of this type was told."""
-        return kind in self._told
+    def is_declared(self, kind: str) -> bool:
+        """Whether the memory of this type was given."""
+        return kind in self._declared
 
     def model(self, kind: str) -> GpuModel:
         """The model that is of this type without its number."""
         found = self._models.get(kind)
         if found is None:
-            mem_mib = self._told.get(kind) or _largest_mib(kind)
+            mem_mib = self._declared.get(kind) or _largest_mib(kind)
             found = self._models[kind] = card_model(kind or "GPU", mem_mib)
         return found
 
@@ -139,7 +139,7 @@ class _Asked(NamedTuple):
 
 
 def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries: int) -> Job:
-    """The job as the scheduler knows it; NotOursError says why berth does not decide on it."""
+    """The job as the scheduler knows it; LeftToSlurmError says why berth does not decide on it."""
     note = _note(job)
     for wrong, why in (
         (job.het, "it is a component of a heterogeneous job"),
@@ -151,22 +151,32 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
         (job.nodes_vary, "it asks for a range of nodes"),
     ):
         if wrong:
-            raise NotOursError(f"{why}, which berth leaves to Slurm")
+            raise LeftToSlurmError(f"{why}, which berth leaves to Slurm")
     asked, share = _asked(job, note), part_of(job, cards)[1]
     features = tuple(f"feature:{each}" for each in job.features.split("&")) if job.features else ()
     named = (f"node:{job.req_nodes}",) if job.req_nodes and note_of(job.admin_comment) is None else ()
     return Job(
-        id=job.id, submit_ms=job.submit_ms, work_ms=None, user=job.user,
-        application=rules.application(job.comment, job.name, job.command) or job.name, gpus=asked.gpus, share=share,
-        nodes=max(1, job.nodes), cpu_milli=1000 * job.tres.cpus, mem_mib=job.tres.mem_mib,
+        id=job.id,
+        submit_ms=job.submit_ms,
+        work_ms=None,
+        user=job.user,
+        application=rules.application(job.comment, job.name, job.command) or job.name,
+        gpus=asked.gpus,
+        share=share,
+        nodes=max(1, job.nodes),
+        cpu_milli=1000 * job.tres.cpus,
+        mem_mib=job.tres.mem_mib,
         models=(cards.model(asked.kind).name,) if asked.kind else (),
-        labels=(f"partition:{job.partition}", *features, *named), priority=priority,
-        time_limit_ms=job.time_limit_ms, retries=retries, virtual_cluster=job.partition,
-    )  # fmt: skip
+        labels=(f"partition:{job.partition}", *features, *named),
+        priority=priority,
+        time_limit_ms=job.time_limit_ms,
+        retries=retries,
+        virtual_cluster=job.partition,
+    )
 
 
 def part_of(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
-    """How many GPUs a job asks for, and which part of each; NotOursError where berth cannot tell."""
+    """How many GPUs a job asks for, and which part of each; LeftToSlurmError where berth cannot tell."""
     note = _note(job)
     asked = _asked(job, note)
     share = _share(job, asked, cards)
@@ -194,13 +204,15 @@ def _asked(job: SlurmJob, note: Note) -> _Asked:
                     shards += each.count
                     kinds |= {each.kind} - {""}
                 else:
-                    raise NotOursError(f"it asks for {each.name}, which berth leaves to Slurm")
+                    raise LeftToSlurmError(f"it asks for {each.name}, which berth leaves to Slurm")
     except ValueError as error:
-        raise NotOursError(f"its request cannot be read: {error}") from error
+        raise LeftToSlurmError(f"its request cannot be read: {error}") from error
     if (gpus and shards) or len(kinds) > 1:
-        raise NotOursError("it asks for GPUs of several kinds, which berth leaves to Slurm")
+        raise LeftToSlurmError("it asks for GPUs of several kinds, which berth leaves to Slurm")
     if gpus % nodes:
-        raise NotOursError(f"its {gpus} GPUs do not divide into {nodes} nodes, which berth leaves to Slurm")
+        raise LeftToSlurmError(
+            f"its {gpus} GPUs do not divide into {nodes} nodes, which berth leaves to Slurm"
+        )
     return _Asked(gpus or (nodes if shards else 0), kinds.pop() if kinds else "", shards)
 
 
@@ -209,7 +221,7 @@ def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
     card_mib = cards.model(asked.kind).mem_mib if asked.kind else cards.least_mib
     if asked.shards:
         if not cards.shards_a_gpu or asked.shards > cards.shards_a_gpu:
-            raise NotOursError(f"it asks for {asked.shards} shards, and a GPU has {cards.shards_a_gpu}")
+            raise LeftToSlurmError(f"it asks for {asked.shards} shards, and a GPU has {cards.shards_a_gpu}")
         return Share(1000 * asked.shards // cards.shards_a_gpu, card_mib * asked.shards // cards.shards_a_gpu)
     wanted, pct = _GPU_MEM.search(job.comment), _GPU_PCT.search(job.comment)
     try:

@@ -82,11 +82,13 @@ class RestChannel:
         changes = tuple(changes)
         # It knows jobs by their number alone: a task that waits has none of its own yet.
         by_rest = [
-            change for change in changes
-            if change.hold is False and change.job_id.isdigit() and change.node_list and not (
-                change.clears or change.instead or change.requeue or change.per_job or change.per_task
-            )
-        ]  # fmt: skip
+            change
+            for change in changes
+            if change.hold is False
+            and change.job_id.isdigit()
+            and change.node_list
+            and not (change.clears or change.replaces or change.requeue or change.per_job or change.per_task)
+        ]
         its = {change.job_id for change in by_rest}
         rest = [change for change in changes if change.job_id not in its]
         notes = [
@@ -99,19 +101,19 @@ class RestChannel:
         try:
             self._version = self._version or spoken(self._path)
         except LiveError as error:
-            self._tell(str(error))
+            self._report(str(error))
             return failed | self._controller.apply([replace(each, admin_comment=None) for each in todo])
         parts = [todo[at::CONNECTIONS] for at in range(min(CONNECTIONS, len(todo)))]
         with ThreadPoolExecutor(len(parts)) as pool:
             results = list(pool.map(self._post_all, parts))
         left = []
-        for errors, untold, _ in results:
+        for errors, unsent, _ in results:
             failed |= errors
-            left += [replace(each, admin_comment=None) for each in untold]
-        self._tell(next((why for *_, why in results if why), ""))
+            left += [replace(each, admin_comment=None) for each in unsent]
+        self._report(next((why for *_, why in results if why), ""))
         return failed | self._controller.apply(left)
 
-    def _tell(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         if why and why != self._said:
             self._say(f"{why}; until it answers, scontrol places in its stead, more slowly")
         self._said = why

@@ -52,9 +52,13 @@ def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:
             peak, refused, needs, *closed = map(int, path.read_text(encoding="ascii").split())
             before = found.get(raw_id, Result(raw_id, "", 0, 0, 0))
             found[raw_id] = Result(
-                raw_id, max(node, before.node), max(peak, before.peak_mib), refused + before.refused,
-                max(needs, before.needs_mib), before.closed or any(closed),
-            )  # fmt: skip
+                raw_id,
+                max(node, before.node),
+                max(peak, before.peak_mib),
+                refused + before.refused,
+                max(needs, before.needs_mib),
+                before.closed or any(closed),
+            )
         with contextlib.suppress(OSError):
             path.unlink()
     return found

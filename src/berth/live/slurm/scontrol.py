@@ -26,15 +26,15 @@ class Scontrol:
         self._environment, self._timeout_s = environment, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, words: Sequence[str], told: str) -> str:
-        """Tell it lines, each when the one before is done; returns what it repeats of them and prints. LiveError if
+    def __call__(self, words: Sequence[str], lines: str) -> str:
+        """Send it lines, each when the one before is done; returns what it repeats of them and prints. LiveError if
         there is none or it does not answer."""
         until = time.monotonic() + self._timeout_s
         printed = ""
-        for line in told.splitlines(keepends=True):
-            answer = self._tell(words, line, until)
+        for line in lines.splitlines(keepends=True):
+            answer = self._send(words, line, until)
             printed += answer.removesuffix(PROMPT)
-            if not answer.endswith(PROMPT):  # it has ended: the lines behind this one were not told
+            if not answer.endswith(PROMPT):  # it has ended: the lines behind this one were not sent
                 self.close()
                 break
         if LOST in printed:
@@ -52,7 +52,7 @@ class Scontrol:
                     pipe.close()
             process.wait()
 
-    def _tell(self, words: Sequence[str], line: str, until: float) -> str:
+    def _send(self, words: Sequence[str], line: str, until: float) -> str:
         process = self._running(words)
         assert process.stdin is not None
         try:
@@ -70,9 +70,12 @@ class Scontrol:
         if self._process is None:
             try:
                 self._process = subprocess.Popen(
-                    words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
                     env=dict(self._environment),
-                )  # fmt: skip
+                )
             except OSError as error:
                 raise cannot_be_run(words[0], error) from error
         return self._process

@@ -20,7 +20,7 @@ from berth.history.values.applications import read_rules
 from berth.history.values.causes import cause_after
 from berth.knowledge import Knowledge, make_knowledge
 from berth.live.slurm.candidates import Candidates, Reader, Scope
-from berth.live.slurm.claim import Claim, TurnedError
+from berth.live.slurm.claim import Claim, ClaimChangedError
 from berth.live.slurm.controller import Change, Controller, View, forgotten_after_s
 from berth.live.slurm.decisions import (
     ADVISED,
@@ -36,7 +36,7 @@ from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.placing import given_back, gpus_by_node, order_of, taken_back
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, NotOursError, note_of
+from berth.live.slurm.requests import Cards, LeftToSlurmError, note_of
 from berth.live.slurm.results import names
 from berth.live.slurm.world import World
 from berth.model import NO_GPU, Job, Placement
@@ -150,7 +150,7 @@ class Service:
         if self._looks % NODES_EVERY == 0 or (self.settings.places and self._claim and self._claim.due):
             self._nodes, self._partitions = self._controller.nodes(), self._controller.partitions()
             if self._claim is not None:
-                self._claim.look(self._nodes, self.settings.places)
+                self._claim.check(self._nodes, self.settings.places)
         if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             configuration = self._controller.configuration()
             self._happened.again_after_s = forgotten_after_s(configuration)
@@ -161,15 +161,15 @@ class Service:
             self._shares_at_ms = int(time.time() * 1000)
         self._looks += 1
         self._left = names(self.settings.state / RESULTS)
-        self._controller.odd.clear()
-        jobs = self._controller.jobs(told=self._happened.told)
+        self._controller.unreadable.clear()
+        jobs = self._controller.jobs(known_ends=self._happened.known_ends)
         ended = tuple(job for job in jobs if job.ended)
         live = tuple(job for job in jobs if not job.ended) if ended else jobs
         return View(int(time.time() * 1000), live, self._nodes, self._partitions, ended)
 
     def step(self) -> None:
         """Look, decide, and place or advise. LiveError where Slurm does not answer: nothing was changed then, nor where
-        TurnedError tells that the right to place has passed on."""
+        ClaimChangedError tells that the right to place has passed on."""
         view = self.look()
         now_ms = view.at_ms
         found = self._reader.read(view, self._priorities, self._placed.keys(), self._refused)
@@ -304,7 +304,7 @@ class Service:
                 orders[job_id] = order_of(
                     placement, note, self._rows(placement), job.tres_per_node, self.world.ahead.after(job_id)
                 )
-            except NotOursError as why:
+            except LeftToSlurmError as why:
                 self.world.take_back(job_id, now_ms)
                 changes.append(given_back(job_id, note, job.tres_per_node))
                 self._log.append(self._line(now_ms, GIVEN_BACK, job, str(why)))
@@ -378,7 +378,8 @@ class Service:
             "waiting": len(found.waiting), "kept_back": len(found.kept_back), "running": len(found.running),
             "placed": len(self._placed), "unplaced": self.world.unplaced, "refused": self.world.refused[:5],
             "decide_s": round(self.decide_s, 4), "queries": self._controller.queries, "why": self.why,
-            "qos": sorted(self.settings.qos), "outside": found.outside[:100], "odd": self._controller.odd[:5],
+            "qos": sorted(self.settings.qos), "outside": found.outside[:100],
+            "unreadable": self._controller.unreadable[:5],
         }  # fmt: skip
         self._outside = found.outside
         self._tell_scope()
@@ -401,7 +402,7 @@ class Service:
 
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each.
-        Raises TurnedError where the right to place has passed on."""
+        Raises ClaimChangedError where the right to place has passed on."""
         said, warned, wait_s, paid = "", False, self.settings.interval_s, 0.0
         while not until():
             begun, queries, works = time.monotonic(), self._controller.queries, True
@@ -418,7 +419,7 @@ class Service:
                         f" {self._outside[0]} first; name their partition or QoS, or let the watchdog give them back"
                     )
                 warned = bool(self._outside)
-            except TurnedError:
+            except ClaimChangedError:
                 raise
             except BerthError as error:
                 if str(error) != said:

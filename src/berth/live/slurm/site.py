@@ -44,11 +44,20 @@ def read_site(
     }
     slurm_conf = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
     return Site(
-        configuration, controller.nodes(), controller.partitions(), wanted,
-        _with_loaded(texts.get("job_submit.lua")), scripts,
-        pwd.getpwuid(os.geteuid()).pw_name, _skew_s(configuration), _state_fault(state),
-        None if rest is None else rest_fault(rest, slurm_conf), os.environ.get("SLURM_JWT", ""), time.time(), qos,
-    )  # fmt: skip
+        configuration,
+        controller.nodes(),
+        controller.partitions(),
+        wanted,
+        _with_loaded(texts.get("job_submit.lua")),
+        scripts,
+        pwd.getpwuid(os.geteuid()).pw_name,
+        _skew_s(configuration),
+        _state_fault(state),
+        None if rest is None else rest_fault(rest, slurm_conf),
+        os.environ.get("SLURM_JWT", ""),
+        time.time(),
+        qos,
+    )
 
 
 def _with_loaded(lua: str | None) -> str | None:
@@ -74,9 +83,9 @@ def _text(path: Path) -> str | None:
 
 def _skew_s(configuration: dict[str, str]) -> float | None:
     """How far the controller's clock is ahead, by the moment at which it told its configuration."""
-    told = configuration.get("as of", "")
+    as_of = configuration.get("as of", "")
     try:
-        return datetime.fromisoformat(told).timestamp() - time.time()
+        return datetime.fromisoformat(as_of).timestamp() - time.time()
     except ValueError:
         return None
 

@@ -150,7 +150,7 @@ class World:
             self._take_strangers()
 
     def _take_nodes(self, view: View, waiting: Iterable[Job], now_ms: int) -> None:
-        self.cards.look_at(view.nodes)
+        self.cards.update(view.nodes)
         self._nodes = {node.name: node for node in view.nodes}
         self._labels |= {label for job in waiting for label in job.labels}
         nodes = tuple(self._node(each) for each in sorted(view.nodes, key=lambda each: each.name))

@@ -1,4 +1,4 @@
-"""How far runs are believed to be, for a scheduler that does not know: by believed profiles, speeds and run times."""
+"""How far runs are expected to be, for a scheduler that does not know: by believed profiles, speeds and run times."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from berth.interference.profiled import ProfiledInterference
 from berth.interference.sharing import Sharing
 from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import FOREVER_MS, GpuSlot, Placement
-from berth.told import error_of_knowledge
+from berth.scheduler.feedback import Feedback, error_of_knowledge
 
-__all__ = ["Beliefs", "longer_us"]
+__all__ = ["Expectations", "longer_us"]
 
 
 def longer_us(done_us: int) -> int:
@@ -22,11 +22,14 @@ def longer_us(done_us: int) -> int:
     return done_us + max(done_us // 2, 1_000_000)
 
 
-class Beliefs:
-    """How far the runs are believed to be if the truth is unknown: by believed profiles, speeds and run times."""
+class Expectations:
+    """How far the runs are expected to be if the truth is unknown: by believed profiles, speeds and run times."""
 
-    def __init__(self, cluster: Cluster, knowledge: Knowledge, speeds: CardSpeeds = ALL_ALIKE) -> None:
+    def __init__(
+        self, cluster: Cluster, knowledge: Knowledge, feedback: Feedback, speeds: CardSpeeds = ALL_ALIKE
+    ) -> None:
         self._cluster = cluster
+        self._feedback = feedback
         self._speeds = speeds
         self._knowledge = knowledge
         self._profiles = dict(knowledge.profiles)
@@ -144,8 +147,7 @@ class Beliefs:
             return  # it has been slowed since, and has a later entry
         run.advance(now_ms, run.speed_milli)
         done_us = run.work_us - run.left_us
-        if self._knowledge.learns:
-            self._knowledge.outlived(run.job, -(-done_us // 1000))
+        self._feedback.outlived(run.job, -(-done_us // 1000))
         expected_ms = believed_run_ms(run.job, self._knowledge)
         if expected_ms is not None and done_us < expected_ms * 1000:
             run.work_us = expected_ms * 1000

@@ -1,4 +1,4 @@
-"""What a knowledge is told of attempts that have ended, and what becomes of the errors that it raises."""
+"""What is reported to a knowledge, and what becomes of the errors that it raises."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from berth.errors import KnowledgeError, in_one_line
 from berth.knowledge import Knowledge, LearnsFromNeighbours, LearnsWork
 from berth.model import WHOLE_GPU, Job, Record, RecordState
 
-__all__ = ["Told", "error_of_knowledge"]
+__all__ = ["Feedback", "error_of_knowledge"]
 
 
-class Told:
-    """Tells a knowledge what happens, if it learns. What it raises is kept as the `fault`: what has happened has
-    happened, whatever is made of it."""
+class Feedback:
+    """Reports to a knowledge what happens, if it learns. What it raises is kept as the `fault`: what has happened has
+    happened, whatever is made of it. In a trial reports are held until it is known whether it happened."""
 
     def __init__(self, knowledge: Knowledge, cluster: Cluster) -> None:
         self.fault: KnowledgeError | None = None
@@ -27,6 +27,22 @@ class Told:
         self._learns_work = knowledge if isinstance(knowledge, LearnsWork) else None
         self._learns_beside = knowledge if isinstance(knowledge, LearnsFromNeighbours) else None
         self._cluster = cluster
+        self._holds = 0  # trials under way
+        self._held: list[tuple[Callable[[], None], str, int]] = []  # what to report, of which job, and when
+
+    def hold(self) -> None:
+        """Hold all reports until `report_held` was called as often as this."""
+        self._holds += 1
+
+    def report_held(self) -> bool:
+        """Report what was held, if nothing else holds it; whether there was any."""
+        self._holds -= 1
+        if self._holds or not self._held:
+            return False
+        held, self._held = self._held, []
+        for report, job_id, now_ms in held:
+            self.keep_errors_of(report, job_id, now_ms)
+        return True
 
     def take_fault(self) -> KnowledgeError | None:
         """The fault, which is none from now on."""
@@ -44,21 +60,38 @@ class Told:
         beside: Sequence[tuple[Job, int]] = (),
         queued_ms: int | None = None,
     ) -> None:
-        """An attempt has ended, having done this work, as run time alone on the GPUs that the job asks for; `queued_ms`
-        is when it was queued, None: when the job was submitted. `beside` are its neighbours and what they hold, MiB."""
+        """Report that an attempt has ended, having done this work, as run time alone on the GPUs that the job asks for.
+
+        `queued_ms` is when it was queued, None: when the job was submitted. `beside` are its neighbours and what they
+        hold, MiB."""
         if self._learns:
-            self.guarded(
+            self._report(
                 lambda: self._ended(run, how, now_ms, done_us, held_mib, queued_ms), run.job.id, now_ms
             )
         if (learns := self._learns_beside) is not None:
             for job, its_mib in beside:
-                self.guarded(partial(learns.held_beside, job, its_mib), job.id, now_ms)
+                self._report(partial(learns.held_beside, job, its_mib), job.id, now_ms)
+
+    def outlived(self, job: Job, ran_ms: int) -> None:
+        """Report that a job has run for longer than was believed. Raises what the knowledge raises."""
+        if not self._learns:
+            return
+        if self._holds:
+            self._held.append((partial(self._knowledge.outlived, job, ran_ms), job.id, 0))
+        else:
+            self._knowledge.outlived(job, ran_ms)
 
     def never_started(self, job: Job, attempt: int, queued_ms: int | None, now_ms: int) -> None:
-        """An attempt was cancelled while it waited, or could not be started, and the job does not come again."""
+        """Report that an attempt was cancelled while it waited, or could not be started, and does not come again."""
         if self._learns:
             waited = _record(job, attempt, queued_ms, RecordState.CANCELLED, now_ms)
-            self.guarded(lambda: self._knowledge.observe(waited), job.id, now_ms)
+            self._report(lambda: self._knowledge.observe(waited), job.id, now_ms)
+
+    def _report(self, report: Callable[[], None], job_id: str, now_ms: int) -> None:
+        if self._holds:
+            self._held.append((report, job_id, now_ms))
+        else:
+            self.keep_errors_of(report, job_id, now_ms)
 
     def _ended(
         self,
@@ -91,18 +124,18 @@ class Told:
             )
         )
 
-    def guarded(self, tell: Callable[[], None], job_id: str, now_ms: int) -> None:
-        """Do what asks or tells the knowledge of a job that has ended; an error is kept."""
+    def keep_errors_of(self, report: Callable[[], None], job_id: str, now_ms: int) -> None:
+        """Do what asks or tells the knowledge of a job that has ended; an error is kept as the fault."""
         try:
-            tell()
+            report()
         except KnowledgeError as error:
             self.fault = self.fault or error
         except Exception as error:  # noqa: BLE001  someone else's code, and what it is told has happened
-            told = error_of_knowledge(error, self._knowledge, now_ms, job_id) or KnowledgeError(
+            fault = error_of_knowledge(error, self._knowledge, now_ms, job_id) or KnowledgeError(
                 f"at {now_ms} ms the knowledge fails when it is told how job '{job_id}' ended: {in_one_line(error)}"
             )
-            told.__cause__ = error
-            self.fault = self.fault or told
+            fault.__cause__ = error
+            self.fault = self.fault or fault
 
 
 def error_of_knowledge(

@@ -1,16 +1,12 @@
-"""The scheduler: a queue, a cluster and a policy, whichever driver calls it; it knows no clock.
-
-The simulator (`berth.engine`) and the live drivers are its callers. They tell it what happens and when, and ask it to
-`decide`. What is on the cluster is what was decided; whether a process exists is the caller's business.
-"""
+"""The scheduler itself: it applies what happens and what the policy decides to the queue and to the cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from berth.believed import Beliefs
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Queue, Running
 from berth.errors import (
@@ -25,12 +21,23 @@ from berth.errors import (
 )
 from berth.knowledge import Knowledge
 from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, WakeAt, sized
-from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, returned_nonsense, why_never
 from berth.policies import Decision, Policy
-from berth.sizes import check_sizes, is_resized, size_of
-from berth.told import Told, error_of_knowledge
+from berth.scheduler.checkpoint import Checkpoint
+from berth.scheduler.expectations import Expectations
+from berth.scheduler.feedback import Feedback, error_of_knowledge
+from berth.scheduler.outcomes import (
+    Evicted,
+    NeverFits,
+    Outcome,
+    Refused,
+    malformed,
+    returned_nonsense,
+    why_never,
+)
+from berth.scheduler.sizes import check_sizes, is_resized, size_of
+from berth.scheduler.trials import Trial
 
-__all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
+__all__ = ["Attempts", "Scheduler"]
 
 MOST_REQUESTS = 1 << 16
 """Request types beyond this number make those forgotten that no job uses any more."""
@@ -80,10 +87,10 @@ class Scheduler:
         self._waking: set[int] = set()
         self._confirmed: set[str] = set()
         self._never_fit: dict[str, Job] = {}  # waiting jobs of which the caller is to be told
-        self._told = Told(knowledge, cluster)
-        self._beliefs: Beliefs | None = None
+        self._feedback = Feedback(knowledge, cluster)
+        self._expectations: Expectations | None = None
         if not self._certain:
-            self._beliefs = Beliefs(cluster, self.knowledge, speeds)
+            self._expectations = Expectations(cluster, self.knowledge, self._feedback, speeds)
 
     # What jobs do
 
@@ -194,8 +201,8 @@ class Scheduler:
         """A run that was set aside goes on. Raises PlacementError where its room has been given away."""
         back = self.cluster.put_back(run, now_ms)
         self._confirmed.add(run.job.id)
-        if self._beliefs is not None:
-            self._beliefs.change(back, now_ms)
+        if self._expectations is not None:
+            self._expectations.change(back, now_ms)
 
     def attempt(self, job_id: str) -> int:
         """The number of the attempt of a job that waits or runs, from 1."""
@@ -251,6 +258,44 @@ class Scheduler:
         except PlacementError as error:
             raise SchedulerError(f"strangers cannot be noted: {error}") from error
 
+    # What is tried
+
+    @contextmanager
+    def trial(self) -> Iterator[Trial]:
+        """Try something: whatever is done by this scheduler's methods in the `with` block is undone at its end, unless
+        `trial.commit()` was called in it. Trials may be nested.
+
+            with scheduler.trial() as trial:
+                scheduler.release("train", now_ms)  # as if it had ended
+                starts = list(scheduler.decide(now_ms))
+                if wanted(starts):
+                    trial.commit()
+
+        All that the scheduler leads to is put back as it was: cluster, queue, attempts, wakes, expectations, all
+        counters, and what the policy remembers. The knowledge is told of what happened when the outermost trial ends
+        committed; until then it is only asked. Begin no trial while a `decide` is being iterated, and end a `decide`
+        that was begun in a trial there. What a generator has under way cannot be put back, so a policy that keeps one
+        from call to call is not for trials.
+
+        To begin one costs time in proportion to what runs and waits: `bench/trials.py` measures it.
+        """
+        checkpoint = Checkpoint([self], without=[self.knowledge])
+        trial = Trial()
+        self._feedback.hold()
+        try:
+            yield trial
+        finally:
+            if not trial.committed:
+                checkpoint.restore()
+            elif self._feedback.report_held() and self._expectations is not None:
+                self._expectations.refresh()
+
+    def release(self, job_id: str, now_ms: int) -> Running:
+        """Take a running job off its GPUs for good without telling the knowledge: in a trial, as if it had ended."""
+        run = self._release(job_id, now_ms, "be released")
+        self._forget(job_id)
+        return run
+
     # What is decided
 
     def decide(self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None) -> Iterator[Outcome]:
@@ -265,12 +310,12 @@ class Scheduler:
         whether the policy or the scheduler asked it, or has raised since the last call; what was handed out until then
         is applied.
         """
-        cluster, queue, beliefs = self.cluster, self.queue, self._beliefs
+        cluster, queue, expectations = self.cluster, self.queue, self._expectations
         if cluster.request_types > self._most_requests:
             cluster.keep_requests(queue)
             queue.forget_lanes(cluster.request)
             self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
-        if self._told.fault is not None and (fault := self._told.take_fault()) is not None:
+        if self._feedback.fault is not None and (fault := self._feedback.take_fault()) is not None:
             raise fault
         while self._never_fit:  # one at a time: the caller may stop before the last
             job = self._never_fit.pop(next(iter(self._never_fit)))
@@ -280,8 +325,8 @@ class Scheduler:
         while wakes and wakes[0] <= now_ms:  # only now: until here the call may end without asking the policy
             self._waking.discard(heappop(wakes))
         try:
-            if beliefs is not None:
-                beliefs.catch_up(now_ms)
+            if expectations is not None:
+                expectations.catch_up(now_ms)
             shown = cluster.changes + queue.changes
             for decision in self.policy(queue, cluster, now_ms):
                 if cluster.changes + queue.changes != shown:
@@ -320,8 +365,8 @@ class Scheduler:
         known_misfit = self._never_fit.pop(job.id, None)
         placed = False
         try:
-            if self._beliefs is not None:
-                self._beliefs.catch_up(now_ms)
+            if self._expectations is not None:
+                self._expectations.catch_up(now_ms)
             placed = isinstance(self._start(wish, now_ms), Placement)
         finally:
             if not placed and waited is None:
@@ -336,7 +381,7 @@ class Scheduler:
     def fault(self) -> KnowledgeError | None:
         """What the knowledge raised first since the last `decide`, which was told what had happened: the next one
         raises it, so that what has ended is released whatever is believed of it."""
-        return self._told.fault
+        return self._feedback.fault
 
     @property
     def next_wake_ms(self) -> int | None:
@@ -356,9 +401,9 @@ class Scheduler:
         known = self.attempts.get(job.id, FIRST) if self.attempts else FIRST
         work_ms: int | None = None
         left_ms: int | None = None
-        if self._beliefs is not None:
+        if self._expectations is not None:
             try:
-                work_ms, left_ms = self._beliefs.expected(wish, known.done_us)
+                work_ms, left_ms = self._expectations.expected(wish, known.done_us)
             except Exception:
                 queue.put_back(waited, place)
                 raise
@@ -370,8 +415,8 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001  values that are no slots or no share
             queue.put_back(waited, place)
             return Refused(wish, malformed(wish, error, now_ms))
-        if self._beliefs is not None:
-            self._beliefs.change(run, now_ms)
+        if self._expectations is not None:
+            self._expectations.change(run, now_ms)
         return wish
 
     def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
@@ -403,20 +448,20 @@ class Scheduler:
         return run
 
     def _release(self, job_id: str, now_ms: int, what: str) -> Running:
-        if self._beliefs is not None:
+        if self._expectations is not None:
             self._running(job_id, what)
             try:
-                self._beliefs.advance(now_ms)
+                self._expectations.advance(now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
-                self._told.fault = self._told.fault or error
+                self._feedback.fault = self._feedback.fault or error
         try:
             run = self.cluster.release(job_id, now_ms=now_ms)
         except NotRunning:
             raise _not_running(job_id, what) from None
         if self._confirmed:
             self._confirmed.discard(job_id)
-        if self._beliefs is not None:
-            self._beliefs.change(run, now_ms)
+        if self._expectations is not None:
+            self._expectations.change(run, now_ms)
         return run
 
     def _evict(self, job_id: str, now_ms: int) -> Running:
@@ -438,7 +483,7 @@ class Scheduler:
         known = self.attempts.get(job.id)
         self._forget(job.id)
         if known is not None:
-            self._told.never_started(job, known.number, known.queued_ms, now_ms)
+            self._feedback.never_started(job, known.number, known.queued_ms, now_ms)
 
     def _forget(self, job_id: str) -> None:
         if self.attempts:
@@ -472,9 +517,9 @@ class Scheduler:
     ) -> None:  # fmt: skip
         """Tell the knowledge how an attempt ended, and go by what it believes then."""
         done_us = self._work_us(run, run.work_us - run.left_us_at(now_ms))
-        self._told.ended(run, how, now_ms, done_us, held_mib=held_mib, beside=beside, queued_ms=queued_ms)
-        if self._learns and self._beliefs is not None:
-            self._told.guarded(self._beliefs.refresh, run.job.id, now_ms)
+        self._feedback.ended(run, how, now_ms, done_us, held_mib=held_mib, beside=beside, queued_ms=queued_ms)
+        if self._learns and self._expectations is not None:
+            self._feedback.keep_errors_of(self._expectations.refresh, run.job.id, now_ms)
 
     def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
         """Release and queue again what runs on these nodes."""

@@ -145,7 +145,7 @@ def test_what_a_knowledge_raises_while_it_is_decided_is_told_as_its_own_with_the
         knowledge = Broken(where)
         one = Scheduler(Cluster(ONE_GPU), make_policy(policy, Setting(knowledge=knowledge)), knowledge)
         one.submit(live("a"))
-        why = rf"at {at_ms} ms knowledge Broken fails in {where} of job 'a': KeyError: 'lost' \(.*test_believed.py:"
+        why = rf"at {at_ms} ms knowledge Broken fails in {where} of job 'a': KeyError: 'lost' \(.*test_expectations.py:"
         if where == "outlived":
             assert started(one) == ["a"]
         with pytest.raises(KnowledgeError, match=why):

@@ -72,11 +72,17 @@ def courses(attempts: Sequence[Attempt], nodes: Sequence[Node]) -> tuple[Course,
 def _whole(attempts: Sequence[Attempt], nodes: Sequence[Node], origin_ms: int) -> Course:
     jobs = [
         Job(
-            f"{at}", each.submit_ms - origin_ms, max(1, (each.end_ms or 0) - each.start_ms), user="", gpus=each.gpus,
-            share=Share(), nodes=max(1, each.where.count(",") + 1) if each.where else 1, retries=0,
+            f"{at}",
+            each.submit_ms - origin_ms,
+            max(1, (each.end_ms or 0) - each.start_ms),
+            user="",
+            gpus=each.gpus,
+            share=Share(),
+            nodes=max(1, each.where.count(",") + 1) if each.where else 1,
+            retries=0,
         )
         for at, each in enumerate(sorted(attempts, key=lambda each: (each.submit_ms, each.start_ms)))
-    ]  # fmt: skip
+    ]
     cluster = Cluster(nodes)
     jobs = [job for job in jobs if cluster.fits_when_empty(job)]
     knowledge = make_knowledge("user", jobs)
@@ -96,9 +102,24 @@ def measured(decisions: Iterable[Decision], cluster: str = "") -> list[UsageRow]
     """What Epilogs measured of each job, for the history: the most memory that it held, as a part of its GPU's."""
     return [
         UsageRow(
-            "sampled", f"slurm-{line.raw}-{line.start_ms}", line.where, cluster, line.raw, line.start_ms, line.end_ms,
-            0, 0.0, 1.0, None, None, None, None, None, None, min(1.0, line.peak_mib / line.card_mib),
+            "sampled",
+            f"slurm-{line.raw}-{line.start_ms}",
+            line.where,
+            cluster,
+            line.raw,
+            line.start_ms,
+            line.end_ms,
+            0,
+            0.0,
+            1.0,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            min(1.0, line.peak_mib / line.card_mib),
         )
         for line in decisions
         if line.event == ENDED and line.peak_mib and line.card_mib and line.start_ms and line.end_ms
-    ]  # fmt: skip
+    ]
