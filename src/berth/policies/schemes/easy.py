@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
-from operator import itemgetter
-from typing import Any, cast
+from functools import partial
 
 import numpy as np
-from sortedcontainers import SortedList
 
 from berth.arrays import IntArray
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge
-from berth.model import GpuSlot, Job, Placement, placement_of
+from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws
-from berth.policies.schemes.easy_kernels import fits_again
 from berth.policies.schemes.expected_ends import ExpectedEnds
 from berth.policies.schemes.head_reservation import Reservation, Workspace
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
-from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, key_of
+from berth.policies.schemes.waiting_kernels import FULL, IN_THE_WAY, NO_ROW, OPEN
+from berth.policies.schemes.waiting_types import WaitingTypes
+from berth.policies.sort_keys import ExpectedMs, as_queued, key_of
 
 __all__ = ["Easy"]
 
@@ -49,6 +47,7 @@ class Easy:
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order) or as_queued
+        self._as_queued = key_of(order) is as_queued
         self._expected_ms = ExpectedMs(knowledge, said=True, speeds=speeds, slowest=True)
         self._state: _State | None = None  # as of the last decision
 
@@ -57,13 +56,21 @@ class Easy:
         """When each first job that waits is expected to start, by its id; as of the last decision."""
         return {} if self._state is None else self._state.reserved_ms()
 
-    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterable[Placement]:
         """Yield placements in the order's order until one does not fit, then those that fill gaps."""
         state = cluster.memo.get(self)
         if state is None:
-            state = cluster.memo[self] = _State(cluster, self._expected_ms)
+            state = cluster.memo[self] = _State(cluster, self._key, self._expected_ms)
         self._state = state
         state.catch_up()
+        if self._as_queued and not cluster.has_labels:
+            head = queue.first()
+            if head is not None and state.stuck.get(head.id) is head:
+                return self._behind(state, queue, [head], now_ms)
+        return self._in_turn(state, queue, now_ms)
+
+    def _in_turn(self, state: _State, queue: Queue, now_ms: int) -> Iterator[Placement]:
+        cluster = state.cluster
         place, stuck, is_held_up = self.place, state.stuck, state.partitions.is_held_up
         heads: dict[Labels, Job] = {}
         for job in self.order(queue, cluster, now_ms):
@@ -84,34 +91,53 @@ class Easy:
                     is_held_up(labels, heads) for labels in labels_waiting(queue)
                 ):
                     break
-        state.keep_reservations_of(heads.values())
-        if heads and len(queue) > len(heads):
-            yield from self._backfill(state, queue, [*heads.values()], now_ms)
+        yield from self._behind(state, queue, [*heads.values()], now_ms)
 
-    def _backfill(self, state: _State, queue: Queue, heads: list[Job], now_ms: int) -> Iterator[Placement]:
-        cluster = state.cluster
-        reservations = [state.reserve(head, now_ms) for head in heads]
-        gaps = _Gaps(queue, self._key, self._expected_ms, reservations, state, now_ms)
-        turns = gaps.firsts()
-        while turns:
-            key, serial, lane, job = heappop(turns)
-            if job in queue and job not in heads:
-                slots = self.place(job, cluster)
-                if slots is None:
-                    state.full.add(lane)
-                    continue
-                late = gaps.outlasted(lane, job)
-                if late and not _spare(late, job, slots):
-                    slots = _sparing_slots(late, job, state.work)
-                if slots is None:
-                    state.in_the_way.add(lane)
-                else:
-                    yield placement_of(job, slots)
-                    if state.started(job):
-                        for reservation in late:
-                            reservation.take(job, slots)
-            if following := gaps.after(lane, (key, serial)):
-                heappush(turns, following)
+    def _behind(self, state: _State, queue: Queue, heads: list[Job], now_ms: int) -> Iterable[Placement]:
+        """The placements that fill gaps before and beside the reservations of the first jobs that do not fit."""
+        state.keep_reservations_of(heads)
+        if not heads or len(queue) == len(heads):
+            return ()
+        waiting = queue.form(self, state.new_waiting)
+        state.open_types(waiting)
+        reservations = [state.reserve(head, waiting, now_ms) for head in heads]
+        if not waiting.fits_kernels:
+            jobs = state.candidates(waiting, queue.by(self._key), reservations, now_ms)
+        else:
+            windows_ms = state.windows_ms(waiting, reservations, now_ms)
+            first = waiting.first(windows_ms)
+            if first == NO_ROW:
+                return ()
+            jobs = waiting.candidates(windows_ms, first)
+        return self._backfill(state, waiting, jobs, heads, reservations, now_ms)
+
+    def _backfill(
+        self,
+        state: _State,
+        waiting: WaitingTypes,
+        jobs: Iterable[Job],
+        heads: list[Job],
+        reservations: list[Reservation],
+        now_ms: int,
+    ) -> Iterator[Placement]:
+        for job in jobs:
+            if any(job is head for head in heads):
+                continue
+            slots = self.place(job, state.cluster)
+            if slots is None:
+                waiting.close(job, FULL)
+                continue
+            end_ms = now_ms + self._expected_ms(job)
+            late = [one for one in state.heeded(job, reservations) if one.time_ms < end_ms]
+            if late and not _spare(late, job, slots):
+                slots = _sparing_slots(late, job, state.work)
+            if slots is None:
+                waiting.close(job, IN_THE_WAY)
+                continue
+            yield placement_of(job, slots)
+            if state.started(job):
+                for reservation in late:
+                    reservation.take(job, slots)
 
 
 def _spare(reservations: Iterable[Reservation], job: Job, slots: tuple[GpuSlot, ...]) -> bool:
@@ -129,6 +155,8 @@ def _sparing_slots(reservations: list[Reservation], job: Job, work: Workspace) -
                 slots = cluster.slots_on(node, job, tightest=True)
                 if _spare(reservations, job, slots):
                     return slots
+        return None
+    if not all(reservation.might_spare(job) for reservation in reservations):
         return None
     room = work.free_now()
     for reservation in reservations:
@@ -154,91 +182,6 @@ def _sparing_slots(reservations: list[Reservation], job: Job, work: Workspace) -
     return None
 
 
-_Turn = tuple[Any, int, int, Job]
-"""Key and serial of a waiting job, its request type, and the job."""
-
-
-class _Gaps:
-    """The waiting jobs of each request type, as candidates for the gaps before and beside reservations."""
-
-    def __init__(
-        self,
-        queue: Queue,
-        key: Key,
-        expected_ms: ExpectedMs,
-        reservations: list[Reservation],
-        state: _State,
-        now_ms: int,
-    ) -> None:
-        self._key = key
-        self._now_ms = now_ms
-        self._expected_ms = expected_ms
-        self._reservations = reservations
-        self._state = state
-        request = state.cluster.request
-        self._by_key = cast(Mapping[int, SortedList], queue.lanes(request, key))
-        self._by_length = cast(Mapping[int, SortedList], queue.lanes(request, expected_ms))
-        self._heeded: dict[int, list[Reservation]] | None = {} if state.cluster.has_labels else None
-
-    def firsts(self) -> list[_Turn]:
-        """The first job of each request type that may start, as a heap."""
-        state = self._state
-        state.see_changed_nodes()
-        turns = []
-        for lane in self._by_key.keys() - state.full:
-            if (turn := self.after(lane, None)) is not None:
-                turns.append(turn)
-        heapify(turns)
-        return turns
-
-    def heeded(self, lane: int) -> list[Reservation]:
-        """The reservations that jobs of the lane could be in the way of."""
-        if self._heeded is None:
-            return self._reservations
-        found = self._heeded.get(lane)
-        if found is None:
-            can_meet, labels = self._state.partitions.can_meet, self._by_key[lane][0][2].labels
-            found = [one for one in self._reservations if can_meet(labels, one.head.labels)]
-            self._heeded[lane] = found
-        return found
-
-    def outlasted(self, lane: int, job: Job) -> list[Reservation]:
-        """Those of them that begin before the job is expected to end."""
-        end_ms = self._now_ms + self._expected_ms(job)
-        return [one for one in self.heeded(lane) if one.time_ms < end_ms]
-
-    def after(self, lane: int, before: tuple[Any, int] | None) -> _Turn | None:
-        """The first job of the lane behind this key and serial that may start; None where there is none."""
-        waiting = self._by_key.get(lane)
-        if waiting is None:
-            return None
-        if lane in self._state.in_the_way:
-            return self._short_after(lane, waiting, before)
-        place = 0 if before is None else waiting.bisect_right((*before, LAST))
-        if place == len(waiting):
-            return None
-        key, serial, job = waiting[place]
-        return key, serial, lane, job
-
-    def _short_after(self, lane: int, waiting: SortedList, before: tuple[Any, int] | None) -> _Turn | None:
-        """The same of the jobs that are expected to end before all reservations that they could be in the way of."""
-        window_ms = min(one.time_ms for one in self.heeded(lane)) - self._now_ms
-        lengths = self._by_length[lane]
-        if lengths[0][0] > window_ms:
-            return None
-        short = lengths.bisect_right((window_ms, 2**62))
-        if short * short > len(waiting):
-            place = 0 if before is None else waiting.bisect_right((*before, LAST))
-            for key, serial, job in waiting.islice(place):
-                if self._expected_ms(job) <= window_ms:
-                    return key, serial, lane, job
-            return None
-        turns = ((self._key(job), serial, lane, job) for _, serial, job in lengths.islice(0, short))
-        if before is not None:
-            turns = (turn for turn in turns if turn[:2] > before)
-        return min(turns, default=None, key=itemgetter(0, 1))
-
-
 class _State:
     """What is known of one cluster: when runs are expected to end, in order, and what was found by that.
 
@@ -246,15 +189,14 @@ class _State:
     it is kept while runs end when they were expected to, and nothing but what was found starts.
     """
 
-    def __init__(self, cluster: Cluster, expected_ms: ExpectedMs) -> None:
+    def __init__(self, cluster: Cluster, key: Key, expected_ms: ExpectedMs) -> None:
         self.cluster = cluster
-        self._expected_ms = expected_ms
+        self.expected_ms = expected_ms
+        self.new_waiting = partial(WaitingTypes, cluster, key, expected_ms)
         self.partitions = Partitions(cluster)
         self.work = Workspace(cluster)
-        self.full: set[int] = set()
-        """Request types that fit nowhere now."""
-        self.in_the_way: set[int] = set()
-        """Request types that fit, and would take what a reservation needs: those that end before it may start."""
+        self._window_ms: IntArray = np.zeros(1, dtype=np.int64)
+        self._waiting: WaitingTypes | None = None  # whose lanes are open or closed by the marks below
         self.stuck: dict[str, Job] = {}
         """Jobs that came first and did not fit, by id; one that was replaced is another job."""
         self._reservations: dict[str, Reservation] = {}  # by id of the head
@@ -288,18 +230,39 @@ class _State:
         if self._ends.note_new():  # another caller has started some
             self._forget_reservations()
 
-    def see_changed_nodes(self) -> None:
-        """Let go of what was found of request types that may fit on nodes that have changed since the last time."""
-        cluster = self.cluster
-        if cluster.changes == self._changes:
-            return
-        self._changes = cluster.changes
-        barred: IntArray = np.array([*self.full, *self.in_the_way], dtype=np.int64)
-        count = fits_again(cluster.block, cluster.requests, barred, len(barred), self._marks)
-        if count:
-            again = barred[:count].tolist()
-            self.full.difference_update(again)
-            self.in_the_way.difference_update(again)
+    def heeded(self, job: Job, reservations: list[Reservation]) -> list[Reservation]:
+        """Those of the reservations that a job could be in the way of."""
+        if not self.cluster.has_labels:
+            return reservations
+        can_meet = self.partitions.can_meet
+        return [one for one in reservations if can_meet(job.labels, one.head.labels)]
+
+    def windows_ms(self, waiting: WaitingTypes, reservations: list[Reservation], now_ms: int) -> IntArray:
+        """By request type, how long a job may run to end before the reservations that it could be in the way of; one
+        number for all if nodes have no labels."""
+        if not self.cluster.has_labels:
+            self._window_ms[0] = reservations[0].time_ms - now_ms
+            return self._window_ms
+        types = waiting.types()
+        windows_ms: IntArray = np.zeros(int(types.max(initial=0)) + 1, dtype=np.int64)
+        for number in types.tolist():
+            windows_ms[number] = self._window_of_ms(waiting.first_of(number), reservations, now_ms)
+        return windows_ms
+
+    def candidates(
+        self, waiting: WaitingTypes, jobs: Iterable[Job], reservations: list[Reservation], now_ms: int
+    ) -> Iterator[Job]:
+        """Those of these jobs that may start, as `WaitingTypes.candidates` finds them by kernels."""
+        for job in jobs:
+            state = waiting.state(job)
+            if state == OPEN or (
+                state == IN_THE_WAY and self.expected_ms(job) <= self._window_of_ms(job, reservations, now_ms)
+            ):
+                yield job
+
+    def _window_of_ms(self, job: Job, reservations: list[Reservation], now_ms: int) -> int:
+        heeded = self.heeded(job, reservations)
+        return min((one.time_ms for one in heeded), default=FOREVER_MS) - now_ms
 
     def started(self, job: Job) -> bool:
         """A placement was yielded; returns whether it has been applied."""
@@ -312,7 +275,7 @@ class _State:
         """A job was started before the heads of the last decision: what it takes of their room is found anew."""
         if not self._reservations:
             return
-        end_ms = now_ms + self._expected_ms(job)
+        end_ms = now_ms + self.expected_ms(job)
         for name, one in list(self._reservations.items()):
             if one.time_ms < end_ms:
                 if name != job.id and one.spares(job, slots):
@@ -322,16 +285,28 @@ class _State:
 
     def keep_reservations_of(self, heads: Collection[Job]) -> None:
         """These are the first jobs that do not fit; reservations of others are let go."""
+        if not self._reservations:
+            return
         kept = ((head, self._reservations.get(head.id)) for head in heads)
         self._reservations = {head.id: one for head, one in kept if one is not None and one.head is head}
 
-    def reserve(self, head: Job, now_ms: int) -> Reservation:
+    def reserve(self, head: Job, waiting: WaitingTypes, now_ms: int) -> Reservation:
         """When a first job can start, found anew unless that is known still."""
         known = self._reservations.get(head.id)
         if known is None or known.time_ms <= now_ms:
             known = self._reservations[head.id] = Reservation(self.work, head, self._ends, now_ms)
-            self.in_the_way.clear()
+            waiting.open_in_the_way()
         return known
+
+    def open_types(self, waiting: WaitingTypes) -> None:
+        """Open the request types that may fit on nodes that have changed since the last time."""
+        changes = self.cluster.changes
+        if waiting is not self._waiting:
+            waiting.open_all()
+            self._waiting = waiting
+        elif changes != self._changes:
+            waiting.open_where_changed(self._marks)
+        self._changes = changes
 
     def reserved_ms(self) -> dict[str, int]:
         """When each reservation begins, by the id of its job."""

@@ -1,7 +1,7 @@
 """What Numba compiles for EASY: when running jobs leave room for the first waiting one, and what that leaves others.
 
-Letters: N nodes, G GPU slots of the largest node, R rows for runs, S slots. *Room* is one array with what is free at some
-time, as it lies in a cluster's block: CPU (N,), memory (N,), GPU milli (N, G) and GPU memory (N, G).
+Letters: N nodes, G GPU slots of the largest node, R rows for runs, S slots. *Room* is one array with what is free at
+some time, as it lies in a cluster's block: CPU (N,), memory (N,), GPU milli (N, G) and GPU memory (N, G).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "choose_slots",
     "drop_end",
     "find_room",
-    "fits_again",
+    "fits_in_both",
     "note_end",
     "spares",
     "take_slots",
@@ -179,7 +179,7 @@ def devices_on(node: int, request: IntArray, room: Room, traits: IntArray) -> in
 
 @compiled
 def counted_on(node: int, request: IntArray, spreads: bool, room: Room, traits: IntArray) -> int:
-    """What a node adds to what `find_room` counts: GPUs for a request that spreads, itself for another."""
+    """What a node has for a request: GPUs for a request that spreads, itself for another."""
     if spreads:
         return devices_on(node, request, room, traits)
     return int(fits(node, request, room.cpu, room.mem, room.milli, room.gpu_mem, traits))
@@ -201,7 +201,7 @@ def chosen_slots(
     wanted = max(1, request[ALL_NODES])
     nodes = scratch[0]
     found = 0
-    for place in range(n):
+    for place in range(n if request[GPUS] <= width else 0):
         node = by_rank[place]
         if fits(node, request, room.cpu, room.mem, room.milli, room.gpu_mem, traits):
             nodes[found] = node
@@ -278,6 +278,7 @@ def find_room(
     count: int,
     pool: IntArray,  # (P, 2): slots of runs
     now_ms: int,
+    free_milli: int,  # GPU milli free now, or more
     by_rank: IntArray,  # (N,)
     slots: IntArray,  # (N·(G + 1), 2), written: the slots that the job takes; `out[0]` of them
     scratch: IntArray,  # (3, N + G), overwritten
@@ -289,11 +290,8 @@ def find_room(
     arrays = room_in(room, block[0], block[1])
     request = requests[number]
     spreads = request[ALL_NODES] == 0 and request[ALL_GPUS] > 1
-    wanted = request[ALL_GPUS] if spreads else max(1, request[ALL_NODES])
-    counted = 0
-    for node in range(block[0]):
-        counted += counted_on(node, request, spreads, arrays, traits)
     found = False
+    chosen = 0
     time_ms = FOREVER_MS
     for place in range(first, first + count):
         row = by_end[place]
@@ -301,32 +299,25 @@ def find_room(
             break
         at = runs[row, FIRST_SLOT]
         held = runs[row, SLOTS]
-        before = 0
+        cpu, mem, milli = runs[row, RUN_CPU], runs[row, RUN_MEM], runs[row, RUN_MILLI]
+        change(arrays, pool, at, held, cpu, mem, milli, runs[row, RUN_GPU_MEM], 1, there)
+        free_milli += milli * held
+        if found:
+            chosen = 0  # this one ends at the same time, and leaves more room
+            continue
+        if request[ALL_GPUS] * request[MILLI] > free_milli:
+            continue
+        may_fit = False
         for slot in range(at, at + held):
-            node = pool[slot, 0]
-            if there[node] == 0:
-                there[node] = 1
-                before += counted_on(node, request, spreads, arrays, traits)
-        for slot in range(at, at + held):
-            there[pool[slot, 0]] = 0
-        cpu, mem = runs[row, RUN_CPU], runs[row, RUN_MEM]
-        change(arrays, pool, at, held, cpu, mem, runs[row, RUN_MILLI], runs[row, RUN_GPU_MEM], 1, there)
-        after = 0
-        for slot in range(at, at + held):
-            node = pool[slot, 0]
-            if there[node] == 0:
-                there[node] = 1
-                after += counted_on(node, request, spreads, arrays, traits)
-        for slot in range(at, at + held):
-            there[pool[slot, 0]] = 0
-        counted += after - before
-        if not found and after > 0 and counted >= wanted:
-            found = chosen_slots(block, request, arrays, by_rank, slots, scratch) > 0
-            if found:
-                time_ms = max(runs[row, END_MS], now_ms + 1)
+            may_fit = may_fit or counted_on(pool[slot, 0], request, spreads, arrays, traits) > 0
+        if may_fit:
+            chosen = chosen_slots(block, request, arrays, by_rank, slots, scratch)
+            found = chosen > 0
+        if found:
+            time_ms = max(runs[row, END_MS], now_ms + 1)
     out[0] = 0
     if found:
-        out[0] = chosen_slots(block, request, arrays, by_rank, slots, scratch)
+        out[0] = chosen if chosen > 0 else chosen_slots(block, request, arrays, by_rank, slots, scratch)
         take_slots(room, requests, number, slots, out[0], -1, there, block[1])
     return time_ms
 
@@ -397,26 +388,23 @@ def spares(
 
 
 @compiled
-def fits_again(
-    block: IntArray,
+def fits_in_both(
+    block: IntArray,  # what is free now
     requests: IntArray,
-    numbers: IntArray,  # (≥ count,): request types; those that may fit come first afterwards
-    count: int,
-    marks: IntArray,  # (N,): the versions of nodes that were seen; brought up to date
-) -> int:
-    """How many of these request types may fit on nodes that have changed since the marks were made."""
+    number: int,
+    room: IntArray,  # what is free later
+) -> bool:
+    """Whether a request might find room on the same nodes now and later; not whether on the same GPUs."""
     arrays = compiled_arrays_of(block)
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _, _, _, _ = arrays
-    room = Room(free_cpu, free_mem, free_milli, free_gpu_mem)
-    found = 0
-    for node in range(version.shape[0]):
-        if marks[node] == version[node]:
-            continue
-        marks[node] = version[node]
-        for at in range(found, count):
-            request = requests[numbers[at]]
-            spreads = request[ALL_NODES] == 0 and request[ALL_GPUS] > 1
-            if counted_on(node, request, spreads, room, traits) > 0:
-                numbers[at], numbers[found] = numbers[found], numbers[at]
-                found += 1
-    return found
+    now = Room(arrays.free_cpu, arrays.free_mem, arrays.free_milli, arrays.free_gpu_mem)
+    later = room_in(room, block[0], block[1])
+    request = requests[number]
+    spreads = request[ALL_NODES] == 0 and request[ALL_GPUS] > 1
+    missing = request[ALL_GPUS] if spreads else max(1, request[ALL_NODES])
+    for node in range(block[0]):
+        here = counted_on(node, request, spreads, now, arrays.traits)
+        if here > 0:
+            missing -= min(here, counted_on(node, request, spreads, later, arrays.traits))
+            if missing <= 0:
+                return True
+    return False

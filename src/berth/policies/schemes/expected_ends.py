@@ -33,7 +33,7 @@ class ExpectedEnds:
         """Rows, the first to end first, from place `first` on."""
         self.first = 0
         self.count = 0
-        self.pool: IntArray = np.zeros((256, 2), dtype=np.int64)  # (P, 2)
+        self.pool: IntArray = np.zeros((4096, 2), dtype=np.int64)  # (P, 2)
         self._by_end_at, self._pool_at = numbers(self.by_end), numbers(self.pool)
         self._pooled = 0
         self._row_of: dict[str, int] = {}
@@ -118,9 +118,9 @@ class ExpectedEnds:
         """Close the gaps that ended runs have left in the pool, and have room for this many more slots."""
         kept = [(row, run.slots) for row, run in enumerate(self._run_at) if run is not None]
         slots = [slot for _, of_run in kept for slot in of_run]
-        self.pool = np.zeros((max(256, 2 * (len(slots) + more)), 2), dtype=np.int64)
+        self.pool = np.zeros((max(4096, 8 * (len(slots) + more)), 2), dtype=np.int64)
         if slots:
-            self.pool[: len(slots)] = slots
+            self.pool[: len(slots)] = np.array(slots, dtype=np.int64)
         first = 0
         for row, of_run in kept:
             self.runs[row, FIRST_SLOT] = first

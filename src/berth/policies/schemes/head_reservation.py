@@ -9,7 +9,7 @@ import numpy as np
 from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster, kernels
 from berth.model import GpuSlot, Job
-from berth.policies.schemes.easy_kernels import choose_slots, find_room, spares, take_slots
+from berth.policies.schemes.easy_kernels import choose_slots, find_room, fits_in_both, spares, take_slots
 from berth.policies.schemes.expected_ends import ExpectedEnds
 
 __all__ = ["Reservation", "Workspace"]
@@ -70,7 +70,7 @@ class Reservation:
         number = self._number = cluster.request(head)  # first: a new type may grow the table
         self.time_ms: int = find_room(
             cluster.block, cluster.requests, number, self.room, ends.runs, ends.by_end, ends.first, ends.count,
-            ends.pool, now_ms, work.by_rank, work.slots, work.scratch, work.there, work.out,
+            ends.pool, now_ms, cluster.free_total_milli, work.by_rank, work.slots, work.scratch, work.there, work.out,
         )  # fmt: skip
         """When it begins; FOREVER_MS for never."""
         self._count = int(work.out[0])
@@ -90,6 +90,13 @@ class Reservation:
             work.slots, count, work.by_rank, work.others, work.scratch, work.there,
         )  # fmt: skip
         return good
+
+    def might_spare(self, job: Job) -> bool:
+        """Whether nodes on which a job fits now have room for it beside the first job; its GPUs are not looked at."""
+        cluster = self._work.cluster
+        number = cluster.request(job)
+        might: bool = fits_in_both(cluster.block, cluster.requests, number, self.room)
+        return might
 
     def sparing_nodes(self, job: Job) -> list[int]:
         """The nodes on which a job of one part fits now and leaves the first job room, in the order of their rank."""
