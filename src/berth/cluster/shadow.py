@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from berth.arrays import BoolArray, IntArray
+from berth.arrays import IntArray
 from berth.cluster import kernels
 from berth.cluster.cluster import Cluster
 from berth.cluster.room import spreadable_gpus
@@ -111,19 +111,6 @@ class Shadow:
             return None
         usable = spreadable_gpus(job, usable, self.cpu_milli, self.mem_mib)
         return _spread(job, usable, rank, self.milli, self.gpu_mem_mib)
-
-    def nodes_beside(self, head: Job, job: Job) -> BoolArray:
-        """(N,): the nodes on which a job of one part fits in the cluster now, and leaves room here for `head`, whose
-        parts are counted."""
-        cluster = self.cluster
-        of_head, of_job = cluster.request(head), cluster.request(job)  # first: a new type may grow the table
-        found = np.empty(len(cluster.nodes), dtype=np.bool_)
-        kernels.nodes_beside(
-            cluster.block, cluster.requests[of_job], cluster.requests[of_head], max(1, head.nodes),
-            self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib,
-            np.empty(self.milli.shape[1], dtype=np.int64), found,
-        )  # fmt: skip
-        return found
 
     def _on(self, node: int, row: IntArray) -> list[GpuSlot]:
         gpus = int(row[kernels.GPUS])

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from berth.arrays import IntArray, compiled
+from berth.arrays import BoolArray, IntArray, compiled
 from berth.cluster.kernels import (
     ALL_CPU,
     ALL_GPUS,
     ALL_MEM,
     ALL_NODES,
+    CPU,
     GPU_MEM,
     GPUS,
+    MEM,
     MILLI,
     UP,
     choose_devices,
@@ -23,6 +25,7 @@ from berth.cluster.kernels import (
     compiled_is_allowed,
     fits,
     fitting_devices,
+    fitting_nodes,
     spread_over_nodes,
 )  # fmt: skip
 from berth.model import FOREVER_MS
@@ -35,6 +38,7 @@ __all__ = [
     "fits_in_both",
     "note_end",
     "spares",
+    "sparing_nodes",
     "take_slots",
 ]
 
@@ -408,3 +412,40 @@ def fits_in_both(
             if missing <= 0:
                 return True
     return False
+
+
+@compiled
+def sparing_nodes(
+    block: IntArray,  # what is free now
+    requests: IntArray,
+    head: int,  # the request of the first job that waits
+    number: int,  # the request of a job of one part
+    room: IntArray,  # what is free when the first job starts, without what it takes; restored
+    head_slots: IntArray,  # (≥ head_count, 2)
+    head_count: int,
+    there: IntArray,  # (N,), scratch
+    chosen: IntArray,  # (≥ G,), overwritten
+    found: BoolArray,  # (N,), written
+) -> None:
+    """Whether the job fits on each node now, and leaves the first job room later."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _, _ = compiled_arrays_of(block)
+    take_slots(room, requests, head, head_slots, head_count, 1, there, block[1])
+    cpu, mem, milli, gpu_mem = room_in(room, block[0], block[1])
+    asked, request = requests[head], requests[number]
+    fitting_nodes(asked, cpu, mem, milli, gpu_mem, traits, found)
+    spare = found.sum() - max(1, asked[ALL_NODES])
+    for node in range(block[0]):
+        needed = found[node] and spare == 0
+        found[node] = spare >= 0 and fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits)
+        if not (needed and found[node]):
+            continue
+        choose_devices(node, request, free_milli, free_gpu_mem, True, chosen)
+        for sign in (-1, 1):
+            cpu[node] += sign * request[CPU]
+            mem[node] += sign * request[MEM]
+            for place in range(request[GPUS]):
+                milli[node, chosen[place]] += sign * request[MILLI]
+                gpu_mem[node, chosen[place]] += sign * request[GPU_MEM]
+            if sign < 0:
+                found[node] = fits(node, asked, cpu, mem, milli, gpu_mem, traits)
+    take_slots(room, requests, head, head_slots, head_count, -1, there, block[1])

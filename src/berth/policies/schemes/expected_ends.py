@@ -70,11 +70,20 @@ class ExpectedEnds:
             at[place, 1] = index
         self._pooled += count
         milli, gpu_mem = run.taken
-        requests = self._cluster.requests
         note_end(
-            self.runs, self.by_end, self.first, self.count, requests, run.request, row, end_ms, milli, gpu_mem,
-            first_slot, count,
-        )  # fmt: skip
+            self.runs,
+            self.by_end,
+            self.first,
+            self.count,
+            self._cluster.requests,
+            run.request,
+            row,
+            end_ms,
+            milli,
+            gpu_mem,
+            first_slot,
+            count,
+        )
         self.count += 1
         self._row_of[job.id] = row
         self._run_at[row] = run

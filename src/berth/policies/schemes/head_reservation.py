@@ -9,7 +9,14 @@ import numpy as np
 from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster, kernels
 from berth.model import GpuSlot, Job
-from berth.policies.schemes.easy_kernels import choose_slots, find_room, fits_in_both, spares, take_slots
+from berth.policies.schemes.easy_kernels import (
+    choose_slots,
+    find_room,
+    fits_in_both,
+    spares,
+    sparing_nodes,
+    take_slots,
+)
 from berth.policies.schemes.expected_ends import ExpectedEnds
 
 __all__ = ["Reservation", "Workspace"]
@@ -21,6 +28,7 @@ class Workspace:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         nodes, width = cluster.free.milli.shape
+        self.width = width
         self.by_rank: IntArray = np.argsort(cluster.rank)  # (N,)
         self.slots: IntArray = np.zeros((nodes * (width + 1), 2), dtype=np.int64)
         """Slots that a kernel is given or has chosen."""
@@ -33,8 +41,8 @@ class Workspace:
 
     def free_now(self) -> IntArray:
         """A room with what is free now; less than nothing where something is owed."""
-        block = self.cluster.block
-        room: IntArray = block[kernels.FREE_AT : kernels.FREE_AT + self._size].copy()
+        room: IntArray = np.empty(self._size, dtype=np.int64)
+        kernels.copy_free(self.cluster.block, room)
         if self.cluster.is_indebted:
             room -= np.concatenate([owed.ravel() for owed in self.cluster.owed()])
         return room
@@ -100,30 +108,20 @@ class Reservation:
 
     def sparing_nodes(self, job: Job) -> list[int]:
         """The nodes on which a job of one part fits now and leaves the first job room, in the order of their rank."""
-        work, room = self._work, self.room
+        work = self._work
         cluster = work.cluster
         number = cluster.request(job)
-        n, width = cluster.free.milli.shape
-        found = np.empty(n, dtype=np.bool_)
-        self._change_by_head(1)
-        kernels.nodes_beside(
-            cluster.block, cluster.requests[number], cluster.requests[self._number], max(1, self.head.nodes),
-            room[:n], room[n : 2 * n], room[2 * n : n * (2 + width)].reshape((n, width)),
-            room[n * (2 + width) :].reshape((n, width)), work.scratch[1], found,
+        found = np.empty(len(work.by_rank), dtype=np.bool_)
+        sparing_nodes(
+            cluster.block, cluster.requests, self._number, number, self.room, self._slots, self._count, work.there,
+            work.scratch[1], found,
         )  # fmt: skip
-        self._change_by_head(-1)
         nodes: list[int] = work.by_rank[found[work.by_rank]].tolist()
         return nodes
 
     def take(self, job: Job, slots: tuple[GpuSlot, ...]) -> None:
         """A job that outlasts the beginning of the reservation has taken slots."""
-        self._change(self._work.cluster.request(job), self._work.slots, self._work.note_slots(slots), -1)
-
-    def _change_by_head(self, sign: int) -> None:
-        if self._count:
-            self._change(self._number, self._slots, self._count, sign)
-
-    def _change(self, number: int, slots: IntArray, count: int, sign: int) -> None:
-        work, requests = self._work, self._work.cluster.requests
-        width = work.cluster.free.milli.shape[1]
-        take_slots(self.room, requests, number, slots, count, sign, work.there, width)
+        work = self._work
+        cluster = work.cluster
+        number, count = cluster.request(job), work.note_slots(slots)
+        take_slots(self.room, cluster.requests, number, work.slots, count, -1, work.there, work.width)
