@@ -22,9 +22,9 @@ install: .venv/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock
 	touch $@
 
-.venv/.installed: .venv/.uv requirements/plain.lock pyproject.toml hatch_build.py
+.venv/.installed: .venv/.uv requirements/plain.lock pyproject.toml hatch_build.py papers/pyproject.toml
 	$(UV) --compile-bytecode --require-hashes -r requirements/plain.lock
-	$(UV) --no-deps --no-build-isolation -e .
+	$(UV) --no-deps --no-build-isolation -e . -e papers
 	touch $@
 
 .venv/.dev: .venv/.installed requirements/dev.lock
@@ -50,7 +50,7 @@ test-slow: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m slow
 
 # Which lines the tests that are not slow run, by file; TESTS names fewer, such as `make coverage TESTS=tests/cli`.
-TESTS ?= tests --ignore=tests/partition
+TESTS ?= tests papers/tests --ignore=tests/partition
 coverage: .venv/.dev
 	rm -rf build/coverage && mkdir -p build/coverage
 	-$(BIN)/python -m coverage run -m pytest -q -m "not slow" $(TESTS)
@@ -64,18 +64,20 @@ check: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	cd papers && ../$(BIN)/lint-imports
 	$(MAKE) -s -C native check-format
 
 docs: .venv/.dev
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 	@echo build/docs/index.html
 
-# A source archive and a wheel for every Linux with glibc as new as this machine's needs.
+# A source archive and a wheel for every Linux with glibc as new as this machine's needs; and the wheel of the papers.
 dist: .venv/.dev
 	rm -rf build/dist dist
 	BERTH_NATIVE=1 $(BIN)/python -m hatchling build -d build/dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair -w dist build/dist/*.whl
 	cp build/dist/*.tar.gz dist/
+	cd papers && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
 
 bench: .venv/.dev
 	for script in $(filter-out bench/harness.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from berth.bounds import least_total_time, time_bound
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
@@ -24,6 +23,7 @@ from berth.knowledge import Oracle
 from berth.model import EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
+from berth_papers.bounds import least_total_time, time_bound
 from harness import save
 
 FIRST_SEED = 600_000

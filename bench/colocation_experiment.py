@@ -11,11 +11,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from berth.experiments.colocation.answer import colocation_dict, difference_pct
-from berth.experiments.colocation.experiment import MODELS, POLICIES, measure_colocation
-from berth.experiments.colocation.looks import disagreement
 from berth.interference import make_interference
 from berth.profiles import WORKLOADS
+from berth_papers.colocation.answer import colocation_dict, difference_pct
+from berth_papers.colocation.experiment import MODELS, POLICIES, measure_colocation
+from berth_papers.colocation.looks import disagreement
 from harness import count, save
 
 LOOKED_AT = 5

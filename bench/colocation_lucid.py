@@ -20,11 +20,11 @@ from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.sweep import Task, run_all
 from berth.gpu_models import GPU_MODELS
 from berth.interference import make_speeds
-from berth.interference.measurements import Measurements, read_measurements
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Node, Profile, Reason
 from berth.profiles.drawn import drawn_jobs
 from berth.statistics import paired_difference_95
+from berth_papers.interference.measurements import Measurements, read_measurements
 from harness import count, data_folder, save
 
 FIRST_SEED = 31_000

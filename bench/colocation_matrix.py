@@ -16,10 +16,10 @@ import argparse
 from pathlib import Path
 from statistics import fmean
 
-from berth.experiments.colocation.matrix import Matrix, World, bounds_s, measure_matrix, worlds_of
-from berth.experiments.colocation.matrix_chapters import matrix_dict
 from berth.profiles import WORKLOADS
 from berth.profiles.drawn import DRAWN
+from berth_papers.colocation.matrix import Matrix, World, bounds_s, measure_matrix, worlds_of
+from berth_papers.colocation.matrix_chapters import matrix_dict
 from harness import count, save
 
 FIRST_SEED = 30_000

@@ -17,12 +17,12 @@ import numpy as np
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.experiments.colocation.experiment import MODELS
 from berth.interference import make_interference
 from berth.knowledge import Oracle
 from berth.model import EventKind, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, workload_jobs
+from berth_papers.colocation.experiment import MODELS
 from harness import count, save
 
 POLICIES = ("greedy", "learned")

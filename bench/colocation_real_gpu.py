@@ -32,12 +32,12 @@ import numpy as np
 from berth.errors import PartitionError, ProfileError
 from berth.files import whole_file
 from berth.interference import make_speeds
-from berth.interference.measurements import read_measurements
 from berth.partition import fake_driver_folder
 from berth.partition.gpus import gpus
 from berth.partition.mps import start_daemon, stop_daemon
 from berth.profiles import series
 from berth.profiles.recorder import NvmlCard, record
+from berth_papers.interference.measurements import read_measurements
 from harness import save
 from small_trainings import NAMES
 

@@ -13,7 +13,6 @@ import time
 
 import numpy as np
 
-from berth.bounds import time_bound
 from berth.interference import make_speeds
 from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
@@ -22,6 +21,7 @@ from berth.learning.rollouts import Worlds
 from berth.network.scores import Network
 from berth.policies.colocation.learned import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
+from berth_papers.bounds import time_bound
 from harness import count, save
 
 FIRST_SEED = 700_000

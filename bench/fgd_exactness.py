@@ -17,8 +17,8 @@ from statistics import mean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.experiments.inflate import inflate, read_arrivals
 from berth.traces import read, read_nodes
+from berth_papers.inflate import inflate, read_arrivals
 from harness import data_folder, save
 
 PUBLISHED = {

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 
-from berth.experiments.genetic.batch_file import random_batches
-from berth.experiments.genetic.optimality import POLICIES, measure_optimality, optimality_dict
+from berth_papers.genetic.batch_file import random_batches
+from berth_papers.genetic.optimality import POLICIES, measure_optimality, optimality_dict
 from harness import save
 
 

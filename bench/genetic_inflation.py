@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from berth.experiments.inflate import inflate, read_arrivals
 from berth.model import Job
 from berth.traces import read, read_nodes
+from berth_papers.inflate import inflate, read_arrivals
 from harness import data_folder, save
 
 WORKLOADS = ("default", "gpuspec10", "cpu050", "multigpu20", "gpushare40")

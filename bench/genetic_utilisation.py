@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from berth.experiments.genetic.utilisation import (
+from berth.statistics import Interval, confidence_interval_95, paired_difference_95
+from berth_papers.genetic.utilisation import (
     DEFAULT_CASE,
     PAPER_MARGINS_PCT,
     POLICIES,
@@ -26,7 +27,6 @@ from berth.experiments.genetic.utilisation import (
     measure_utilisation,
     utilisation_dict,
 )
-from berth.statistics import Interval, confidence_interval_95, paired_difference_95
 from harness import data_folder, save
 
 SLOWER = "genetic?round_ms=10000"

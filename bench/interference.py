@@ -20,12 +20,18 @@ from pathlib import Path
 import lightgbm
 import numpy as np
 
-from berth.interference.fitting import evaluate, fit, folds_of_applications, folds_of_models, folds_of_pairs
-from berth.interference.measurements import Measurements, read_measurements
-from berth.interference.mig_fitting import fit_slices, held_up, read_slices, speed_on
 from berth.interference.named import NamedPairs, Observation, fit_named, read_named
 from berth.interference.speeds import GPU
 from berth.interference.time_sliced import time_sliced
+from berth_papers.interference.fitting import (
+    evaluate,
+    fit,
+    folds_of_applications,
+    folds_of_models,
+    folds_of_pairs,
+)
+from berth_papers.interference.measurements import Measurements, read_measurements
+from berth_papers.interference.mig_fitting import fit_slices, held_up, read_slices, speed_on
 from harness import data_folder, save
 
 SEEDS = 5

@@ -23,7 +23,6 @@ from berth.interference import make_interference, make_speeds
 from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
 from berth.learning.jobsets import thesis_sets, thesis_task
-from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import Plan, file_of, make
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import Point, Trained, TrainingSettings, train
@@ -31,6 +30,7 @@ from berth.model import EventKind, Job, Node
 from berth.plots.training import training_curve
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, workload_jobs
 from berth.report.image import write_image
+from berth_papers.baselines.image_learner import ImageLearner, PaperSettings
 from harness import BENCH, save
 
 ASKED = {5: 80_000, 3: 250_000}
@@ -48,7 +48,7 @@ def speed(runs: int = 7, iterations: int = 20) -> list[dict[str, float | int | s
     for slots, asked in ASKED.items():
         environment = Environment(task, make_speeds("time-sliced"), settings=Settings(slots))
         settings = PaperSettings(trajectories=8, sets=ENVIRONMENTS // 8)
-        learner = Paper(environment, sets, settings)
+        learner = ImageLearner(environment, sets, settings)
         many = jax.jit(
             lambda state, learner=learner: jax.lax.scan(
                 lambda now, _: learner.iterate(now), state, None, length=iterations

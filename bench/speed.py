@@ -140,7 +140,7 @@ def in_process(task: str, data: Path) -> float:
             berth.compare(data / "philly/sia_philly.csv.gz", policy, compress=6)
             return time.process_time() - begin
     else:
-        from berth.experiments.inflate import inflate, read_arrivals
+        from berth_papers.inflate import inflate, read_arrivals
 
         # `seconds` is the simulation alone; it is measured in processor time here.
         sys.modules[inflate.__module__].time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined]

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from berth.engine import simulate
     from berth.errors import BerthError
     from berth.experiments.compare import Comparison, Conditions, compare
-    from berth.experiments.inflate import inflate
-    from berth.experiments.pages import write_report
+    from berth.experiments.compare.page import write_report
     from berth.interference import no_interference
     from berth.model import (
         Event,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         Outage,
         Placement,
         Record,
+        Resize,
         Share,
         WakeAt,
     )
@@ -56,11 +56,11 @@ __all__ = [
     "Placement",
     "Queue",
     "Record",
+    "Resize",
     "Setting",
     "Share",
     "WakeAt",
     "compare",
-    "inflate",
     "make_policy",
     "no_interference",
     "read",
@@ -76,13 +76,12 @@ _HOME = {
     "Comparison": "experiments.compare",
     "Conditions": "experiments.compare",
     "compare": "experiments.compare",
-    "inflate": "experiments.inflate",
     "make_policy": "policies",
     "Queue": "cluster",
     "Setting": "policies",
     "no_interference": "interference",
     "simulate": "engine",
-    "write_report": "experiments.pages",
+    "write_report": "experiments.compare.page",
     "read": "traces",
     "read_nodes": "traces",
     "read_trace": "traces",

@@ -76,7 +76,6 @@ EXTRAS = {
     "optax": "learn",
     "equinox": "learn",
     "gymnasium": "learn",
-    "highspy": "optimum",
     "ray": "ray",
     "pymysql": "slurm",
     "lightgbm": "account",
@@ -278,18 +277,18 @@ class AccessError(BerthError):
     """A viewer of the console asked for what their role does not include."""
 
 
-def install_command(extra: str = "") -> str:
-    """The command that adds an extra to this installation, or installs it again: from its source if it has one."""
+def install_command(extra: str = "", package: str = DISTRIBUTION) -> str:
+    """The command that installs a package, or an extra of it: from its source if it came from one."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote
 
     try:
-        origin = distribution(DISTRIBUTION).read_text("direct_url.json")
+        origin = distribution(package).read_text("direct_url.json")
     except PackageNotFoundError:
         origin = None
     found = json.loads(origin) if origin else {}
-    where = unquote(str(found.get("url", DISTRIBUTION)).removeprefix("file://"))
+    where = unquote(str(found.get("url", package)).removeprefix("file://"))
     editable = "-e " if found.get("dir_info", {}).get("editable") else ""
     extras = f"[{extra}]" if extra else ""
     return f"{sys.executable} -m pip install {editable}'{where}{extras}'"
@@ -298,10 +297,13 @@ def install_command(extra: str = "") -> str:
 class MissingExtraError(BerthError):
     """A part of berth that is installed by an extra was asked for without it."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs the extra '{extra}'; install it with: {install_command(extra)}")
+    def __init__(self, what: str, extra: str, package: str = DISTRIBUTION) -> None:
+        super().__init__(
+            f"{what} needs the extra '{extra}'; install it with: {install_command(extra, package)}"
+        )
         self.what = what
         self.extra = extra
+        self.package = package
 
     @classmethod
     def of(cls, error: ImportError) -> MissingExtraError | None:
@@ -310,4 +312,4 @@ class MissingExtraError(BerthError):
         return cls(f"module '{package}'", EXTRAS[package]) if package in EXTRAS else None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (MissingExtraError, (self.what, self.extra))
+        return (MissingExtraError, (self.what, self.extra, self.package))

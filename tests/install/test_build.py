@@ -42,8 +42,25 @@ def test_without_a_compiler_the_wheel_has_all_but_partitions(
     (wheel,) = tmp_path.iterdir()
     assert wheel.name == f"berth_gpu-{berth.__version__}-py3-none-any.whl"
     names = zipfile.ZipFile(wheel).namelist()
-    assert [name for name in names if ".so" in name or name.startswith("tests/")] == []
+    assert [name for name in names if ".so" in name or name.startswith(("tests/", "papers/"))] == []
+    assert not any("berth_papers" in name for name in names)
     assert {"berth/__init__.py", "berth/py.typed", "berth/report/templates/report.html"} <= set(names)
+
+
+def test_the_papers_are_a_wheel_of_their_own_that_declares_what_it_adds(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(words, cwd=ROOT / "papers", capture_output=True, check=True)
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name == f"berth_papers-{berth.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        (declared,) = (packed.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+    assert {name.partition("/")[0] for name in names} == {
+        "berth_papers",
+        wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
+    }
+    assert "berth_papers/baselines/models/dqn-mps.npz" in names
+    assert "genetic-paper = berth_papers.genetic.policy:GeneticPaper" in declared
 
 
 @pytest.mark.parametrize(
@@ -67,7 +84,14 @@ def test_the_source_brings_what_compiles_it(tmp_path: Path) -> None:
     (packed,) = tmp_path.iterdir()
     with tarfile.open(packed) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"native/Makefile", "hatch_build.py", "pyproject.toml", "LICENSE", "README.md"} <= names
+    assert {
+        "native/Makefile",
+        "hatch_build.py",
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "papers/pyproject.toml",
+    } <= names
 
 
 def test_a_library_that_was_not_built_is_named_with_what_builds_it(

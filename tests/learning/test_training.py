@@ -19,29 +19,18 @@ from berth.errors import ModelError, SettingError
 from berth.interference import make_speeds
 from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from berth.learning.domains import Domain
-from berth.learning.environment import Environment, Settings
 from berth.learning.history_jobs import history_sets
 from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
-from berth.learning.learners import LEARNERS
-from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import VALIDATION_SEED, Plan, file_of, make
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
-from berth.network.images import read_image_model
 from berth.network.model_file import read_model
 from berth.network.scores import new_network
 from berth.plots.training import training_curve
 from berth.policies.colocation.learned import model_named
 from berth.profiles import FIRST_TRAINING_SEED
-
-
-def learner_of(name: str) -> Paper:
-    task = thesis_task()
-    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
-    settings = PaperSettings(2, 2, 96, hidden=8, mended=name == "dqn")
-    return Paper(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
 
 
 def norm(network) -> float:
@@ -51,12 +40,6 @@ def norm(network) -> float:
 
 def equal(one, other) -> bool:
     return jax.tree.all(jax.tree.map(np.array_equal, one, other))
-
-
-def test_another_seed_begins_with_other_weights() -> None:
-    learner = learner_of("dqn")
-    assert equal(learner.begin(5).network, learner.begin(5).network)
-    assert not equal(learner.begin(5).network, learner.begin(6).network)
 
 
 class Wandering:
@@ -174,25 +157,20 @@ def test_networks_are_measured_at_equal_times_of_the_clock_that_is_given(tmp_pat
         replace(settings, measure_every_s=0)
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", ["learned", "rule"])
 def test_every_learner_is_made_with_what_it_is_shown(name: str, tmp_path: Path) -> None:
     made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
-    way = LEARNERS[name]
-    assert made.task.horizon == (20 if name.startswith("dqn") else 32)
+    assert made.task.horizon == 32
     json.dumps(made.described, allow_nan=False)
     network = made.learner.network(made.learner.begin(0))
     found = Trained(network, 0.9, 3)
-    if way.ships_as is None:
-        with pytest.raises(SettingError, match=f"no policy decides by what {name} learns"):
-            file_of(made, found, ("random",), 0)
-        return
     path = tmp_path / "model"
     path.write_bytes(file_of(made, found, ("random",), 0))
     if name == "rule":
         assert json.loads(path.read_text())["weights"] == np.round(np.float64(network), 6).tolist()
         return
-    model = read_image_model(path) if name == "dqn" else read_model(path)
-    assert (model.demand, model.learner, model.interference) == (way.shown, made.learner.name, ("mps",))
+    model = read_model(path)
+    assert (model.demand, model.learner, model.interference) == ("series", made.learner.name, ("mps",))
     assert model.command.startswith(f"berth train --learner {name} --interference mps")
 
 
@@ -208,8 +186,6 @@ def test_a_family_has_drawn_applications_short_queues_and_errors() -> None:
     scene = made.learner.players[2]._scene(made.learner.players[2].model.begin(domains[2].sets))
     true = made.learner.players[0]._scene(made.learner.players[0].model.begin(domains[0].sets))
     assert not np.array_equal(scene.waiting_left_ms, true.waiting_left_ms)
-    with pytest.raises(SettingError, match="expected 0 or more for learned and rule"):
-        make(Plan("deeprm-max", family=2, sets=1, validation=1))
 
 
 def test_rollouts_refuse_what_they_do_not_heed() -> None:
@@ -241,26 +217,6 @@ def test_a_checkpoint_without_a_curve_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / CHECKPOINT, described, Checkpoint(state, {}))
     with pytest.raises(ModelError, match="its curve is not that of a training"):
         train(learner, norm, TrainingSettings(2), folder=tmp_path, resume=True)
-
-
-def test_every_v_is_the_return_of_a_whole_trajectory_and_all_n_are_about_the_same_set() -> None:
-    learner = learner_of("dqn")
-    settings = learner.settings
-    states = learner._fresh(jax.random.key(1))
-    jobs = np.asarray(states.application).reshape(settings.sets, settings.trajectories, -1)
-    assert (jobs == jobs[:, :1]).all()
-
-    class Taken:
-        pass
-
-    taken = Taken()
-    taken.reward = jnp.array([[-1.0], [-2.0], [-4.0], [-8.0]])
-    taken.steps = jnp.ones((4, 1))
-    taken.over = jnp.array([[False], [True], [False], [False]])
-    outcome, whole = learner._outcomes(taken)
-    assert whole[:, 0].tolist() == [True, True, False, False]
-    scale, discount = settings.return_scale, settings.discount
-    np.testing.assert_allclose(outcome[:2, 0], [scale * (-1 - 2 * discount), scale * -2], rtol=1e-6)
 
 
 def checkpoint_in(folder: Path, **training: object) -> tuple[Path, dict[str, object]]:
@@ -295,38 +251,7 @@ def test_checkpoints_of_something_else_are_refused_with_what_was_expected(tmp_pa
 def test_a_folder_with_a_training_is_not_overwritten(tmp_path: Path) -> None:
     checkpoint_in(tmp_path)
     with pytest.raises(SettingError, match="go on from it with --resume"):
-        train(learner_of("dqn"), norm, TrainingSettings(1), folder=tmp_path)
-
-
-@pytest.mark.slow
-def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_one_does_not() -> None:
-    learner = learner_of("dqn")
-    environment = learner.environment
-    state = environment.reset(learner.sets.take(0))
-    seen = jax.tree.map(lambda x: x[None], jax.jit(environment.observe)(state))
-    network = learner.begin(0).network
-    assert bool(seen.mask[0, 1])
-
-    class Taken:
-        pass
-
-    taken = Taken()
-    taken.seen, taken.action = seen, jnp.array([1])
-
-    def log(network):
-        score = jnp.where(seen.mask, learner.outputs(network, seen)[0], -1e30)
-        return jax.nn.log_softmax(score)[0, 1]
-
-    def lost(network, outcome):
-        return learner._loss(network, taken, outcome, jnp.array([True]))
-
-    prediction = learner.outputs(network, seen)[1]
-    for mended, direction in ((True, 1), (False, -1)):
-        learner.settings = replace(learner.settings, mended=mended)
-        gradient = jax.grad(lost)(network, prediction + 1.0)
-        moved = network._replace(action=network.action - 0.1 * gradient.action)
-        moved = moved._replace(offset=network.offset - 0.1 * gradient.offset)
-        assert np.sign(float(log(moved) - log(network))) == direction
+        train(Wandering(), norm, TrainingSettings(1), folder=tmp_path)
 
 
 def test_training_and_test_sets_share_no_seed() -> None:
@@ -404,11 +329,11 @@ def test_a_training_goes_on_from_a_model() -> None:
 
 
 def test_a_model_of_another_view_is_no_start() -> None:
-    model = model_named("deeprm-max")
+    model = replace(model_named("learned-mps"), demand="peak")
     with pytest.raises(SettingError, match="was shown the peak of jobs"):
         make(Plan("learned", validation=1, sets=1), start=model)
-    with pytest.raises(SettingError, match="dqn learns no network of that kind"):
-        make(Plan("dqn", validation=1, sets=1), start=model)
+    with pytest.raises(SettingError, match="rule learns no network of that kind"):
+        make(Plan("rule", validation=1, sets=1), start=model)
 
 
 def test_the_training_curve_shows_returns_and_measurements() -> None:

@@ -14,7 +14,7 @@ from berth.engine import simulate
 from berth.interference import make_speeds
 from berth.knowledge import History, Knowledge, Noise, Noisy, Oracle, User
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share
-from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, Policy, Setting, make_policy
+from berth.policies import ORDERS, PLACEMENTS, SCHEMES, Policy, Setting, make_policy, policies_found
 from berth.policies.protocol import Decision
 from berth.policies.schemes.rounds import Rounds
 from berth.profiles import THESIS_GPU, thesis_profiles
@@ -25,7 +25,7 @@ EVERY = sorted(
     {
         *(f"{order}+best-fit" for order in ORDERS),
         *PLACEMENTS,
-        *POLICIES,
+        *policies_found(),
         *(
             f"{scheme}+{order}+{place}"
             for scheme in SCHEMES

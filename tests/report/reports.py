@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from berth.experiments.compare.chapters import comparison_chapters
-from berth.experiments.inflate.chapters import inflation_chapter
-from berth.model import Node
-from berth.report import Report
-from berth.statistics import InflationCurve, Run
-from tests.experiments.compare.runs import NODES, made_runs
-from tests.experiments.inflate.curves import curves
+import numpy as np
+import plotly.graph_objects as go
 
-__all__ = ["report"]
+from berth.experiments.compare.chapters import comparison_chapters
+from berth.model import Node
+from berth.plots.style import dress
+from berth.report import Chapter, Report
+from berth.statistics import Run
+from tests.experiments.compare.runs import NODES, made_runs
+
+__all__ = ["load_chapter", "report"]
 
 
 def report(
     runs: Sequence[Run] | None = None,
-    inflation: Sequence[InflationCurve] | None = None,
+    load: bool = True,
     nodes: Sequence[Node] = NODES,
     **changes: str,
 ) -> Report:
@@ -30,9 +32,28 @@ def report(
         "created": "2026-11-21 03:00 UTC",
         "version": "1.2.3",
     }
-    drawn = curves() if inflation is None else inflation
     chapters = [
         *comparison_chapters(made_runs() if runs is None else runs, nodes),
-        *([inflation_chapter(drawn)] if drawn else []),
+        *([load_chapter()] if load else []),
     ]
     return Report(**{**told, **changes}, chapters=chapters)
+
+
+def load_chapter() -> Chapter:
+    """A chapter of two figures of lines and a table, as an experiment of another package makes one."""
+    load_pct = np.arange(131)
+    figures = []
+    for title in ("GPU allocation", "Fragmentation"):
+        figure = go.Figure([go.Scatter(x=load_pct, y=np.minimum(load_pct, most)) for most in (90, 95, 100)])
+        dress(figure, f"{title}, %")
+        figures.append((title, figure))
+    return Chapter(
+        "Load",
+        "How to read the lines.",
+        figures,
+        ("Policy", "at 100 %"),
+        [("fgd", "95.00"), ("random", "90.00")],
+        policies=("fgd", "random"),
+        seeds=(1, 2),
+        names=("load-allocation", "load-fragmentation"),
+    )

@@ -47,7 +47,7 @@ def test_lines_dots_and_cells_are_on_the_page(browser: Chromium) -> None:
     for selector, at_least in (
         ("#allocation .scatterlayer path.js-line", 2),
         ("#waiting .scatterlayer path.js-line", 2),
-        ("#inflation-allocation .scatterlayer path.js-line", 3),
+        ("#load-allocation .scatterlayer path.js-line", 3),
         ("#headline-0 .scatterlayer path.point", 2),
         ("#map .heatmaplayer image", 2),
     ):

@@ -13,7 +13,6 @@ import pytest
 from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from berth.experiments.inflate.chapters import inflation_chapter
 from berth.plots.style import dress
 from berth.report import Chapter, render, write
 from berth.report.page import render_picture
@@ -21,8 +20,7 @@ from berth.report.sections import plot_of
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
 from tests.experiments.compare.runs import NODES, made_runs
-from tests.experiments.inflate.curves import curves
-from tests.report.reports import report
+from tests.report.reports import load_chapter, report
 
 EVIL = "<script>alert('x')</script>"
 
@@ -72,7 +70,7 @@ def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
         "How long jobs took",
         "The cluster at a moment",
         "What the numbers mean",
-        "Inflation",
+        "Load",
     ]
     told = " ".join(text for texts in read.texts.values() for text in texts if len(text) < 1000)
     for part in ("Two policies", "trace.csv: 60 jobs", "4 nodes, 10 GPUs", "berth 1.2.3 · 2026-11-21"):
@@ -82,18 +80,18 @@ def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
 
 
 def test_what_is_not_there_has_no_section() -> None:
-    bare = Page(render(report(runs=(), inflation=(), nodes=())))
+    bare = Page(render(report(runs=(), load=False, nodes=())))
     assert "h2" not in bare.texts
-    assert Page(render(report(runs=(), nodes=()))).texts["h2"] == ["Inflation"]
+    assert Page(render(report(runs=(), nodes=()))).texts["h2"] == ["Load"]
 
 
 def test_a_chapter_shows_what_it_has_and_nothing_else() -> None:
     words = Chapter("Words", definitions=[("load", "what is asked for")])
     table = Chapter("Table", "How to read it.", headings=["policy", "jobs"], rows=[["fifo", "3"]])
-    figure = inflation_chapter(curves())
+    figure = load_chapter()
     text = render(replace(report(), chapters=[words, table, replace(figure, names=(), headings=(), rows=())]))
     read = Page(text)
-    assert read.texts["h2"] == ["Words", "Table", "Inflation"]
+    assert read.texts["h2"] == ["Words", "Table", "Load"]
     assert read.texts["dt"][-1:] + read.texts["dd"][-1:] == ["load", "what is asked for"]
     assert (read.texts["th"], read.texts["td"]) == (["policy", "jobs", "fifo"], ["3"])
     assert [named["id"] for _, named in read.elements if "data-plot" in named] == [
@@ -131,7 +129,7 @@ def test_data_cannot_become_markup() -> None:
     runs = [replace(run, policy=EVIL) for run in made_runs(seeds=(1,))[:1]]
     told = {name: f"{EVIL}{name}" for name in ("title", "command", "trace", "cluster", "created", "version")}
     nodes = [replace(node, name=f"{EVIL}{at}") for at, node in enumerate(NODES)]
-    text = render(report(runs=runs, nodes=nodes, inflation=(), **told))
+    text = render(report(runs=runs, nodes=nodes, load=False, **told))
     read = Page(text)
     assert EVIL not in text
     assert f"{EVIL}trace" in "".join(read.texts["dd"])

@@ -286,7 +286,7 @@ def _map_time_ms(hours: float) -> int:
 def _write(result: Comparison, out: Path) -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed."""
     from berth.cli.files import command_line, write_aside
-    from berth.experiments.pages import write_report
+    from berth.experiments.compare.page import write_report
     from berth.traces import write_nodes
 
     report = write_report(result, out / "report.html", command=command_line())

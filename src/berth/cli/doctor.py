@@ -66,7 +66,6 @@ def _extras() -> Iterator[Finding]:
 
     uses = {
         "learn": "berth train",
-        "optimum": "lower bounds by HiGHS",
         "ray": "sweeps on a Ray cluster (--ray)",
         "slurm": "berth import slurmdbd",
         "account": "berth predict-wait",

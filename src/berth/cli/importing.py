@@ -119,8 +119,8 @@ def sacct(
 ) -> None:
     """Import what sacct prints: text with any delimiter, JSON, or by running it."""
     from berth.errors import SettingError
-    from berth.history.importing.sacct import XDMOD_FIELDS, import_rows, import_text, run_sacct
-    from berth.history.importing.sacct_json import HEADER, json_rows
+    from berth.history.importing.sacct import XDMOD_FIELDS, import_jobs, import_text, run_sacct
+    from berth.history.importing.sacct_json import json_rows
     from berth.history.store.import_result import Options, Rejections
 
     if run == (file is not None):
@@ -134,12 +134,11 @@ def sacct(
             result = run_sacct(store, options, since=since, until=until)
         elif path is not None and _is_json(path):
             rejections = Rejections()
-            rows = json_rows(path, rejections)
-            result = import_rows(store, rows, HEADER, options, str(path), rejections)
+            result = import_jobs(store, json_rows(path, rejections), options, str(path), rejections)
         else:
             header = XDMOD_FIELDS if columns == "xdmod" else columns
             result = import_text(store, path, options, delimiter=mark, columns=header)
-    tell(result, daily, as_json, dry_run)
+    print_result(result, daily, as_json, dry_run)
 
 
 @app.command()
@@ -197,7 +196,7 @@ def slurmdbd(
             from berth.live.slurm.decisions import read_decisions
 
             import_usage(store, measured(read_decisions(decisions), cluster))
-        tell(found, daily, as_json, dry_run)
+        print_result(found, daily, as_json, dry_run)
 
 
 @app.command("csv")
@@ -231,11 +230,11 @@ def csv_file(
     rows = csv_rows(file, chosen, rejections)
     with _store(history, f"csv {file}", dry_run) as store:
         result = import_rows(store, rows, header_of(chosen), options, str(file), rejections, tasks=True)
-    tell(result, daily, as_json, dry_run)
+    print_result(result, daily, as_json, dry_run)
 
 
 def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
-    """Add a command for a source whose reader gives rows in sacct's columns, as `MODULE:FUNCTION` of `HEADER`."""
+    """Add a command for an accounting whose reader, `MODULE:FUNCTION`, yields jobs in typed columns."""
 
     def read(
         file: Path,
@@ -247,17 +246,17 @@ def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str)
         dry_run: DryRun = False,
         as_json: AsJson = False,
     ) -> None:
-        from berth.history.importing.sacct import import_rows
+        from berth.history.importing.sacct import import_jobs
         from berth.history.store.import_result import Options, Rejections
 
         module, _, function = reader.partition(":")
         source = import_module(f"berth.history.importing.{module}")
         options = Options(cluster, rules=rules, key=_key(pseudonymise, history, dry_run))
         rejections = Rejections()
-        rows = getattr(source, function)(file, rejections)
+        jobs = getattr(source, function)(file, rejections)
         with _store(history, f"{name} {file}", dry_run) as store:
-            result = import_rows(store, rows, source.HEADER, options, str(file), rejections)
-        tell(result, daily, as_json, dry_run)
+            result = import_jobs(store, jobs, options, str(file), rejections, source.ABSENT)
+        print_result(result, daily, as_json, dry_run)
 
     read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]
     app.command(name, help=help_text)(read)
@@ -325,7 +324,7 @@ def records(
 
     options = Options(cluster, key=_key(pseudonymise, history, dry_run))
     with _store(history, f"records {file}", dry_run) as store:
-        tell(import_records(store, file, options), daily, as_json, dry_run)
+        print_result(import_records(store, file, options), daily, as_json, dry_run)
 
 
 @app.command()
@@ -343,7 +342,7 @@ def samples(
     from berth.history.importing.samples import import_samples
 
     with _store(history, f"samples {spool}", dry_run) as store:
-        tell(import_samples(store, spool, cluster), daily, as_json, dry_run)
+        print_result(import_samples(store, spool, cluster), daily, as_json, dry_run)
 
 
 @app.command()
@@ -364,7 +363,7 @@ def series(
     from berth.history.importing.series import import_series
 
     with _store(history, f"series {' '.join(map(str, files))}", dry_run) as store:
-        tell(import_series(store, files, cluster), daily, as_json, dry_run)
+        print_result(import_series(store, files, cluster), daily, as_json, dry_run)
 
 
 def _key(path: Path | None, history: Path, dry_run: bool) -> bytes:
@@ -400,7 +399,7 @@ def _is_json(path: Path) -> bool:
         return False  # the reader says what is wrong
 
 
-def tell(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False) -> None:
+def print_result(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False) -> None:
     """Print what became of an import, or would; with `daily` nothing, unless rows are broken."""
     if as_json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))

@@ -12,14 +12,14 @@ def policies(
     """List orders, placements and policies, one per line."""
     from rich.table import Table
 
-    from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, WRAPPERS, describe
+    from berth.policies import ORDERS, PLACEMENTS, SCHEMES, WRAPPERS, describe, policies_found
 
     groups = {
         "order": ORDERS,
         "placement": PLACEMENTS,
         "scheme": SCHEMES,
         "wrapper": WRAPPERS,
-        "policy": POLICIES,
+        "policy": policies_found(),
     }
     rows = [
         {"name": name, "kind": kind, "summary": describe(name)}

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def train(
     learner: Annotated[
         str,
-        typer.Option(help="learned, deeprm-max, deeprm-mean, dqn, dqn-as-printed or rule."),
+        typer.Option(
+            help="learned or rule; with berth-papers also deeprm-max, deeprm-mean, dqn or dqn-as-printed."
+        ),
     ] = "learned",
     workload: Annotated[
         str, typer.Option(help="One of the thesis's workloads, or all of them in turn.")
@@ -64,9 +66,7 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="The model, by default model.npz; dqn-as-printed has none."
-        ),
+        typer.Option("--out", "-o", metavar="FILE", help="The model, by default model.npz."),
     ] = None,
     checkpoints: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for checkpoints to resume from.")
@@ -84,7 +84,7 @@ def train(
     from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar
     from berth.files import whole_file
-    from berth.learning.learners import LEARNERS
+    from berth.learning.learners import learners
     from berth.learning.plan import Plan, file_of, make
     from berth.learning.training import CHECKPOINT, TrainingSettings
     from berth.learning.training import train as learn
@@ -96,7 +96,7 @@ def train(
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
     if resume and checkpoints is None:
         raise typer.BadParameter("name the folder to continue from with --checkpoints", param_hint="--resume")
-    decides = LEARNERS[learner].ships_as is not None
+    decides = learners()[learner].file is not None
     if out is not None and not decides:
         raise typer.BadParameter(
             f"no model is written: no policy decides by what {learner} learns;"
@@ -180,15 +180,15 @@ def _told_how_to_go_on(folder: Path | None, settings: TrainingSettings) -> Itera
 def _start(plan: Plan, name: str) -> Model | None:
     """The model to begin with: none, that of a file, or for `shipped` the one that ships for this plan."""
     from berth.interference import make_speeds
-    from berth.learning.learners import LEARNERS
-    from berth.policies.colocation.learned import model_named, shipped_for
+    from berth.learning.learners import learners
+    from berth.policies.colocation.learned import model_named
 
-    shipped = LEARNERS[plan.learner].ships_as
-    if name == "none" or (name == "shipped" and shipped is None):
+    if name == "none":
         return None
-    if name != "shipped" or shipped is None:
+    if name != "shipped":
         return model_named(name)
-    return model_named(shipped_for(shipped, make_speeds(plan.interference[0])))
+    shipped = learners()[plan.learner].shipped
+    return shipped(make_speeds(plan.interference[0])) if shipped else None
 
 
 def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, start: Model | None) -> Made:

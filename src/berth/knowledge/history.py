@@ -13,6 +13,7 @@ from berth.gpu_models import GPU_MODELS
 from berth.interference import Speeds
 from berth.interference.speeds import unhindered
 from berth.knowledge.belief import LONGEST_MS, Spread
+from berth.knowledge.out_of_memory import EIGHTHS, MemoryNeed, need_after
 from berth.knowledge.user import User
 from berth.model import GpuModel, Job, Profile, Record, RecordState
 from berth.profiles import peak_mem_mib, run_time_ms
@@ -27,11 +28,6 @@ FADES = 0.9
 """What an attempt weighs beside the next one of its kind."""
 ENOUGH = 3
 """A kind with fewer attempts is asked about only where no wider kind has as many."""
-MARGIN = 8
-"""After it ran out of memory, an application is believed to need what it held and an eighth; twice as much more each
-further time."""
-COMPANY = {2: 2, 3: 1}
-"""By times out of memory, the most jobs on its GPU, itself included; fewer times set no limit."""
 
 _log = logging.getLogger(__name__)
 
@@ -137,8 +133,7 @@ class History:
 
     def company(self, application: str) -> int | None:
         """How many jobs may be on its GPU, itself included; None: as many as fit."""
-        times = self._out_of_memory.get(application, 0)
-        return min((most for after, most in COMPANY.items() if times >= after), default=None)
+        return MemoryNeed(self._out_of_memory.get(application, 0)).company
 
     def usual_requests(self) -> Sequence[Job]:
         """What the jobs that have ended asked for."""
@@ -190,12 +185,11 @@ class History:
         if not name:
             return  # jobs without a name have nothing else in common
         self._ran_out_last.add(name)
-        times = self._out_of_memory[name] = self._out_of_memory.get(name, 0) + 1
         believed = self.peak_mem_mib(job)
         before_mib = believed.expected if believed and believed.basis == "history" else 0
-        margin = min(1 << (times - 1), MARGIN)  # in eighths
-        held_mib = max(held_mib, before_mib if times > 1 else 0)
-        self._needs_mib[name] = max(held_mib + held_mib * margin // MARGIN, before_mib)
+        before = MemoryNeed(self._out_of_memory.get(name, 0), before_mib)
+        times, self._needs_mib[name] = need_after(before, held_mib)
+        self._out_of_memory[name] = times
         self._widen(name)
         if times > 1:
             most = self.company(name)
@@ -214,7 +208,7 @@ class History:
         and did not fail itself."""
         believed = self.peak_mem_mib(job) if job.application else None
         if believed is not None and held_mib > believed.expected:
-            self._needs_mib[job.application] = held_mib + held_mib // MARGIN
+            self._needs_mib[job.application] = held_mib + held_mib // EIGHTHS
             self._widen(job.application)
 
     def outlived(self, job: Job, ran_ms: int) -> None:

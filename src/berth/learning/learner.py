@@ -1,12 +1,22 @@
-"""What every learner is: how it begins, what one iteration does, and the network that it has by then."""
+"""What every learner is: how it is made and begins, what one iteration does, and what comes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-__all__ = ["Figures", "Learner"]
+from berth.interference import Speeds
+from berth.learning.domains import Domain
+from berth.learning.jobsets import Task
+from berth.learning.rewards import Reward
+from berth.network.catalogue import Demand
+from berth.network.model_file import Model
+from berth.network.scores import Network
+
+__all__ = ["Figures", "Learner", "LearnerInputs", "LearnerSpec", "MadeLearner", "TrainedFile"]
 
 
 class Figures(NamedTuple):
@@ -36,3 +46,60 @@ class Learner(Protocol):
 
     def network(self, state: Any) -> Any:
         """The network as it is now, a tree of arrays."""
+
+
+class LearnerInputs(NamedTuple):
+    """What a learner is made of."""
+
+    domains: Sequence[Domain]
+    """Of one task, unless there is a family of worlds."""
+    slots: int
+    """Waiting jobs that are seen, M."""
+    shown: Demand
+    reward: Reward | None
+    """None for what the learner has."""
+    start: Network | None
+    settings: Any
+    """How the learner learns; None for its own settings."""
+
+
+class MadeLearner(NamedTuple):
+    """A learner, and what networks are worth: total time over that of all jobs in turn, on the validation sets."""
+
+    learner: Learner
+    worth: Callable[[Any], float]
+    """If a network decides."""
+    greedy: Callable[[], float] | None
+    """If `greedy` does; None for learners that are not shown what it goes by."""
+
+
+class TrainedFile(NamedTuple):
+    """What a model's file is made of."""
+
+    learner: Learner
+    network: Any
+    task: Task
+    step_ms: int
+    """Of one step of the horizon."""
+    slots: int
+    shown: Demand
+    interference: tuple[str, ...]
+    workloads: tuple[str, ...]
+    figures: Mapping[str, float]
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSpec:
+    """How a learner is made, what it is shown of a job, and what file a policy decides by."""
+
+    make: Callable[[LearnerInputs], MadeLearner]
+    shown: Demand = "series"
+    file: Callable[[TrainedFile], bytes] | None = None
+    """None if no policy decides by what it learns."""
+    shipped: Callable[[Speeds], Model] | None = None
+    """The model that ships for these speeds, to begin with; None if it can begin with no model."""
+    horizon: int | None = None
+    """Steps that cover the longest run; None for the horizon of networks that are taught by rollouts."""
+    families: bool = False
+    """Whether it learns in many worlds."""

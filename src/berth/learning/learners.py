@@ -1,100 +1,77 @@
-"""The learners by name: how each is made, what it is shown of a job, and which model of its ships."""
+"""The learners by name: how each is made, what it is shown of a job, and what file a policy decides by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
+from functools import cache
+from importlib.metadata import entry_points
 
 from berth.errors import SettingError
-from berth.learning.domains import Domain
-from berth.learning.environment import Environment, Settings
-from berth.learning.learner import Learner
-from berth.learning.paper import Paper, PaperSettings
+from berth.learning.learner import LearnerInputs, LearnerSpec, MadeLearner, TrainedFile
 from berth.learning.queue_kernels import SEEN
-from berth.learning.rewards import Reward
-from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
+from berth.learning.rollout_learner import RolloutLearner
 from berth.learning.rollouts import habit
 from berth.learning.rule_learner import RuleLearner
-from berth.network.catalogue import Demand
-from berth.network.scores import Network
+from berth.network.model_file import Model, model_bytes
+from berth.policies.colocation.learned import model_named, shipped_for
+from berth.policies.colocation.rules import rule_bytes
 
-__all__ = ["LEARNERS", "Given", "Making", "Way"]
-
-
-class Given(NamedTuple):
-    """What a learner is made of."""
-
-    domains: Sequence[Domain]
-    """All of the given task, but for `learned` and both deeprm."""
-    slots: int
-    """Waiting jobs that are seen, M."""
-    shown: Demand
-    reward: Reward | None
-    """None for what the learner has."""
-    start: Network | None
-    settings: RolloutSettings | None
-    """How a learner by rollouts learns; None for its own way."""
+__all__ = ["learners", "rollout_file", "taught_by_rollouts"]
 
 
-class Making(NamedTuple):
-    """A learner, and what networks are worth: total time over that of all jobs in turn, on the validation sets."""
-
-    learner: Learner
-    worth: Callable[[Any], float]
-    """If a network decides."""
-    greedy: Callable[[], float] | None
-    """If `greedy` does; None for learners that are not shown what it goes by."""
+@cache
+def learners() -> dict[str, LearnerSpec]:
+    """Those of this package, and those that other packages declare as entry points of the group `berth.learners`."""
+    return LEARNERS | {found.name: found.load() for found in entry_points(group="berth.learners")}
 
 
-def _of_images(given: Given, *, mended: bool) -> Making:
-    reward = {} if given.reward is None else {"reward": given.reward}
-    first = given.domains[0]
-    speeds = [one.speeds for one in given.domains]
-    environment = Environment(first.task, *speeds, settings=Settings(given.slots), **reward)
-    learner = Paper(environment, first.sets, PaperSettings(mended=mended))
-    total_ms = jax.jit(lambda network: learner.played(network, first.validation)[0])
-    alone_ms = first.validation.work_ms.sum(axis=1)
-    return Making(learner, lambda network: float(np.mean(np.asarray(total_ms(network)) / alone_ms)), None)
-
-
-def _of_rule(given: Given) -> Making:
-    learner = RuleLearner(given.domains)
-    return Making(learner, learner.worth, lambda: learner.worth(habit((0, 1.0))))
-
-
-def _of_rollouts(given: Given) -> Making:
-    if given.slots != SEEN:
+def taught_by_rollouts(inputs: LearnerInputs) -> MadeLearner:
+    """A learner of a network that is shown one demand of each job, by following queues to their end."""
+    if inputs.slots != SEEN:
         raise SettingError(
             f"a network that is taught by rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not"
-            f" {given.slots}; dqn sees more, or fewer"
+            f" {inputs.slots}"
         )
-    if given.reward is not None:
+    if inputs.reward is not None:
         raise SettingError(
-            "a network that is taught by rollouts goes by total time alone; expected no reward, or the learner dqn"
+            "a network that is taught by rollouts goes by total time alone; expected no reward, or another learner"
         )
-    learner = RolloutLearner(given.domains, given.settings, start=given.start, demand=given.shown)
-    return Making(learner, learner.worth, learner.greedy if given.shown == "series" else None)
+    learner = RolloutLearner(inputs.domains, inputs.settings, start=inputs.start, demand=inputs.shown)
+    return MadeLearner(learner, learner.worth, learner.greedy if inputs.shown == "series" else None)
 
 
-class Way(NamedTuple):
-    """How a learner is made, what it is shown of a job, and under which name a model of its ships."""
+def rollout_file(trained: TrainedFile) -> bytes:
+    """The file of a network that was taught by rollouts."""
+    model = Model(
+        network=trained.network,
+        learner=trained.learner.name,
+        slots=trained.slots,
+        horizon=trained.task.horizon,
+        step_ms=trained.step_ms,
+        interference=trained.interference,
+        workloads=trained.workloads,
+        demand=trained.shown,
+        figures=trained.figures,
+        command=trained.command,
+    )
+    return model_bytes(model)
 
-    made_by: Callable[[Given], Making]
-    shown: Demand
-    ships_as: str | None
-    """None where no policy decides by its network, which is of images."""
+
+def _of_rule(inputs: LearnerInputs) -> MadeLearner:
+    learner = RuleLearner(inputs.domains)
+    return MadeLearner(learner, learner.worth, lambda: learner.worth(habit((0, 1.0))))
 
 
-LEARNERS: dict[str, Way] = {
-    "learned": Way(_of_rollouts, "series", "learned"),
-    "deeprm-max": Way(_of_rollouts, "peak", "deeprm-max"),
-    "deeprm-mean": Way(_of_rollouts, "mean", "deeprm-mean"),
-    "rule": Way(_of_rule, "series", "rule"),
-    "dqn": Way(partial(_of_images, mended=True), "series", "dqn"),
-    "dqn-as-printed": Way(partial(_of_images, mended=False), "series", None),
+def _rule_file(trained: TrainedFile) -> bytes:
+    return rule_bytes(trained.network, trained.command, trained.figures)
+
+
+LEARNERS = {
+    "learned": LearnerSpec(
+        make=taught_by_rollouts,
+        file=rollout_file,
+        shipped=lambda speeds: model_named(shipped_for("learned", speeds)),
+        families=True,
+    ),
+    "rule": LearnerSpec(make=_of_rule, file=_rule_file, families=True),
 }
-"""The first three are taught by rollouts; `rule` is no network; the last two are the thesis's own method."""
+"""`learned` is taught by rollouts; `rule` is no network."""

@@ -14,23 +14,20 @@ from berth.errors import SettingError
 from berth.interference import make_speeds, mode_of
 from berth.learning.domains import Domain, Errors, family
 from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
-from berth.learning.learner import Learner
-from berth.learning.learners import LEARNERS, Given
-from berth.learning.paper import Paper
+from berth.learning.learner import Learner, LearnerInputs, TrainedFile
+from berth.learning.learners import learners
 from berth.learning.rewards import REWARDS
 from berth.learning.rollout_learner import RolloutSettings
 from berth.learning.training import Trained
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
-from berth.network.images import image_model_bytes
-from berth.network.model_file import Model, model_bytes
-from berth.policies.colocation.rules import rule_bytes
+from berth.network.model_file import Model
 from berth.profiles import FIRST_TRAINING_SEED
 
 __all__ = ["Made", "Plan", "command_of", "file_of", "make"]
 
 
-HORIZON, PAPER_HORIZON = 32, 20
+HORIZON = 32
 STEPS_OF_THE_LONGEST = 60
 """The step is so fine a part of the longest run: the near future matters most, and the last step has the rest."""
 OF_A_FAMILY = RolloutSettings(sets=6, taught=1, habits=0, draws=1, ahead=8, followed_from=1 << 30)
@@ -60,22 +57,26 @@ class Plan:
     """Worlds to train in under each model of interference: applications and cards drawn at random beside the given
     ones, short queues beside full ones, and errors in what is believed; 0: the given one alone."""
     reward: str = ""
-    """One of `REWARDS`; by default what the learner has: `saved`, and `unfinished` for the thesis's."""
+    """One of `REWARDS`; by default what the learner has."""
 
     def __post_init__(self) -> None:
         combinations(self.slots)
-        choices = ((self.learner, LEARNERS, "learner"), (self.reward or "saved", REWARDS, "reward"))
-        for name, known, what in choices:
-            if name not in known:
-                raise SettingError(f"no {what} '{name}'; there are {', '.join(known)}")
+        known = learners()
+        for name, choices, what in (
+            (self.learner, list(known), "learner"),
+            (self.reward or "saved", list(REWARDS), "reward"),
+        ):
+            if name not in choices:
+                raise SettingError(f"no {what} '{name}'; there are {', '.join(choices)}")
         if min(self.jobs, self.sets, self.validation, len(self.interference)) < 1:
             raise SettingError(
                 "a training needs a job, a set, a set to measure on and a model of interference"
             )
-        if self.family < 0 or (self.family and self.learner not in ("learned", "rule")):
+        if self.family < 0 or (self.family and not known[self.learner].families):
+            able = " and ".join(name for name, spec in known.items() if spec.families)
             raise SettingError(
-                f"a family of {self.family} worlds for {self.learner}; expected 0 or more for learned and rule, 0 for"
-                " the other learners"
+                f"a family of {self.family} worlds for {self.learner}; expected 0 or more for {able}, 0 for the other"
+                " learners"
             )
 
 
@@ -108,19 +109,20 @@ def make(
     Of given sets the first are trained on and the second measured on. It begins with the network of `start`, by
     default with the one that the learner begins with. Raises SettingError where `start` was shown something else.
     """
-    made_by, shown, _ = LEARNERS[plan.learner]
-    paper = made_by in (LEARNERS["dqn"].made_by, LEARNERS["dqn-as-printed"].made_by)
+    spec = learners()[plan.learner]
     if task is None:
-        task = _stepped(thesis_task(), paper)
+        task = _stepped(thesis_task(), spec.horizon)
         training = thesis_sets(task, plan.workload, FIRST_TRAINING_SEED, plan.sets, jobs=plan.jobs)
         validation = thesis_sets(task, plan.workload, VALIDATION_SEED, plan.validation, jobs=plan.jobs)
         unit_ms = 1
     else:
         if sets is None:
             raise SettingError("a task of one's own needs sets of its jobs")
-        task, (training, validation), unit_ms = _stepped(task, paper).counted(*sets)
+        task, (training, validation), unit_ms = _stepped(task, spec.horizon).counted(*sets)
     if start is not None:
-        _check_start(start, plan, paper or plan.learner == "rule", shown)
+        if spec.shipped is None:
+            raise SettingError(f"{plan.learner} learns no network of that kind; it cannot begin with a model")
+        _check_start(start, plan, spec.shown)
     speeds = [make_speeds(name) for name in plan.interference]
     domains = [Domain(task, one, training, validation) for one in speeds]
     if any(mode_of(one) == "mig" for one in speeds):
@@ -133,7 +135,7 @@ def make(
     if plan.family:
         domains = family(domains, plan.family, Errors(), FIRST_TRAINING_SEED)
     settings = OF_A_FAMILY if plan.family else None
-    making = made_by(Given(domains, plan.slots, shown, reward, network, settings))
+    making = spec.make(LearnerInputs(domains, plan.slots, spec.shown, reward, network, settings))
     learner = making.learner
     described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
     described |= {"applications": list(task.applications), "card": task.gpu.name}
@@ -144,9 +146,9 @@ def make(
 
 
 def file_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> bytes:
-    """The file that a policy decides by, without JAX; not for `dqn-as-printed`, which no policy decides by."""
-    _, shown, ships_as = LEARNERS[made.plan.learner]
-    if ships_as is None:
+    """The file that a policy decides by, without JAX; SettingError if no policy decides by what was learned."""
+    spec = learners()[made.plan.learner]
+    if spec.file is None:
         raise SettingError(f"no policy decides by what {made.plan.learner} learns; expected another learner")
     last = trained.curve[-1] if trained.curve else None
     figures = {
@@ -156,27 +158,19 @@ def file_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -
         "seed": float(seed),
         "seconds": float(last.seconds if last else 0),
     }
-    command = command_of(made.plan, seed, trained)
-    step_ms = made.task.step_ms * made.unit_ms
-    if ships_as == "rule":
-        return rule_bytes(trained.network, command, figures)
-    if isinstance(made.learner, Paper):
-        return image_model_bytes(
-            made.learner.model(trained.network, step_ms, made.plan.interference, figures, command)
-        )
-    model = Model(
+    parts = TrainedFile(
+        learner=made.learner,
         network=trained.network,
-        learner=made.learner.name,
+        task=made.task,
+        step_ms=made.task.step_ms * made.unit_ms,
         slots=made.plan.slots,
-        horizon=made.task.horizon,
-        step_ms=step_ms,
+        shown=spec.shown,
         interference=made.plan.interference,
         workloads=tuple(workloads),
-        demand=shown,
         figures=figures,
-        command=command,
+        command=command_of(made.plan, seed, trained),
     )
-    return model_bytes(model)
+    return spec.file(parts)
 
 
 def command_of(plan: Plan, seed: int, trained: Trained) -> str:
@@ -187,10 +181,8 @@ def command_of(plan: Plan, seed: int, trained: Trained) -> str:
     return " ".join([*parts, f"--iterations {len(trained.curve)}", f"--seed {seed}"])
 
 
-def _check_start(start: Model, plan: Plan, alone: bool, demand: Demand) -> None:
-    """Refuse a network that another learner, or another view of jobs, would have to begin with."""
-    if alone:
-        raise SettingError(f"{plan.learner} learns no network of that kind; it cannot begin with a model")
+def _check_start(start: Model, plan: Plan, demand: Demand) -> None:
+    """Refuse a network that was shown another view of jobs."""
     if (start.demand, start.horizon) != (demand, HORIZON):
         raise SettingError(
             f"the model to begin with was shown the {start.demand} of jobs over {start.horizon} steps;"
@@ -207,10 +199,10 @@ def _digest(*arrays: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def _stepped(task: Task, paper: bool) -> Task:
+def _stepped(task: Task, horizon: int | None) -> Task:
     """The task with the horizon of its learner."""
+    if horizon is not None:
+        return task.with_horizon(horizon)
     longest_ms = max(one.run_time_ms for one in task.series)
-    if paper:
-        return task.with_horizon(PAPER_HORIZON)
     step_ms = max(1000, -(-longest_ms // (1000 * STEPS_OF_THE_LONGEST)) * 1000)
     return task.with_horizon(HORIZON, step_ms)

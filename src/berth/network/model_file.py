@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,16 @@ from berth.network.catalogue import DEMANDS, Demand
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES
 from berth.network.scores import Layer, Network, Sizes, shapes_of
 
-__all__ = ["FORMAT", "VERSION", "Model", "archive_bytes", "model_bytes", "read_arrays", "read_model"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "Model",
+    "TrainedModel",
+    "archive_bytes",
+    "model_bytes",
+    "read_arrays",
+    "read_model",
+]
 
 FORMAT = "berth-model"
 VERSION = 1
@@ -32,6 +41,30 @@ UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, Key
 """What a damaged archive raises; RuntimeError where a member is encrypted, or packed in a way that is not there."""
 LARGEST_BYTES = 64 * 2**20
 """No array is larger; one that claims to be is not read."""
+
+
+class TrainedModel(Protocol):
+    """What every trained model says of itself, whatever its network."""
+
+    @property
+    def learner(self) -> str:
+        """Which learner made it."""
+
+    @property
+    def interference(self) -> tuple[str, ...]:
+        """The models of interference that it was trained under."""
+
+    @property
+    def demand(self) -> Demand:
+        """What it is shown of each job."""
+
+    @property
+    def horizon(self) -> int:
+        """Steps of the horizon."""
+
+    @property
+    def step_ms(self) -> int:
+        """Of one of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 from berth.errors import MissingExtraError, PolicyError
@@ -48,6 +50,7 @@ __all__ = [
     "describe",
     "make_policy",
     "names",
+    "policies_found",
 ]
 
 ORDERS = {
@@ -94,30 +97,32 @@ WRAPPERS = {
 
 POLICIES: dict[str, str] = {
     "genetic": "berth.policies.genetic.policy:Genetic",
-    "genetic-paper": "berth.policies.genetic.paper:GeneticPaper",
     "elastic": "berth.policies.elastic:Elastic",
     "greedy": "berth.policies.colocation.greedy:Greedy",
     "tetris-sharing": "berth.policies.colocation.tetris_sharing:TetrisSharing",
     "learned": "berth.learning.planned_policy:LearnedWithPlans",
-    "deeprm-max": "berth.policies.colocation.learned:DeepRmMax",
-    "deeprm-mean": "berth.policies.colocation.learned:DeepRmMean",
-    "dqn": "berth.policies.colocation.dqn:Dqn",
     "random-sharing": "berth.policies.colocation.rules:RandomSharing",
     "rule": "berth.policies.colocation.rules:Rule",
     "pair-packer": "berth.policies.colocation.rules:PairPacker",
     "rollouts": "berth.learning.rollout_policy:RolloutPolicy",
 }
-"""What decides on many jobs at once: classes made with a Setting."""
+"""What decides on many jobs at once: classes made with a Setting. `policies_found` adds those of other packages."""
+
+
+@cache
+def policies_found() -> dict[str, str]:
+    """POLICIES, and those that other installed packages declare as entry points of the group `berth.policies`."""
+    return POLICIES | {found.name: found.value for found in entry_points(group="berth.policies")}
 
 
 def names() -> list[str]:
     """Every name that `make_policy` knows, orders first."""
-    return [*ORDERS, *PLACEMENTS, *SCHEMES, *WRAPPERS, *POLICIES]
+    return [*ORDERS, *PLACEMENTS, *SCHEMES, *WRAPPERS, *policies_found()]
 
 
 def describe(name: str) -> str:
     """The first line of a policy's docstring."""
-    thing = _load({**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **POLICIES}[name])
+    thing = _load({**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **policies_found()}[name])
     return (inspect.getdoc(thing) or "").split("\n", 1)[0]
 
 
@@ -148,8 +153,8 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
             f" {' or '.join(SCHEMES)}"
         )
     bare, options = options_of(name)
-    if len(parts) == 1 and not scheme and (bare in POLICIES or ":" in name):
-        thing = _load(POLICIES.get(bare, name))
+    if len(parts) == 1 and not scheme and (_decides_on_many(bare) or ":" in name):
+        thing = _load(policies_found()[bare] if _decides_on_many(bare) else name)
         if setting.quotas is not None and not (inspect.isclass(thing) and ":" in name):
             raise PolicyError(
                 f"'{name}' has no quotas: it decides on all waiting jobs by itself; take ORDER+PLACEMENT, or a class of"
@@ -161,13 +166,18 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
             thing = thing.with_options(setting, options)
         policy: Policy = _made(thing, setting, name, "a policy", _POLICY)
         return policy
-    if parts and (scheme or len(parts) == 2) and options_of(parts[-1])[0] in POLICIES:
+    if parts and (scheme or len(parts) == 2) and _decides_on_many(options_of(parts[-1])[0]):
         return _looking_in_order(scheme, parts[0] if len(parts) == 2 else "fifo", parts[-1], setting, name)
     if len(parts) == 1:
         parts = [parts[0], "first-fit"] if parts[0] in ORDERS else ["fifo", parts[0]]
     order_part, place_part = parts or ("fifo", "first-fit")
     order, place = _order(order_part, setting, name), _place(place_part, setting, name)
     return _composed(scheme, order, place, setting, name)
+
+
+def _decides_on_many(name: str) -> bool:
+    """Whether this is a policy by itself; other packages are asked only for names that no registry here has."""
+    return name in POLICIES or (not (name in ORDERS or name in PLACEMENTS) and name in policies_found())
 
 
 def _looking_in_order(scheme: str, order_part: str, rest: str, setting: Setting, name: str) -> Policy:
@@ -252,7 +262,7 @@ def _place(part: str, setting: Setting, name: str) -> Place:
 
 
 def _unknown(kind: str, part: str, choices: dict[str, str], name: str) -> PolicyError:
-    known = {**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **POLICIES} if kind == "policy" else choices
+    known = names() if kind == "policy" else choices
     near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     where = "" if part == name else f" in '{name}'"

@@ -37,7 +37,7 @@ from berth.statistics.metrics import (
     readable_unit,
 )
 from berth.statistics.real_use import RealUse, attempts_of, real_use
-from berth.statistics.run import InflationCurve, Run, run_of
+from berth.statistics.run import Run, run_of
 from berth.statistics.spread import (
     Cdf,
     Distribution,
@@ -60,7 +60,6 @@ __all__ = [
     "Distribution",
     "EventColumns",
     "GpuHours",
-    "InflationCurve",
     "Interval",
     "Mark",
     "Metric",

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from berth.model import Node
 from berth.statistics.columns import EventColumns
 from berth.statistics.cost import Prices
@@ -17,7 +14,7 @@ from berth.statistics.spread import Cdf, cdf
 from berth.statistics.summary import Summary, summarise
 from berth.statistics.timeline import Occupancy, Timeline, occupancy_at, timeline
 
-__all__ = ["InflationCurve", "Run", "run_of"]
+__all__ = ["Run", "run_of"]
 
 MAP_TIMES = 5
 
@@ -36,18 +33,6 @@ class Run:
     """Seconds from submission to the end, of the jobs that finished."""
     occupancies: tuple[Occupancy, ...]
     """The cluster at a few times, in order of time."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InflationCurve:
-    """One policy on one seed while jobs arrive and none leaves, at each whole per cent of arrived load."""
-
-    policy: str
-    seed: int
-    allocation_pct: NDArray[np.float64]  # (131,)
-    """GPU capacity held, of all; index p is where p % of the capacity has arrived."""
-    fragmentation_ratio_pct: NDArray[np.float64]  # (131,)
-    """Idle GPU capacity that the workload could not use, of all that is idle."""
 
 
 def run_of(

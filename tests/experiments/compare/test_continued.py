@@ -20,13 +20,11 @@ from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import PolicyError, SimulationError
-from berth.experiments.cases import Case
 from berth.experiments.compare import compare, sweep
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
 from berth.experiments.compare.workers import Turns
-from berth.experiments.genetic.utilisation_run import UseTask, _digest
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
 from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
@@ -129,10 +127,8 @@ def test_a_run_is_not_kept_for_a_policy_whose_settings_file_has_changed(tmp_path
     task = Task(read_trace(TRACE), (), name, 0)
     write_limits(LimitSettings((Limit("user", running=1),)), path)
     narrow, before = compare(TRACE, [name], keep=tmp_path), digest(task)
-    use = _digest(UseTask(Case(TRACE), name, 0))
     write_limits(LimitSettings((Limit("user", running=10),)), path)
     assert digest(task) != before
-    assert _digest(UseTask(Case(TRACE), name, 0)) != use
     fresh = compare(TRACE, [name])
     assert compare(TRACE, [name], keep=tmp_path).to_dict() == fresh.to_dict()
     if "user_running" not in name:

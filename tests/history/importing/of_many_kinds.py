@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from berth.history.importing.pending import Queued
-from berth.history.importing.sacct import import_rows, import_text
-from berth.history.importing.sacct_json import HEADER, json_rows
+from berth.history.importing.sacct import import_jobs, import_text
+from berth.history.importing.sacct_json import json_rows
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options, Rejections
 from berth.model import Record
@@ -28,7 +28,7 @@ def records(path: Path, folder: Path) -> dict[tuple[str, int], Record]:
     history, rejections = open_history(folder), Rejections()
     if path.suffix == ".json":
         rows = json_rows(path, rejections)
-        result = import_rows(history, rows, HEADER, Options(), str(path), rejections)
+        result = import_jobs(history, rows, Options(), str(path), rejections)
     else:
         result = import_text(history, path, Options())
     assert [each for each in result.rejected if not each.why.startswith("a step;")] == []

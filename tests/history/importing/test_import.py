@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from berth.errors import HistoryError, SettingError
-from berth.history.importing.sacct import import_rows, import_text
-from berth.history.importing.sacct_json import HEADER as JSON_HEADER
+from berth.history.importing.sacct import import_jobs, import_text
 from berth.history.importing.sacct_json import json_rows
 from berth.history.store.folder import History, open_history
 from berth.history.store.import_result import ImportResult, Options, Rejected, Rejections
@@ -346,7 +345,7 @@ def test_exit_codes_of_json_are_those_of_either_form(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(json.dumps({"jobs": jobs}))
     history = open_history(tmp_path / "h")
     rejections = Rejections()
-    import_rows(history, json_rows(tmp_path / "f", rejections), JSON_HEADER, Options(), "f", rejections)
+    import_jobs(history, json_rows(tmp_path / "f", rejections), Options(), "f", rejections)
     assert [(record.name, record.exit_code) for record in history.records()] == [
         ("train", code) for _, code in given
     ]
@@ -406,10 +405,9 @@ def test_every_job_of_the_json_samples_is_accounted_for(
 ) -> None:
     path = real_data(f"../slurm/samples/{name}")
     rejections = Rejections()
-    result = import_rows(
+    result = import_jobs(
         open_history(tmp_path / "h"),
         json_rows(path, rejections),
-        JSON_HEADER,
         Options(),
         str(path),
         rejections,
@@ -422,7 +420,7 @@ def test_text_and_json_of_one_cluster_tell_the_same(tmp_path: Path, real_data: C
     import_text(history, real_data("../slurm/samples/sacct_X_us.txt"), Options("neuron"))
     rejections = Rejections()
     path = real_data("../slurm/samples/sacct.json")
-    result = import_rows(history, json_rows(path, rejections), JSON_HEADER, Options(), str(path), rejections)
+    result = import_jobs(history, json_rows(path, rejections), Options(), str(path), rejections)
     # What differs is what JSON does not hold: the command line. Jobs that had ended are the same otherwise.
     assert result.imported == len(history) - 242
 
@@ -443,9 +441,7 @@ def test_an_attempt_that_was_given_up_is_told_by_all_its_states(tmp_path: Path) 
     ]
     (tmp_path / "f").write_text(json.dumps({"jobs": jobs}))
     history, rejections = open_history(tmp_path / "h"), Rejections()
-    result = import_rows(
-        history, json_rows(tmp_path / "f", rejections), JSON_HEADER, Options(), "f", rejections
-    )
+    result = import_jobs(history, json_rows(tmp_path / "f", rejections), Options(), "f", rejections)
     assert [(r.job_id, r.state) for r in history.records()] == [
         *(("0", "preempted"), ("1", "preempted"), ("4", "completed"))
     ]

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from berth.history.importing.sacct import import_rows
-from berth.history.importing.sacct_json import HEADER, json_rows
+from berth.history.importing.sacct import import_jobs
+from berth.history.importing.sacct_json import json_rows
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options, Rejections
 
@@ -162,7 +162,7 @@ def test_the_same_jobs_come_out_of_the_json_of_every_slurm(version: Version, tmp
     (tmp_path / "f.json").write_text(json.dumps(version.document()))
     history, rejections = open_history(tmp_path / "h"), Rejections()
     rows = json_rows(tmp_path / "f.json", rejections)
-    result = import_rows(history, rows, HEADER, Options(), "f.json", rejections)
+    result = import_jobs(history, rows, Options(), "f.json", rejections)
     assert (result.imported, rejections.listed) == (5, [])
     found = {record.label or record.job_id: record for record in history.records()}
     assert {

@@ -14,22 +14,23 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import HistoryError
 from berth.history.importing import clustercockpit, jobcomp, lsf, pods, swf
-from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.job_row import JobRow
+from berth.history.importing.sacct import import_jobs, import_text
 from berth.history.importing.series import import_series
 from berth.history.store.folder import History, open_history
 from berth.history.store.import_result import ImportResult, Options, Rejections
 from berth.model import RecordState
 
 BEGIN = 1_767_225_600  # 2026-01-01
-Reader = Callable[[Path, Rejections], Iterator[tuple[object, ...]]]
+Reader = Callable[[Path, Rejections], Iterator[JobRow]]
 
 
 def taken(
-    tmp_path: Path, reader: Reader, header: tuple[str, ...], source: Path
+    tmp_path: Path, reader: Reader, absent: tuple[str, ...], source: Path
 ) -> tuple[History, ImportResult]:
     history, rejections = open_history(tmp_path / "h"), Rejections()
-    rows = reader(source, rejections)
-    return history, import_rows(history, rows, header, Options("c"), "it", rejections)
+    jobs = reader(source, rejections)
+    return history, import_jobs(history, jobs, Options("c"), "it", rejections, absent)
 
 
 def whys(result: ImportResult) -> list[str]:
@@ -51,7 +52,7 @@ SWF = f"""\
 
 def test_a_log_of_the_parallel_workloads_archive_is_a_history(tmp_path: Path) -> None:
     (tmp_path / "a.swf").write_text(SWF)
-    history, result = taken(tmp_path, swf.swf_rows, swf.HEADER, tmp_path / "a.swf")
+    history, result = taken(tmp_path, swf.swf_rows, swf.ABSENT, tmp_path / "a.swf")
     first, left, failed = history.records()
     assert (first.job_id, first.user, first.account, first.virtual_cluster, first.application) == (
         *("1", "3", "4", "2", "5"),
@@ -71,7 +72,7 @@ def test_a_log_of_the_parallel_workloads_archive_is_a_history(tmp_path: Path) ->
     ]
     (tmp_path / "b.swf").write_text("1 0 0 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n")
     with pytest.raises(HistoryError, match="no comment '; UnixStartTime: SECONDS'"):
-        taken(tmp_path, swf.swf_rows, swf.HEADER, tmp_path / "b.swf")
+        taken(tmp_path, swf.swf_rows, swf.ABSENT, tmp_path / "b.swf")
 
 
 JOBCOMP = """\
@@ -92,7 +93,7 @@ half of a li"""
 
 def test_a_job_completion_file_is_read_whatever_names_hold(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(JOBCOMP)
-    history, result = taken(tmp_path, jobcomp.jobcomp_rows, jobcomp.HEADER, tmp_path / "f")
+    history, result = taken(tmp_path, jobcomp.jobcomp_rows, jobcomp.ABSENT, tmp_path / "f")
     task, cancelled = history.records()
     assert (task.job_id, task.label, task.name) == ("7", "5_3", "a name JobState=FAILED of=3")
     assert (task.user, task.account, task.qos, task.gpus, task.nodes) == (
@@ -140,7 +141,7 @@ def test_lsfs_accounting_file_becomes_records(tmp_path: Path) -> None:
         "something else",
     ]
     (tmp_path / "lsb.acct").write_text("\n".join(lines) + "\n")
-    history, result = taken(tmp_path, lsf.lsf_rows, lsf.HEADER, tmp_path / "lsb.acct")
+    history, result = taken(tmp_path, lsf.lsf_rows, lsf.ABSENT, tmp_path / "lsb.acct")
     done, failed, never = sorted(history.records(), key=lambda each: each.job_id)
     assert (done.job_id, done.user, done.account, done.name, done.command) == (
         *("1", "ann", "lab", "a b", 'python "train".py'),
@@ -183,7 +184,7 @@ def test_a_job_archive_of_clustercockpit_becomes_records(tmp_path: Path) -> None
     )
     (tmp_path / "c/10").mkdir()
     (tmp_path / "c/10/meta.json.gz").write_bytes(b"cut off")
-    history, result = taken(tmp_path, clustercockpit.archive_rows, clustercockpit.HEADER, tmp_path)
+    history, result = taken(tmp_path, clustercockpit.archive_rows, clustercockpit.ABSENT, tmp_path)
     first, cpus = history.records()
     assert (first.job_id, first.gpus, first.cpu_milli, first.nodes, first.gpu_use_mean) == (
         "11",
@@ -203,7 +204,7 @@ def test_a_job_archive_of_clustercockpit_becomes_records(tmp_path: Path) -> None
         "'melted' is none of Slurm's" in why.lower() or "melted" in why.lower() for why in whys(result)
     )
     with pytest.raises(HistoryError, match=r"no job archive of ClusterCockpit: there is no meta\.json"):
-        taken(tmp_path, clustercockpit.archive_rows, clustercockpit.HEADER, tmp_path / "none")
+        taken(tmp_path, clustercockpit.archive_rows, clustercockpit.ABSENT, tmp_path / "none")
 
 
 def pod(name: str, *, phase: str = "Succeeded", gpus: object = "2", **terminated: object) -> dict[str, Any]:
@@ -240,7 +241,7 @@ def test_finished_pods_with_gpus_become_records_and_series_find_them_by_their_la
         "text",
     ]
     (tmp_path / "pods.json").write_text(json.dumps({"kind": "List", "items": items}))
-    history, result = taken(tmp_path, pods.pod_rows, pods.HEADER, tmp_path / "pods.json")
+    history, result = taken(tmp_path, pods.pod_rows, pods.ABSENT, tmp_path / "pods.json")
     assert (result.imported, result.rejected_count) == (2, 5)
     labels = 'gpu="0",Hostname="n1",namespace="monitoring",pod="dcgm-x",exported_namespace="lab",exported_pod="train"'
     lines = [f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} 50 {1000 * (BEGIN + 600 + at)}" for at in range(0, 3600, 30)]
@@ -260,7 +261,7 @@ def test_finished_pods_with_gpus_become_records_and_series_find_them_by_their_la
     assert (killed.state, killed.exit_code, killed.gpu_use_mean) == (RecordState.OUT_OF_MEMORY, 137, None)
     (tmp_path / "pods.json").write_text('{"jobs": []}')
     with pytest.raises(HistoryError, match="holds no list 'items'"):
-        taken(tmp_path, pods.pod_rows, pods.HEADER, tmp_path / "pods.json")
+        taken(tmp_path, pods.pod_rows, pods.ABSENT, tmp_path / "pods.json")
 
 
 XDMOD = (

@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from berth.errors import HistoryError, SettingError
-from berth.history.importing.pbs import HEADER, pbs_rows
-from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.pbs import pbs_rows
+from berth.history.importing.sacct import import_jobs, import_rows, import_text
 from berth.history.importing.series import import_series
 from berth.history.importing.simulated import import_records
 from berth.history.importing.table_import import csv_rows, header_of, read_map
@@ -42,7 +42,7 @@ def test_a_pbs_log_becomes_records(tmp_path: Path) -> None:
     path.write_text(PBS)
     history = open_history(tmp_path / "h")
     rejections = Rejections()
-    result = import_rows(history, pbs_rows(path, rejections), HEADER, Options("pbs"), str(path), rejections)
+    result = import_jobs(history, pbs_rows(path, rejections), Options("pbs"), str(path), rejections)
     assert result == ImportResult(
         4,
         2,

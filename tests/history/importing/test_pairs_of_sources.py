@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.history.importing.pbs import HEADER as PBS_HEADER
 from berth.history.importing.pbs import pbs_rows
-from berth.history.importing.sacct import import_rows, import_text
-from berth.history.importing.sacct_json import HEADER as JSON_HEADER
+from berth.history.importing.sacct import import_jobs, import_rows, import_text
 from berth.history.importing.sacct_json import json_rows
 from berth.history.importing.simulated import import_records
 from berth.history.importing.slurmdbd import _HEADER as DATABASE_HEADER
@@ -75,7 +73,7 @@ def json_text(history: History, folder: Path, options: Options) -> None:
     (folder / "j.json").write_text(json.dumps({"jobs": [job]}))
     rejections = Rejections()
     rows = json_rows(folder / "j.json", rejections)
-    import_rows(history, rows, JSON_HEADER, options, "j.json", rejections)
+    import_jobs(history, rows, options, "j.json", rejections)
 
 
 def database(history: History, folder: Path, options: Options) -> None:
@@ -124,7 +122,7 @@ def pbs_log(history: History, folder: Path, options: Options) -> None:
     )
     rejections = Rejections()
     rows = pbs_rows(folder / "pbs", rejections)
-    import_rows(history, rows, PBS_HEADER, options, "pbs", rejections)
+    import_jobs(history, rows, options, "pbs", rejections)
 
 
 def simulation(history: History, folder: Path, options: Options) -> None:

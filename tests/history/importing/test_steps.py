@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
-from berth.history.store.import_result import Options, Plain
+from berth.history.store.import_result import Options
 from tests.history import exports
 
 
@@ -31,8 +29,7 @@ def test_what_slurm_measured_of_steps_is_their_jobs(tmp_path: Path) -> None:
     ] == [(3_600_500, 11, 77, 0.6, 0.5), (600_000, 1, None, 1.0, 0.025)]
 
 
-@pytest.mark.parametrize("plain", [Plain(from_bytes=1 << 40), Plain(from_bytes=0)])
-def test_the_comment_of_a_step_is_that_of_its_job_if_the_job_has_none(tmp_path: Path, plain: Plain) -> None:
+def test_the_comment_of_a_step_is_that_of_its_job_if_the_job_has_none(tmp_path: Path) -> None:
     later = {"Submit": "2026-01-02T00:00:00", "Start": "2026-01-02T00:10:00", "End": "2026-01-02T01:10:00"}
     rows = [
         exports.line(JobIDRaw=1, Comment="", JobName="run.sh", State="NODE_FAIL"),
@@ -44,7 +41,7 @@ def test_the_comment_of_a_step_is_that_of_its_job_if_the_job_has_none(tmp_path: 
         exports.line(JobIDRaw=3, Comment="", JobName="run.sh"),
     ]
     history = open_history(tmp_path / "h")
-    result = import_text(history, exports.write(tmp_path / "f", rows), Options(), plain=plain)
+    result = import_text(history, exports.write(tmp_path / "f", rows), Options())
     assert (result.imported, result.rejected_count) == (4, 3)
     assert sorted((r.job_id, r.comment, r.application) for r in history.records()) == [
         ("1", "pytorch", "pytorch"),

@@ -10,7 +10,7 @@ from berth.errors import HistoryError
 from berth.history.importing.sacct import import_rows, import_text
 from berth.history.importing.table_import import csv_rows, header_of, read_map
 from berth.history.store.folder import History, open_history
-from berth.history.store.import_result import ImportResult, Options, Plain, Rejections
+from berth.history.store.import_result import ImportResult, Options, Rejections
 from tests.history import exports
 
 COLUMNS = read_map("job=id,submit=made,start=began,end=done,node_list=host")
@@ -84,10 +84,9 @@ def full(raw: int, label: str) -> str:
     return row.replace("|", f"|{label}|", 1)
 
 
-def with_ids(history: History, path: Path, plain: bool) -> ImportResult:
+def with_ids(history: History, path: Path) -> ImportResult:
     rows = [full(raw, label) for raw, label in NAMES.items()]
-    way = Plain(from_bytes=0) if plain else Plain()
-    return import_text(history, exports.write(path, rows, FULL), Options("c"), plain=way)
+    return import_text(history, exports.write(path, rows, FULL), Options("c"))
 
 
 def with_labels(history: History, path: Path) -> ImportResult:
@@ -95,16 +94,13 @@ def with_labels(history: History, path: Path) -> ImportResult:
     return import_text(history, exports.write(path, rows, LABELS), Options("c"))
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_tasks_told_by_their_label_are_those_told_by_their_id(tmp_path: Path, plain: bool) -> None:
+def test_tasks_told_by_their_label_are_those_told_by_their_id(tmp_path: Path) -> None:
     expected = sorted((str(raw), label if label != str(raw) else "") for raw, label in NAMES.items())
     for first in ("ids", "labels"):
         history = open_history(tmp_path / first)
         for which in (first, "labels", "ids"):
             result = (
-                with_ids(history, tmp_path / "f", plain)
-                if which == "ids"
-                else with_labels(history, tmp_path / "f")
+                with_ids(history, tmp_path / "f") if which == "ids" else with_labels(history, tmp_path / "f")
             )
             assert len(history) == len(NAMES)
         assert (result.imported, result.updated, result.unchanged) == (0, 0, len(NAMES))

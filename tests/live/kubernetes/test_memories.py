@@ -56,7 +56,7 @@ def run_out(board: Board, name: str, now: int, *, late: bool = False) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_the_next_pod_of_an_owner_gets_what_the_last_needed_and_then_gpus_alone(late: bool) -> None:
+def test_the_next_pod_of_an_owner_gets_what_the_last_needed_and_at_last_gpus_alone(late: bool) -> None:
     board = board_of([node("n1", 1)], [])
     run_out(board, "a", 1, late=late)
     told = [step.message for step in board.decide(2) if isinstance(step, Tell)]
@@ -69,11 +69,15 @@ def test_the_next_pod_of_an_owner_gets_what_the_last_needed_and_then_gpus_alone(
     board.pod_gone(of_job("b"), 5)
     run_out(board, "c", 6, late=late)
     board.pod_changed(of_job("d"), 7)
-    assert given(board, 8) == [(1000, 81_920)]
-    other = pod("other", gpu_milli=200, gpu_mem_mib=8_000)
+    assert given(board, 8) == [(200, 22_500)]
     board.pod_gone(of_job("d"), 9)
-    board.pod_changed(other, 10)
-    assert given(board, 11) == [(200, 8_000)]
+    run_out(board, "e", 10, late=late)
+    board.pod_changed(of_job("f"), 11)
+    assert given(board, 12) == [(1000, 81_920)]
+    other = pod("other", gpu_milli=200, gpu_mem_mib=8_000)
+    board.pod_gone(of_job("f"), 13)
+    board.pod_changed(other, 14)
+    assert given(board, 15) == [(200, 8_000)]
 
 
 @pytest.mark.parametrize("late", [False, True])

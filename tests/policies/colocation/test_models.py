@@ -13,7 +13,7 @@ from berth.interference import make_interference, make_speeds
 from berth.knowledge import Noise, Noisy, Oracle
 from berth.model import EventKind, Node
 from berth.policies import Setting, make_policy
-from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Learned, model_named, shipped_for
+from berth.policies.colocation.learned import Learned, model_named, shipped_for
 from berth.profiles import THESIS_GPU, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -24,10 +24,6 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     [
         ("learned-time-sliced", "series"),
         ("learned-mps", "series"),
-        ("deeprm-max", "peak"),
-        ("deeprm-max-mps", "peak"),
-        ("deeprm-mean", "mean"),
-        ("deeprm-mean-mps", "mean"),
     ],
 )
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
@@ -35,30 +31,18 @@ def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -
     assert model.demand == demand
     assert model.learner == "rollouts"
     assert set(model.interference) <= {"measured", "mps", "time-sliced"}
-    if name.startswith("learned"):
-        assert (
-            model.command
-            == f"berth train --learner learned --interference {model.interference[0]} --family 8 "
-            + (f"--iterations {int(model.command.split()[-3])} --seed 0")
-        )
+    iterations = int(model.command.split()[-3])
+    assert (
+        model.command == f"berth train --learner learned --interference {model.interference[0]} --family 8"
+        f" --iterations {iterations} --seed 0"
+    )
     assert model.figures["total_time_to_one_after_the_other"] < 1
 
 
-@pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean"])
-def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets(name: str) -> None:
-    met = {}
-    for interference in ("mps", "time-sliced"):
-        policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference(interference))))
-        assert isinstance(policy, DeepRmMax | DeepRmMean)
-        met[interference] = policy.model.interference
-    assert met == {"mps": ("measured",), "time-sliced": ("time-sliced",)}
-
-
-def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
+def test_learned_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
     assert shipped_for("learned", make_speeds("time-sliced")) == "learned-time-sliced"
     assert shipped_for("learned", make_speeds("mps")) == "learned-mps"
     assert shipped_for("learned", make_speeds("none")) == "learned-mps"
-    assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
     wrong = Noisy(
         Oracle((), make_interference("time-sliced")), Noise(0.1, 0.03, 0.1)
     ).speeds  # still of that mode

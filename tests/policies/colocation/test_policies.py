@@ -21,7 +21,7 @@ from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress, joint_progress
-from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Learned, LearnedSettings
+from berth.policies.colocation.learned import Learned, LearnedSettings
 from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, run_time_ms, thesis_profiles, workload_jobs
 
 PROFILES = thesis_profiles()
@@ -308,20 +308,8 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
             SettingError,
             "^no setting 'speed'; there are model, window, unslowed, shield, known, plans, strict$",
         ),
-        (
-            "learned?model=deeprm-max",
-            ModelError,
-            "model 'deeprm-max' learned from the peak of jobs; learned is shown their series",
-        ),
-        (
-            "deeprm-mean?model=deeprm-max",
-            ModelError,
-            "deeprm-mean is shown their mean: .*--learner deeprm-mean",
-        ),
-        ("deeprm-max?model=learned-mps", ModelError, "model 'learned-mps' learned from the series of jobs"),
         ("greedy?window=0", SettingError, "window is 0"),
         ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),
-        ("deeprm-max?window=3", SettingError, "no setting 'window'; there are model"),
         ("greedy?speed=3", SettingError, "no setting 'speed'"),
     ],
 )
@@ -334,13 +322,12 @@ def test_a_setting_that_cannot_be_is_refused_with_what_can(
 
 
 def test_an_untrained_network_is_shown_what_its_policy_is_shown() -> None:
-    for name, demand in (("learned", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")):
-        policy = make_policy(f"{name}?model=untrained")
-        assert isinstance(policy, Learned | DeepRmMax | DeepRmMean)
-        assert policy.model.demand == demand
+    policy = make_policy("learned?model=untrained")
+    assert isinstance(policy, Learned)
+    assert policy.model.demand == "series"
 
 
-@pytest.mark.parametrize("name", ["greedy", "learned", "deeprm-max", "tetris-sharing"])
+@pytest.mark.parametrize("name", ["greedy", "learned", "tetris-sharing"])
 def test_what_is_kept_of_a_cluster_lies_on_its_memo_alone(name: str) -> None:
     policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference("mps"))))
     assert isinstance(policy, Colocating)

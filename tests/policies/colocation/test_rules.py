@@ -15,7 +15,6 @@ from berth.interference import make_interference, make_speeds
 from berth.learning.queue_kernels import _traits as traits_that_are_tuned
 from berth.learning.queue_kernels import room_for
 from berth.model import EventKind, Node
-from berth.network.images import ImageModel, image_model_bytes, read_image_model
 from berth.policies import make_policy
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.rules import TRAITS, traits
@@ -90,20 +89,3 @@ def test_weights_and_settings_that_make_no_sense_are_refused(tmp_path: Path) -> 
         make_policy("pair-packer?light=0.8&heavy=0.2")
     with pytest.raises(SettingError, match="within is 'cores'; expected card or memory"):
         make_policy("tetris-sharing?within=cores")
-    with pytest.raises(ModelError, match="no model 'none'"):
-        make_policy("dqn?model=none")
-
-
-def test_a_network_of_images_comes_back_as_it_was_written_or_is_refused(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    shapes = [(8, 3), (2, 8, 3), (2, 3), (3,), (3, 4), (4,)]
-    arrays = [draw.normal(size=shape).astype(np.float32) for shape in shapes]
-    model = ImageModel(*arrays, 5000, ("mps",), "dqn", {"seed": 1.0}, "berth train --learner dqn")
-    path = tmp_path / "dqn.npz"
-    path.write_bytes(image_model_bytes(model))
-    found = read_image_model(path)
-    assert (found.slots, found.horizon, found.step_ms, found.command) == (2, 2, 5000, model.command)
-    assert np.array_equal(found.jobs, model.jobs)
-    path.write_bytes(image_model_bytes(ImageModel(*arrays[:5], arrays[5][:3], 5000, ("mps",))))
-    with pytest.raises(ModelError, match=r"offset is \(3,\); expected finite numbers \(4,\)"):
-        read_image_model(path)

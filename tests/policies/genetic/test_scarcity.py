@@ -5,7 +5,6 @@ import pytest
 
 from berth.arrays import FloatArray
 from berth.cluster import Cluster
-from berth.experiments.inflate import Arrivals, inflate
 from berth.model import GpuModel, Job, Node
 from berth.policies.genetic.scarcity import demand_by_kind, detours, kinds_of
 from berth.policies.placements.fgd import typical_requests
@@ -77,15 +76,3 @@ def test_large_nodes_are_kept_for_those_who_fit_nowhere_else_if_these_ask_for_al
         64_000: 0.0,
         128_000: 1.0 * kept,
     }
-
-
-@pytest.mark.parametrize(
-    ("policy", "held_pct"), [("genetic?fragmentation=0", 100.0), ("genetic?fragmentation=0&scarcity=0", 50.0)]
-)
-def test_jobs_with_a_choice_leave_the_named_model_to_those_who_come_later(policy, held_pct) -> None:
-    # Without scarcity all nodes look alike to the first four, and node `b` comes first.
-    nodes = [Node("b", 4, T4), Node("a", 4, A100)]
-    usual = [any_gpu(f"a{at}") for at in range(4)] + [one_t4(f"t{at}") for at in range(4)]
-    order = Arrivals(np.arange(8))
-    run = inflate(nodes, usual, policy, seed=0, arrivals=order, batch=4)
-    assert run.curve.allocation_pct[100] == held_pct

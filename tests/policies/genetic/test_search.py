@@ -15,9 +15,8 @@ from berth.interference import Outlook, Tenant, no_interference
 from berth.interference.speeds import unhindered
 from berth.knowledge import Oracle
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
-from berth.policies import Setting, make_policy
+from berth.policies import Setting, make_policy, names
 from berth.policies.genetic.batch import batch_of, shortage_of
-from berth.policies.genetic.paper import PaperSettings, evolve_paper
 from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings, Weights
 from berth.policies.placements.fgd import typical_requests
@@ -75,20 +74,6 @@ def test_what_is_found_can_be_carried_out_and_nothing_that_fits_is_left(made, se
     left = [job for job, node in zip(batch.jobs, found.node.tolist(), strict=True) if node < 0]
     assert [job.id for job in left if cluster.fitting_nodes(job).size >= max(1, job.nodes)] == []
     assert cluster.free.milli.min() >= -1
-
-
-@given(clusters())
-@settings(max_examples=40, deadline=None)
-def test_the_papers_best_can_be_carried_out(made) -> None:
-    cluster, jobs = made
-    batch = batch_of(jobs, cluster)
-    if batch.jobs:
-        found = evolve_paper(batch, PaperSettings(population=10, generations=5))
-        for placement in batch.placements(found.node, found.devices):
-            cluster.place(placement)
-        placed = int(batch.milli[found.node >= 0].sum())
-        expected = placed / max(1, batch.capacity_milli) - int((found.node < 0).sum())
-        assert found.fitness == pytest.approx(expected)
 
 
 def full_batch(count: int = 90) -> tuple[Cluster, list[Job]]:
@@ -221,28 +206,25 @@ def test_settings_out_of_range_are_refused_with_the_range(setting: str, said: st
         make_policy(f"genetic?{setting}")
 
 
-def test_the_papers_settings_are_checked_too() -> None:
-    with pytest.raises(SettingError, match="population is 1; expected from 2 to 100,000"):
-        make_policy("genetic-paper?population=1")
-
-
 def test_a_setting_is_given_once() -> None:
     with pytest.raises(PolicyError, match="budget_ms is set twice"):
         make_policy("genetic?budget_ms=5&budget_ms=6")
 
 
-@pytest.mark.parametrize("policy", ["genetic", "genetic-paper"])
+@pytest.mark.parametrize(
+    ("policy", "step"),
+    [
+        ("genetic", "berth.policies.genetic.search.improve"),
+        *([("genetic-paper", "berth_papers.genetic.policy.evolve")] if "genetic-paper" in names() else []),
+    ],
+)
 def test_interrupted_it_gives_the_best_so_far_and_then_stops(
-    policy: str, monkeypatch: pytest.MonkeyPatch
+    policy: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from berth.policies.genetic import paper as genetic_paper
-    from berth.policies.genetic import search as genetic_search
-
     def interrupt(*_: object) -> float:
         raise KeyboardInterrupt
 
-    module, name = (genetic_search, "improve") if policy == "genetic" else (genetic_paper, "evolve")
-    monkeypatch.setattr(module, name, interrupt)
+    monkeypatch.setattr(step, interrupt)
     cluster, jobs = full_batch(30)
     queue = Queue()
     for job in jobs:

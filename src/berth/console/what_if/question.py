@@ -12,7 +12,7 @@ from pathlib import Path
 from berth.errors import SettingError
 from berth.history.values.moments import since_ms
 from berth.interference import MODES
-from berth.policies import POLICIES, SCHEMES, WRAPPERS, make_policy, names
+from berth.policies import SCHEMES, WRAPPERS, make_policy, names, policies_found
 from berth.traces.nodes import nodes_from_spec
 
 __all__ = ["INTERFERENCES", "Question", "asked", "command"]
@@ -118,7 +118,7 @@ def _check_policy(policy: str) -> None:
             )
     if not NAME.fullmatch(policy):
         raise SettingError(f"no policy '{policy}'; expected NAME or ORDER+PLACEMENT, such as sjf+best-fit")
-    if not set(parts) & set(POLICIES):
+    if not set(parts) & policies_found().keys():
         make_policy(policy)  # raises PolicyError for what does not go together
     elif parts[0] in SCHEMES and len(parts) > 3:
         raise SettingError(

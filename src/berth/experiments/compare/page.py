@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from berth import __version__
@@ -10,9 +12,9 @@ from berth.experiments.compare.chapters import comparison_chapters
 from berth.experiments.compare.comparison import Comparison
 from berth.interference import mode_of
 from berth.model import Node
-from berth.report import Report
+from berth.report import Report, write
 
-__all__ = ["cluster_in_words", "comparison_report"]
+__all__ = ["cluster_in_words", "comparison_report", "write_report"]
 
 
 def comparison_report(result: Comparison, command: str, created: str) -> Report:
@@ -49,3 +51,15 @@ def cluster_in_words(nodes: Sequence[Node]) -> str:
     return (
         f"{len(nodes):,} nodes, {sum(models.values()):,} GPUs ({kinds})" if kinds else f"{len(nodes):,} nodes"
     )
+
+
+def write_report(
+    result: Comparison, path: str | os.PathLike[str], *, command: str = "", created: datetime | None = None
+) -> Path:
+    """Write a comparison as one self-contained HTML page; return its path.
+
+    `command` makes the same page again, and `created` is the time that it tells, now by default.
+    """
+    target = Path(path)
+    write(comparison_report(result, command, f"{created or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"), target)
+    return target

@@ -1,7 +1,7 @@
-"""ClusterCockpit's job archive into rows in sacct's columns: a folder with a `meta.json` for each job.
+"""ClusterCockpit's job archive into jobs: a folder with a `meta.json` for each job.
 
-The fields are those of its schema `job-meta`. It tells of no submission: a job is taken to be submitted when it
-started, so that such an archive says nothing of waits. Use is that of `statistics`: `acc_utilization`, in per cent.
+The fields are those of its schema `job-meta`. It has no submit time: a job is taken to be submitted when it
+started, so such an archive shows no waits. Use is that of `statistics`: `acc_utilization`, in per cent.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import HistoryError, cause_of
+from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.store.import_result import Rejections
+from berth.history.values.tres import Resources
 
-__all__ = ["HEADER", "archive_rows"]
+__all__ = ["ABSENT", "archive_rows"]
 
-HEADER: Final = (
-    *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "State", "Submit", "Start", "End"),
-    *("TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "NodeList", "uGPUcore"),
-)
+ABSENT: Final = ("comment", "command")
 _STATES: Final = {
     "completed": "COMPLETED",
     "failed": "FAILED",
@@ -37,8 +36,8 @@ _STATES: Final = {
 }
 
 
-def archive_rows(folder: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each job of an archive; notes those that cannot be read. HistoryError where there is none."""
+def archive_rows(folder: Path, rejections: Rejections) -> Iterator[JobRow]:
+    """Yield a row for each job of an archive; note those that cannot be read. HistoryError if there is none."""
     found = False
     for path in sorted(folder.rglob("meta.json*")) if folder.is_dir() else ():
         if path.name not in ("meta.json", "meta.json.gz"):
@@ -61,7 +60,7 @@ def archive_rows(folder: Path, rejections: Rejections) -> Iterator[tuple[object,
         raise HistoryError(f"{folder} is no job archive of ClusterCockpit: there is no meta.json in it")
 
 
-def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
+def _row(job: Mapping[str, Any]) -> JobRow:
     start, duration = _whole(job["startTime"]), _whole(job["duration"])
     state = str(job["jobState"])
     hosts = [str(each["hostname"]) for each in job["resources"]]
@@ -70,24 +69,28 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
     cpus = _whole(job.get("numHwthreads") or 0) // max(_whole(job.get("smt") or 1), 1)
     limit = _whole(job.get("walltime") or 0)
     use = ((job.get("statistics") or {}).get("acc_utilization") or {}).get("avg")
-    return (
-        _whole(job["jobId"]),
-        job["cluster"],
-        (job.get("metaData") or {}).get("jobName"),
-        job["user"],
-        job.get("project"),
-        job.get("partition") or job.get("subCluster"),
-        _STATES.get(state.lower(), state),
-        _whole(job.get("submitTime") or start),
-        start,
-        start + duration,
-        limit // 60 or "",
-        _whole(job.get("numNodes") or len(hosts)),
-        cpus,
-        f"cpu={cpus},gres/gpu={gpus},node={len(hosts)}",
-        ",".join(hosts),
-        "" if use is None or not gpus else min(max(float(use) / 100, 0.0), 1.0),
+    return JobRow(
+        job_id=str(_whole(job["jobId"])),
+        cluster=_text(job["cluster"]),
+        name=_text((job.get("metaData") or {}).get("jobName")),
+        user=_text(job["user"]),
+        account=_text(job.get("project")),
+        partition=_text(job.get("partition") or job.get("subCluster")),
+        state=_STATES.get(state.lower(), state),
+        submit_ms=since_1970_ms(_whole(job.get("submitTime") or start)),
+        start_ms=since_1970_ms(start),
+        end_ms=since_1970_ms(start + duration),
+        limit_min=limit // 60 or None,
+        node_count=_whole(job.get("numNodes") or len(hosts)),
+        nodes=tuple(hosts),
+        cpus=cpus,
+        allocated=Resources(gpus=gpus, cpus=cpus, nodes=len(hosts)),
+        gpu_use=None if use is None or not gpus else min(max(float(use) / 100, 0.0), 1.0),
     )
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _whole(value: Any) -> int:

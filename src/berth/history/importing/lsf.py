@@ -1,4 +1,4 @@
-"""LSF's accounting file `lsb.acct` into rows in sacct's columns: its JOB_FINISH records.
+"""LSF's accounting file `lsb.acct` into jobs: its JOB_FINISH records.
 
 The order of the fields is that of *lsb.acct*, IBM Spectrum LSF configuration reference. Texts stand in double quotes, a
 quote within is doubled. The GPUs of a job are not a field of their own: they are `ngpus_physical` of the resource
@@ -14,24 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from berth.errors import HistoryError
+from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
 from berth.history.store.import_result import Rejections
+from berth.history.values.tres import Resources
 
-__all__ = ["HEADER", "lsf_rows"]
+__all__ = ["ABSENT", "lsf_rows"]
 
-HEADER: Final = (
-    *("JobIDRaw", "JobName", "User", "Account", "Partition", "State", "Submit", "Eligible", "Start"),
-    *(
-        "End",
-        "NNodes",
-        "NCPUS",
-        "AllocTRES",
-        "NodeList",
-        "SubmitLine",
-        "ExitCode",
-        "TotalCPURaw",
-        "MemPeakMiB",
-    ),
-)
+ABSENT: Final = ("comment",)
 _ASKED_AT: Final = 22
 """The field that counts the hosts which were asked for; what stands before it is always there."""
 _RUSAGE: Final = 19
@@ -40,8 +29,8 @@ _GPUS = re.compile(r"\bngpus_physical=(\d+(?:\.\d+)?)")
 _MOST_HOSTS: Final = 1_000_000
 
 
-def lsf_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each job that finished; notes records that cannot be read. Other kinds of records are no jobs."""
+def lsf_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
+    """Yield a row for each job that finished; note records that cannot be read. Other kinds of records are no jobs."""
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             reader = csv.reader(file, delimiter=" ", quotechar='"', doublequote=True)
@@ -62,7 +51,7 @@ def lsf_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]
         raise HistoryError(f"{path} is no lsb.acct: {error}") from error
 
 
-def _row(fields: Sequence[str]) -> tuple[object, ...]:
+def _row(fields: Sequence[str]) -> JobRow:
     end, job, cpus, submit = (int(fields[at]) for at in (2, 3, 6, 7))
     begin, start = int(fields[8]), int(fields[10])
     _, at = _hosts(fields, _ASKED_AT)
@@ -76,25 +65,25 @@ def _row(fields: Sequence[str]) -> tuple[object, ...]:
     found = _GPUS.findall(" ".join(fields[at:]) + " " + fields[13])
     gpus = round(max(map(float, found), default=0.0) * max(len(nodes), 1))
     cpu_s = max(used[0], 0.0) + max(used[1], 0.0)
-    return (
-        f"{job}_{task}" if task else job,
-        name,
-        fields[11],
-        project,
-        fields[12],
-        _state(status, exit_status, started=bool(start)),
-        submit,
-        max(begin, submit) if begin else "",
-        start or "",
-        end,
-        len(nodes) or "",
-        cpus,
-        f"cpu={cpus},gres/gpu={gpus},node={len(nodes)}",
-        ",".join(nodes),
-        command,
-        _exit_code(exit_status),
-        round(cpu_s * 1000) or "",
-        -(-memory_kib // 1024) if memory_kib > 0 else "",
+    return JobRow(
+        job_id=f"{job}_{task}" if task else str(job),
+        name=name,
+        user=fields[11],
+        account=project,
+        partition=fields[12],
+        state=_state(status, exit_status, started=bool(start)),
+        submit_ms=since_1970_ms(submit),
+        eligible_ms=since_1970_ms(max(begin, submit) if begin else None),
+        start_ms=since_1970_ms(start),
+        end_ms=since_1970_ms(end),
+        node_count=len(nodes) or None,
+        nodes=tuple(nodes),
+        cpus=cpus,
+        allocated=Resources(gpus=gpus, cpus=cpus, nodes=len(nodes)),
+        command=command,
+        exit_code=exit_code(exit_status >> 8 & 0xFF, exit_status & 0x7F) if exit_status >= 0 else None,
+        cpu_used_ms=round(cpu_s * 1000),
+        mem_peak_mib=-(-memory_kib // 1024),
     )
 
 
@@ -114,8 +103,3 @@ def _state(status: int, exit_status: int, *, started: bool) -> str:
         raise ValueError(f"jStatus {status}, expected {_EXIT} or {_DONE}")
     signal = exit_status & 0x7F or max((exit_status >> 8) - 128, 0)
     return "CANCELLED" if not started or signal in (2, 9, 15) else "FAILED"
-
-
-def _exit_code(status: int) -> str:
-    """As Slurm writes it, of what wait() tells."""
-    return f"{status >> 8 & 0xFF}:{status & 0x7F}" if status >= 0 else ""

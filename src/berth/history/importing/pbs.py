@@ -1,7 +1,7 @@
-"""PBS accounting logs into rows in sacct's columns: the `E` (end) records of PBS Professional, OpenPBS, Torque.
+"""PBS accounting logs into jobs: the `E` (end) records of PBS Professional, OpenPBS, Torque.
 
 A line is `DATE TIME;KIND;JOB;key=value key="a value" …`. An `R` line tells of a run that was given up and
-queued again: a try of its own; a `D` or `A` line of a job that was deleted or aborted before it ran.
+queued again, an attempt of its own; a `D` or `A` line of a job that was deleted or aborted before it ran.
 """
 
 from __future__ import annotations
@@ -12,37 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from berth.errors import HistoryError
+from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
 from berth.history.store.import_result import Rejections
+from berth.history.values.tres import Resources
 
-__all__ = ["HEADER", "pbs_rows"]
+__all__ = ["ABSENT", "pbs_rows"]
 
-HEADER: Final = (
-    *(
-        "JobIDRaw",
-        "JobName",
-        "User",
-        "Account",
-        "Partition",
-        "QOS",
-        "State",
-        "Submit",
-        "Eligible",
-        "Start",
-        "End",
-    ),
-    *(
-        "TimelimitRaw",
-        "NNodes",
-        "NCPUS",
-        "AllocTRES",
-        "ReqTRES",
-        "NodeList",
-        "Reason",
-        "Comment",
-        "SubmitLine",
-        "ExitCode",
-    ),
-)
+ABSENT: Final = ()
 _LINE: Final = re.compile(r"(\d\d/\d\d/\d{4} \d\d:\d\d:\d\d);([A-Za-z]);([^;]*);(.*)")
 _PAIR: Final = re.compile(r"""([\w.\-]+)=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\S*)""")
 _TIME_LIMIT_STATUS: Final = frozenset((-29, 271 + 24))
@@ -50,8 +26,8 @@ _CANCELLED_STATUS: Final = frozenset((271, 265, 143))
 """What a job ends with that was killed by SIGTERM or SIGKILL, as `qdel` does."""
 
 
-def pbs_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each try that ended; notes those that cannot be read. Other kinds of lines are not tries."""
+def pbs_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
+    """Yield a row for each attempt that ended; note those that cannot be read. Other kinds of lines are no attempts."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
@@ -78,77 +54,75 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         yield found[1], value
 
 
-def _row(job: str, kind: str, said: Mapping[str, str]) -> tuple[object, ...] | None:
-    if not all(said.get(name, "").isdecimal() for name in ("ctime", "start", "end")):
+def _row(job: str, kind: str, fields: Mapping[str, str]) -> JobRow | None:
+    if not all(fields.get(name, "").isdecimal() for name in ("ctime", "start", "end")):
         return None
-    nodes = _nodes(said)
-    gpus = _gpus(said)
-    cpus = _whole(said.get("resources_used.ncpus") or said.get("Resource_List.ncpus"))
-    queued = said.get("qtime", "") if said.get("qtime", "").isdecimal() else said["ctime"]
-    tres = (
-        f"cpu={cpus},gres/gpu={gpus},mem={_kib(said.get('Resource_List.mem', '')) // 1024}M,node={len(nodes)}"
-    )
-    return (
-        job.split(".", 1)[0],
-        said.get("jobname"),
-        said.get("user"),
-        said.get("account") or said.get("project") or said.get("group"),
-        said.get("queue"),
-        "",
-        "PREEMPTED" if kind == "R" else _state(said.get("Exit_status", "0"), said),
-        queued,
-        said.get("etime"),
-        said["start"],
-        said["end"],
-        _seconds(said.get("Resource_List.walltime", "")) // 60 or "",
-        len(nodes),
-        cpus,
-        tres,
-        tres,
-        ",".join(nodes),
-        "",
-        said.get("comment") or "",
-        said.get("Submit_arguments") or "",
-        _exit_code(said.get("Exit_status", "")),
+    nodes = _nodes(fields)
+    cpus = _whole(fields.get("resources_used.ncpus") or fields.get("Resource_List.ncpus"))
+    mem_mib = _kib(fields.get("Resource_List.mem", "")) // 1024
+    resources = Resources(gpus=_gpus(fields), cpus=cpus, mem_mib=mem_mib, nodes=len(nodes))
+    queued = fields.get("qtime", "") if fields.get("qtime", "").isdecimal() else fields["ctime"]
+    return JobRow(
+        job_id=job.split(".", 1)[0],
+        name=fields.get("jobname", ""),
+        user=fields.get("user", ""),
+        account=fields.get("account") or fields.get("project") or fields.get("group") or "",
+        partition=fields.get("queue", ""),
+        state="PREEMPTED" if kind == "R" else _state(fields.get("Exit_status", "0"), fields),
+        submit_ms=since_1970_ms(int(queued)),
+        eligible_ms=since_1970_ms(_whole(fields.get("etime"))),
+        start_ms=since_1970_ms(int(fields["start"])),
+        end_ms=since_1970_ms(int(fields["end"])),
+        limit_min=_seconds(fields.get("Resource_List.walltime", "")) // 60 or None,
+        node_count=len(nodes),
+        nodes=tuple(nodes),
+        cpus=cpus,
+        allocated=resources,
+        requested=resources,
+        comment=fields.get("comment", ""),
+        command=fields.get("Submit_arguments", ""),
+        exit_code=_exit_code(fields.get("Exit_status", "")),
     )
 
 
-def _exit_code(status: str) -> str:
-    """As Slurm writes it; PBS adds 256 to the signal that ended a job, and has negative codes of its own."""
-    if not re.fullmatch(r"-?\d+", status):
-        return ""
+def _exit_code(status: str) -> int | None:
+    """The exit code; PBS adds 256 to the signal that ended a job, and has negative codes of its own."""
+    if not re.fullmatch(r"-?\d{1,9}", status):
+        return None
     code = int(status)
-    return f"0:{code - 256}" if 256 < code < 384 else str(code)
+    return exit_code(0, code - 256) if 256 < code < 384 else code
 
 
-def _state(status: str, said: Mapping[str, str]) -> str:
+def _state(status: str, fields: Mapping[str, str]) -> str:
     code = int(status) if re.fullmatch(r"-?\d+", status) else 1
     if code == 0:
         return "COMPLETED"
-    limit, used = (_seconds(said.get(f"{kind}.walltime", "")) for kind in ("Resource_List", "resources_used"))
+    limit, used = (
+        _seconds(fields.get(f"{kind}.walltime", "")) for kind in ("Resource_List", "resources_used")
+    )
     if code in _TIME_LIMIT_STATUS or (limit and used >= limit):
         return "TIMEOUT"
     return "CANCELLED" if code in _CANCELLED_STATUS else "FAILED"
 
 
-def _nodes(said: Mapping[str, str]) -> list[str]:
+def _nodes(fields: Mapping[str, str]) -> list[str]:
     """Hosts in order: `exec_host=n1/0*4+n2/0*4`, or `(n1:ncpus=4:ngpus=1)+(n2:…)` of exec_vnode."""
-    host = said.get("exec_host")
+    host = fields.get("exec_host")
     if host:
         names = [part.split("/", 1)[0] for part in host.split("+")]
     else:
-        names = re.findall(r"\(?([\w.\-]+):", said.get("exec_vnode", ""))
+        names = re.findall(r"\(?([\w.\-]+):", fields.get("exec_vnode", ""))
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _gpus(said: Mapping[str, str]) -> int:
-    given = sum(int(number) for number in re.findall(r":ngpus=(\d+)", said.get("exec_vnode", "")))
+def _gpus(fields: Mapping[str, str]) -> int:
+    given = sum(int(number) for number in re.findall(r":ngpus=(\d+)", fields.get("exec_vnode", "")))
     if given:
         return given
-    if asked := _whole(said.get("Resource_List.ngpus")):
+    if asked := _whole(fields.get("Resource_List.ngpus")):
         return asked
     torque = re.findall(
-        r"(?:(\d+)|[A-Za-z][\w.\-]*)(?::[\w=.\-]+)*?:gpus=(\d+)", said.get("Resource_List.nodes", "")
+        r"(?:(\d+)|[A-Za-z][\w.\-]*)(?::[\w=.\-]+)*?:gpus=(\d+)", fields.get("Resource_List.nodes", "")
     )
     return sum(int(nodes or 1) * int(gpus) for nodes, gpus in torque)
 

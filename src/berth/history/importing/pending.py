@@ -18,6 +18,7 @@ from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
 from berth.history.values.causes import BEFORE, BEGIN_OF_NOTE
 from berth.history.values.durations import slurm_s
+from berth.history.values.moments import slurm_ms
 from berth.history.values.tres import resources
 
 __all__ = ["Queued", "hidden", "read_queue", "run_squeue", "tasks_of"]
@@ -82,9 +83,9 @@ def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
     except OSError as error:
         raise HistoryError(f"{command} cannot be run: {error.strerror or error}") from error
     if done.returncode:
-        told = done.stderr.strip().splitlines()
+        errors = done.stderr.strip().splitlines()
         raise HistoryError(
-            f"{command} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
+            f"{command} failed with status {done.returncode}: {errors[-1] if errors else 'no message'}"
         )
     rows = _of_json(done.stdout, Path(f"{command} --json"))
     return tuple(sorted(rows, key=lambda job: job.order)), now_ms
@@ -198,7 +199,7 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
         if state not in ("PENDING", *_STARTED) or "." in row["jobidraw"]:
             continue
         asked = resources(row.get("reqtres", ""))
-        queued, nodes = _moment_ms(row["submit"]), row.get("nnodes", "")
+        queued, nodes = slurm_ms(row["submit"]), row.get("nnodes", "")
         reason = row.get("reason", "").removeprefix("None")
         if queued is None:
             raise HistoryError(f"{path}, line {number}: Submit is {row['submit']!r}, which is no time")
@@ -219,7 +220,7 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
             time_limit_ms=_limit_ms(row),
             node_count=int(nodes) if nodes.isdecimal() else 1,
             queued_ms=queued,
-            start_ms=_moment_ms(row.get("start", "")) if state in _STARTED else None,
+            start_ms=slurm_ms(row.get("start", "")) if state in _STARTED else None,
             suspended=state == "SUSPENDED",
             reason=reason if state == "PENDING" else "",
             blocked=state == "PENDING" and reason in BEFORE,
@@ -229,16 +230,6 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
         yield from (replace(one, job_id=f"{array}_{task}") for task in waiting)
         if not waiting:
             yield one
-
-
-def _moment_ms(text: str) -> int | None:
-    if text.isdecimal():
-        return int(text) * 1000 or None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _limit_ms(row: Mapping[str, str]) -> int | None:

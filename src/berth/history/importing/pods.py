@@ -1,4 +1,4 @@
-"""Finished pods that asked for GPUs, as `kubectl get pods -o json` prints them, into rows in sacct's columns.
+"""Finished pods that asked for GPUs, as `kubectl get pods -o json` prints them, into jobs.
 
 A pod is the job `NAMESPACE/NAME`, under which series of DCGM's exporter know it by their labels; its namespace is the
 account. It waits from its creation to the start of its first container and ends with its last.
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import HistoryError
+from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.store.import_result import Rejections
+from berth.history.values.tres import Resources
 
-__all__ = ["HEADER", "pod_rows"]
+__all__ = ["ABSENT", "pod_rows"]
 
-HEADER: Final = (
-    *("JobIDRaw", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
-    *("NNodes", "AllocTRES", "NodeList", "SubmitLine", "ExitCode"),
-)
+ABSENT: Final = ("comment",)
 _GPU = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-[\w.]+)|amd\.com/gpu|gpu\.intel\.com/\w+)")
 _USERS: Final = ("berth.dev/user", "user", "app.kubernetes.io/created-by", "hub.jupyter.org/username")
 """Labels and annotations that tell whose a pod is; the first that is there counts."""
@@ -40,8 +39,8 @@ _UNITS: Final = {
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:e\d{1,2})?)([A-Za-z]{0,2})")
 
 
-def pod_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each pod that has finished and asked for a GPU; notes all others."""
+def pod_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
+    """Yield a row for each pod that has finished and asked for a GPU; note all others."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -68,13 +67,13 @@ def pod_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]
             yield found
 
 
-def _row(pod: Mapping[str, Any]) -> tuple[object, ...] | str:
+def _row(pod: Mapping[str, Any]) -> JobRow | str:
     meta, spec, status = pod["metadata"], pod["spec"], pod["status"]
     phase = status.get("phase")
     if phase not in ("Succeeded", "Failed"):
         return f"has not ended ({phase}); it comes in once it has"
-    asked = _asked(spec)
-    gpus = round(sum(value for name, value in asked.items() if _GPU.fullmatch(name)))
+    requested = _requested(spec)
+    gpus = round(sum(value for name, value in requested.items() if _GPU.fullmatch(name)))
     if not gpus:
         return "asked for no GPU"
     states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
@@ -85,37 +84,41 @@ def _row(pod: Mapping[str, Any]) -> tuple[object, ...] | str:
         return "no container tells when it finished; kubectl must be asked before the pod's status is gone"
     worst = max(ended, key=lambda each: int(each.get("exitCode") or 0))
     labels = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
-    cpus, memory = asked.get("cpu", 0.0), asked.get("memory", 0.0)
+    cpus, memory = requested.get("cpu", 0.0), requested.get("memory", 0.0)
     command = " ".join(
         str(word) for each in spec["containers"] for word in (each.get("image"), *(each.get("command") or ()))
     )
-    return (
-        f"{meta['namespace']}/{meta['name']}",
-        meta["name"],
-        next((labels[name] for name in _USERS if labels.get(name)), ""),
-        meta["namespace"],
-        spec.get("schedulerName") or "",
-        spec.get("priorityClassName") or "",
-        _state(phase, str(status.get("reason") or ""), str(worst.get("reason") or "")),
-        _seconds(meta["creationTimestamp"]),
-        min(starts) if starts else "",
-        max(ends),
-        1 if spec.get("nodeName") else "",
-        f"cpu={cpus:.0f},mem={memory / 2**20:.0f}M,gres/gpu={gpus},node=1",
-        spec.get("nodeName") or "",
-        command,
-        int(worst.get("exitCode") or 0),
+    node = spec.get("nodeName") or ""
+    return JobRow(
+        job_id=f"{meta['namespace']}/{meta['name']}",
+        name=meta["name"],
+        user=next((labels[name] for name in _USERS if labels.get(name)), ""),
+        account=meta["namespace"],
+        partition=spec.get("schedulerName") or "",
+        qos=spec.get("priorityClassName") or "",
+        state=_state(phase, str(status.get("reason") or ""), str(worst.get("reason") or "")),
+        submit_ms=since_1970_ms(_seconds(meta["creationTimestamp"])),
+        start_ms=since_1970_ms(min(starts, default=None)),
+        end_ms=since_1970_ms(max(ends)),
+        node_count=1 if node else None,
+        nodes=(node,) if node else (),
+        allocated=Resources(gpus=gpus, cpus=round(cpus), mem_mib=round(memory / 2**20), nodes=1),
+        command=command,
+        exit_code=int(worst.get("exitCode") or 0),
     )
 
 
-def _asked(spec: Mapping[str, Any]) -> dict[str, float]:
+def _requested(spec: Mapping[str, Any]) -> dict[str, float]:
     """What the containers hold together; an init container, which runs before them, counts where it holds more."""
 
     def of(container: Mapping[str, Any]) -> dict[str, float]:
-        told = container.get("resources") or {}
+        resources = container.get("resources") or {}
         return {
             name: _quantity(value)
-            for name, value in {**(told.get("limits") or {}), **(told.get("requests") or {})}.items()
+            for name, value in {
+                **(resources.get("limits") or {}),
+                **(resources.get("requests") or {}),
+            }.items()
         }
 
     total: dict[str, float] = {}

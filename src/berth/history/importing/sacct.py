@@ -7,19 +7,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from berth.errors import HistoryError
-from berth.history.importing.columns import layout_of
-from berth.history.importing.staging import stage
+from berth.history.importing.columns import Layout, layout_of
+from berth.history.importing.job_row import JobRow
+from berth.history.importing.staging import stage_file, stage_jobs, stage_text_rows
 from berth.history.store.database import connect
 from berth.history.store.folder import History
-from berth.history.store.import_result import PLAIN, ImportResult, Options, Plain, Rejections
+from berth.history.store.import_result import ImportResult, Options, Rejections
 
-__all__ = ["FIELDS", "SEPARATOR", "XDMOD_FIELDS", "import_rows", "import_text", "run_sacct"]
+__all__ = ["FIELDS", "SEPARATOR", "XDMOD_FIELDS", "import_jobs", "import_rows", "import_text", "run_sacct"]
 
 SEPARATOR: Final = "\x1f"
 """What cannot be in a job's name, unlike `|`."""
@@ -49,14 +49,12 @@ def import_text(
     columns: str = "",
     name: str = "",
     cursors: Mapping[str, int] | None = None,
-    plain: Plain = PLAIN,
 ) -> ImportResult:
     """Import a table of text with a header line; None reads standard input.
 
     `columns`, with commas between them, are those of a table without a header line.
 
-    The delimiter is found in the header where none is given. HistoryError where the file is no such table. Of a
-    large file plain lines take the fast way (see `plain_rows.py`), which changes nothing but the time.
+    The delimiter is found in the header where none is given. HistoryError where the file is no such table.
     """
     where = name or (str(path) if path else "standard input")
     with history.import_space() as space:
@@ -74,7 +72,7 @@ def import_text(
         rejections = Rejections()
         layout = layout_of(header, chosen, where)
         with connect(space) as database:
-            staged = stage(database, path, chosen, layout, space, options, rejections, where, plain)
+            staged = stage_file(database, path, chosen, layout, space, options, rejections, where)
             return history.merge(database, staged, rejections, cursors)
 
 
@@ -85,37 +83,34 @@ def import_rows(
     options: Options,
     where: str,
     rejections: Rejections,
-    cursors: Mapping[str, int] | None = None,
     *,
     tasks: bool = False,
 ) -> ImportResult:
-    """Import rows that another reader made, in sacct's columns; `rejections` are those that it left out.
+    """Import rows of texts that another reader made, in sacct's columns; `rejections` are those that it left out.
 
     With `tasks` rows of one job and moment of submission, but of other times, are tasks of an array.
     """
-    with history.import_space() as space:
-        path = space / "rows.txt"
-        try:
-            with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
-                file.write(SEPARATOR.join(header) + "\n")
-                file.writelines(_line(row) for row in rows)
-        except OSError as error:
-            raise HistoryError(f"{path} cannot be written: {error.strerror or error}") from error
-        layout = layout_of(SEPARATOR.join(header), SEPARATOR, where)
-        left_out = rejections.count  # the reader has read them; the file does not hold them
-        plain = replace(options, encoding="utf-8")
-        with connect(space) as database:
-            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where, tasks=tasks)
-            whole = replace(staged, read=staged.read + left_out)
-            return history.merge(database, whole, rejections, cursors)
+    with history.import_space() as space, connect(space) as database:
+        layout = Layout(header, where)
+        staged = stage_text_rows(database, rows, layout, options, rejections, where, tasks=tasks)
+        return history.merge(database, staged, rejections)
 
 
-_CLEAN = str.maketrans({SEPARATOR: " ", "\n": " ", "\r": " ", "\0": " "})
+def import_jobs(
+    history: History,
+    jobs: Iterable[JobRow],
+    options: Options,
+    where: str,
+    rejections: Rejections,
+    absent: Sequence[str] = (),
+) -> ImportResult:
+    """Import jobs of another accounting; `rejections` are those that its reader left out.
 
-
-def _line(row: Sequence[object]) -> str:
-    texts = ("" if value is None else str(value).translate(_CLEAN) for value in row)
-    return SEPARATOR.join(texts) + "\n"
+    `absent` are the texts of a record that this accounting does not have.
+    """
+    with history.import_space() as space, connect(space) as database:
+        staged = stage_jobs(database, jobs, options, rejections, where, absent)
+        return history.merge(database, staged, rejections)
 
 
 def run_sacct(
@@ -154,7 +149,7 @@ def run_sacct(
         rejections = Rejections()
         layout = layout_of(header, SEPARATOR, "sacct")
         with connect(space) as database:
-            staged = stage(database, path, SEPARATOR, layout, space, options, rejections, "sacct")
+            staged = stage_file(database, path, SEPARATOR, layout, space, options, rejections, "sacct")
             return history.merge(database, staged, rejections, {} if until else {key: began_s})
 
 
@@ -165,9 +160,9 @@ def _run(words: Sequence[str], out: BinaryIO) -> None:
     except OSError as error:
         raise HistoryError(f"{words[0]} cannot be run: {error.strerror or error}") from error
     if done.returncode:
-        told = done.stderr.decode(errors="replace").strip().splitlines()
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
         raise HistoryError(
-            f"{words[0]} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
+            f"{words[0]} failed with status {done.returncode}: {errors[-1] if errors else 'no message'}"
         )
 
 

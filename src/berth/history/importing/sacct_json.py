@@ -1,4 +1,4 @@
-"""`sacct --json`, and slurmrestd's jobs, into rows in sacct's columns.
+"""`sacct --json`, and slurmrestd's jobs, into jobs.
 
 Slurm has changed this format between versions: a number may be `7` or `{"set": true, "number": 7}`, a state
 a text or a list of them. Both are read; a job in which something is of another kind is left out and named.
@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import HistoryError
+from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
 from berth.history.store.import_result import Rejections
+from berth.history.store.lookups import host_names
+from berth.history.values.tres import Resources, resources_of
 
-__all__ = ["HEADER", "json_rows"]
-
-HEADER: Final = (
-    *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
-    *("Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList", "Reason"),
-    *("Comment", "Container", "SubmitLine", "ExitCode"),
-    *("JobID", "ElapsedRaw", "SuspendedRaw", "TotalCPURaw", "MemPeakMiB", "ConsumedEnergyRaw"),
-    *("GPUUtilPeak", "GPUMemPeakMiB"),
-)
-
+__all__ = ["json_rows"]
 
 NO_NUMBER: Final = 2**64 - 2
 """What sacct prints for a number that is not set."""
@@ -34,8 +28,8 @@ class _NoNumberError(Exception):
     """What stands where a number was expected."""
 
 
-def json_rows(path: Path | None, rejections: Rejections) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each job; a job that cannot be read is noted instead."""
+def json_rows(path: Path | None, rejections: Rejections) -> Iterator[JobRow]:
+    """Yield a row for each job; note each job that cannot be read."""
     where = str(path) if path else "standard input"
     try:
         text = path.read_bytes() if path else sys.stdin.buffer.read()
@@ -47,8 +41,8 @@ def json_rows(path: Path | None, rejections: Rejections) -> Iterator[tuple[objec
     jobs = content.get("jobs") if isinstance(content, dict) else None
     if not isinstance(jobs, list):
         raise HistoryError(f"{where} holds no list 'jobs', as `sacct --json` writes it")
-    for number, job in enumerate(jobs, 1):
-        place = f"{where}, jobs[{number - 1}]"
+    for number, job in enumerate(jobs):
+        place = f"{where}, jobs[{number}]"
         if not isinstance(job, dict) or "job_id" not in job:
             rejections.add(place, "no job with a 'job_id'")
             continue
@@ -69,47 +63,68 @@ def json_rows(path: Path | None, rejections: Rejections) -> Iterator[tuple[objec
             rejections.add(f"{place}, job {job['job_id']}", why)
 
 
-def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
+def _row(job: Mapping[str, Any]) -> JobRow:
     time = job["time"]
-    state = job["state"]["current"]
-    return (
-        job["job_id"],
-        job.get("cluster"),
-        job.get("name"),
-        (job.get("association") or {}).get("user") or job.get("user"),
-        job.get("account"),
-        job.get("partition"),
-        job.get("qos"),
-        _state(state if isinstance(state, list) else [state]),
-        *(_moment(time.get(name)) for name in ("submission", "eligible", "start", "end")),
-        _number(time.get("limit")),
-        _number(job.get("allocation_nodes")),
-        _number((job.get("required") or {}).get("CPUs")),
-        *(_tres((job.get("tres") or {}).get(name) or []) for name in ("allocated", "requested")),
-        job.get("nodes"),
-        job["state"].get("reason"),
-        (job.get("comment") or {}).get("job"),
-        job.get("container"),
-        job.get("submit_line"),
-        _exit_code(job.get("exit_code") or {}, state),
-        _label(job),
-        *(_number(time.get(name)) for name in ("elapsed", "suspended")),
-        _cpu_ms(job, time),
-        *_of_steps(job.get("steps") or []),
+    states = job["state"]["current"]
+    tres = job.get("tres") or {}
+    allocated, requested = (_resources(tres.get(name) or []) for name in ("allocated", "requested"))
+    submit_ms, eligible_ms, start_ms, end_ms = (
+        _moment_ms(time.get(name)) for name in ("submission", "eligible", "start", "end")
+    )
+    if start_ms == end_ms and not tres.get("allocated"):
+        start_ms = None  # cancelled before it ran: Slurm writes its end as its start, and resources of none
+    elapsed_s, suspended_s = (_number(time.get(name)) or 0 for name in ("elapsed", "suspended"))
+    if end_ms is None and start_ms is not None and elapsed_s > 0:
+        end_ms = start_ms + 1000 * (elapsed_s + suspended_s)
+    memory_mib, energy_j, gpu_peak_pct, gpu_peak_mib = _of_steps(job.get("steps") or [])
+    return JobRow(
+        job_id=str(job["job_id"]),
+        label=_label(job),
+        cluster=_text(job.get("cluster")),
+        name=_text(job.get("name")),
+        user=_text((job.get("association") or {}).get("user") or job.get("user")),
+        account=_text(job.get("account")),
+        partition=_text(job.get("partition")),
+        qos=_text(job.get("qos")),
+        state=_state(states if isinstance(states, list) else [states]),
+        submit_ms=submit_ms,
+        eligible_ms=eligible_ms,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        limit_min=_number(time.get("limit")),
+        node_count=_number(job.get("allocation_nodes")),
+        nodes=host_names(_text(job.get("nodes"))),
+        cpus=_number((job.get("required") or {}).get("CPUs")),
+        allocated=allocated,
+        requested=requested,
+        reason=_text(job["state"].get("reason")),
+        comment=_text((job.get("comment") or {}).get("job")),
+        command=f"{_text(job.get('container'))} {_text(job.get('submit_line'))}".strip(),
+        exit_code=_exit_code(job.get("exit_code") or {}, states),
+        suspended_ms=1000 * suspended_s,
+        cpu_used_ms=_cpu_ms(job, time),
+        mem_peak_mib=memory_mib,
+        energy_j=energy_j,
+        gpu_peak_pct=gpu_peak_pct,
+        gpu_peak_mib=gpu_peak_mib,
     )
 
 
-def _state(told: Sequence[str]) -> str:
-    """One state of all that are told: an attempt that was given up to be queued again has "pending" beside it."""
-    given_up = told[0] in ("PENDING", "RUNNING") and bool({"REQUEUED", "SPECIAL_EXIT"} & set(told))
-    return "REQUEUED" if given_up else told[0]
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _state(states: Sequence[str]) -> str:
+    """One state of a list: an attempt that was given up to be queued again is "pending", too."""
+    given_up = states[0] in ("PENDING", "RUNNING") and bool({"REQUEUED", "SPECIAL_EXIT"} & set(states))
+    return "REQUEUED" if given_up else states[0]
 
 
 def _label(job: Mapping[str, Any]) -> str:
     """What sacct's text has as JobID: the task of an array, the component of a heterogeneous job, or the id."""
     for part, mark, of, which in (("array", "_", "job_id", "task_id"), ("het", "+", "job_id", "job_offset")):
-        told = job.get(part) or {}
-        whole, place = _number(told.get(of)), _number(told.get(which))
+        fields = job.get(part) or {}
+        whole, place = _number(fields.get(of)), _number(fields.get(which))
         if whole and place is not None and place < 2**32 - 3:
             return f"{whole}{mark}{place}"
     return str(job["job_id"])
@@ -118,8 +133,8 @@ def _label(job: Mapping[str, Any]) -> str:
 def _cpu_ms(job: Mapping[str, Any], time: Mapping[str, Any]) -> int | None:
     """CPU time of the job, or of its steps together, in ms."""
 
-    def us(told: Mapping[str, Any]) -> int:
-        total = told.get("total") or {}
+    def us(times: Mapping[str, Any]) -> int:
+        total = times.get("total") or {}
         return (_number(total.get("seconds")) or 0) * 1_000_000 + (_number(total.get("microseconds")) or 0)
 
     return (us(time) or sum(us(step.get("time") or {}) for step in job.get("steps") or [])) // 1000 or None
@@ -130,25 +145,25 @@ def _of_steps(steps: Sequence[Mapping[str, Any]]) -> tuple[int | None, ...]:
     memory = energy = util = gpu_memory = 0
     for step in steps:
         used = ((step.get("tres") or {}).get("requested") or {}).get("total") or []
-        told = {(each.get("type"), each.get("name") or ""): _number(each.get("count")) or 0 for each in used}
-        memory = max(memory, told.get(("mem", ""), 0))
-        util = max(util, told.get(("gres", "gpuutil"), 0))
-        gpu_memory = max(gpu_memory, told.get(("gres", "gpumem"), 0))
+        most = {(each.get("type"), each.get("name") or ""): _number(each.get("count")) or 0 for each in used}
+        memory = max(memory, most.get(("mem", ""), 0))
+        util = max(util, most.get(("gres", "gpuutil"), 0))
+        gpu_memory = max(gpu_memory, most.get(("gres", "gpumem"), 0))
         consumed = _number(((step.get("statistics") or {}).get("energy") or {}).get("consumed"))
         energy += consumed if consumed is not None and consumed < 2**63 else 0
     return -(-memory // 2**20) or None, energy or None, util or None, -(-gpu_memory // 2**20) or None
 
 
-def _exit_code(told: Mapping[str, Any], state: str | Sequence[str]) -> str:
-    """As sacct's text has it, code:signal; older versions call the signal's number `signal_id`.
+def _exit_code(status: Mapping[str, Any], state: str | Sequence[str]) -> int | None:
+    """The exit code; older versions call the signal's number `signal_id`.
 
-    Slurm 22.05 writes 0 for any job; of one that failed that tells nothing.
+    Slurm 22.05 writes 0 for any job, which is no exit code of a job that failed.
     """
-    signal = told.get("signal") or {}
-    code, number = _number(told.get("return_code")), _number(signal.get("id", signal.get("signal_id")))
+    signal = status.get("signal") or {}
+    code, number = _number(status.get("return_code")), _number(signal.get("id", signal.get("signal_id")))
     if not code and not number and "FAILED" in ([state] if isinstance(state, str) else state):
-        return ""
-    return "" if code is None and number is None else f"{code or 0}:{number or 0}"
+        return None
+    return None if code is None and number is None else exit_code(code or 0, number or 0)
 
 
 def _number(value: Any) -> int | None:
@@ -160,16 +175,16 @@ def _number(value: Any) -> int | None:
     return value
 
 
-def _moment(value: Any) -> int | None:
-    """Seconds since 1970; from Slurm 23.11 on a job that never started has 2**32 - 2 there."""
+def _moment_ms(value: Any) -> int | None:
+    """Milliseconds since 1970; since Slurm 23.11 a job that never started has 2**32 - 2 there."""
     moment = _number(value)
-    return None if moment in (2**32 - 2, NO_NUMBER) else moment
+    return None if moment == 2**32 - 2 else since_1970_ms(moment)
 
 
-def _tres(items: list[Mapping[str, Any]]) -> str:
-    parts = []
+def _resources(items: list[Mapping[str, Any]]) -> Resources:
+    amounts = []
     for item in items:
         kind = f"{item['type']}/{item['name']}" if item.get("name") else item["type"]
         count = _number(item.get("count"))
-        parts.append(f"{kind}={NO_NUMBER if count is None else count}")
-    return ",".join(parts)
+        amounts.append((str(kind).lower(), NO_NUMBER if count is None else count))
+    return resources_of(amounts)

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from threading import Thread
 from typing import Final
 
 from berth.errors import HistoryError
 from berth.history.importing.columns import layout_of
 from berth.history.importing.mariadb import Connection, connection
 from berth.history.importing.sacct import SEPARATOR
-from berth.history.importing.staging import stage
+from berth.history.importing.staging import stage_file
 from berth.history.store.capacity import Capacity
 from berth.history.store.database import connect
 from berth.history.store.folder import History
@@ -32,8 +31,6 @@ __all__ = ["import_slurmdbd"]
 
 WINDOW_ROWS: Final = 500_000
 PACKED_ROWS: Final = 200
-MANY_ROWS: Final = 40_000
-"""From this number on the text of the rows is long enough to be read by the compiled loop."""
 AGAIN_S: Final = 86_400
 """How far behind the place that it had reached an import begins: rows are changed after the job has ended."""
 
@@ -111,17 +108,17 @@ def import_slurmdbd(
             while True:
                 end = _window_end(database, table, begin, window)
                 if end is None:
-                    ((latest, left),) = database.all(
-                        f"SELECT max(time_end), count(*) FROM `{table.cluster}_job_table` WHERE time_end >= %s",
+                    latest = database.value(
+                        f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s",
                         (begin,),
                     )
-                    rows = _Rows("j.time_end >= %s", (begin,), left)
+                    rows = _Rows("j.time_end >= %s", (begin,))
                     reached_now = {key: int(latest)} if latest else {}
                     total = _sum(
                         total, _import_window(history, source, rows, {**reached_now, changed_key: changed})
                     )
                     break
-                rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end), window)
+                rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end))
                 total = _sum(total, _import_window(history, source, rows, {key: end}))
                 begin = end + 1
             history.note_capacity(table.cluster, _capacities(database, table, dict(names)))
@@ -181,13 +178,14 @@ def _capacities(database: Connection, table: Table, names: Mapping[str, str]) ->
     )
     found = []
     for begin_s, end_s, nodes, tres in rows:
-        told = resources(str(tres), names)
+        registered = resources(str(tres), names)
         try:
             hosts = expand(str(nodes))
         except ValueError:
             hosts = ()
         end_ms = int(end_s) * 1000 or None
-        found.append(Capacity(int(begin_s) * 1000, end_ms, tuple(hosts), told.gpus, told.cpus, told.mem_mib))
+        gpus, cpus, mem_mib = registered.gpus, registered.cpus, registered.mem_mib
+        found.append(Capacity(int(begin_s) * 1000, end_ms, tuple(hosts), gpus, cpus, mem_mib))
     return tuple(found)
 
 
@@ -215,8 +213,6 @@ class _Rows:
 
     condition: str
     values: tuple[int, ...]
-    about: int = 0
-    """How many they are, if that is known."""
 
 
 def _import_window(
@@ -231,7 +227,7 @@ def _import_window(
         rejections = Rejections()
         with connect(space) as staging:
             layout = layout_of(SEPARATOR.join(_HEADER), SEPARATOR, where)
-            staged = stage(staging, path, SEPARATOR, layout, space, plain, rejections, where)
+            staged = stage_file(staging, path, SEPARATOR, layout, space, plain, rejections, where)
             return history.merge(staging, staged, rejections, cursors)
 
 
@@ -255,9 +251,6 @@ def _write_rows(
         f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
     )
     whole = True
-    ready = Thread(target=_get_ready)
-    if wanted.about >= MANY_ROWS:
-        ready.start()  # while the server puts the rows together
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         file.write(SEPARATOR.join(_HEADER) + "\n")
         for number, text in database.stream(packed, values):
@@ -271,12 +264,6 @@ def _write_rows(
                 f"{row[0]}\n"
                 for row in database.stream(f"SELECT {_row(table, _clean, names)} {rows}", values)
             )
-
-
-def _get_ready() -> None:
-    from berth.history.importing.plain_lines import get_ready
-
-    get_ready()
 
 
 def is_whole(text: str | None, rows: int) -> bool:
@@ -332,7 +319,7 @@ def _steps(table: Table, condition: str, names: Mapping[str, str]) -> str:
 
 def _row(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) -> str:
     """A row as one text of SQL, its fields in the order of the header; `text_of` makes an expression of a text."""
-    # A try that was given up to be queued again is "pending" with a flag, and has an end.
+    # An attempt that was given up to be queued again is "pending" with a flag, and has an end.
     states = ", ".join(f"'{name}'" for name in _STATES)
     ended = f"coalesce(elt((j.state & 255) + 1, {states}), j.state)"
     state = f"if(j.state & 1024 and j.state & 255 < 2, 'REQUEUED', {ended})"

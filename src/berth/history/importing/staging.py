@@ -1,30 +1,32 @@
-"""A text table of jobs, as sacct prints it, into a staged Parquet file of tries, and the rows that cannot be.
+"""Rows of accounting into staged attempts, and the rows that stay out.
 
-Nothing is taken over yet: a row becomes a try, or is noted with the reason why it stays out.
+Nothing is merged yet: a row becomes an attempt, or is noted with the reason why it stays out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import duckdb
 
 from berth.errors import HistoryError
+from berth.history.importing.attempts import attempts_of
 from berth.history.importing.columns import STATE_CASE, Layout
+from berth.history.importing.job_row import JobRow, stage_rows
 from berth.history.importing.node_models import read_models
-from berth.history.importing.text_table import read_table, size_mib
-from berth.history.importing.tries import Rows, tries_of
+from berth.history.importing.text_table import read_file, read_rows, size_mib
 from berth.history.store.database import at, count, first_line, literal
-from berth.history.store.import_result import LISTED_PER_REASON, PLAIN, Options, Plain, Rejected, Rejections
-from berth.history.store.lookups import hide, look_up
-from berth.history.store.pseudonyms import PSEUDONYMISED, key_mark
+from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections
+from berth.history.store.lookups import applications_of, hide, look_up
+from berth.history.store.pseudonyms import key_mark
 from berth.history.store.staged import Staged
 from berth.history.values.applications import read_rules
 
-__all__ = ["stage"]
+__all__ = ["stage_file", "stage_jobs", "stage_text_rows"]
 
 
-def stage(
+def stage_file(
     database: duckdb.DuckDBPyConnection,
     source: Path,
     delimiter: str,
@@ -33,67 +35,127 @@ def stage(
     options: Options,
     rejections: Rejections,
     where: str,
-    plain: Plain = PLAIN,
-    tasks: bool = False,
 ) -> Staged:
-    """Read a text table with a header line into files in `space`, and make views of what is in no part.
+    """Stage a text table with a header line, as sacct prints it; `space` is for files of the import.
 
-    Notes rows that stay out. The views are good as long as the database and the files are. Of a large one plain
-    lines are taken the fast way, and only the others are read here. With `tasks` rows of one job and moment of
-    submission may be tasks of an array.
+    Notes rows that stay out. What is staged can be used while the database and the files are there.
     """
-    rules = read_rules(options.rules)
-    raw = space / "raw"
     try:
-        taken = None
-        if source.stat().st_size >= plain.from_bytes:
-            from berth.history.importing.plain_rows import take_plain  # brings Numba
-
-            taken = take_plain(database, source, delimiter, layout, space, options, plain)
-        lines = None if taken is None else taken.odd_lines
-        careful = source if taken is None else taken.odd
-        bad = read_table(database, careful, delimiter, layout, raw, options, rejections, where, lines)
-        if layout.has("comment"):
-            raw = _with_comments_of_steps(database, raw, space)
-        look_up(database, raw, rules, dict(options.tres_names), read_models(options.nodes))
-        rows = _rejected_rows(database, raw, layout, rejections, where)
-        hide(database, f"read_parquet({at(raw)})", options.key)
-        database.execute(
-            f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({tries_of(_hidden(options), options)})"
-        )
-        database.execute(
-            "CREATE VIEW staged_keys AS "
-            "SELECT cluster, id AS job_id, submit_ms AS queued_ms, end_ms FROM judged WHERE why IS NULL"
-        )
-        database.execute(
-            "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
-            "WHERE why IS NULL AND alloc = '' AND req = ''"
-        )
-        database.execute(
-            "CREATE VIEW staged_labels AS SELECT cluster, id AS job_id, label, submit_ms AS queued_ms FROM judged "
-            "WHERE why IS NULL AND label <> id"
-        )
+        bad = read_file(database, source, delimiter, layout, space / "rows", options, rejections, where)
+        rows = _with_comments_of_steps(database, f"read_parquet({at(space / 'rows')})", layout, space)
+        return _staged_text(database, rows, layout, options, rejections, where, bad)
     except duckdb.Error as error:
-        line = _bare_return(source)
-        told = (
-            f"{where}: {first_line(error)}"
-            if line is None
-            else (
+        message = f"{where}: {first_line(error)}"
+        if line := _bare_return(source):
+            message = (
                 f"{where}, line {line}: nothing but a carriage return; expected lines that all end in the same way."
                 f" `tr -d '\\r' < {where}` makes them so"
             )
+        raise HistoryError(message) from error
+
+
+def stage_text_rows(
+    database: duckdb.DuckDBPyConnection,
+    rows: Iterable[Sequence[object]],
+    layout: Layout,
+    options: Options,
+    rejections: Rejections,
+    where: str,
+    *,
+    tasks: bool,
+) -> Staged:
+    """Stage rows of texts in sacct's columns; `rejections` are those that their reader left out.
+
+    With `tasks`, rows of one job and time of submission may be tasks of an array.
+    """
+    try:
+        table = read_rows(database, rows, layout, options)
+        return _staged_text(
+            database, table, layout, options, rejections, where, rejections.count, tasks=tasks
         )
-        raise HistoryError(told) from error
+    except duckdb.Error as error:
+        raise HistoryError(f"{where}: {first_line(error)}") from error
+
+
+def stage_jobs(
+    database: duckdb.DuckDBPyConnection,
+    jobs: Iterable[JobRow],
+    options: Options,
+    rejections: Rejections,
+    where: str,
+    absent: Sequence[str],
+) -> Staged:
+    """Stage jobs in typed columns; `absent` are the texts of a record that their source does not have."""
+    try:
+        table = stage_rows(database, jobs, options.cluster, read_models(options.nodes))
+        left_out = rejections.count
+        return _staged(database, table, options, rejections, where, left_out, absent, labelled=True)
+    except duckdb.Error as error:
+        raise HistoryError(f"{where}: {first_line(error)}") from error
+
+
+def _staged_text(
+    database: duckdb.DuckDBPyConnection,
+    rows: str,
+    layout: Layout,
+    options: Options,
+    rejections: Rejections,
+    where: str,
+    left_out: int,
+    *,
+    tasks: bool = False,
+) -> Staged:
+    """Stage rows whose resources and nodes are texts."""
+    look_up(database, rows, dict(options.tres_names), read_models(options.nodes))
+    rows = _with_use_of_steps(database, rows, layout)
+    labelled, ruled = layout.labelled, not layout.has("application")
+    return _staged(
+        *(database, rows, options, rejections, where, left_out, layout.absent()),
+        labelled=labelled,
+        ruled=ruled,
+        tasks=tasks,
+    )
+
+
+def _staged(
+    database: duckdb.DuckDBPyConnection,
+    rows: str,
+    options: Options,
+    rejections: Rejections,
+    where: str,
+    left_out: int,
+    absent: Sequence[str],
+    *,
+    labelled: bool,
+    ruled: bool = True,
+    tasks: bool = False,
+) -> Staged:
+    """Judge `rows`, a relation of SQL, and make views of those that come in."""
+    rules = read_rules(options.rules)
+    applications_of(database, "apps", rows, rules)
+    read = left_out + _judged_rows(database, rows, labelled, rejections, where)
+    hide(database, rows, options.key)
+    database.execute(f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({attempts_of(options)})")
+    database.execute(
+        "CREATE VIEW staged_keys AS "
+        "SELECT cluster, id AS job_id, submit_ms AS queued_ms, end_ms FROM judged WHERE why IS NULL"
+    )
+    database.execute(
+        "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
+        "WHERE why IS NULL AND alloc = '' AND req = ''"
+    )
+    database.execute(
+        "CREATE VIEW staged_labels AS SELECT cluster, id AS job_id, label, submit_ms AS queued_ms FROM judged "
+        "WHERE why IS NULL AND label <> id"
+    )
     return Staged(
-        rows + bad + (0 if taken is None else taken.rows),
-        layout.absent(),
+        read,
+        tuple(absent),
         key_mark=key_mark(options.key),
         silent="staged_silent",
-        rules=None if layout.has("application") else rules,
-        parts=() if taken is None else taken.paths,
-        labels="staged_labels" if layout.labelled else "",
+        rules=rules if ruled else None,
+        labels="staged_labels" if labelled else "",
         tasks=tasks,
-        distinct=taken is not None and taken.distinct,
     )
 
 
@@ -163,15 +225,14 @@ def _no_number(what: str) -> str:
 STEP = "a step; its job's own row counts it"
 
 
-def _rejected_rows(
-    database: duckdb.DuckDBPyConnection, raw: Path, layout: Layout, rejections: Rejections, where: str
+def _judged_rows(
+    database: duckdb.DuckDBPyConnection, rows: str, labelled: bool, rejections: Rejections, where: str
 ) -> int:
     """Make the view `judged` of all rows and why they stay out; note those; returns how many rows there are."""
-    label = "" if layout.labelled else "id AS label, "
+    label = "" if labelled else "id AS label, "
     why = _WHY
     if count(database, "SELECT count(*) FROM tres WHERE unknown <> ''"):
         why = f"CASE WHEN {_WHY} IS NOT NULL THEN {_WHY} {' '.join(map(_no_number, _RESOURCES))} END"
-    rows = _with_steps(database, raw, layout)
     database.execute(
         f"CREATE VIEW judged AS SELECT *, {why} AS why FROM "
         f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM {rows})"
@@ -192,13 +253,11 @@ def _rejected_rows(
     return sum(number for _, number in counts)
 
 
-def _with_steps(database: duckdb.DuckDBPyConnection, raw: Path, layout: Layout) -> str:
+def _with_use_of_steps(database: duckdb.DuckDBPyConnection, rows: str, layout: Layout) -> str:
     """The rows of a table, those of jobs with what was measured of their steps, if there are any.
 
-    A job's memory is that of the step that had most. Of a job that has several tries a step is of that in whose run
-    it began.
+    A job's memory is that of the step that had most. A step belongs to the attempt in whose run it began.
     """
-    rows = f"read_parquet({at(raw)})"
     if not layout.of_steps:
         return rows
     told = "regexp_extract(usage, '(?:^|,){}=([^,]+)', 1)"
@@ -224,13 +283,16 @@ def _with_steps(database: duckdb.DuckDBPyConnection, raw: Path, layout: Layout) 
     )
 
 
-def _with_comments_of_steps(database: duckdb.DuckDBPyConnection, raw: Path, space: Path) -> Path:
+def _with_comments_of_steps(
+    database: duckdb.DuckDBPyConnection, rows: str, layout: Layout, space: Path
+) -> str:
     """The rows of a table, those of jobs without a comment with that of their first step that has one."""
-    rows = f"read_parquet({at(raw)})"
+    if not layout.has("comment"):
+        return rows
     steps = f"(SELECT cluster, split_part(id, '.', 1) AS id, start_ms AS begun_ms, comment FROM {rows} "
     steps += "WHERE contains(id, '.') AND comment <> '')"
     if not count(database, f"SELECT count(*) FROM {steps}"):
-        return raw
+        return rows
     path = space / "commented"
     found = (
         f"SELECT cluster, id, submit_ms, arg_min(s.comment, s.begun_ms) AS said FROM {rows} j "
@@ -240,16 +302,4 @@ def _with_comments_of_steps(database: duckdb.DuckDBPyConnection, raw: Path, spac
         "COPY (SELECT j.* REPLACE (CASE WHEN j.comment = '' THEN coalesce(said, '') ELSE j.comment END AS comment) "
         f"FROM {rows} j LEFT JOIN ({found}) USING (cluster, id, submit_ms)) TO {literal(path)} (FORMAT parquet)"
     )
-    return path
-
-
-def _hidden(options: Options) -> Rows:
-    """The judged rows; with a key, joined with the pseudonyms of their names."""
-    if not options.key:
-        return Rows("judged")
-    joins = " ".join(
-        f"JOIN hidden hidden_{kind} ON hidden_{kind}.kind = '{kind}' AND hidden_{kind}.text = judged.{kind}"
-        for kind in PSEUDONYMISED
-    )
-    names = {kind: f"hidden_{kind}.pseudonym" for kind in PSEUDONYMISED}
-    return Rows(f"judged {joins}", **names)
+    return f"read_parquet({at(path)})"

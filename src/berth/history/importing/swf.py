@@ -1,6 +1,6 @@
-"""Logs of the Parallel Workloads Archive (Standard Workload Format) into rows in sacct's columns.
+"""Logs of the Parallel Workloads Archive (Standard Workload Format) into jobs.
 
-The fields are those of `berth.traces.readers.swf_table`, which reads the same files as traces. A processor is a CPU
+The fields are those of `berth.traces.swf_table`, which reads the same files as traces. A processor is a CPU
 here, as it was; the format knows no GPUs. The log's times count from its `UnixStartTime`.
 """
 
@@ -13,37 +13,36 @@ from pathlib import Path
 from typing import Final
 
 from berth.errors import HistoryError, TraceError
+from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.store.import_result import Rejections
-from berth.traces.readers.swf_table import COLUMNS, SwfTable
+from berth.history.values.tres import Resources
+from berth.traces.swf_table import COLUMNS, SwfTable
 
-__all__ = ["HEADER", "swf_rows"]
+__all__ = ["ABSENT", "swf_rows"]
 
-HEADER: Final = (
-    *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Start", "End", "TimelimitRaw"),
-    *("NCPUS", "AllocTRES", "Application", "TotalCPURaw", "MemPeakMiB"),
-)
+ABSENT: Final = ("name", "comment", "command", "node_count")
 _STATES: Final = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
 _PART: Final = (2, 3, 4)
 """Statuses of a part of a job that was checkpointed; its whole has a row of its own."""
 _BEGIN = re.compile(r";\s*UnixStartTime\s*:\s*(\d{1,12})\b")
 
 
-def swf_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each job; notes those that tell too little. HistoryError where the log tells no beginning."""
+def swf_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
+    """Yield a row for each job; note those with too few values. HistoryError if the log has no start time."""
     try:
         table = SwfTable(str(path), path.open("rb"))
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     with closing(table):
-        told = next((found for line in table.comments if (found := _BEGIN.match(line))), None)
-        if told is None:
+        begins = next((found for line in table.comments if (found := _BEGIN.match(line))), None)
+        if begins is None:
             raise HistoryError(
                 f"{path} has no comment '; UnixStartTime: SECONDS' above its first job, so that no job has a date"
             )
         try:
             for block in table.blocks():
                 for line, values in zip(block.last_lines, block.rows, strict=True):
-                    row = _row(values, int(told[1]))
+                    row = _row(values, int(begins[1]))
                     if isinstance(row, str):
                         rejections.add(f"{path}, line {line}", row)
                     else:
@@ -52,16 +51,16 @@ def swf_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]
             raise HistoryError(str(error)) from error
 
 
-def _row(values: list[str], origin_s: int) -> tuple[object, ...] | str:
+def _row(values: list[str], origin_s: int) -> JobRow | str:
     """The row of a line, or why there is none."""
     if len(values) != len(COLUMNS):
         return f"{len(values)} fields, expected the {len(COLUMNS)} of the Standard Workload Format"
     try:
-        told = dict(zip(COLUMNS, (float(value) for value in values), strict=True))
+        numbers = dict(zip(COLUMNS, (float(value) for value in values), strict=True))
     except ValueError:
         return "something in it is no number"
-    known = {name: value for name, value in told.items() if 0 <= value < 1e15}
-    status = int(told["status"]) if abs(told["status"]) < 100 else -1
+    known = {name: value for name, value in numbers.items() if 0 <= value < 1e15}
+    status = int(numbers["status"]) if abs(numbers["status"]) < 100 else -1
     if status in _PART:
         return "a part of a job that was checkpointed; the row of the whole job counts it"
     if "job_number" not in known or "submit_time" not in known:
@@ -80,19 +79,19 @@ def _row(values: list[str], origin_s: int) -> tuple[object, ...] | str:
     def name(column: str) -> str:
         return f"{known[column]:.0f}" if column in known else ""
 
-    return (
-        name("job_number"),
-        name("user"),
-        name("group"),
-        name("queue"),
-        _STATES.get(status, "COMPLETED"),
-        round(submit),
-        round(begin) if started else "",
-        round(begin + (run or 0.0)) if started else round(begin),
-        round(known["requested_time"]) // 60 if "requested_time" in known else "",
-        round(processors),
-        f"cpu={processors:.0f},mem={memory_kib:.0f}K",
-        name("executable"),
-        round(1000 * cpu_s * processors) if cpu_s and started else "",
-        -(-round(used_kib * processors) // 1024) if used_kib and started else "",
+    return JobRow(
+        job_id=name("job_number"),
+        user=name("user"),
+        account=name("group"),
+        partition=name("queue"),
+        state=_STATES.get(status, "COMPLETED"),
+        submit_ms=since_1970_ms(round(submit)),
+        start_ms=since_1970_ms(round(begin)) if started else None,
+        end_ms=since_1970_ms(round(begin + (run or 0.0)) if started else round(begin)),
+        limit_min=round(known["requested_time"]) // 60 if "requested_time" in known else None,
+        cpus=round(processors),
+        allocated=Resources(cpus=round(processors), mem_mib=round(memory_kib / 1024)),
+        application=name("executable"),
+        cpu_used_ms=round(1000 * cpu_s * processors) if cpu_s and started else None,
+        mem_peak_mib=-(-round(used_kib * processors) // 1024) if used_kib and started else None,
     )

@@ -1,11 +1,12 @@
-"""A text table of jobs, as sacct prints it, into Parquet with times and counts as numbers.
+"""Texts of jobs, as sacct prints them, into rows with times and counts as numbers.
 
-The file is read once, in parallel and with bounded memory, by DuckDB; lines that are none of its rows are noted.
+A file is read once, in parallel and with bounded memory, by DuckDB; lines that are none of its rows are noted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -13,31 +14,31 @@ import duckdb
 
 from berth.errors import SettingError
 from berth.history.importing.columns import Layout
-from berth.history.store.database import at, count, literal
+from berth.history.store.database import at, count, literal, quoted_name, storable
 from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections
+from berth.history.store.parquet import rows_to_columns
+from berth.history.values.moments import NO_TIME
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT
 
-__all__ = ["read_table", "size_mib", "timezone"]
+__all__ = ["read_file", "read_rows", "size_mib", "timezone"]
+
+_CHUNK_ROWS = 50_000
 
 _EPOCH_TOO_LATE_S = 253_402_300_800
 """The year 10000: a larger number of seconds is one of Slurm's sentinels."""
 
 
-def read_table(
+def read_file(
     database: duckdb.DuckDBPyConnection,
     source: Path,
     delimiter: str,
     layout: Layout,
-    raw: Path,
+    target: Path,
     options: Options,
     rejections: Rejections,
     where: str,
-    numbers: Sequence[int] | None = None,
 ) -> int:
-    """Copy the table to Parquet with times as numbers; returns how many lines were none of its rows.
-
-    With `numbers` the lines after the header are some of a longer file, and these are their numbers there.
-    """
+    """Copy a text table to Parquet with times as numbers; returns how many lines were none of its rows."""
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in layout.header)
     reader = (
         f"read_csv({at(source)}, delim = {literal(delimiter)}, quote = '', escape = '', header = true, "
@@ -45,7 +46,7 @@ def read_table(
         f"nullstr = {literal(_NO_TEXT)}, store_rejects = true, rejects_limit = 0, max_line_size = 4194304)"
     )
     database.execute(
-        f"COPY ({_raw(layout, options, reader)}) TO {literal(raw)} (FORMAT parquet, COMPRESSION snappy)"
+        f"COPY ({_typed_rows(layout, options, reader)}) TO {literal(target)} (FORMAT parquet, COMPRESSION snappy)"
     )
     found = database.execute(
         "SELECT line, any_value(error_type::VARCHAR), any_value(len(string_split(csv_line, ?))) "
@@ -55,15 +56,35 @@ def read_table(
     total = count(database, "SELECT count(DISTINCT line) FROM reject_errors")
     rejections.extend(
         (
-            Rejected(
-                f"{where}, line {numbers[line - 2] if numbers else line}",
-                _why_broken(kind, fields, len(layout.header), delimiter),
-            )
+            Rejected(f"{where}, line {line}", _why_broken(kind, fields, len(layout.header), delimiter))
             for line, kind, fields in found
         ),
         total - len(found),
     )
     return total
+
+
+def read_rows(
+    database: duckdb.DuckDBPyConnection,
+    rows: Iterable[Sequence[object]],
+    layout: Layout,
+    options: Options,
+) -> str:
+    """Make the table `staged_rows` of rows of texts, with times as numbers; returns its name."""
+    names = ", ".join(f"{quoted_name(name)} VARCHAR" for name in layout.header)
+    database.execute(f"CREATE TABLE text_rows ({names})")
+    chosen = ", ".join(f"{quoted_name(name)}::VARCHAR" for name in layout.header)
+    remaining = iter(rows)
+    while chunk := [[_text(value) for value in row] for row in islice(remaining, _CHUNK_ROWS)]:
+        database.register("chunk", rows_to_columns(chunk, layout.header))
+        database.execute(f"INSERT INTO text_rows SELECT {chosen} FROM chunk")
+        database.unregister("chunk")
+    database.execute(f"CREATE TABLE staged_rows AS {_typed_rows(layout, options, 'text_rows')}")
+    return "staged_rows"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else storable(str(value))
 
 
 def _why_broken(kind: str, fields: int, wanted: int, delimiter: str) -> str:
@@ -79,7 +100,7 @@ def _why_broken(kind: str, fields: int, wanted: int, delimiter: str) -> str:
     return f"not a row of the table ({kind.lower()})"
 
 
-_NO_TIME = "('', 'Unknown', 'None', 'N/A', 'NONE', '0')"
+_NO_TIME = f"({', '.join(map(literal, NO_TIME))})"
 _NO_TEXT = "\x1e\x1e"
 """What stands for NULL in a table: nothing that occurs, so that an empty text is an empty text."""
 
@@ -89,7 +110,7 @@ _AMOUNTS = ("cpu_used_ms", "mem_peak_mib", "energy_j", "gpu_peak_pct", "gpu_peak
 _MARKS = f"({', '.join(map(str, MARKS_MIB))})"
 
 
-def _raw(layout: Layout, options: Options, reader: str) -> str:
+def _typed_rows(layout: Layout, options: Options, reader: str) -> str:
     """The rows of a table with times in ms since 1970, and counts as numbers: NULL for Slurm's sentinels."""
     zone = timezone(options.timezone)
     plain = (

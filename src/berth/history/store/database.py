@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 
-from berth.history.store.duck import duckdb
+import duckdb
 
-__all__ = ["at", "connect", "count", "first_line", "literal", "quoted_name", "read_parquet"]
+__all__ = ["at", "connect", "count", "first_line", "literal", "quoted_name", "read_parquet", "storable"]
 
 MEMORY_MIB = 512
 
@@ -58,6 +58,15 @@ def at(path: Path) -> str:
 def read_parquet(paths: Iterable[Path]) -> str:
     """Parquet files as a table that SQL selects from."""
     return f"read_parquet([{', '.join(map(at, paths))}])"
+
+
+def storable(text: str) -> str:
+    """A text of one line that DuckDB can store: other systems' texts may hold line ends and lone surrogates."""
+    clean = text if text.isprintable() else text.translate(_BLANKS)
+    return clean if clean.isascii() else clean.encode("utf-8", "replace").decode("utf-8")
+
+
+_BLANKS = dict.fromkeys(map(ord, "\x00\n\r\x1f"), " ")
 
 
 def quoted_name(name: str) -> str:

@@ -1,14 +1,14 @@
 """The history: a folder of Parquet files, into which imports are merged so that nothing counts twice.
 
     HISTORY/index.json          which files count, and how far each source has been read
-    HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store.record_files`
+    HISTORY/records/*.parquet   a row an attempt, in the columns of `berth.history.store.record_files`
     HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
     HISTORY/series/*.parquet    the values of series that some of it was made of (see `series_merge.py`)
     HISTORY/spools/*.parquet    how far the segments of spools have been read (see `spool_marks.py`)
     HISTORY/lock                held while something is merged
     HISTORY/readers             shared by readers; while there is one, no file is removed
 
-A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
+An attempt is known by its cluster, its job id and when it was queued. An import first stages everything; then
 new files are written beside the old ones, and at last `index.json` is replaced: a reader sees all of an
 import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
 import has replaced, are removed when there is no reader, at the latest by the next import that finds none. What counted
@@ -39,7 +39,6 @@ from berth.history.store.identity import known_by_label, number_tasks, rename_in
 from berth.history.store.import_result import ImportResult, Rejected, Rejections
 from berth.history.store.index import KINDS, UNDOABLE, VERSION, Index, PastImport
 from berth.history.store.merge import Merge, copy_records
-from berth.history.store.parts import part_rows, set_apart
 from berth.history.store.reader import HistoryReader, history_is_there
 from berth.history.store.series_merge import SeriesMerge
 from berth.history.store.spool_marks import Mark, read_marks, write_marks
@@ -123,17 +122,15 @@ class History(HistoryReader):
                         files[place] = f"records/{next(numbers):06d}.parquet"
                         copy_records(database, query, self.folder / files[place])
                 segments = [self.folder / name for name in files]
-            whole, rest = set_apart(database, staged, segments)
             numbered = 0
             if staged.tasks:
-                rest, numbered = number_tasks(database, rest, segments)
-            merge = Merge(database, rest, segments)
+                staged, numbered = number_tasks(database, staged, segments)
+            merge = Merge(database, staged, segments)
             counts = merge.counts()
-            _check_names(*merge.other_names(whole), self.folder)
+            _check_names(*merge.other_names(), self.folder)
             for job, rows in merge.superseded:
                 why = "another row of the same attempt is otherwise, and ended later or as late; that one counts"
                 rejections.extend([Rejected(f"job {job}", why)] * rows)
-            imported = counts.imported + part_rows(database, whole)
             if counts.imported or counts.updated:
                 for path in merge.segments_to_rewrite():
                     new = f"records/{next(numbers):06d}.parquet"
@@ -141,9 +138,6 @@ class History(HistoryReader):
                     files[place : place + 1] = [new] if merge.rewrite(path, self.folder / new) else []
                 files.append(f"records/{next(numbers):06d}.parquet")
                 merge.write(self.folder / files[-1])
-            for part in whole:
-                files.append(f"records/{next(numbers):06d}.parquet")
-                part.replace(self.folder / files[-1])
             if len(files) > SEGMENTS:
                 small = _smallest(self.folder, files)
                 new = f"records/{next(numbers):06d}.parquet"
@@ -159,25 +153,25 @@ class History(HistoryReader):
                 next_number=next(numbers),
                 key_mark=staged.key_mark,
             ),
-            imported,
+            counts.imported,
             counts.updated,
         )
         return ImportResult(
             staged.read,
-            imported,
+            counts.imported,
             counts.updated,
-            staged.read - imported - counts.updated - rejections.count,
+            staged.read - counts.imported - counts.updated - rejections.count,
             tuple(rejections.listed),
             rejections.count,
             numbered,
         )
 
-    def note_capacity(self, cluster: str, told: tuple[Capacity, ...]) -> None:
+    def note_capacity(self, cluster: str, capacities: tuple[Capacity, ...]) -> None:
         """Keep what a cluster's accounting says that it had."""
-        if told and self.index().capacities.get(cluster) != told:
+        if capacities and self.index().capacities.get(cluster) != capacities:
             with self.import_space():
                 index = self.index()
-                self._write_index(replace(index, capacities={**index.capacities, cluster: told}))
+                self._write_index(replace(index, capacities={**index.capacities, cluster: capacities}))
 
     def merge_usage(
         self,
@@ -368,10 +362,10 @@ class History(HistoryReader):
                 fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            kept = self.index().files()
+            counting = self.index().files()
             for kind in KINDS:
                 for path in (self.folder / kind).glob("*"):
-                    if f"{kind}/{path.name}" not in kept:
+                    if f"{kind}/{path.name}" not in counting:
                         path.unlink(missing_ok=True)
 
 

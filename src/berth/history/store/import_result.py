@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-__all__ = ["LISTED_PER_REASON", "PLAIN", "ImportResult", "Options", "Plain", "Rejected", "Rejections"]
+__all__ = ["LISTED_PER_REASON", "ImportResult", "Options", "Rejected", "Rejections"]
 
 LISTED_PER_REASON = 1000
 """Rows that are listed one by one for each kind of reason; the rest are counted."""
@@ -47,9 +46,9 @@ class ImportResult:
 
     read: int
     imported: int
-    """Tries that the history did not have."""
+    """Attempts that the history did not have."""
     updated: int
-    """Tries that it had, and that are otherwise now."""
+    """Attempts that it had, and that are otherwise now."""
     unchanged: int
     rejected: tuple[Rejected, ...]
     rejected_count: int
@@ -88,17 +87,3 @@ class Options:
     """With it users, accounts and names are replaced by pseudonyms, and comments and commands left out."""
     nodes: Path | None = None
     """What tells the GPU models of nodes, for rows that do not; see `berth.history.importing.node_models`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """How plain lines are taken; nothing but time and memory depends on it."""
-
-    from_bytes: int = 8 << 20
-    """A smaller file is read carefully as a whole: starting the compiled loop would take longer."""
-    block_bytes: int = 64 << 20
-    """At most this much text at a time becomes a file of records; two blocks are in memory. A file that is not much
-    longer is cut into four blocks, so that one is split while another is written."""
-
-
-PLAIN: Final = Plain()

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 
 from berth.errors import SettingError
 
-__all__ = ["moment_ms", "since_ms"]
+__all__ = ["NO_TIME", "moment_ms", "since_ms", "slurm_ms"]
 
 UNITS_MS = {"h": 3_600_000, "d": 86_400_000}
+NO_TIME = ("", "Unknown", "None", "N/A", "NONE", "0")
+"""What Slurm prints if there is no time."""
 
 
 def moment_ms(text: str) -> int:
@@ -18,6 +20,19 @@ def moment_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise SettingError(f"no time: '{text}'; expected 2026-11-21 or 2026-11-21T08:00") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def slurm_ms(text: str) -> int | None:
+    """Milliseconds since 1970 of a time as Slurm prints it, in UTC or as seconds since 1970; None if it is none."""
+    if text in NO_TIME:
+        return None
+    if text.isdecimal():
+        return int(text) * 1000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

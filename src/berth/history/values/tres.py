@@ -7,12 +7,12 @@ none; what nothing else tells either is not known, which is not 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berth.history.values.gres import gres_list
 
-__all__ = ["Resources", "resources"]
+__all__ = ["NO_RESOURCES", "Resources", "resources", "resources_of"]
 
 MOST: Final = 2**31 - 1
 """No job has more of anything that is counted; Slurm's marks for "none" and "infinite" lie above it."""
@@ -38,7 +38,10 @@ class Resources(NamedTuple):
     """GPUs on each node, in the form of an older Slurm, which does not tell the total."""
     nodes: int = 0
     unknown: str = ""
-    """Of `gpu`, `cpu` and `mem` those, each after a space, that stand there with a mark for none and nothing beside."""
+    """Those of `gpu`, `cpu` and `mem`, each after a space, that have a mark for none and no other number."""
+
+
+NO_RESOURCES: Final = Resources()
 
 
 def resources(text: str, names: Mapping[str, str] | None = None) -> Resources:
@@ -46,28 +49,44 @@ def resources(text: str, names: Mapping[str, str] | None = None) -> Resources:
 
     What it does not know is passed over: clusters count licences, energy and much else.
     """
-    gpus = shards = cpus = mem_mib = a_node = nodes = 0
-    marked: set[str] = set()
-    models: dict[str, int] = {}
+    amounts: list[tuple[str, int]] = []
+    per_node: list[tuple[str, int]] = []
     for item in text.split(","):
         name, equals, value = item.partition("=")
         if not equals:
-            for old in gres_list(item.strip(), odd=True):
-                if old.name == "gpu":
-                    a_node += old.count
-                    models[old.kind] = models.get(old.kind, 0) + old.count
+            per_node += [
+                (old.kind, old.count) for old in gres_list(item.strip(), odd=True) if old.name == "gpu"
+            ]
             continue
         name = (names or {}).get(name.strip(), name.strip()).lower()
-        size = _SIZE.fullmatch(value.strip())
-        if size is None:
-            continue
-        number = int(float(size[1]))
-        if number > MOST and (name != "mem" or number >= 2**63 or (number in MARKS_MIB and size[2] in "M")):
+        if size := _SIZE.fullmatch(value.strip()):
+            factor = _MIB[size[2]] if name == "mem" else 1.0
+            amounts.append(
+                (
+                    name,
+                    int(size[1]) if factor == 1.0 and size[1].isdecimal() else round(float(size[1]) * factor),
+                )
+            )
+    return resources_of(amounts, per_node)
+
+
+def resources_of(
+    amounts: Iterable[tuple[str, int]], gpus_per_node: Iterable[tuple[str, int]] = ()
+) -> Resources:
+    """Add up amounts by their name (memory in MiB), and GPUs of each node by their type."""
+    gpus = shards = cpus = mem_mib = a_node = nodes = 0
+    marked: set[str] = set()
+    models: dict[str, int] = {}
+    for model, number in gpus_per_node:
+        a_node += number
+        models[model] = models.get(model, 0) + number
+    for name, number in amounts:
+        if number > MOST and (name != "mem" or number >= 2**63 or number in MARKS_MIB):
             marked.add("gpu" if name == "gres/gpu" or name.startswith("gres/gpu:") else name)
         elif name == "cpu":
             cpus = number
         elif name == "mem":
-            mem_mib = round(float(size[1]) * _MIB[size[2]])
+            mem_mib = number
         elif name == "gres/gpu":
             gpus = number
         elif name.startswith("gres/gpu:"):
@@ -78,6 +97,6 @@ def resources(text: str, names: Mapping[str, str] | None = None) -> Resources:
             nodes = number
     model = max(models, key=lambda each: models[each], default="")
     gpus = gpus or (0 if a_node else sum(models.values()))
-    told = {"gpu": gpus or a_node, "cpu": cpus, "mem": mem_mib}
-    unknown = "".join(f" {name}" for name in sorted(marked & told.keys()) if not told[name])
+    known = {"gpu": gpus or a_node, "cpu": cpus, "mem": mem_mib}
+    unknown = "".join(f" {name}" for name in sorted(marked & known.keys()) if not known[name])
     return Resources(gpus, model, shards, cpus, mem_mib, a_node, nodes, unknown)

@@ -84,8 +84,8 @@ def _ran_out(
             job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), board.cards)
             board.knowledge.ran_out_of_memory(job, held_mib)
         owner = (meta.namespace, ask.owner)
-        memory = board.memories.ran_out(owner, measured)
-        gets = "whole GPUs" if memory.alone else f"{memory.needs_mib} MiB of each GPU"
+        need = board.memories.ran_out(owner, measured)
+        gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
         said += f"; the next pod of {ask.owner} gets {gets}"
         for other in [each for each in board.entries.values() if each.state is State.WAITING]:
             mine = other.ask is not None and (other.namespace, other.ask.owner) == owner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.kubernetes.asks import Ask
-from berth.live.kubernetes.memories import Memory
 from berth.model import WHOLE_GPU, GpuModel, Job, Share
 
 __all__ = ["Cards", "job_of", "with_memory"]
@@ -72,15 +72,15 @@ class Cards:
                 yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
 
 
-def with_memory(ask: Ask, memory: Memory, cards: Cards) -> Ask:
+def with_memory(ask: Ask, need: MemoryNeed, cards: Cards) -> Ask:
     """What a pod gets whose owner's pods ran out of GPU memory: as much as that one would have needed and a margin;
-    after the second time whole GPUs, by itself, whatever profiles say of it."""
+    after the third time whole GPUs, by itself, whatever profiles say of it."""
     largest_mib = max(cards.sizes_mib, default=0)
-    if memory.alone or (largest_mib and memory.needs_mib > largest_mib):
+    if need.alone or (largest_mib and need.mib > largest_mib):
         return replace(ask, milli=WHOLE_GPU.milli, mem_mib=0, mem_milli=0, application="")
     if ask.milli == WHOLE_GPU.milli and not ask.mem_mib and not ask.mem_milli:
         return ask
-    return replace(ask, mem_mib=max(ask.mem_mib, memory.needs_mib))
+    return replace(ask, mem_mib=max(ask.mem_mib, need.mib))
 
 
 def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str, ...], cards: Cards) -> Job:

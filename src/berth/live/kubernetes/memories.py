@@ -7,20 +7,18 @@ All of it is learned from pods that are on the cluster: the agent of their node 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
-from berth.knowledge.history import MARGIN
+from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.placements import Mib
 
-__all__ = ["Measured", "Memories", "Memory", "killed_by_kernel", "measured_of"]
+__all__ = ["Measured", "Memories", "killed_by_kernel", "measured_of"]
 
 MOST_OWNERS = 10_000
-ALONE_AFTER = 2
-"""Times out of memory after which the next pod gets whole GPUs."""
 Owner = tuple[str, str]
 """Namespace, and the application that was named or the controller."""
 
@@ -33,20 +31,6 @@ class Measured(msgspec.Struct):
     """Allocations that were refused at its limit."""
     needed_mib: Mib = 0
     """What it would have held with the largest of those."""
-
-
-class Memory(NamedTuple):
-    """What is known of an owner's pods."""
-
-    times: int
-    """How many of them ran out of memory."""
-    needs_mib: int
-    """What the next is taken to need of each GPU."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether the next gets whole GPUs."""
-        return self.times >= ALONE_AFTER
 
 
 def measured_of(annotations: dict[str, str]) -> Measured | None:
@@ -72,19 +56,16 @@ class Memories:
     """By owner, those of the last `MOST_OWNERS` that ran out."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Owner, Memory] = OrderedDict()
+        self._known: OrderedDict[Owner, MemoryNeed] = OrderedDict()
 
-    def ran_out(self, owner: Owner, measured: Measured) -> Memory:
-        """A pod of this owner ran out: the next needs what that one would have held and an eighth, and with each
-        further time twice as much more, as `History` believes."""
-        before = self._known.pop(owner, Memory(0, 0))
-        held_mib = max(measured.peak_mib, measured.needed_mib, before.needs_mib if before.times else 0)
-        margin = min(1 << before.times, MARGIN)
-        found = self._known[owner] = Memory(before.times + 1, held_mib + held_mib * margin // MARGIN)
+    def ran_out(self, owner: Owner, measured: Measured) -> MemoryNeed:
+        """A pod of this owner ran out of memory; what the next one needs."""
+        before = self._known.pop(owner, NO_NEED)
+        found = self._known[owner] = need_after(before, max(measured.peak_mib, measured.needed_mib))
         if len(self._known) > MOST_OWNERS:
             self._known.popitem(last=False)
         return found
 
-    def of(self, owner: Owner) -> Memory | None:
+    def of(self, owner: Owner) -> MemoryNeed | None:
         """What is known of an owner; None: none of its pods ran out."""
         return self._known.get(owner) if owner[1] else None

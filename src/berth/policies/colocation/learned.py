@@ -23,10 +23,8 @@ from berth.arrays import IntArray
 from berth.errors import ModelError, SettingError
 from berth.interference import FORMER, MODES, Speeds, mode_of
 from berth.model import GpuModel, Job, Profile
-from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import Demand
-from berth.network.images import ImageModel
-from berth.network.model_file import Model, read_model
+from berth.network.model_file import Model, TrainedModel, read_model
 from berth.network.scores import new_network
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
@@ -38,17 +36,18 @@ from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
 __all__ = [
-    "DeepRmMax",
-    "DeepRmMean",
     "Learned",
     "LearnedSettings",
     "check_mode",
     "model_named",
+    "model_shown",
     "shipped_for",
     "slowed_jobs",
 ]
 
 Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
+SHIPPED = "berth.network"
+"""The package whose folder `models` has the models that ship."""
 UNTRAINED = "untrained"
 MOST_PAIRS = 10_000
 MOST_LOOKED_AT, MOST_KINDS = 1000, 20
@@ -138,7 +137,7 @@ class Learned(Colocating):
             raise SettingError(
                 f"no setting '{odd[0]}'; there are model, {', '.join(field.name for field in fields(LearnedSettings))}"
             )
-        model = None if name is None else _shown(name, "series", "learned", setting.seed)
+        model = None if name is None else model_shown("series", "learned", name, setting.seed)
         return cls(setting, settings_from(LearnedSettings, chosen), model)
 
     def _profiles_changed(self) -> None:
@@ -207,61 +206,6 @@ class Learned(Colocating):
         return found
 
 
-class _DeepRm(Colocating):
-    """What the two have in common: they believe one demand, and know of no interference."""
-
-    which = ""
-    demand: Demand
-
-    def __init__(
-        self, setting: Setting | None = None, model: Model | None = None, *, within: Limits = "card"
-    ) -> None:
-        self.limits = checked_limits(within)
-        knowledge = (setting or Setting()).knowledge
-        self.model = model or model_named(shipped_for(self.which, knowledge.speeds))
-        check_mode(self.model, knowledge.speeds, refuse=False)
-        super().__init__(self._chosen, knowledge, window=self.model.slots)
-        self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
-
-    def _profiles_changed(self) -> None:
-        self.scores = NetworkScores(self.model, self.known, self.knowledge.speeds)
-
-    @classmethod
-    def with_options(cls, setting: Setting, options: dict[str, str]) -> _DeepRm:
-        """Made with the settings in a policy's name."""
-        if odd := sorted(options.keys() - {"model", "within"}):
-            raise SettingError(
-                f"no setting '{odd[0]}'; there are model, a file that `berth train` wrote, and within, card or memory"
-            )
-        name = options.get("model")
-        model = None if name is None else _shown(name, cls.demand, cls.which, setting.seed)
-        return cls(setting, model, within=checked_limits(options.get("within", "card")))
-
-    def _chosen(self, scene: Scene) -> IntArray:
-        allowed = self.scores.within(scene, self.limits)
-        return best_of(self.scores(scene, allowed), allowed, scene.forecasts)
-
-
-class DeepRmMax(_DeepRm):
-    """The same learner, shown each job's peak use for all of its run: never out of memory, often left idle.
-
-    Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
-    """
-
-    which = "deeprm-max"
-    demand = "peak"
-
-
-class DeepRmMean(_DeepRm):
-    """The same learner, shown each job's mean use for all of its run: it runs out of memory where peaks meet.
-
-    Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
-    """
-
-    which = "deeprm-mean"
-    demand = "mean"
-
-
 def slowed_jobs(forecasts: Forecasts) -> IntArray:
     """(O, C): how many jobs a combination slows by more than 2 % that none has slowed so far."""
     work_ms = np.where(forecasts.work_us > 0, -(-forecasts.work_us // 1000), 1 << 60)
@@ -272,7 +216,7 @@ def slowed_jobs(forecasts: Forecasts) -> IntArray:
     return found
 
 
-def check_mode(model: Model | ImageModel, speeds: Speeds, *, refuse: bool) -> None:
+def check_mode(model: TrainedModel, speeds: Speeds, *, refuse: bool) -> None:
     """Warn of a model that was trained for other ways of sharing GPUs than these speeds, or refuse it with ModelError.
 
     One that was trained for none, and speeds that are of none, go with all.
@@ -294,35 +238,32 @@ def _warn(words: str) -> None:
     logging.getLogger(__name__).warning(words)
 
 
-def shipped_for(name: str, speeds: Speeds) -> str:
+def shipped_for(name: str, speeds: Speeds, package: str = SHIPPED) -> str:
     """The name of the model that ships for the mode of these speeds, whatever their errors, where there is one; else of
     the one for all, or for `mps`."""
     own = f"{name}-{mode_of(speeds)}"
-    if _file(own).is_file():
+    if _file(package, own).is_file():
         return own
-    return name if _file(name).is_file() else f"{name}-mps"
+    return name if _file(package, name).is_file() else f"{name}-mps"
 
 
-def _file(name: str) -> Traversable:
-    return files("berth.network") / "models" / f"{name}.npz"
-
-
-def model_named(name: str, seed: int = 0) -> Model:
+def model_named(name: str, seed: int = 0, package: str = SHIPPED) -> Model:
     """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
     if name == UNTRAINED:
-        shipped = _shipped("learned-mps")  # it sees what the trained ones see
+        shipped = _read(SHIPPED, "learned-mps")  # it sees what the trained ones see
         return replace(shipped, network=new_network(seed), learner=UNTRAINED, interference=(), figures={})
-    if _file(name).is_file():
-        return _shipped(name)
+    for shipping in (package, SHIPPED):
+        if _file(shipping, name).is_file():
+            return _read(shipping, name)
     path = Path(name)
     if not path.is_file():
         raise ModelError(f"no model '{name}'; expected a file that `berth train` wrote")
     return read_model(path)
 
 
-def _shown(name: str, demand: Demand, policy: str, seed: int) -> Model:
+def model_shown(demand: Demand, policy: str, name: str, seed: int = 0, package: str = SHIPPED) -> Model:
     """The model of a policy that is shown this of jobs; ModelError for one that was trained on another view."""
-    model = model_named(name, seed)
+    model = model_named(name, seed, package)
     if model.learner == UNTRAINED:
         return replace(model, demand=demand)
     if model.demand != demand:
@@ -333,7 +274,11 @@ def _shown(name: str, demand: Demand, policy: str, seed: int) -> Model:
     return model
 
 
+def _file(package: str, name: str) -> Traversable:
+    return files(package) / "models" / f"{name}.npz"
+
+
 @cache
-def _shipped(name: str) -> Model:
-    with as_file(_file(name)) as path:
+def _read(package: str, name: str) -> Model:
+    with as_file(_file(package, name)) as path:
         return read_model(path)

@@ -13,8 +13,7 @@ from berth.arrays import IntArray
 from berth.model import GpuModel, Profile
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, make_catalogue, use_now
 from berth.network.features import Scene as Seen
-from berth.network.images import ImageModel
-from berth.network.model_file import Model
+from berth.network.model_file import TrainedModel
 from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
@@ -28,7 +27,7 @@ FEW = 8
 class JobsSeen:
     """Moments as a network is shown them: over its horizon, in its steps, by the demand that it goes by."""
 
-    def __init__(self, model: Model | ImageModel, profiles: Mapping[str, Profile]) -> None:
+    def __init__(self, model: TrainedModel, profiles: Mapping[str, Profile]) -> None:
         self.model = model
         self.profiles = profiles
         self._catalogues: dict[GpuModel | None, tuple[tuple[str, ...], Catalogue]] = {}

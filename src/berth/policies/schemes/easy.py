@@ -11,9 +11,10 @@ import numpy as np
 from berth.arrays import IntArray
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Key, Queue
+from berth.cluster.shadow import free_room
 from berth.knowledge import Knowledge
-from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of
-from berth.policies.protocol import Order, Place, draws
+from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of, starting_tasks
+from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.schemes.expected_ends import ExpectedEnds
 from berth.policies.schemes.head_reservation import Reservation, Workspace
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
@@ -78,7 +79,7 @@ class Easy:
                 continue  # limits have hidden it since
             if heads and is_held_up(job.labels, heads):
                 continue
-            slots = None if stuck.get(job.id) is job else place(job, cluster)
+            slots = None if stuck.get(job.id) is job else place_job(place, job, cluster)
             if slots is not None:
                 yield placement_of(job, slots)
                 if state.started(job):
@@ -120,10 +121,11 @@ class Easy:
         reservations: list[Reservation],
         now_ms: int,
     ) -> Iterator[Placement]:
+        place = self.place
         for job in jobs:
             if any(job is head for head in heads):
                 continue
-            slots = self.place(job, state.cluster)
+            slots = place_job(place, job, state.cluster)
             if slots is None:
                 waiting.close(job, FULL)
                 continue
@@ -158,7 +160,7 @@ def _sparing_slots(reservations: list[Reservation], job: Job, work: Workspace) -
         return None
     if not all(reservation.might_spare(job) for reservation in reservations):
         return None
-    room = work.free_now()
+    room = free_room(cluster)
     for reservation in reservations:
         np.minimum(room, reservation.room, out=room)
     found = work.choose(job, room)
@@ -266,10 +268,12 @@ class _State:
 
     def started(self, job: Job) -> bool:
         """A placement was yielded; returns whether it has been applied."""
-        run = self.cluster.running.get(job.id)
-        if run is not None:
-            self._ends.note(run)
-        return run is not None
+        running = self.cluster.running
+        if job.id not in running:
+            return False
+        for task in starting_tasks(job):
+            self._ends.note(running[task.id])
+        return True
 
     def went_before(self, job: Job, slots: tuple[GpuSlot, ...], now_ms: int) -> None:
         """A job was started before the heads of the last decision: what it takes of their room is found anew."""

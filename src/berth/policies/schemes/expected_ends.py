@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster, Running
-from berth.policies.schemes.easy_kernels import FIRST_SLOT, RUN_COLUMNS, drop_end, note_end
+from berth.policies.schemes.easy_kernels import END_MS, FIRST_SLOT, RUN_COLUMNS, drop_end, note_end
 from berth.policies.sort_keys import ExpectedMs
 
 __all__ = ["ExpectedEnds"]
@@ -87,6 +89,13 @@ class ExpectedEnds:
         self.count += 1
         self._row_of[job.id] = row
         self._run_at[row] = run
+
+    def in_order(self) -> Iterator[tuple[int, Running]]:
+        """The expected ends and the runs, the first to end first."""
+        for row in self.by_end[self.first : self.first + self.count].tolist():
+            run = self._run_at[row]
+            if run is not None:
+                yield int(self.runs[row, END_MS]), run
 
     def drop_first_ended(self) -> int:
         """Drop the runs that have ended before any that is still running was to; how many."""

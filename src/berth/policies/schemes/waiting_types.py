@@ -59,6 +59,9 @@ class WaitingTypes:
         self._active: IntArray = np.zeros(1, dtype=np.int64)
         self._grow_lanes(64)
         self._some_in_the_way = False
+        self._gangs: set[int] = (
+            set()
+        )  # request types of gangs that were closed, which kernels know too little of
         for serial, job in jobs:
             self.add(job, serial)
 
@@ -99,6 +102,8 @@ class WaitingTypes:
         number = self._cluster.request(job)
         if number >= len(self._lanes):
             self._grow_lanes(2 * number)
+        if job.tasks:
+            self._gangs.add(number)
         self._lanes_at[number, STATE] = state
         self._some_in_the_way |= state == IN_THE_WAY
 
@@ -118,6 +123,8 @@ class WaitingTypes:
         types = self.types() if self.fits_kernels else np.flatnonzero(self._lanes[:, STATE] != OPEN)
         cluster = self._cluster
         fits_again(cluster.block, cluster.requests, self._lanes, types, marks, cluster.free_total_milli)
+        for number in self._gangs:
+            self._lanes_at[number, STATE] = OPEN
 
     def types(self) -> IntArray:
         """The request types of which jobs wait."""

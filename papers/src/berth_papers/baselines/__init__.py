@@ -1,0 +1,1 @@
+"""The baselines of the thesis: policies, their models, and how these are trained."""

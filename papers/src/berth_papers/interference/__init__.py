@@ -1,0 +1,1 @@
+"""Models of interference fitted to measurements, and judged by them."""

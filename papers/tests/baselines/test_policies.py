@@ -1,0 +1,74 @@
+"""Settings of the policies of the baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import berth_papers.baselines
+from berth.cluster import Cluster, Queue
+from berth.errors import ModelError, PolicyError, SettingError
+from berth.interference import make_interference
+from berth.knowledge import Oracle
+from berth.model import Job, Node, Placement
+from berth.policies import Setting, make_policy
+from berth.policies.colocation.colocating import Colocating
+from berth.profiles import THESIS_GPU, thesis_profiles
+from berth_papers.baselines.deeprm import DeepRmMax, DeepRmMean
+
+PEAKS = Path(berth_papers.baselines.__file__).parent / "models" / "deeprm-max.npz"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        (
+            f"learned?model={PEAKS}",
+            ModelError,
+            "learned from the peak of jobs; learned is shown their series",
+        ),
+        (
+            "deeprm-mean?model=deeprm-max",
+            ModelError,
+            "deeprm-mean is shown their mean: .*--learner deeprm-mean",
+        ),
+        ("deeprm-max?model=learned-mps", ModelError, "model 'learned-mps' learned from the series of jobs"),
+        ("deeprm-max?window=3", SettingError, "no setting 'window'; there are model"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_with_what_can(
+    name: str, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message.replace("?", r"\?")):
+        make_policy(name)
+    assert not issubclass(kind, PolicyError)
+
+
+def test_an_untrained_network_is_shown_what_its_policy_is_shown() -> None:
+    for name, demand in (("deeprm-max", "peak"), ("deeprm-mean", "mean")):
+        policy = make_policy(f"{name}?model=untrained")
+        assert isinstance(policy, DeepRmMax | DeepRmMean)
+        assert policy.model.demand == demand
+
+
+@pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean", "dqn"])
+def test_what_is_kept_of_a_cluster_lies_on_its_memo_alone(name: str) -> None:
+    policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference("mps"))))
+    assert isinstance(policy, Colocating)
+    before = {key for key, value in vars(policy).items() if isinstance(value, dict | list | set) and value}
+    cluster, queue = Cluster([Node(f"n{at}", 2, THESIS_GPU) for at in range(2)]), Queue()
+    for at, application in enumerate(sorted(thesis_profiles())):
+        queue.add(Job(f"j{at}", 0, 100_000, application=application))
+    for now_ms in (0, 1000):
+        for decision in policy(queue, cluster, now_ms):
+            if isinstance(decision, Placement):
+                cluster.place(decision, now_ms=now_ms)
+                queue.remove(decision.job)
+    kept = cluster.memo[policy]
+    assert kept.may
+    own = {key for key, value in vars(policy).items() if isinstance(value, dict | list | set) and value}
+    assert own - before <= {"_pairs", "_demands"}  # of profiles, whatever the cluster
+    cluster.memo.clear()  # as when a node changes
+    list(policy(queue, cluster, 2000))
+    assert cluster.memo[policy] is not kept

@@ -1,0 +1,126 @@
+"""The learners of the baselines: both signs of the thesis, whole trajectories, and what they begin with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from berth.errors import SettingError
+from berth.interference import make_speeds
+from berth.learning.environment import Environment, Settings
+from berth.learning.jobsets import thesis_sets, thesis_task
+from berth.learning.learners import learners
+from berth.learning.plan import Plan, file_of, make
+from berth.learning.training import Trained
+from berth.network.model_file import read_model
+from berth.policies.colocation.learned import model_named
+from berth.profiles import FIRST_TRAINING_SEED
+from berth_papers.baselines.deeprm import MODELS
+from berth_papers.baselines.image_learner import ImageLearner, PaperSettings
+from berth_papers.baselines.images import read_image_model
+
+
+def equal(one, other) -> bool:
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean", "dqn", "dqn-as-printed"])
+def test_every_learner_is_made_with_what_it_is_shown(name: str, tmp_path: Path) -> None:
+    made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
+    spec = learners()[name]
+    assert made.task.horizon == (20 if name.startswith("dqn") else 32)
+    json.dumps(made.described, allow_nan=False)
+    network = made.learner.network(made.learner.begin(0))
+    found = Trained(network, 0.9, 3)
+    if spec.file is None:
+        with pytest.raises(SettingError, match=f"no policy decides by what {name} learns"):
+            file_of(made, found, ("random",), 0)
+        return
+    path = tmp_path / "model"
+    path.write_bytes(file_of(made, found, ("random",), 0))
+    model = read_image_model(path) if name == "dqn" else read_model(path)
+    assert (model.demand, model.learner, model.interference) == (spec.shown, made.learner.name, ("mps",))
+    assert model.command.startswith(f"berth train --learner {name} --interference mps")
+
+
+def test_a_model_of_another_view_is_no_start() -> None:
+    model = model_named("deeprm-max", package=MODELS)
+    with pytest.raises(SettingError, match="was shown the peak of jobs"):
+        make(Plan("learned", validation=1, sets=1), start=model)
+    with pytest.raises(SettingError, match="dqn learns no network of that kind"):
+        make(Plan("dqn", validation=1, sets=1), start=model)
+
+
+def learner_of(name: str) -> ImageLearner:
+    task = thesis_task()
+    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
+    settings = PaperSettings(2, 2, 96, hidden=8, mended=name == "dqn")
+    return ImageLearner(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
+
+
+def test_another_seed_begins_with_other_weights() -> None:
+    learner = learner_of("dqn")
+    assert equal(learner.begin(5).network, learner.begin(5).network)
+    assert not equal(learner.begin(5).network, learner.begin(6).network)
+
+
+def test_every_v_is_the_return_of_a_whole_trajectory_and_all_n_are_about_the_same_set() -> None:
+    learner = learner_of("dqn")
+    settings = learner.settings
+    states = learner._fresh(jax.random.key(1))
+    jobs = np.asarray(states.application).reshape(settings.sets, settings.trajectories, -1)
+    assert (jobs == jobs[:, :1]).all()
+
+    class Taken:
+        pass
+
+    taken = Taken()
+    taken.reward = jnp.array([[-1.0], [-2.0], [-4.0], [-8.0]])
+    taken.steps = jnp.ones((4, 1))
+    taken.over = jnp.array([[False], [True], [False], [False]])
+    outcome, whole = learner._outcomes(taken)
+    assert whole[:, 0].tolist() == [True, True, False, False]
+    scale, discount = settings.return_scale, settings.discount
+    np.testing.assert_allclose(outcome[:2, 0], [scale * (-1 - 2 * discount), scale * -2], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_one_does_not() -> None:
+    learner = learner_of("dqn")
+    environment = learner.environment
+    state = environment.reset(learner.sets.take(0))
+    seen = jax.tree.map(lambda x: x[None], jax.jit(environment.observe)(state))
+    network = learner.begin(0).network
+    assert bool(seen.mask[0, 1])
+
+    class Taken:
+        pass
+
+    taken = Taken()
+    taken.seen, taken.action = seen, jnp.array([1])
+
+    def log(network):
+        score = jnp.where(seen.mask, learner.outputs(network, seen)[0], -1e30)
+        return jax.nn.log_softmax(score)[0, 1]
+
+    def lost(network, outcome):
+        return learner._loss(network, taken, outcome, jnp.array([True]))
+
+    prediction = learner.outputs(network, seen)[1]
+    for mended, direction in ((True, 1), (False, -1)):
+        learner.settings = replace(learner.settings, mended=mended)
+        gradient = jax.grad(lost)(network, prediction + 1.0)
+        moved = network._replace(action=network.action - 0.1 * gradient.action)
+        moved = moved._replace(offset=network.offset - 0.1 * gradient.offset)
+        assert np.sign(float(log(moved) - log(network))) == direction
+
+
+def test_a_family_is_for_learners_of_many_worlds() -> None:
+    with pytest.raises(SettingError, match="expected 0 or more for learned and rule"):
+        make(Plan("deeprm-max", family=2, sets=1, validation=1))

@@ -1,0 +1,5 @@
+"""The fixtures of the product's tests, which these tests share."""
+
+from tests.conftest import real_data
+
+__all__ = ["real_data"]

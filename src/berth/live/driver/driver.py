@@ -1,0 +1,888 @@
+"""The driver: feeds the Scheduler from a site, has its decisions carried out, and settles what becomes of attempts.
+
+It does no I/O of its own and knows no clock. All that it must not forget is the site's to keep: a new driver that sees
+the same site decides the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from berth.cluster import Cluster, Running
+from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
+from berth.knowledge import Knowledge, LearnsMemory, make_knowledge
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.early_starts import EarlyStart, EarlyStarts
+from berth.live.driver.memory_needs import (
+    MemoryNeeds,
+    as_needed,
+    asks_for_memory,
+    fits,
+    need_of_next_attempt,
+)
+from berth.live.driver.records import record_of
+from berth.live.driver.site import (
+    Again,
+    CanEvict,
+    CanStartAfter,
+    End,
+    FailedStart,
+    GiveUp,
+    Gpu,
+    KnowsInUse,
+    NamesChanges,
+    NodeState,
+    RemembersMemory,
+    Site,
+    SiteJob,
+    SiteRun,
+    Start,
+)
+from berth.live.driver.wait_reasons import WaitKind, WaitReason, WaitReasons
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share
+from berth.policies import Setting, make_policy
+from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Scheduler
+
+__all__ = ["Driver", "Round", "Settings"]
+
+PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
+MOST_ENDS = 10_000
+"""Ended attempts that are remembered, so that an end that is told again changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a driver decides."""
+
+    policy: str = DEFAULT_POLICY
+    knowledge: str = DEFAULT_KNOWLEDGE
+    most_start_failures: int | None = 5
+    """Starts in a row that may fail before the job does; None: any number."""
+    start_pause_ms: int = 1000
+    """How long a job waits after its first failed start; twice as long each further time."""
+    most_start_pause_ms: int = 600_000
+    no_room_pause_ms: int = 50
+    """How long it waits if others had taken its room, or it was stopped before it began."""
+    missed_looks: int = 2
+    """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
+    ahead_ms: int = 0
+    """How long before the expected end of a job its GPUs are given to the next, on a site that can start jobs after
+    others (`CanStartAfter`)."""
+    notes: int = 1000
+    """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What came of one step."""
+
+    placed: tuple[Placement, ...] = ()
+    early: tuple[EarlyStart, ...] = ()
+    """What the site is to start as soon as others have ended."""
+    evicted: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Decisions that could not be applied, and why."""
+    records: tuple[Record, ...] = ()
+    """Attempts that ended, without what only samples tell."""
+    fault: BerthError | None = None
+    """What the policy or the knowledge raised, after what was placed by then."""
+    out_of_time: bool = False
+    """Whether the policy was stopped; what it placed stands."""
+
+
+class _Decided:
+    """What is decided in one step, so far."""
+
+    def __init__(self, out_of_time: Callable[[], bool]) -> None:
+        self.placed: list[Placement] = []
+        self.early: list[EarlyStart] = []
+        self.evicted: list[str] = []
+        self.refused: list[str] = []
+        self.misfits: list[NeverFits] = []
+        self.fault: BerthError | None = None
+        self.late = False
+        self._out_of_time = out_of_time
+
+    def is_late(self) -> bool:
+        """Whether the policy is to be stopped."""
+        self.late = self.late or self._out_of_time()
+        return self.late
+
+
+class _Leaving(NamedTuple):
+    """A run that was evicted or lost with its node, and of which the site has told no end yet."""
+
+    run: Running
+    gpus: tuple[Gpu, ...]
+    state: RecordState
+    """How it is taken to end if the site does not tell."""
+
+
+class Driver:
+    """One scheduler that is kept as a site is."""
+
+    def __init__(
+        self, site: Site, settings: Settings | None = None, knowledge: Knowledge | None = None
+    ) -> None:
+        """Raises BerthError if there is no such policy or knowledge."""
+        self.site = site
+        self.settings = settings or Settings()
+        self.knowledge = knowledge or make_knowledge(self.settings.knowledge, grows=True)
+        # Asked once: whether an object has all methods of a protocol takes a tenth of a decision.
+        self._learns_memory = self.knowledge if isinstance(self.knowledge, LearnsMemory) else None
+        self._names_changes = site if isinstance(site, NamesChanges) else None
+        self._remembers = site if isinstance(site, RemembersMemory) else None
+        self._starts_after = site if isinstance(site, CanStartAfter) else None
+        self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
+        self._scheduler: Scheduler | None = None
+        self._nodes: tuple[Node, ...] = ()
+        self._away: dict[str, NodeState] = {}
+        self._others: dict[GpuSlot, Share] = {}
+        self._in_use: Set[Gpu] = frozenset()
+        self._unexplained: dict[Gpu, Share] = {}  # in use, and by no job that is known
+        self._needs = MemoryNeeds()
+        self._known: dict[str, SiteJob] = {}  # of jobs that wait or run
+        self._last_order: tuple[int, ...] = ()
+        self._on_named_gpus: dict[str, SiteJob] = {}  # waiting jobs whose users named the GPUs, in order
+        self._misfits: dict[str, WaitReason] = {}
+        self._later: dict[str, int] = {}  # waiting jobs that are not to start before then
+        self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
+        self._leaving: dict[str, _Leaving] = {}
+        self._early = EarlyStarts()
+        self._missed: dict[str, int] = {}  # looks in which the site did not mention them
+        self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._noted: dict[str, str] = {}
+        self.unplaced: dict[str, str] = {}
+        """Jobs that run and for which no room is known, and why."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a step."""
+        return self._scheduler is not None
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Raises SchedulerError before the first step."""
+        if self._scheduler is None:
+            raise SchedulerError("the driver has not looked at its site yet")
+        return self._scheduler
+
+    @property
+    def misfits(self) -> Mapping[str, str]:
+        """Waiting jobs that no node of today could hold, and why; they hold up no others."""
+        return {job_id: reason.obstacle for job_id, reason in self._misfits.items()}
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """When to step again if nothing happens before; None: not before something does."""
+        times = [later_ms for later_ms in self._later.values() if later_ms > now_ms]
+        wake_ms = self._scheduler.next_wake_ms if self._scheduler is not None else None
+        return min([*times, *([wake_ms] if wake_ms is not None else [])], default=None)
+
+    # One step
+
+    def step(
+        self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None, for_real: bool = True
+    ) -> Round:
+        """Take in what the site has now, decide, and have it carried out; unless `for_real`, only say what would be."""
+        changed = self._names_changes.changed() if self._names_changes is not None else None
+        records: list[Record] = []
+        self._take_nodes(now_ms)
+        self._take_ends(now_ms, records)
+        self._take_others(now_ms)
+        self._take_runs(changed, now_ms, records)
+        self._take_in_use(now_ms)
+        self._take_waiting(changed, now_ms)
+        self._take_due(now_ms)
+        decided = self._decide(now_ms, out_of_time, for_real=for_real)
+        self._note(now_ms)
+        return Round(
+            tuple(decided.placed), tuple(decided.early), tuple(decided.evicted), tuple(decided.refused), tuple(records),
+            decided.fault, decided.late,
+        )  # fmt: skip
+
+    # What the site has
+
+    def _take_nodes(self, now_ms: int) -> None:
+        told = self.site.nodes()
+        nodes = tuple(each.node for each in told)
+        if self._scheduler is None:
+            cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
+            self._scheduler = Scheduler(cluster, self._policy, self.knowledge)
+            if not nodes:
+                self._scheduler.nodes_changed([], now_ms)
+            self._nodes = nodes
+        elif nodes != self._nodes:
+            self._nodes = nodes
+            self._has_left(self.scheduler.nodes_changed(nodes, now_ms), now_ms)
+            self._reconsider_misfits(now_ms)
+        for node, state in told:
+            before = self._away.get(node.name, NodeState.UP)
+            if state is before:
+                continue
+            if state is NodeState.LOST:
+                self._has_left(self.scheduler.node_lost(node.name, now_ms), now_ms)
+            elif before is NodeState.UP:
+                self.scheduler.node_drained(node.name)
+            elif state is NodeState.UP:
+                self.scheduler.node_back(node.name)
+                self._is_back(node.name)
+        self._away = {node.name: state for node, state in told if state is not NodeState.UP}
+
+    def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
+        """What was on a node that is gone waits again when the site says so."""
+        for run in runs:
+            self.scheduler.withdraw(run.job.id, now_ms)
+            self._starting.pop(run.job.id, None)
+            self._leaving[run.job.id] = _Leaving(run, self._gpus(run.slots), RecordState.NODE_FAIL)
+
+    def _is_back(self, name: str) -> None:
+        """What a site still runs on a node that is back was not lost with it."""
+        for job_id, gone in [*self._leaving.items()]:
+            if gone.state is RecordState.NODE_FAIL and any(gpu.node == name for gpu in gone.gpus):
+                del self._leaving[job_id]
+
+    def _take_others(self, now_ms: int) -> None:
+        """What others hold is not given away."""
+        self._hold_for_others(self.site.others(), now_ms)
+
+    def _take_in_use(self, now_ms: int) -> None:
+        """A GPU that is in use and on which no job is known is others', until the site looks at its GPUs again."""
+        cluster, site = self.scheduler.cluster, self.site
+        if not isinstance(site, KnowsInUse) or (in_use := site.in_use()) is self._in_use:
+            return
+        self._in_use, self._unexplained = in_use, {}
+        ours = {slot for run in cluster.running.values() for slot in run.slots}
+        ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
+        for gpu in in_use:
+            slot = self._slot(gpu)
+            if slot is not None and slot not in ours:
+                model = cluster.nodes[slot.node].gpu_model
+                self._unexplained[gpu] = Share(1000, model.mem_mib if model is not None else 0)
+        self._hold_for_others(site.others(), now_ms)
+
+    def _hold_for_others(self, others: Mapping[Gpu, Share], now_ms: int) -> None:
+        scheduler, cluster = self.scheduler, self.scheduler.cluster
+        held = {
+            slot: share
+            for gpu, share in {**self._unexplained, **others}.items()
+            if (slot := self._slot(gpu)) is not None
+        }
+        if held == self._others:
+            return
+        for slot in self._others.keys() - held.keys():
+            if slot.node < len(cluster.nodes) and slot.index < cluster.nodes[slot.node].gpus:
+                scheduler.strangers(slot, 0, 0)
+        for slot, share in held.items():
+            if self._others.get(slot) != share:
+                scheduler.strangers(slot, *share)
+        self._others = held
+        self._reconsider_misfits(now_ms)
+
+    def _take_runs(self, changed: Collection[str] | None, now_ms: int, records: list[Record]) -> None:
+        """Adopt what runs that is not known, confirm what has begun, and let go of what the site no longer has."""
+        cluster, running, waiting = self.scheduler.cluster, self.site.running(), self.site.waiting()
+        for job_id in list(running) if changed is None else [*changed, *self.unplaced]:
+            run = running.get(job_id)
+            if run is None or job_id in self._leaving:
+                continue
+            self._missed.pop(job_id, None)
+            known = cluster.running.get(job_id)
+            if known is not None and self._is_elsewhere(run, known):
+                self._release(job_id, now_ms)
+                known = None
+            if known is None:
+                self._adopt(run, now_ms)
+            elif run.started and job_id in self._starting:
+                self._starting.pop(job_id)
+                self.scheduler.started(job_id)
+            if job_id in cluster.running:
+                self._known[job_id] = run.of
+                self._keep_limits(run.of.job)
+        for job_id in self.unplaced.keys() - running.keys():
+            del self.unplaced[job_id]
+        patience = self.settings.missed_looks if changed is None else 1
+        for job_id in list(cluster.running) if changed is None else list(changed):
+            if job_id not in cluster.running or job_id in running:
+                continue
+            starts = job_id in self._starting
+            if starts and (job := waiting.get(job_id)) is not None and job.version == self._starting[job_id]:
+                continue  # the site has not come to it yet
+            self._missed[job_id] = self._missed.get(job_id, 0) + (patience if job_id in waiting else 1)
+            if self._missed[job_id] < patience:
+                continue
+            del self._missed[job_id]
+            if starts:
+                self._release(job_id, now_ms)
+            else:
+                state = PREEMPTED if job_id in waiting else RecordState.CANCELLED
+                self._end(End(job_id, state, now_ms, waits_again=True), now_ms, records)
+        for job_id, gone in [*self._leaving.items()]:
+            if job_id in waiting and job_id not in running:  # the site queued it again and told no end
+                self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
+
+    def _is_elsewhere(self, run: SiteRun, known: Running) -> bool:
+        """Whether a site runs a job on other GPUs than it was told to."""
+        slots = [self._slot(gpu) for gpu in run.gpus]
+        if slots:
+            return None not in slots and set(slots) != set(known.slots)
+        rows = {self.scheduler.cluster.row_of(name) for name in run.nodes}
+        return bool(rows) and None not in rows and rows != {slot.node for slot in known.slots}
+
+    def _keep_limits(self, job: Job) -> None:
+        """The time limit and the priority of a running job are its user's to change."""
+        run = self.scheduler.cluster.running[job.id]
+        if (run.job.time_limit_ms, run.job.priority) != (job.time_limit_ms, job.priority):
+            self.scheduler.replace(replace(run.job, time_limit_ms=job.time_limit_ms, priority=job.priority))
+
+    def _adopt(self, run: SiteRun, now_ms: int) -> bool:
+        """Note a running job, whoever started it; whether there is room for it where it runs."""
+        scheduler, job = self.scheduler, as_needed(run.of.job, run.of.memory)
+        share = job.share if run.share is None else run.share
+        slots = self._slots_of_run(run, job, share)
+        if slots is None:
+            where = ", ".join(map(str, run.gpus or run.nodes)) or "nowhere"
+            self.unplaced[job.id] = f"it runs on {where}, where no room is known for it"
+            return False
+        # What it asks of its nodes may not be what it asked for: it is there, whatever labels and models say.
+        here = replace(job, models=(), labels=(), nodes=len({slot.node for slot in slots}))
+        start_ms = min(now_ms if run.start_ms is None else run.start_ms, now_ms)
+        self._number(run.of)
+        try:
+            placed = scheduler.place(
+                Placement(here, slots, share, run.best_effort, run.best_effort), start_ms
+            )
+            why = "" if placed else f"it runs on {', '.join(map(str, run.gpus or run.nodes))}, which is full"
+        except BerthError as error:
+            why = str(error)
+        if why:
+            self.unplaced[job.id] = why
+            return False
+        self.unplaced.pop(job.id, None)
+        self._early.forget(job.id)
+        self._on_named_gpus.pop(job.id, None)
+        self._misfits.pop(job.id, None)
+        self._needs.learn(run.of)
+        self._known[job.id] = run.of
+        if run.started:
+            scheduler.started(job.id)
+        else:
+            self._starting[job.id] = run.of.version
+        return True
+
+    def _slots_of_run(self, run: SiteRun, job: Job, share: Share) -> tuple[GpuSlot, ...] | None:
+        """The slots that a running job has; if only its nodes are known, GPUs there that have room, those that are in
+        use first."""
+        cluster = self.scheduler.cluster
+        if run.gpus:
+            found = [self._slot(gpu) for gpu in run.gpus]
+            known = tuple(slot for slot in found if slot is not None)
+            return known if len(known) == len(found) else None
+        rows = [row for name in run.nodes if (row := cluster.row_of(name)) is not None]
+        if not rows or len(rows) < len(run.nodes):
+            return None
+        if not job.gpus:
+            return tuple(GpuSlot(row, NO_GPU) for row in rows)
+        in_use = self.site.in_use() if isinstance(self.site, KnowsInUse) else frozenset()
+        slots: list[GpuSlot] = []
+        for name, row in zip(run.nodes, rows, strict=True):
+            wanted = -(-job.gpus // len(rows))
+            order = sorted(range(cluster.nodes[row].gpus), key=lambda at: Gpu(name, at) not in in_use)
+            roomy = [
+                GpuSlot(row, at) for at in order if self._has_room(GpuSlot(row, at), share, run.best_effort)
+            ]
+            if len(roomy) < wanted:
+                return None
+            slots += roomy[:wanted]
+        return tuple(slots)
+
+    def _has_room(self, slot: GpuSlot, share: Share, best_effort: bool = False) -> bool:
+        free = self.scheduler.cluster.free_on(slot)
+        return (best_effort or free.milli >= share.milli) and free.mem_mib >= share.mem_mib
+
+    def _take_waiting(self, changed: Collection[str] | None, now_ms: int) -> None:
+        """Make the queue that of the site."""
+        scheduler, waiting = self.scheduler, self.site.waiting()
+        if changed is None:
+            gone = [job.id for job in scheduler.queue if job.id not in waiting]
+            others = (*self._on_named_gpus, *self._misfits, *self._early)
+            gone += [job_id for job_id in others if job_id not in waiting]
+            for job_id in gone:
+                self._leave_queue(job_id, now_ms)
+            ids = list(waiting)
+        else:
+            for job_id in changed:
+                if job_id not in waiting:
+                    self._leave_queue(job_id, now_ms)
+            due = [job_id for job_id, later_ms in self._later.items() if later_ms <= now_ms]
+            ids = sorted(
+                (job_id for job_id in {*changed, *due} if job_id in waiting),
+                key=lambda job_id: waiting[job_id].order,
+            )
+        for job_id in ids:
+            self._queue(waiting[job_id], now_ms)
+        for job_id in list(self._known) if changed is None else changed:
+            if (
+                job_id not in waiting
+                and job_id not in scheduler.cluster.running
+                and job_id not in self._leaving
+            ):
+                self._known.pop(job_id, None)
+                self._noted.pop(job_id, None)
+
+    def _queue(self, job: SiteJob, now_ms: int) -> None:
+        """Let a job wait, or wait as its user changed it."""
+        job_id, before = job.job.id, self._known.get(job.job.id)
+        if job_id in self.scheduler.cluster.running:
+            if self._starting.get(job_id, job.version) == job.version:
+                return  # it was started, and the site has not come to it yet
+            self._release(job_id, now_ms)
+        if job_id in self._early and before is not None:
+            if before.version == job.version:
+                return
+            self._early.forget(job_id)
+        queued = self.scheduler.waits(job_id) or job_id in self._on_named_gpus or job_id in self._misfits
+        if before is not None and before != job and _is_resized(before, job):
+            self._needs.forget(job.alike)
+        self._needs.learn(job)
+        self._known[job_id] = job
+        if job.not_before_ms > now_ms:
+            self._leave_queue(job_id, now_ms)
+            self._later[job_id] = job.not_before_ms
+            return
+        self._later.pop(job_id, None)
+        if queued and before == job:
+            return
+        if queued and (before is None or before.order != job.order or job.only_gpus != before.only_gpus):
+            self._leave_queue(job_id, now_ms)
+        self._offer(job, now_ms)
+
+    def _offer(self, job: SiteJob, now_ms: int) -> None:
+        """Have the scheduler decide on a job as it is now."""
+        scheduler, job_id = self.scheduler, job.job.id
+        needs = self._needs.of(job, self._cards_mib(job))
+        asked = as_needed(job.job, needs)
+        if needs != job.memory and self._remembers is not None:
+            self._remembers.remember(job_id, needs)
+        self._misfits.pop(job_id, None)
+        self._number(job)
+        if job.only_gpus:
+            self._on_named_gpus[job_id] = job
+            if job.order < self._last_order:
+                self._on_named_gpus = dict(
+                    sorted(self._on_named_gpus.items(), key=lambda item: item[1].order)
+                )
+            self._last_order = max(job.order, self._last_order)
+            return
+        try:
+            if (queued := scheduler.queue.named(job_id)) is not None:
+                if queued != asked:
+                    scheduler.replace(asked)
+                return
+            ahead_of = None
+            if job.order < self._last_order:  # it keeps a place among those that wait already
+                ahead_of = next(
+                    (each for each in scheduler.queue if self._known[each.id].order > job.order), None
+                )
+            self._last_order = max(job.order, self._last_order)
+            scheduler.submit(asked, ahead_of=ahead_of)
+        except SchedulerError as error:  # it makes no sense, and holds up no other
+            self._leave_queue(job_id, now_ms)
+            self._misfits[job_id] = WaitReason(WaitKind.MISFIT, str(error))
+
+    def _number(self, job: SiteJob) -> None:
+        if job.attempt > 1:
+            times = job.memory.times
+            self.scheduler.attempts[job.job.id] = Attempts(job.attempt, times, 0, job.queued_ms)
+
+    def _leave_queue(self, job_id: str, now_ms: int) -> None:
+        self._on_named_gpus.pop(job_id, None)
+        self._misfits.pop(job_id, None)
+        self._later.pop(job_id, None)
+        self._early.forget(job_id)
+        if self.scheduler.waits(job_id):
+            self.scheduler.withdraw(job_id, now_ms)
+
+    def _reconsider_misfits(self, now_ms: int) -> None:
+        """Nodes or others changed, so that what fitted nowhere may fit."""
+        misfits, self._misfits = self._misfits, {}
+        for job_id in misfits:
+            if (job := self._known.get(job_id)) is not None:
+                self._offer(job, now_ms)
+
+    def _release(self, job_id: str, now_ms: int) -> None:
+        """Take a job off the cluster that does not run there after all; it is no end of it."""
+        self._starting.pop(job_id, None)
+        self.scheduler.release(job_id, now_ms)
+
+    # What ended
+
+    def _take_ends(self, now_ms: int, records: list[Record]) -> None:
+        for end in self.site.ended():
+            if isinstance(end, FailedStart):
+                self._failed_start(end, now_ms)
+            else:
+                self._end(end, now_ms, records)
+
+    def _end(self, end: End, now_ms: int, records: list[Record]) -> None:
+        """An attempt ended: release it, learn from it, record it, and say whether its job waits again."""
+        scheduler, job_id = self.scheduler, end.job_id
+        ran, waits = end.ran or self.site.running().get(job_id), self.site.waiting().get(job_id)
+        of = self._known.get(job_id) or (ran.of if ran is not None else waits)
+        if of is None or 0 < end.attempt < max(of.attempt, waits.attempt if waits is not None else 0):
+            return  # it was told before
+        attempt = end.attempt or of.attempt
+        if (job_id, attempt) in self._ends:
+            if job_id in scheduler.cluster.running and job_id not in self._starting:
+                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
+            return
+        gone = self._leaving.get(job_id)
+        run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
+        if run is None and ran is not None:
+            self._adopt(ran, now_ms)
+            run = scheduler.cluster.running.get(job_id)
+        if run is None and ran is None:
+            return
+        self._ends[job_id, attempt] = None
+        if len(self._ends) > MOST_ENDS:
+            self._ends.popitem(last=False)
+        records.append(self._record(of, end, run, ran, attempt))
+        held_mib = 0
+        if end.state is OUT_OF_MEMORY:
+            given_mib = run.share.mem_mib if run is not None else 0
+            held_mib = max(end.needed_mib, end.peak_mib or 0) or given_mib
+        self._starting.pop(job_id, None)
+        self._missed.pop(job_id, None)
+        self._leaving.pop(job_id, None)
+        if run is not None and job_id in scheduler.cluster.running:
+            scheduler.started(job_id)
+            scheduler.ended(job_id, end.state, now_ms, held_mib=held_mib)
+            if scheduler.waits(job_id):  # the site says whether it waits, and what it asks for then
+                scheduler.withdraw(job_id, now_ms)
+        if run is not None and end.peak_mib and self._learns_memory is not None:
+            self._learns_memory.measured(run.job, end.peak_mib)
+        self._known.pop(job_id, None)
+        if not end.waits_again:
+            self._settle(of, end, held_mib, now_ms)
+
+    def _settle(self, job: SiteJob, end: End, held_mib: int, now_ms: int) -> None:
+        """Say whether a job waits for another attempt. One that completed, failed, was cancelled or ran out of time is
+        over, which its site knows."""
+        job_id, attempt = end.job_id, job.attempt + 1
+        if end.state is OUT_OF_MEMORY:
+            cards_mib = self._cards_mib(job)
+            need = need_of_next_attempt(job.memory, held_mib, cards_mib)
+            asks = asks_for_memory(job.job)
+            if need.times > job.job.retries or not fits(job.job, need.mib if asks else held_mib, cards_mib):
+                times = f"{need.times} time{'' if need.times == 1 else 's'}"
+                why = f"it ran out of GPU memory {times}, and needs {held_mib} MiB of each GPU"
+                self.site.give_up(GiveUp(job_id, end.state, why))
+                return
+            gets = "whole GPUs" if need.alone or not asks else f"{need.mib} MiB of each GPU"
+            why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
+            self.site.again(Again(job_id, why, attempt, need))
+            self._learn(replace(job, memory=need), now_ms)
+        elif end.state is PREEMPTED:
+            why = end.why or "stopped, and queued again"
+            self.site.again(Again(job_id, why, attempt, job.memory, keeps_place=False))
+        elif end.cut_short and job.reruns:
+            self.site.again(Again(job_id, f"its last attempt: {end.why or end.state}", attempt, job.memory))
+        elif end.cut_short:
+            self.site.give_up(GiveUp(job_id, end.state, end.why))
+
+    def _learn(self, job: SiteJob, now_ms: int) -> None:
+        """Give the waiting jobs that are like one which ran out of memory what it needs, so that they do not too."""
+        self._needs.learn(job)
+        if job.alike is None:
+            return
+        for other in list(self._known.values()):
+            if other.alike == job.alike and self.scheduler.waits(other.job.id):
+                self._offer(other, now_ms)
+
+    def _failed_start(self, failed: FailedStart, now_ms: int) -> None:
+        """Nothing of an attempt ran: it waits again, longer each time, and fails after several times."""
+        job_id, settings = failed.job_id, self.settings
+        of = self._known.get(job_id)
+        run = self.site.running().get(job_id)
+        of = of or (run.of if run is not None else self.site.waiting().get(job_id))
+        if job_id in self.scheduler.cluster.running and job_id in self._starting:
+            self._release(job_id, now_ms)
+        elif job_id in self.scheduler.cluster.running:
+            return  # it runs: what is told is old
+        self._leaving.pop(job_id, None)
+        self._early.forget(job_id)
+        if of is None:
+            return
+        counts = bool(failed.why) and not failed.no_room
+        failures = of.start_failures + counts
+        if settings.most_start_failures is not None and failures >= settings.most_start_failures:
+            why = f"it could not be started {failures} times: {failed.why}"
+            self._known.pop(job_id, None)
+            self.site.give_up(GiveUp(job_id, RecordState.FAILED, why))
+            return
+        pause_ms = settings.no_room_pause_ms
+        if counts:
+            pause_ms = min(settings.start_pause_ms << (failures - 1), settings.most_start_pause_ms)
+        why = f"it could not be started: {failed.why}" if failed.why else ""
+        again = Again(job_id, why, of.attempt, of.memory, failures, now_ms + pause_ms)
+        self._known.pop(job_id, None)
+        self.site.again(again)
+
+    def _record(
+        self, of: SiteJob, end: End, run: Running | None, ran: SiteRun | None, attempt: int
+    ) -> Record:
+        """The record of an attempt, of which the scheduler or the site says where it ran."""
+        nodes = self.scheduler.cluster.nodes
+        gpus: tuple[Gpu, ...] = ()
+        start_ms, share = None, of.job.share
+        if run is not None:
+            gpus, start_ms, share = self._gpus(run.slots), run.start_ms, run.share
+        if ran is not None:
+            gpus, share = gpus or ran.gpus, share if run is not None else ran.share or share
+            start_ms = start_ms if ran.start_ms is None else ran.start_ms
+        row = self.scheduler.cluster.row_of(gpus[0].node) if gpus else None
+        model = nodes[row].gpu_model if row is not None else None
+        return record_of(
+            of.job, end, attempt=attempt, queued_ms=of.queued_ms, start_ms=start_ms, gpus=gpus, share=share,
+            gpu_model=model.name if model else "", card_mib=model.mem_mib if model else 0,
+        )  # fmt: skip
+
+    # What is decided
+
+    def _decide(self, now_ms: int, out_of_time: Callable[[], bool] | None, *, for_real: bool) -> _Decided:
+        decided = _Decided(out_of_time or (lambda: False))
+        scheduler = self.scheduler
+        if not for_real:
+            with scheduler.trial():
+                decided.placed += self._place_on_named_gpus(now_ms)
+                decided.placed += self._ask(now_ms, decided, for_real=False)
+            self._put_aside(decided.misfits, now_ms)
+            return decided
+        for placement in self._place_on_named_gpus(now_ms):
+            self._start(placement, decided)
+        soon = self._ends_soon(now_ms) if self._starts_after is not None else []
+        if soon or self._early:
+            ask = partial(self._ask, now_ms, decided, for_real=False)
+            for early in self._early.decide(scheduler, ask, soon, now_ms):
+                if scheduler.place(early.placement, now_ms):
+                    self._start(early.placement, decided)
+                elif early.after:
+                    self._start_after(early, decided, now_ms)
+        else:
+            self._ask(now_ms, decided, for_real=True)
+        self._put_aside(decided.misfits, now_ms)
+        return decided
+
+    def _put_aside(self, misfits: Iterable[NeverFits], now_ms: int) -> None:
+        """Jobs that could not start if nothing else ran wait without holding up others."""
+        for misfit in misfits:
+            self._leave_queue(misfit.job.id, now_ms)
+            self._misfits[misfit.job.id] = WaitReason(WaitKind.MISFIT, misfit.why)
+
+    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
+        """What the policy starts; for real, the site is told at once."""
+        placed = []
+        try:
+            for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late):
+                if isinstance(outcome, Placement):
+                    placed.append(outcome)
+                    if for_real:
+                        self._start(outcome, decided)
+                elif isinstance(outcome, Evicted):
+                    if for_real and self._evict(outcome.run, now_ms):
+                        decided.evicted.append(outcome.run.job.id)
+                    else:
+                        decided.refused.append(f"{self.site.name} cannot evict job '{outcome.run.job.id}'")
+                elif isinstance(outcome, Refused):
+                    decided.refused.append(outcome.why)
+                elif isinstance(outcome, NeverFits):
+                    decided.misfits.append(outcome)
+                    self.scheduler.withdraw(outcome.job.id, now_ms)
+        except PolicyError as error:
+            if decided.late:  # what it has placed stands, and the next step goes on from there
+                decided.refused.append(str(error))
+            else:
+                decided.fault = error
+        except KnowledgeError as error:
+            decided.fault = error
+        return placed
+
+    def _ends_soon(self, now_ms: int) -> list[str]:
+        """The running jobs that are about to end, and whose GPUs can be given away before."""
+        site, until_ms = self._starts_after, now_ms + self.settings.ahead_ms
+        if site is None or not self.settings.ahead_ms or not self.scheduler.queue:
+            return []
+
+        def is_ending(run: Running) -> bool:
+            job_id = run.job.id
+            if job_id in self._starting or not site.can_be_awaited(job_id):
+                return False
+            return run.end_ms() <= until_ms or site.is_ending(job_id)
+
+        return self._early.ends_soon(self.scheduler, is_ending)
+
+    def _start_after(self, early: EarlyStart, decided: _Decided, now_ms: int) -> None:
+        """Have the site start a job as soon as others have ended."""
+        job_id = early.placement.job.id
+        if self._starts_after is None or not self._starts_after.can_wait(job_id):
+            return
+        self._leave_queue(job_id, now_ms)
+        self._early.add(early)
+        decided.early.append(early)
+        self._starts_after.start_after(self._order(early.placement), early.after)
+
+    def _take_due(self, now_ms: int) -> None:
+        """Jobs for whose start nothing is waited any more have their places; those whose nodes take no more jobs wait
+        again."""
+        for job_id in self._early.blocked(self.scheduler):
+            self._early.forget(job_id)
+            if (of := self._known.pop(job_id, None)) is not None:
+                self.site.again(
+                    Again(job_id, "nothing starts on its node", of.attempt, of.memory, of.start_failures)
+                )
+        for placement in self._early.due(self.scheduler):
+            job_id = placement.job.id
+            of = self._known.get(job_id)
+            if of is None:
+                continue
+            if self.scheduler.place(placement, now_ms):
+                self._starting[job_id] = of.version
+            else:
+                self._known.pop(job_id)
+                why = "its room is gone"
+                self.site.again(Again(job_id, why, of.attempt, of.memory, of.start_failures))
+
+    def _start(self, placement: Placement, decided: _Decided) -> None:
+        job_id = placement.job.id
+        self._starting[job_id] = self._known[job_id].version
+        self._on_named_gpus.pop(job_id, None)
+        decided.placed.append(placement)
+        self.site.start(self._order(placement))
+
+    def _order(self, placement: Placement) -> Start:
+        of = self._known[placement.job.id]
+        return Start(
+            placement.job.id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version,
+            of.attempt, of.memory,
+        )  # fmt: skip
+
+    def _evict(self, run: Running, now_ms: int) -> bool:
+        """Have a running job make room; where the site cannot, it goes on."""
+        job_id = run.job.id
+        self.scheduler.withdraw(job_id, now_ms)  # it waits when its processes are gone
+        if isinstance(self.site, CanEvict):
+            self._leaving[job_id] = _Leaving(run, self._gpus(run.slots), PREEMPTED)
+            self._starting.pop(job_id, None)
+            self.site.evict(job_id)
+            return True
+        self.scheduler.place(
+            Placement(run.job, run.slots, run.share, run.shared, run.best_effort), run.start_ms
+        )
+        if job_id not in self._starting:
+            self.scheduler.started(job_id)
+        return False
+
+    def _place_on_named_gpus(self, now_ms: int) -> Iterable[Placement]:
+        """Start the first of the jobs whose users named the GPUs, where these have room."""
+        for job in list(self._on_named_gpus.values()):
+            asked = self._as_needed(job)
+            slots = [slot for gpu in job.only_gpus if (slot := self._slot(gpu)) is not None]
+            roomy = tuple(slot for slot in slots if self._has_room(slot, asked.share))[: asked.gpus]
+            if len(roomy) < asked.gpus:
+                continue
+            wish = Placement(asked, roomy, asked.share)
+            if self.scheduler.place(wish, now_ms):
+                yield wish
+
+    def take_back(self, job_id: str, now_ms: int) -> None:
+        """A job that was to start does not: its site's user stopped it, or nothing was to be done. It waits again if
+        the site says so."""
+        self._early.forget(job_id)
+        if job_id in self._starting and job_id in self.scheduler.cluster.running:
+            self._release(job_id, now_ms)
+        if job_id not in self.scheduler.cluster.running:
+            self._leave_queue(job_id, now_ms)
+            self._known.pop(job_id, None)
+
+    # Why
+
+    def reasons(self, job_ids: Iterable[str] | None = None) -> dict[str, WaitReason]:
+        """Why waiting jobs wait; of these, or of all."""
+        if self._scheduler is None:
+            return {}
+        explain = WaitReasons(self._scheduler)
+        found = {}
+        for job_id in self._known if job_ids is None else job_ids:
+            job = self._known.get(job_id)
+            if job is None or job_id in self._scheduler.cluster.running:
+                continue
+            found[job_id] = self._reason(job, explain)
+        return found
+
+    def _reason(self, job: SiteJob, explain: WaitReasons) -> WaitReason:
+        job_id = job.job.id
+        if (misfit := self._misfits.get(job_id)) is not None:
+            return misfit
+        queued = self.scheduler.queue.named(job_id) or (
+            self._as_needed(job) if job_id in self._on_named_gpus else None
+        )
+        if queued is None:
+            return WaitReason(WaitKind.START, job.why or "waits for its next start")
+        return explain.of(job, queued)
+
+    def _note(self, now_ms: int) -> None:
+        """Tell the site why the first jobs of the queue wait, where that has changed."""
+        if not self.settings.notes:
+            return
+        waiting = [job for job in self._known.values() if job.job.id not in self.scheduler.cluster.running]
+        explain = WaitReasons(self.scheduler)
+        for job in sorted(waiting, key=lambda job: job.order)[: self.settings.notes]:
+            text = self._reason(job, explain).text
+            if self._noted.get(job.job.id) != text:
+                self._noted[job.job.id] = text
+                self.site.note(job.job.id, text)
+
+    # Values
+
+    def job(self, job_id: str) -> Job | None:
+        """A waiting job as the scheduler knows it, with what it turned out to need."""
+        known = self._known.get(job_id)
+        return None if known is None else self._as_needed(known)
+
+    def _as_needed(self, job: SiteJob) -> Job:
+        return as_needed(job.job, self._needs.of(job, self._cards_mib(job)))
+
+    def _cards_mib(self, job: SiteJob) -> list[int]:
+        """Memory of each GPU that a job may use."""
+        if job.only_gpus:
+            return [self._card_mib(gpu) for gpu in job.only_gpus]
+        return [
+            node.gpu_model.mem_mib
+            for node in self._nodes
+            if node.gpu_model is not None and (not job.job.models or node.gpu_model.name in job.job.models)
+            for _ in range(node.gpus)
+        ]
+
+    def _card_mib(self, gpu: Gpu) -> int:
+        row = self.scheduler.cluster.row_of(gpu.node)
+        model = self.scheduler.cluster.nodes[row].gpu_model if row is not None else None
+        return model.mem_mib if model is not None else 0
+
+    def _slot(self, gpu: Gpu) -> GpuSlot | None:
+        """The slot of a GPU; None if the cluster has none of that name."""
+        row = self.scheduler.cluster.row_of(gpu.node)
+        if row is None or gpu.index >= self.scheduler.cluster.nodes[row].gpus:
+            return None
+        return GpuSlot(row, gpu.index)
+
+    def _gpus(self, slots: Sequence[GpuSlot]) -> tuple[Gpu, ...]:
+        nodes = self.scheduler.cluster.nodes
+        return tuple(Gpu(nodes[slot.node].name, slot.index) for slot in slots)
+
+
+def _is_resized(before: SiteJob, now: SiteJob) -> bool:
+    """Whether a user asks for other GPUs or memory than before."""
+    return (before.job.gpus, before.job.share) != (now.job.gpus, now.job.share)

@@ -1,0 +1,172 @@
+"""Why a job waits, in the words of every site: from the scheduler's state, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from berth.cluster import Cluster
+from berth.live.driver.site import Gpu, SiteJob
+from berth.live.driver.words import moment, sizes
+from berth.model import Job
+from berth.policies.protocol import Reserving
+from berth.scheduler import Scheduler
+
+__all__ = ["Candidate", "WaitKind", "WaitReason", "WaitReasons"]
+
+
+class WaitKind(StrEnum):
+    """What holds a job up."""
+
+    NODES = "nodes"
+    """No node that is up may run it."""
+    CPU = "cpu"
+    MEMORY = "memory"
+    ROOM = "room"
+    """No GPUs with enough room are free."""
+    TURN = "turn"
+    """There is room, and the policy starts others first."""
+    MISFIT = "misfit"
+    """No node could hold it if nothing else ran."""
+    START = "start"
+    """Its last start failed, and the next one has to wait."""
+
+
+class WaitReason(NamedTuple):
+    """Why a job waits."""
+
+    kind: WaitKind
+    obstacle: str
+    """What holds it up, in words."""
+    jobs_before: int = 0
+    """How many waiting jobs are before it in the queue."""
+    reserved_ms: int | None = None
+    """When its reservation begins; None: it has none."""
+
+    @property
+    def text(self) -> str:
+        """All of it in one line."""
+        before, reserved_ms = self.jobs_before, self.reserved_ms
+        parts = [self.obstacle]
+        if before:
+            parts.append(f"{before:,} job{'' if before == 1 else 's'} before it")
+        if reserved_ms is not None:
+            parts.append(f"expected to start at {moment(reserved_ms)}")
+        return "; ".join(parts)
+
+
+class Candidate(NamedTuple):
+    """One GPU as a place for a job."""
+
+    gpu: Gpu
+    free_milli: int
+    free_mib: int
+    lacking: tuple[str, ...]
+    """What it is short of, in words; empty if it has room."""
+    left_milli: int
+    """What would be left of it: best fit takes the GPU that is left with least."""
+    left_mib: int
+
+
+class WaitReasons:
+    """Explains waiting jobs as of one moment. Jobs that ask for the same are looked at once."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._cluster: Cluster = scheduler.cluster
+        self._before = {job.id: at for at, job in enumerate(scheduler.queue)}
+        policy = scheduler.policy
+        self._reserved_ms: Mapping[str, int] = policy.reserved_ms if isinstance(policy, Reserving) else {}
+        self._known: dict[object, tuple[WaitKind, str]] = {}
+
+    def of(self, waiting: SiteJob, job: Job) -> WaitReason:
+        """Why this job waits; `job` asks for what it turned out to need."""
+        alike = (
+            waiting.only_gpus, job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels,
+        )  # fmt: skip
+        known = self._known.get(alike)
+        if known is None:
+            known = self._known[alike] = self._obstacle(waiting.only_gpus, job)
+        return WaitReason(*known, self._before.get(job.id, 0), self._reserved_ms.get(job.id))
+
+    def _obstacle(self, only_gpus: Sequence[Gpu], job: Job) -> tuple[WaitKind, str]:
+        cluster = self._cluster
+        rows = [row for row in range(len(cluster.nodes)) if cluster.up[row] and cluster.allows(job, row)]
+        if not rows:
+            return WaitKind.NODES, "waits for a node that may run it"
+        parts = max(1, job.nodes)
+        if short := self.lacks_of_nodes(job):
+            return short[0]
+        roomy = self._roomy_gpus(rows, job, only_gpus)
+        if (job.nodes == 0 and sum(roomy) >= job.gpus) or (
+            job.nodes and sum(count >= job.gpus // parts for count in roomy) >= parts
+        ):
+            return WaitKind.TURN, "there is room; the policy has not placed it"
+        return WaitKind.ROOM, "waits for room"
+
+    def lacks_of_nodes(self, job: Job) -> list[tuple[WaitKind, str]]:
+        """What all nodes that may run a job are short of, besides GPUs."""
+        cluster = self._cluster
+        rows = [row for row in range(len(cluster.nodes)) if cluster.up[row] and cluster.allows(job, row)]
+        parts = max(1, job.nodes)
+        found = []
+        cpu_milli, mem_mib = -(-job.cpu_milli // parts), -(-job.mem_mib // parts)
+        counted = [row for row in rows if cluster.nodes[row].cpu_milli is not None]
+        if counted and len(counted) == len(rows):
+            best = max(counted, key=lambda row: int(cluster.free.cpu_milli[row]))
+            free, there = int(cluster.free.cpu_milli[best]), cluster.nodes[best].cpu_milli or 0
+            if free < cpu_milli:
+                text = f"{free / 1000:g} of {there / 1000:g} CPUs are free, {cpu_milli / 1000:g} wanted"
+                found.append((WaitKind.CPU, f"waits for CPUs: {text}"))
+        counted = [row for row in rows if cluster.nodes[row].mem_mib is not None]
+        if counted and len(counted) == len(rows):
+            best = max(counted, key=lambda row: int(cluster.free.mem_mib[row]))
+            free, there = int(cluster.free.mem_mib[best]), cluster.nodes[best].mem_mib or 0
+            if free < mem_mib:
+                text = "{} of {} of a node's memory is free, {} wanted".format(*sizes(free, there, mem_mib))
+                found.append((WaitKind.MEMORY, f"waits for memory: {text}"))
+        return found
+
+    def _roomy_gpus(self, rows: Iterable[int], job: Job, only_gpus: Sequence[Gpu]) -> list[int]:
+        """How many GPUs of each of these nodes have room for a job."""
+        free, share = self._cluster.free, job.share
+        counts = []
+        for row in rows:
+            node = self._cluster.nodes[row]
+            there = slice(0, node.gpus)
+            roomy = (free.milli[row, there] >= share.milli) & (free.gpu_mem_mib[row, there] >= share.mem_mib)
+            if only_gpus:
+                named = {gpu.index for gpu in only_gpus if gpu.node == node.name}
+                roomy &= np.isin(np.arange(node.gpus), sorted(named))
+            counts.append(int(roomy.sum()))
+        return counts
+
+    def candidates(self, waiting: SiteJob, job: Job) -> list[Candidate]:
+        """Each GPU of the nodes that are up, with what it lacks for a job."""
+        found = []
+        for row, node in enumerate(self._cluster.nodes):
+            if not self._cluster.up[row]:
+                continue
+            card_mib = node.gpu_model.mem_mib if node.gpu_model is not None else 0
+            wanted_mib = job.share.mem_mib or (card_mib if job.share.milli >= 1000 else 0)
+            for index in range(node.gpus):
+                gpu = Gpu(node.name, index)
+                milli = int(self._cluster.free.milli[row, index])
+                mem_mib = int(self._cluster.free.gpu_mem_mib[row, index])
+                lacking = []
+                if waiting.only_gpus and gpu not in waiting.only_gpus:
+                    lacking.append("it is not among those named by --gpu")
+                if milli < job.share.milli:
+                    lacking.append(
+                        f"{milli / 10:g} % of its compute is free, {job.share.milli / 10:g} % wanted"
+                    )
+                if mem_mib < wanted_mib:
+                    lacking.append("{} is free, {} wanted".format(*sizes(mem_mib, wanted_mib)))
+                found.append(
+                    Candidate(
+                        gpu, milli, mem_mib, tuple(lacking), milli - job.share.milli, mem_mib - wanted_mib
+                    )
+                )
+        return found

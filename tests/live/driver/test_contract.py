@@ -1,0 +1,164 @@
+"""The contract of sites: one script of events gives the same decisions, Records, memory and reasons at each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from berth.model import Record, RecordState
+from tests.live.driver.worlds import CARD_MIB, WORLDS, Asked, Seen, World
+
+WHOLE = Asked(gpus=1, milli=1000, mem_mib=0)
+GANG = Asked(gpus=2, milli=1000, mem_mib=0, application="gang")
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest) -> World:
+    return WORLDS[request.param]()
+
+
+def seen(
+    running: dict[str, tuple[int, ...]] | None = None,
+    memory_mib: dict[str, int] | None = None,
+    waiting: dict[str, str] | None = None,
+    over: dict[str, RecordState] | None = None,
+) -> Seen:
+    return Seen(running or {}, memory_mib or {}, waiting or {}, over or {})
+
+
+def of(records: list[Record]) -> list[tuple[str, int, RecordState, str]]:
+    return [(each.job_id, each.attempt, each.state, each.end_reason) for each in records]
+
+
+def test_jobs_start_where_there_is_room_and_others_wait_for_it(world: World) -> None:
+    for asked in (WHOLE, WHOLE, WHOLE, Asked()):
+        world.submit(asked)
+    world.step(1000)
+    room, turn = "waits for room", "waits for room; 1 job before it"
+    assert world.seen() == seen({"1": (0,), "2": (1,)}, {"1": 0, "2": 0}, {"3": room, "4": turn})
+    world.end("1", RecordState.COMPLETED, peak_mib=20_000)
+    world.step(2000)
+    done = {"1": RecordState.COMPLETED}
+    assert world.seen() == seen({"2": (1,), "3": (0,)}, {"2": 0, "3": 0}, {"4": room}, done)
+    (record,) = world.records
+    assert (record.job_id, record.state, record.gpus, record.cpu_milli, record.mem_mib) == (
+        "1", RecordState.COMPLETED, 1, 1000, 100,
+    )  # fmt: skip
+    assert (record.start_ms, record.end_ms) == (1000, 1000) or record.end_ms >= record.start_ms
+    assert (record.gpu_mem_peak, record.gpu_use_mean) == (20_000 / CARD_MIB, None)
+
+
+def test_a_job_that_runs_out_of_memory_gets_more_by_one_rule(world: World) -> None:
+    world.submit(Asked(mem_mib=4500))
+    given = []
+    for at, needed_mib in enumerate((5000, 6500, 9000), start=1):
+        world.step(1000 * at)
+        given.append(world.seen().memory_mib["1"])
+        world.end("1", RecordState.OUT_OF_MEMORY, needed_mib=needed_mib, peak_mib=needed_mib - 100)
+    world.step(5000)
+    given.append(world.seen().memory_mib["1"])
+    assert given == [4500, 5625, 8125, 0]  # after the third time whole GPUs
+    world.end("1", RecordState.OUT_OF_MEMORY, needed_mib=30_000, peak_mib=29_000)
+    world.step(6000)
+    assert world.seen() == seen(over={"1": RecordState.OUT_OF_MEMORY})
+    assert of(world.records) == [
+        ("1", attempt, RecordState.OUT_OF_MEMORY, "out-of-memory") for attempt in (1, 2, 3, 4)
+    ]
+
+
+def test_what_no_gpu_has_is_not_tried_again(world: World) -> None:
+    world.submit(Asked())
+    world.step(1000)
+    world.end("1", RecordState.OUT_OF_MEMORY, needed_mib=CARD_MIB + 1)
+    world.step(2000)
+    assert world.seen() == seen(over={"1": RecordState.OUT_OF_MEMORY})
+
+
+def test_a_start_that_fails_is_tried_again_later_each_time_and_not_for_ever(world: World) -> None:
+    world.submit(Asked())
+    world.submit(Asked())
+    now_ms = 1000
+    for failures in range(1, 5):
+        world.fail_next_start("1", "no memory")
+        world.step(now_ms)
+        assert world.seen().waiting == {"1": "it could not be started: no memory"}
+        assert list(world.seen().running) == ["2"]
+        world.step(now_ms + (1000 << (failures - 1)) - 100)
+        assert list(world.seen().running) == ["2"], "it was tried too soon"
+        now_ms += 1000 << (failures - 1)
+    world.fail_next_start("1", "no memory")
+    world.step(now_ms)
+    assert world.seen().over == {"1": RecordState.FAILED}
+
+
+def test_what_was_lost_with_its_node_runs_again_if_its_user_said_so(world: World) -> None:
+    world.submit(Asked(reruns=True))
+    world.submit(Asked())
+    world.step(1000)
+    world.lose_node()
+    world.step(2000)
+    world.bring_node_back()
+    world.step(3000)
+    assert world.seen() == seen({"1": (0,)}, {"1": 5000}, over={"2": RecordState.NODE_FAIL})
+    assert sorted(of(world.records)) == [
+        ("1", 1, RecordState.NODE_FAIL, "node-lost"), ("2", 1, RecordState.NODE_FAIL, "node-lost"),
+    ]  # fmt: skip
+
+
+def test_a_gang_starts_with_all_of_its_tasks_or_not_at_all(world: World) -> None:
+    world.submit(WHOLE)
+    world.submit(GANG)
+    world.submit(replace(WHOLE, application="other"))
+    world.step(1000)
+    assert set(world.seen().running) == {"1"}
+    world.end("1", RecordState.COMPLETED)
+    world.step(2000)
+    assert world.seen().running == {"2": (0, 1)}
+    assert world.seen().waiting == {"3": "waits for room"}
+
+
+def test_what_strangers_hold_is_not_given_away(world: World) -> None:
+    world.hold(0, 39_000)
+    world.submit(WHOLE)
+    world.submit(WHOLE)
+    world.step(1000)
+    assert (world.seen().running, world.seen().waiting) == ({"1": (1,)}, {"2": "waits for room"})
+    world.hold(0, 0)
+    world.step(2000)
+    assert world.seen().running == {"1": (1,), "2": (0,)}
+
+
+def script(world: World, restart: Callable[[], None]) -> list[Seen]:
+    """A day of all that may happen; `restart` is called after each event."""
+    found = []
+    for asked in (Asked(), WHOLE, GANG, Asked(application="other"), Asked(application="other")):
+        world.submit(asked)
+    world.step(1000)
+    found.append(world.seen())
+    restart()
+    world.end("1", RecordState.OUT_OF_MEMORY, needed_mib=7000, peak_mib=5000)
+    world.step(2000)
+    found.append(world.seen())
+    restart()
+    world.end("1", RecordState.COMPLETED, peak_mib=7000)
+    world.end("2", RecordState.FAILED)
+    world.fail_next_start("3", "no memory")
+    world.step(3000)
+    found.append(world.seen())
+    restart()
+    world.step(3500)
+    found.append(world.seen())
+    restart()
+    world.step(9000)
+    found.append(world.seen())
+    return found
+
+
+def test_a_driver_that_is_restarted_after_every_event_decides_the_same(world: World) -> None:
+    first = next(iter(WORLDS.values()))()
+    expected, records = script(first, lambda: None), of(first.records)
+    found = script(world, world.restart)
+    assert found == expected
+    assert of(world.records) == records
