@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import sys
-import warnings
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import pytest
 
-from berth.cli import main
 from berth.errors import HistoryError
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
+from tests import command
 from tests.history import exports
 
 
 def berth(*words: object) -> tuple[int, str, str]:
-    """Status, output and errors of a command, run in this process as `berth` runs it."""
-    with (
-        NamedTemporaryFile("w") as output,  # a file, because a command may close its descriptor
-        pytest.MonkeyPatch.context() as patch,
-        warnings.catch_warnings(),
-    ):
-        errors = io.StringIO()
-        patch.setattr(sys, "argv", ["berth", *map(str, words)])
-        patch.setattr(sys, "path", list(sys.path))
-        patch.setattr(sys, "stdout", output)
-        patch.setattr(sys, "stderr", errors)
-        with pytest.raises(SystemExit) as ended:
-            main()
-
-        return int(ended.value.code or 0), Path(output.name).read_text(), errors.getvalue()
+    """Status, output and errors of a command."""
+    done = command.berth(*words)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
