@@ -133,17 +133,36 @@ void region_give(struct berth_region *region, uint64_t bytes)
     turn_leave(&region->turn);
 }
 
+void account_move(struct berth_use_file *use, uint32_t from, uint32_t to, uint64_t bytes)
+{
+    change(use, to, bytes, 0, UINT64_MAX, NULL, true);
+    change(use, from, 0, bytes, 0, NULL, false);
+}
+
+bool account_is_borrowed(struct berth_use_file *use, uint32_t index)
+{
+    for (uint32_t i = 0; i < BERTH_SLOTS; i++)
+        if (i != index && atomic_load(&use->slots[i].state) == BERTH_MEMBER &&
+            atomic_load(&use->slots[i].borrowed) != 0)
+            return true;
+    return false;
+}
+
+/* Which of the exported memory the others hold is not known: while any borrows, all of it may be.
+ */
 void account_end(struct berth_use_file *use, uint32_t index)
 {
     struct berth_slot *slot = &use->slots[index];
     settle(use, index);
-    uint64_t held = LOAD(slot->held);
-    if (held != 0)
-        change(use, index, 0, held, 0, NULL, false);
+    uint64_t held = LOAD(slot->held), exported = LOAD(slot->exported_bytes);
+    uint64_t lent =
+        exported != 0 && account_is_borrowed(use, index) ? (exported < held ? exported : held) : 0;
+    if (held != lent)
+        change(use, index, 0, held - lent, 0, NULL, false);
     uint64_t measuring = LOAD(use->measuring_ns);
     if (measuring != 0 && (measuring & BERTH_MEASURING_SLOT) == index)
         atomic_compare_exchange_strong(&use->measuring_ns, &measuring, 0);
-    STORE_RELEASE(slot->state, 0);
+    STORE_RELEASE(slot->state, lent != 0 ? BERTH_LENDS : BERTH_FREE);
 }
 
 void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left)

@@ -142,7 +142,7 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
     const char *comma = "";
     for (uint32_t i = 0; i < atomic_load(&use->slots_seen) && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &use->slots[i];
-        if (atomic_load(&slot->state) == 0)
+        if (atomic_load(&slot->state) == BERTH_FREE || atomic_load(&slot->state) == BERTH_LENDS)
             continue;
         add(&text,
             "%s{\"pid\": %u, \"pid_namespace\": %llu, \"held_bytes\": %llu, \"peak_bytes\": %llu, "

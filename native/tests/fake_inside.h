@@ -103,6 +103,7 @@ struct physical {
     uint32_t gpu, handles, maps;
     int fd;
     uint64_t file;
+    struct fake_shared *shared; /* NULL: never exported to a file */
     struct physical *next;
 };
 
@@ -164,6 +165,7 @@ void fake_events_gone(struct CUctx_st *context);
 /* With the books. */
 struct physical *fake_physical(uint64_t id);      /* by its handle */
 struct physical *fake_physical_kept(uint64_t id); /* whatever holds it */
+struct physical *fake_physical_shared(const struct fake_shared *shared);
 struct physical *fake_physical_at(uint64_t va);
 struct physical *fake_physical_new(uint32_t gpu, uint64_t bytes);
 void fake_physical_drop(struct physical *physical);
