@@ -109,7 +109,9 @@ struct berth_use_file {
     } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
     shared64 function_bytes, data_bytes; /* learned too, and seldom: what is loaded with the largest
                                             function, and with variables, plus one */
-    unsigned char pad1[32];
+    shared32 rounding; /* learned: 1: the driver gives bytes as they are asked for, 2: whole steps
+                        */
+    unsigned char pad1[28];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen, pad2;
     shared64 context_bytes, module_bytes,

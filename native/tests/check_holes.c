@@ -440,3 +440,45 @@ void test_export_elsewhere(void)
     OK(cuMemRelease(handle));
     HELD(0);
 }
+
+/* ---- rounding: the card takes 2 MiB for 1 MiB and a byte (BERTH_FAKE_STEP_KIB=2048) ---- */
+
+void test_rounding(void)
+{
+    CUdeviceptr list[64], a;
+    CUarray array;
+    CUarray_desc plane = { 1024, 257, 0x20, 1 };
+    size_t pitch;
+    int count = 0;
+    start();
+    while (count < 64 && cuMemAlloc_v2(&list[count], MIB + 1) == CUDA_SUCCESS)
+        count++;
+    CHECK(count == 32);
+    HELD(LIMIT);
+    OOM(cuMemAlloc_v2(&a, 1));
+    OOM(cuMemAllocManaged(&a, 1, 1));
+    OOM(cuArrayCreate_v2(&array, &plane));
+    for (int i = 0; i < count; i++)
+        OK(cuMemFree_v2(list[i]));
+    HELD(0);
+    for (int i = 0; i < 64; i++) { /* small ones share steps */
+        OK(cuMemAlloc_v2(&list[i], 64 << 10));
+        HELD((uint64_t)(i / 32 + 1) * 2 * MIB);
+    }
+    for (int i = 0; i < 63; i++)
+        OK(cuMemFree_v2(list[i]));
+    HELD(2 * MIB);
+    OK(cuMemFree_v2(list[63]));
+    HELD(0);
+    OK(cuMemAllocManaged(&a, 3 * MIB, 1));
+    HELD(4 * MIB);
+    OK(cuMemFree_v2(a));
+    OK(cuMemAllocPitch_v2(&a, &pitch, 513, 2049, 4));
+    HELD(4 * MIB);
+    OK(cuMemFree_v2(a));
+    OK(cuArrayCreate_v2(&array, &plane));
+    HELD(2 * MIB);
+    OK(cuArrayDestroy(array));
+    HELD(0);
+    CHECK(fake_violations(0) == 0);
+}

@@ -137,6 +137,9 @@ extern struct node *fake_nodes;
 extern size_t fake_node_space;
 uint64_t fake_address(uint64_t bytes);
 void fake_address_back(uint64_t va, uint64_t bytes);
+/* What of a range lies in steps of the card (BERTH_FAKE_STEP_KIB) that nothing else is in, when it
+   comes (`by` is 1) or has gone (-1). */
+uint64_t fake_blocks(uint64_t va, uint64_t bytes, int by);
 struct node *fake_node_at(uint64_t va);
 struct node *fake_node_holding(uint64_t va); /* that `va` lies in */
 void fake_node_put(struct node node);
