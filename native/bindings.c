@@ -211,7 +211,7 @@ CUresult cuMulticastCreate(CUhandle *object, const CUmulticast_prop *prop)
     if (result != CUDA_SUCCESS || object == NULL ||
         !atomic_load_explicit(&limiting, memory_order_relaxed))
         return result;
-    vmm_keep_object(*object);
+    vmm_keep_object(*object, bindings_drop_all);
     return result;
 }
 

@@ -412,6 +412,7 @@ static bool join(struct berth_region *region, struct berth_error *error)
         STORE(slot->start_ticks, life.start_ticks);
         STORE_RELEASE(slot->state, BERTH_MEMBER);
         see_slot(use, index);
+        region->held = 0;
         region->proof = proof;
         region->slot = (int)index;
         close(fd);
@@ -442,6 +443,7 @@ bool region_lend(struct berth_region *region, uint64_t bytes)
             see_slot(use, index);
             turn_take(&region->turn);
             account_move(use, (uint32_t)region->slot, index, bytes);
+            region->held -= bytes < region->held ? bytes : region->held;
             turn_leave(&region->turn);
             lent = true;
         }

@@ -113,7 +113,8 @@ struct berth_use_file {
                         */
     unsigned char pad1[28];
     shared64 peak, refused, refused_bytes;
-    shared32 slots_seen, pad2;
+    shared32 slots_seen;
+    shared32 mended; /* how often the total was not what the slots hold, and was made so */
     shared64 context_bytes, module_bytes,
         pool_step_bytes; /* learned: what the driver takes for itself */
     shared64 reaped_ns;
@@ -151,6 +152,8 @@ struct berth_region {
     int slot;    /* -1: looks only */
     struct turn turn; /* this process's threads take turns at the slot; never across a system call
                          or driver call */
+    uint64_t held;    /* what this process holds, whatever is written into its slot */
+    uint32_t changes; /* of the total, by this process */
     shared64 looked_ns;
     uint64_t disk, inode; /* of the file that is mapped, to which the path may lead no more */
     char path[256];       /* of the use file */

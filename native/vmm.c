@@ -7,7 +7,6 @@
    import on, or from its mapping on where nothing tells its size (exports.c). */
 #define _GNU_SOURCE
 #include "vmm.h"
-#include "bindings.h"
 #include "exports.h"
 #include "ledger.h"
 #include "parts.h"
@@ -22,6 +21,7 @@ struct record {
     uint64_t bytes;
     struct device *device; /* NULL: nothing is counted for it */
     uint32_t handles, maps;
+    void (*when_gone)(const void *); /* of a multicast object; NULL: nothing */
     bool exported;
     bool unsized; /* imported, and no larger than what was mapped of it, for all that is known */
     struct export_tag tag;   /* of what was exported; serial 0: to no file */
@@ -136,8 +136,8 @@ static void ended(struct record *record)
         exports_end(record->device, &record->tag);
     else if (record->device != NULL)
         give(record->device, record->bytes);
-    else
-        bindings_drop_all(record); /* of a multicast object */
+    if (record->when_gone != NULL)
+        record->when_gone(record);
     if (record->borrowed != NULL)
         exports_return(record->borrowed);
     free(record);
@@ -219,12 +219,12 @@ static void keep(CUhandle handle, struct record *record)
 }
 
 /* Without memory for it what is bound to the object stays counted until the process ends. */
-void vmm_keep_object(CUhandle object)
+void vmm_keep_object(CUhandle object, void (*when_gone)(const void *))
 {
     struct record *record = calloc(1, sizeof *record);
     if (record == NULL)
         return;
-    *record = (struct record){ .handles = 1, .fd = -1 };
+    *record = (struct record){ .handles = 1, .fd = -1, .when_gone = when_gone };
     keep(object, record);
 }
 

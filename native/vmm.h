@@ -17,7 +17,8 @@ void vmm_drop(struct record *record, uint32_t handles, uint32_t maps);
 bool vmm_grow(struct record *record, uint64_t bytes, const char *call);
 bool vmm_is_last(struct record *record);          /* one mapping alone holds it */
 CUdevice vmm_device(const struct record *record); /* -1: nothing is counted for it */
-void vmm_keep_object(CUhandle object);            /* a multicast object was made */
+/* A multicast object was made: what to tell with its record when that is gone. */
+void vmm_keep_object(CUhandle object, void (*when_gone)(const void *record));
 /* Whose memory it is: NULL for the host's alone, and where nothing is limited. */
 struct device *device_at_location(const CUlocation *location, int type);
 
