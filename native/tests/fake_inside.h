@@ -10,6 +10,7 @@
    - asked: with lazy, also when one is asked for by name, as by drivers before CUDA 12.4
    - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
    - slow: cuCtxSetLimit takes a while
+   - hmm: memory of the system can be prefetched to the card
 
    BERTH_FAKE_ERRORS=NAME:N:CODE,… has the Nth call of NAME, and all after it where N is 0, answer
    CODE. */
@@ -147,7 +148,8 @@ void fake_node_drop(struct node *gone);
 
 void fake_populate(void); /* managed memory that was not used yet comes to the card */
 CUresult fake_release(uint64_t va);
-void fake_drop_closed(void); /* physical memory that only a closed file held */
+void fake_drop_unmapped(void); /* memory of the system that is on the card no more */
+void fake_drop_closed(void);   /* physical memory that only a closed file held */
 CUresult fake_load_function(CUfunction function);
 struct CUstream_st *fake_stream(CUstream stream);
 uint64_t fake_length_ns(CUfunction function, uint64_t blocks); /* of the next launch */

@@ -163,6 +163,7 @@ FAKE_EXPORT uint64_t fake_worst_bytes(int gpu)
 FAKE_EXPORT uint64_t fake_own_bytes(int gpu)
 {
     fake_populate();
+    fake_drop_unmapped();
     fake_drop_closed();
     return atomic_load(&fake_self->bytes[gpu]);
 }

@@ -24,6 +24,7 @@ static CUresult allocate(uint64_t *va, uint64_t bytes)
     if (wrong != CUDA_SUCCESS)
         return wrong;
     fake_populate();
+    fake_drop_unmapped();
     if (va == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     fake_books();
