@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,21 +18,19 @@ from numpy.typing import NDArray
 from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.interference.known_speeds import BITS, MOST, move
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.queue_kernels import (
     NONE,
     SEATS,
     SEEN,
     TRAITS,
-    Card,
-    enter,
     next_choice,
     room_for,
     worth_of,
 )
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, use_now
 from berth.network.features import Scene
+from berth.policies.colocation.cards import MOST_CLASSES, card_of
 
 __all__ = ["Rollouts", "Trace", "Worlds", "habit"]
 
@@ -41,11 +38,7 @@ TICK_MS, STEP_MS = 15_000, 1_000
 """How often something may be decided while all hold, and while a job is about to end."""
 COARSE_MS = 5_000
 """The second for habits, which only say what a start is worth."""
-TABLE = 1 << 16
-"""Sets of classes of use whose speeds can be kept at first; then four times as many, and so on."""
-NOBODY = 1 << 30
 
-_SHIFTS = BITS * np.arange(MOST // 2 - 1, -1, -1)
 BoolArray = NDArray[np.bool_]
 
 
@@ -114,8 +107,13 @@ class Rollouts:
     speeds: Speeds
 
     def __post_init__(self) -> None:
-        self._card = self._made()
-        self._entered = 0
+        task = self.task
+        self.card = card_of(task.applications, task.series, task.gpu.mem_mib, self.speeds)
+        if self.card.rounded:
+            raise SettingError(
+                f"the profiles have more rows of use that differ than the {MOST_CLASSES:,} that rollouts tell apart:"
+                " take profiles of longer intervals"
+            )
 
     def begin(self, sets: JobSets) -> Worlds:
         """Sets of jobs, none of which has started, at the first moment with a choice."""
@@ -147,7 +145,7 @@ class Rollouts:
             mine, line, first, now, does = tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows]
             may, missing = allowed[rows], unknown[rows]
             next_choice(
-                self._card,
+                self.card.arrays,
                 usual,
                 mine,
                 line,
@@ -170,7 +168,7 @@ class Rollouts:
                 return replace(
                     worlds, tenants=tenants, queue=queue, head=head, now_ms=now_ms, allowed=allowed
                 )
-            self._learn(room.asked)
+            self.card.learn()
 
     def worth_s(self, worlds: Worlds, habits: FloatArray, ahead: int, draws: int, seed: int) -> FloatArray:
         """Seconds until all are done that are seen and `ahead` jobs behind them, after each action: (W, C).
@@ -313,63 +311,9 @@ class Rollouts:
         tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
             worth_of(
-                self._card, habits, tenants, queue, action, length, step_ms, room, reached, out,
+                self.card.arrays, habits, tenants, queue, action, length, step_ms, room, reached, out,
                 noted.steps, noted.many,
             )  # fmt: skip
             if (out != NONE).all():
                 return out
-            self._learn(room.asked)
-
-    @cached_property
-    def _classes(self) -> tuple[NDArray[np.int32], IntArray]:
-        usage, kinds = np.unique(
-            np.concatenate([one.usage for one in self.task.series]), axis=0, return_inverse=True
-        )
-        if len(usage) >= 1 << BITS:
-            raise SettingError(
-                f"the profiles have {len(usage):,} rows of use that differ; rollouts tells {(1 << BITS) - 1:,} apart:"
-                " take profiles of longer intervals"
-            )
-        return usage, kinds.reshape(-1).astype(np.int64)
-
-    def _made(self) -> Card:
-        usage, kinds = self._classes
-        first: list[int] = []
-        kind: list[int] = []
-        until_us: list[int] = []
-        for one in self.task.series:
-            rows, kinds = kinds[: len(one.usage)], kinds[len(one.usage) :]
-            ends = np.flatnonzero(np.append(rows[1:] != rows[:-1], True))
-            first.append(len(kind))
-            kind += rows[ends].tolist()
-            until_us += ((ends + 1) * one.interval_ms * 1000).tolist()
-            until_us[-1] = 1 << 60
-        return Card(
-            np.array(first, np.int64), np.array(kind, np.int64), np.array(until_us, np.int64),
-            usage[:, 1].astype(np.int64), self.task.gpu.mem_mib, np.full((TABLE, 2), NONE, np.int64),
-            np.zeros((TABLE, SEATS), np.int64),
-        )  # fmt: skip
-
-    def _learn(self, asked: IntArray) -> None:
-        """Ask the model for the speeds of the sets that it was not asked for before, and empty the list of them."""
-        keys = asked[: asked[-1, 0]]
-        # Told apart by one number: one that is taken for another here is asked for again.
-        keys = keys[np.unique(keys[:, 0] * 0x9E3779B1 + keys[:, 1], return_index=True)[1]]
-        asked[-1, 0] = 0
-        halves = [(keys[:, [half]] >> _SHIFTS) & ((1 << BITS) - 1) for half in (0, 1)]
-        sets = np.concatenate(halves, axis=1)
-        sets = np.sort(np.where(sets > 0, sets, NOBODY), axis=1)
-        present = sets < NOBODY
-        widest = int(present.any(axis=0).sum())
-        sets, present = sets[:, :widest], present[:, :widest]
-        usage = np.where(present[..., None], self._classes[0][np.where(present, sets - 1, 0)], 0)
-        speeds = np.asarray(self.speeds(usage.astype(np.int32), present, self.task.gpu.mem_mib))
-        counts = present.sum(axis=1)
-        while 2 * (self._entered + len(sets)) > len(self._card.keys):
-            card = self._card
-            self._card = card._replace(
-                keys=np.full((4 * len(card.keys), 2), NONE, np.int64),
-                speeds=np.zeros((4 * len(card.keys), SEATS), np.int64),
-            )
-            move(card.keys, card.speeds, self._card.keys, self._card.speeds)
-        self._entered += enter(sets - 1, counts, speeds.astype(np.int64), self._card.keys, self._card.speeds)
+            self.card.learn()
