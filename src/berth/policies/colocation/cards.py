@@ -50,20 +50,24 @@ class Card:
             first=first,
             kind=kind,
             until_us=until_us,
-            row_us=np.array([one.interval_ms * 1000 for one in series], np.int64),
-            rows=np.array([len(one.usage) for one in series], np.int64),
             mem_mib=usage[:, 1].astype(np.int64),
             capacity_mib=capacity_mib,
             keys=np.full((TABLE, 2), EMPTY, np.int64),
             speeds=np.zeros((TABLE, MOST), np.int64),
-            asked=np.zeros((AT_ONCE, MOST + 2), np.int64),
-            counts=np.zeros(2, np.int64),
+            asked=np.zeros((AT_ONCE + 1, MOST + 2), np.int64),
         )
+        self.row_us: IntArray = np.array([one.interval_ms * 1000 for one in series], np.int64)
+        self.rows: IntArray = np.array([len(one.usage) for one in series], np.int64)
         self._make_room()
+
+    @property
+    def lacks_speeds(self) -> bool:
+        """Whether compiled code asked for speeds that it lacked."""
+        return bool(self.arrays.asked[-1, NEW])
 
     def learn(self) -> None:
         """Ask the model for the speeds of the sets that compiled code lacked."""
-        counts = self.arrays.counts
+        counts = self.arrays.asked[-1]
         asked = self.arrays.asked[: counts[NEW]]
         sizes = asked[:, MOST]
         tenants = int(sizes.max(initial=1))
@@ -83,7 +87,7 @@ class Card:
         """Have room in the table for all sets that can be asked for at once, and half of it empty."""
         old = self.arrays
         size = len(old.keys)
-        while 2 * (old.counts[ENTERED] + len(old.asked)) > size:
+        while 2 * (old.asked[-1, ENTERED] + len(old.asked)) > size:
             size *= 4
         if size > len(old.keys):
             keys, speeds = np.full((size, 2), EMPTY, np.int64), np.zeros((size, MOST), np.int64)

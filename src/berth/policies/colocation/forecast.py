@@ -23,7 +23,6 @@ from berth.network.combinations import MOST_SLOTS
 from berth.policies.colocation.cards import MOST_CLASSES, Card, card_of
 from berth.policies.colocation.future_kernels import (
     DONE,
-    NEW,
     NOT_FRESH,
     REFUSED,
     UNKNOWN,
@@ -196,10 +195,23 @@ class Forecaster:
         next_ms = np.zeros(len(offers), dtype=np.int64)
         while True:
             forecast(
-                card.arrays, fresh.keys, fresh.ends, fresh.count, there, tenants, window, largest,
-                status, ends_ms, next_ms, self._jobs, self._scratch,
-            )  # fmt: skip
-            if not card.arrays.counts[NEW]:
+                card.arrays,
+                card.row_us,
+                card.rows,
+                fresh.keys,
+                fresh.ends,
+                fresh.count,
+                there,
+                tenants,
+                window,
+                largest,
+                status,
+                ends_ms,
+                next_ms,
+                self._jobs,
+                self._scratch,
+            )
+            if not card.lacks_speeds:
                 break
             card.learn()
         names, columns = tuple(card.applications), (there[..., at] for at in (0, 1, 2, 4))

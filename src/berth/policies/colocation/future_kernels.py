@@ -48,7 +48,7 @@ GUESSED = 700
 NOT_FRESH = -1
 """The kind of a job that has done some of its work."""
 NEW, ENTERED = 0, 1
-"""Places in `counts`: sets that are asked for now, and sets that the table has."""
+"""Places in the last row of `asked`: how many sets are asked for now, and how many the table has."""
 FOREVER = 1 << 60
 WORK_ROWS = 6
 """Rows that `follow` works in."""
@@ -60,29 +60,27 @@ class CardArrays(NamedTuple):
     first: IntArray  # (A,): an application's first segment
     kind: IntArray  # (segments,): the class of its use
     until_us: IntArray  # (segments,): work at which it ends, for ever of the last
-    row_us: IntArray  # (A,): work in one row of an application's series
-    rows: IntArray  # (A,): how many rows it has
     mem_mib: IntArray  # (classes,)
     capacity_mib: int
     keys: IntArray  # (H, 2): sets of classes as `berth.interference.known_speeds` has them
     speeds: IntArray  # (H, S): per mille, of a set's classes in ascending order
-    asked: IntArray  # (N, S + 2): classes of sets that the table lacks, how many they are, and their row in the table
-    counts: IntArray  # (2,): see NEW
+    asked: IntArray  # (N + 1, S + 2): classes of sets that the table lacks, how many they are, and their row in the
+    # table; the last row has counts, see NEW. Each field costs a call time, so that these have none of their own.
 
 
 @compiled
 def _ask(card: CardArrays, high: int, low: int, classes: IntArray, count: int) -> None:
     """Make a row in the table for a set that it lacks, and note the set, if there is room to note it."""
-    at = card.counts[NEW]
-    if at == card.asked.shape[0]:
+    at = card.asked[-1, NEW]
+    if at == card.asked.shape[0] - 1:
         return
     row = free_row(high, low, card.keys)
     card.speeds[row, 0] = ASKED
     for place in range(MOST):
         card.asked[at, place] = classes[place] if place < count else 0
     card.asked[at, MOST], card.asked[at, MOST + 1] = count, row
-    card.counts[NEW] += 1
-    card.counts[ENTERED] += 1
+    card.asked[-1, NEW] += 1
+    card.asked[-1, ENTERED] += 1
 
 
 @compiled
@@ -229,15 +227,15 @@ def _remember(
 
 
 @compiled
-def _until_next_row_ms(card: CardArrays, jobs: IntArray, count: int, speeds: IntArray) -> int:
+def _until_next_row_ms(row_us: IntArray, rows: IntArray, jobs: IntArray, count: int, speeds: IntArray) -> int:
     """How long no job ends or enters a new row of its series at these speeds; 0 if none advances."""
     soonest = FOREVER
     for seat in range(count):
         if speeds[seat] <= 0:
             continue
         application, left, work = jobs[seat, 0], jobs[seat, 1], jobs[seat, 2]
-        row = min((work - left) // card.row_us[application], card.rows[application] - 1)
-        until = max(work - (row + 1) * card.row_us[application], 0) if row < card.rows[application] - 1 else 0
+        row = min((work - left) // row_us[application], rows[application] - 1)
+        until = max(work - (row + 1) * row_us[application], 0) if row < rows[application] - 1 else 0
         soonest = min(soonest, -((until - left) // speeds[seat]))
     return soonest if soonest < FOREVER else 0
 
@@ -245,6 +243,8 @@ def _until_next_row_ms(card: CardArrays, jobs: IntArray, count: int, speeds: Int
 @compiled
 def forecast(
     card: CardArrays,
+    row_us: IntArray,  # (A,): work in one row of an application's series
+    rows: IntArray,  # (A,): how many rows it has
     fresh_keys: IntArray,  # (F, 2): kinds of jobs that have all done nothing yet
     fresh_ends: IntArray,  # (F, MOST): after how long each ended; 0 where memory ran out
     fresh_count: IntArray,  # (1,), in and out: how many of these there are
@@ -301,7 +301,7 @@ def forecast(
                 continue
             status[offer, mask] = state
             if mask == 0:
-                next_ms[offer] = _until_next_row_ms(card, there[offer], t, work[WORK_ROWS - 1])
+                next_ms[offer] = _until_next_row_ms(row_us, rows, there[offer], t, work[WORK_ROWS - 1])
             for at in range(size):
                 ends_ms[offer, mask, place[at]] = ended_ms[at] if state == DONE else 0
             if fresh and 2 * (fresh_count[0] + 1) <= fresh_keys.shape[0]:
