@@ -7,28 +7,13 @@
 #include "settings.h"
 #include "vmm.h"
 
-/* The device of a stream, whatever context is current; NULL where it has no limit. */
-static struct device *device_of_stream(CUstream stream)
-{
-    struct device *device = device_current();
-    CUcontext context = NULL, own = NULL;
-    struct entry entry;
-    if ((uintptr_t)stream <= 2 || !HAVE(cuStreamGetCtx) ||
-        (device != NULL && !atomic_load_explicit(&several, memory_order_relaxed)))
-        return device;
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&own);
-    if (real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == own)
-        return device;
-    return ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry) ? device_at(entry.device)
-                                                                     : device;
-}
-
+/* NULL where that cannot be told, or nothing is limited. */
 static struct pool *pool_of_stream(CUstream stream)
 {
     CUpool handle = NULL;
-    struct device *device = device_of_stream(stream);
-    if (device == NULL || !device->limited)
+    bool known;
+    struct device *device = device_of_stream(stream, &known);
+    if (device == NULL)
         return NULL;
     if (!HAVE(cuDeviceGetMemPool))
         return pool_unnamed(device);
@@ -57,8 +42,9 @@ static struct pool *pool_named(CUpool handle, CUstream stream)
         return pool_find(handle, NULL);
     struct device *device =
         told && type != 0 ? device_at_location(&(CUlocation){ type, id }, kind) : NULL;
+    bool known;
     if (device == NULL)
-        device = device_of_stream(stream);
+        device = device_of_stream(stream, &known);
     return device != NULL ? pool_find(handle, device) : NULL;
 }
 
@@ -76,6 +62,14 @@ static CUresult free_async(CUdeviceptr ptr, CUstream stream, bool per_thread)
     return per_thread ? REAL(cuMemFreeAsync_ptsz)(ptr, stream) : REAL(cuMemFreeAsync)(ptr, stream);
 }
 
+/* Without a pool to count in, a call passes only where nothing is limited, as in a child that was
+   forked, to which the driver answers nothing. */
+static bool may_not_pass(CUstream stream)
+{
+    bool known;
+    return device_of_stream(stream, &known) != NULL || !known;
+}
+
 static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream,
                          bool per_thread)
 {
@@ -85,11 +79,11 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
-    if (pool == NULL && counting && HAVE(cuMemAllocAsync) && device_of_stream(stream) != NULL) {
+    if (pool == NULL && counting && HAVE(cuMemAllocAsync) && may_not_pass(stream)) {
         static shared32 told;
         if (atomic_exchange(&told, 1) == 0)
-            log_line("refused %s of %llu bytes: the driver does not name the pool, or there are "
-                     "more than %d",
+            log_line("refused %s of %llu bytes: the driver does not name the pool or the stream's "
+                     "GPU, or there are more than %d pools",
                      call, (unsigned long long)bytes, (int)MAX_POOLS);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

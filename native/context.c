@@ -1,10 +1,10 @@
 /* Contexts: primary, of the program's own, and green. */
 #define _GNU_SOURCE
+#include "bindings.h"
 #include "devices.h"
 #include "measure.h"
 #include "overhead.h"
 #include "parts.h"
-#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -81,7 +81,7 @@ CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice d
 static void gone_with_context(const struct entry *entry)
 {
     if (entry->kind == ARRAY || entry->kind == MIPMAP)
-        vmm_array_gone((const void *)(uintptr_t)entry->key);
+        bindings_drop_all((const void *)(uintptr_t)entry->key);
     overhead_give(entry);
 }
 
@@ -294,16 +294,46 @@ static CUresult destroy_green(CUdevice dev)
     return CUDA_SUCCESS;
 }
 
+/* Whether the driver knows a pointer no more. */
+static bool is_freed(const struct entry *entry)
+{
+    unsigned type;
+    return (entry->kind == LINEAR || entry->kind == POOLED) && HAVE(cuPointerGetAttribute) &&
+           real.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, entry->key) != CUDA_SUCCESS;
+}
+
+/* What was made while a green context was current belongs to the primary context, and goes with
+   that; what a driver frees earlier is given back now. */
+static void pass_to_primary(CUcontext green, CUcontext owner)
+{
+    size_t count = 0;
+    struct entry *list = green != NULL ? ledger_take_owned(green, &count) : NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (is_freed(&list[i])) {
+            gone_with_context(&list[i]);
+        } else {
+            list[i].owner = owner;
+            ledger_put(list[i]);
+        }
+    }
+    free(list);
+}
+
 CUresult cuGreenCtxDestroy(CUgreen ctx)
 {
     struct entry entry;
+    CUcontext as_context = NULL;
     bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
                  ledger_take(GREEN, (uint64_t)(uintptr_t)ctx, &entry);
+    if (known && HAVE(cuCtxFromGreenCtx) &&
+        real.cuCtxFromGreenCtx(&as_context, ctx) != CUDA_SUCCESS)
+        as_context = NULL;
     CUresult result = REAL(cuGreenCtxDestroy)(ctx);
     if (known && result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (known) {
         overhead_give(&entry);
+        pass_to_primary(as_context, entry.owner);
         end_primary(device_at(entry.device)->handle,
                     destroy_green); /* it may have been the last to hold it */
         devices_changed();

@@ -15,7 +15,7 @@ shared32 limiting, pacing, several;
 static struct device devices[MAX_DEVICES];
 static shared32 device_count, context_changes;
 static struct turn turn;
-static shared32 started;
+static shared32 started, forked; /* forked: the driver answers nothing at all in this child */
 
 static _Thread_local struct {
     CUcontext context, seen; /* seen: whosever device it is */
@@ -30,6 +30,7 @@ static void after_fork(void)
         if (devices[i].limited)
             region_forget(&devices[i].region);
     }
+    atomic_store(&forked, atomic_load(&limiting));
     atomic_store(&started, 0);
     atomic_store(&turn.word, 0);
     last.context = NULL;
@@ -149,6 +150,7 @@ CUresult devices_start(CUresult result)
         if (error.text[0] == 0 && join_all(cards, count, &error)) {
             atomic_store(&several, count > 1);
             atomic_store(&limiting, 1);
+            atomic_store(&forked, 0);
             atomic_store(&started, 1);
         } else {
             memcpy(settings.wrong, error.text, sizeof settings.wrong);
@@ -214,7 +216,7 @@ struct device *device_first(void)
 static struct device *untold(CUresult result)
 {
     static shared32 told;
-    if (!atomic_load(&started)) /* after a fork the driver answers nothing at all */
+    if (atomic_load(&forked))
         return NULL;
     if (atomic_exchange(&told, 1) == 0)
         log_line("the driver does not tell which context is current (cuCtxGetCurrent: error %d); "
@@ -243,13 +245,66 @@ struct device *device_current(void)
     if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS) {
         struct entry entry; /* a failure is no way round the limit */
         bool known = ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry);
-        struct device *device = known ? device_at(entry.device) : device_at(0);
-        return (known || !atomic_load(&several)) && device != NULL && device->limited ? device
-                                                                                      : NULL;
+        return known ? device_at(entry.device) : device_first();
     }
     last.context = context;
     last.changes = changes;
-    return last.device = device_of(handle);
+    last.device = device_of(handle);
+    return last.device != NULL ? last.device : (last.device = device_first());
+}
+
+struct device *device_for_memory(void)
+{
+    struct device *device = device_current();
+    if (LIKELY(device != NULL) || atomic_load(&forked))
+        return device;
+    return device_first();
+}
+
+/* NULL where the driver does not tell. */
+static struct device *device_of_context(CUcontext context)
+{
+    struct entry entry;
+    CUdevice handle;
+    if (ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry))
+        return device_at(entry.device);
+    if (HAVE(cuCtxGetDevice_v2) && real.cuCtxGetDevice_v2(&handle, context) == CUDA_SUCCESS)
+        return device_of(handle);
+    if (!HAVE(cuCtxPushCurrent_v2) || !HAVE(cuCtxPopCurrent_v2) || !HAVE(cuCtxGetDevice) ||
+        real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+        return NULL;
+    bool told = real.cuCtxGetDevice(&handle) == CUDA_SUCCESS;
+    (void)real.cuCtxPopCurrent_v2(&context);
+    return told ? device_of(handle) : NULL;
+}
+
+/* A stream of a green context has no context that the first version of cuStreamGetCtx could name.
+ */
+struct device *device_of_stream(CUstream stream, bool *known)
+{
+    CUdevice handle;
+    CUcontext context;
+    CUgreen green;
+    struct entry entry;
+    struct device *device = NULL;
+    *known = true;
+    if (!atomic_load_explicit(&limiting, memory_order_acquire) || atomic_load(&forked))
+        return NULL;
+    if (LIKELY(!atomic_load_explicit(&several, memory_order_relaxed)))
+        return device_first();
+    if ((uintptr_t)stream <= 2)
+        return device_for_memory();
+    if (HAVE(cuStreamGetDevice) && real.cuStreamGetDevice(stream, &handle) == CUDA_SUCCESS)
+        device = device_of(handle);
+    if (device == NULL && HAVE(cuStreamGetCtx) &&
+        real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context != NULL)
+        device = device_of_context(context);
+    if (device == NULL && HAVE(cuStreamGetGreenCtx) &&
+        real.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green != NULL &&
+        ledger_get(GREEN, (uint64_t)(uintptr_t)green, &entry))
+        device = device_at(entry.device);
+    *known = device != NULL;
+    return device;
 }
 
 CUcontext device_context(void)

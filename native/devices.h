@@ -19,6 +19,13 @@ struct device *
 device_current(void); /* of the calling thread's context; NULL where there is no limit */
 CUcontext device_context(
     void); /* that context, as the last call of `device_current` on this thread found it */
+/* Where memory counts that a call without a stream allocates: on the current context's GPU; without
+   a context on the first that has a limit, since no call passes uncounted. NULL: nothing is
+   limited. */
+struct device *device_for_memory(void);
+/* The GPU of a stream, whatever context is current. NULL where nothing is limited, or where the
+   driver does not tell (`known` is false then): such a call is refused. */
+struct device *device_of_stream(CUstream stream, bool *known);
 /* The first GPU that has a limit: what belongs to no GPU in particular counts there. */
 struct device *device_first(void);
 struct device *device_of(CUdevice handle);

@@ -103,7 +103,7 @@ static bool add_need(struct memory *memory, const CUmem_node *node)
 {
     const CUlocation *location = &node->pool.location;
     struct device *device =
-        location->type == 0 ? device_current() : device_at_location(location, node->pool.type);
+        location->type == 0 ? device_for_memory() : device_at_location(location, node->pool.type);
     unsigned at = 0;
     if (device == NULL)
         return true;

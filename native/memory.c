@@ -1,10 +1,10 @@
 /* Linear memory and arrays: taken before the driver is asked, given back when it refuses or frees.
  */
 #define _GNU_SOURCE
+#include "bindings.h"
 #include "devices.h"
 #include "ledger.h"
 #include "pool.h"
-#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ static inline CUresult settled(struct device *device, enum kind kind, uint64_t b
 
 CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
-    struct device *device = device_current();
+    struct device *device = device_for_memory();
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAlloc_v2)(ptr, bytes);
     if (UNLIKELY(!take(device, bytes, "cuMemAlloc")))
@@ -42,7 +42,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 
 CUresult cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
-    struct device *device = device_current();
+    struct device *device = device_for_memory();
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAlloc)(ptr, bytes);
     if (!take(device, bytes, "cuMemAlloc"))
@@ -53,7 +53,7 @@ CUresult cuMemAlloc(unsigned *ptr, unsigned bytes)
 
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
-    struct device *device = device_current();
+    struct device *device = device_for_memory();
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAllocManaged)(ptr, bytes, flags);
     if (UNLIKELY(!take(device, bytes, "cuMemAllocManaged")))
@@ -115,7 +115,7 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
 CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
                             unsigned element)
 {
-    struct device *device = device_current();
+    struct device *device = device_for_memory();
     struct pitched call = { .width = width, .height = height, .element = element };
     if (device == NULL || ptr == NULL || pitch == NULL)
         return REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
@@ -130,7 +130,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
 CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height,
                          unsigned element)
 {
-    struct device *device = device_current();
+    struct device *device = device_for_memory();
     struct pitched call = { .width = width, .height = height, .element = element };
     if (device == NULL || ptr == NULL || pitch == NULL)
         return REAL(cuMemAllocPitch)(ptr, pitch, width, height, element);
@@ -261,7 +261,7 @@ static uint64_t array_bytes(size_t width, size_t height, size_t depth, int forma
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUarray_desc *desc)
 {
-    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArrayCreate_v2)(array, desc);
     uint64_t bytes = array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0);
@@ -273,7 +273,7 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUarray_desc *desc)
 
 CUresult cuArrayCreate(CUarray *array, const CUarray_desc_v1 *desc)
 {
-    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArrayCreate)(array, desc);
     uint64_t bytes = array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0);
@@ -285,7 +285,7 @@ CUresult cuArrayCreate(CUarray *array, const CUarray_desc_v1 *desc)
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *desc)
 {
-    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArray3DCreate_v2)(array, desc);
     uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
@@ -298,7 +298,7 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *desc)
 
 CUresult cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *desc)
 {
-    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArray3DCreate)(array, desc);
     uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
@@ -315,7 +315,7 @@ CUresult cuArrayDestroy(CUarray array)
     bool known = taken_out(ARRAY, array, &entry);
     CUresult result = freed(known, &entry, REAL(cuArrayDestroy)(array));
     if (result == CUDA_SUCCESS)
-        vmm_array_gone(array);
+        bindings_drop_all(array);
     return result;
 }
 
@@ -341,7 +341,7 @@ static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
 
 CUresult cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *desc, unsigned levels)
 {
-    struct device *device = mipmap != NULL && desc != NULL ? device_current() : NULL;
+    struct device *device = mipmap != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
     uint64_t bytes = mipmap_bytes(desc, levels);
@@ -357,7 +357,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmap mipmap)
     bool known = taken_out(MIPMAP, mipmap, &entry);
     CUresult result = freed(known, &entry, REAL(cuMipmappedArrayDestroy)(mipmap));
     if (result == CUDA_SUCCESS)
-        vmm_array_gone(mipmap);
+        bindings_drop_all(mipmap);
     return result;
 }
 
@@ -366,7 +366,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmap mipmap)
 
 CUresult cuImportExternalMemory(CUext *memory, const CUext_desc *desc)
 {
-    struct device *device = memory != NULL && desc != NULL ? device_current() : NULL;
+    struct device *device = memory != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuImportExternalMemory)(memory, desc);
     uint64_t bytes = desc->size;

@@ -8,9 +8,9 @@
    another process exported is counted there, and not here. */
 #define _GNU_SOURCE
 #include "vmm.h"
+#include "bindings.h"
 #include "ledger.h"
 #include "parts.h"
-#include "ties.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -129,19 +129,13 @@ static void reclaim_exports(struct device *device)
     }
 }
 
-static void untie_all(const void *holder)
-{
-    for (struct record *record; (record = ties_take(holder, NULL, -1, 0, SIZE_MAX)) != NULL;)
-        vmm_drop(record, 0, 1);
-}
-
 static void ended(struct record *record)
 {
     bool foreign = record->foreign;
     if (record->device != NULL)
         give(record->device, record->bytes);
     else
-        untie_all(record); /* of a multicast object */
+        bindings_drop_all(record); /* of a multicast object */
     free(record);
     if (foreign)
         reclaim_exports(NULL);
@@ -159,6 +153,13 @@ struct record *vmm_hold(CUhandle handle)
         record->maps++;
     turn_leave(&turn);
     return record;
+}
+
+void vmm_hold_again(struct record *record)
+{
+    turn_take(&turn);
+    record->maps++;
+    turn_leave(&turn);
 }
 
 bool vmm_is_last(struct record *record)
@@ -187,26 +188,21 @@ struct record *vmm_hold_at(CUdeviceptr address)
     return record;
 }
 
-void vmm_array_gone(const void *array)
-{
-    if (atomic_load_explicit(&limiting, memory_order_relaxed) && array != NULL)
-        untie_all(array);
-}
-
 /* ---- handles ---- */
 
 struct device *device_at_location(const CUlocation *location, int type)
 {
+    struct device *device = NULL;
     if (location->type == CU_LOCATION_DEVICE)
-        return device_of(location->id);
-    if (location->type == CU_LOCATION_DEVICE_PART)
-        return device_of(location->id & 0xff);
-    /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does; without a
-       context on the first GPU that has a limit. */
-    if (type != CU_ALLOCATION_MANAGED)
+        device = device_of(location->id);
+    else if (location->type == CU_LOCATION_DEVICE_PART)
+        device = device_of(location->id & 0xff);
+    else if (location->type >= CU_LOCATION_HOST && location->type <= CU_LOCATION_HOST_LAST &&
+             type != CU_ALLOCATION_MANAGED)
         return NULL;
-    struct device *device = device_current();
-    return device == NULL && device_context() == NULL ? device_first() : device;
+    /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does; and so does
+       what the driver may know a place for that is not known here. */
+    return device != NULL ? device : device_for_memory();
 }
 
 static void keep(CUhandle handle, struct record *record)

@@ -9,13 +9,13 @@ struct record; /* of one piece of physical memory */
    it is not known. */
 struct record *vmm_hold(CUhandle handle);
 struct record *vmm_hold_at(CUdeviceptr address);
+void vmm_hold_again(struct record *record); /* one mapping more of what a mapping holds */
 /* One handle or mapping less, after the driver did it. */
 void vmm_drop(struct record *record, uint32_t handles, uint32_t maps);
 bool vmm_is_last(struct record *record);          /* one mapping alone holds it */
 CUdevice vmm_device(const struct record *record); /* -1: nothing is counted for it */
 void vmm_keep_object(CUhandle object);            /* a multicast object was made */
-void vmm_array_gone(const void *array);           /* what was mapped into it */
-/* Which device's memory it is; NULL where it is none's. */
+/* Whose memory it is: NULL for the host's alone, and where nothing is limited. */
 struct device *device_at_location(const CUlocation *location, int type);
 
 #endif

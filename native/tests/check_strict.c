@@ -100,7 +100,8 @@ void test_failing(void)
             TRY(cuArray3DCreate_v2(&array, &sparse), {
                 CUmap_info part = { .resource = array,
                                     .operation = CU_OPERATION_MAP,
-                                    .handle = handle };
+                                    .handle = handle,
+                                    .device_mask = 1 };
                 TRY(cuMemMapArrayAsync(&part, 1, NULL), (void)0);
                 FREED(cuArrayDestroy(array));
             });
@@ -311,7 +312,9 @@ void test_parts_and_context(void)
     OK(cuCtxCreate_v2(&own, 0, 0));
     OK(cuArray3DCreate_v2(&array, &desc));
     OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
-    CUmap_info part = { .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    CUmap_info part = {
+        .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
+    };
     OK(cuMemMapArrayAsync(&part, 1, NULL));
     OK(cuMemRelease(handle));
     HELD(40 * MIB);

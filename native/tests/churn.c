@@ -93,7 +93,9 @@ static void sparse(size_t bytes)
     if (cuArray3DCreate_v2(&array, &desc) != CUDA_SUCCESS)
         return;
     if (had(cuMemCreate(&handle, bytes, &on_device, 0))) {
-        CUmap_info part = { .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+        CUmap_info part = {
+            .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
+        };
         cuMemMapArrayAsync(&part, 1, NULL);
         cuMemRelease(handle);
     }

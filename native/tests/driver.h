@@ -37,7 +37,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuMulticastAddDevice(CUhandle object, CUdevice dev);
-CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreen green);
+CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreen green, unsigned flags, int priority);
 CUresult cuMemPoolExportToShareableHandle(void *out, CUpool pool, int type,
                                           unsigned long long flags);
 CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *handle, int type,

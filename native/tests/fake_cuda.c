@@ -297,6 +297,8 @@ DO cuCtxSetCurrent(CUcontext ctx)
     CUresult wrong = fake_ready(__func__);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    if (ctx != NULL && !ctx->alive)
+        return CUDA_ERROR_INVALID_CONTEXT;
     fake_context = ctx;
     return CUDA_SUCCESS;
 }
@@ -308,11 +310,24 @@ DO cuCtxGetDevice(CUdevice *dev)
     *dev = fake_ordinal_of(fake_context->gpu);
     return CUDA_SUCCESS;
 }
+DO cuCtxGetDevice_v2(CUdevice *dev, CUcontext ctx)
+{
+    CUresult wrong = fake_given(fake_ready(__func__), dev);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    ctx = ctx != NULL ? ctx : fake_context;
+    if (ctx == NULL || !ctx->alive)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *dev = fake_ordinal_of(ctx->gpu);
+    return CUDA_SUCCESS;
+}
 DO cuCtxPushCurrent_v2(CUcontext ctx)
 {
     CUresult wrong = fake_ready(__func__);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    if (ctx == NULL || !ctx->alive)
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (depth == 16)
         return CUDA_ERROR_INVALID_VALUE;
     stack[depth++] = fake_context;
@@ -321,7 +336,7 @@ DO cuCtxPushCurrent_v2(CUcontext ctx)
 }
 DO cuCtxPopCurrent_v2(CUcontext *ctx)
 {
-    CUresult wrong = fake_in_context(__func__);
+    CUresult wrong = fake_given(fake_ready(__func__), fake_context);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     if (ctx != NULL)
@@ -360,6 +375,7 @@ DO cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev)
     return cuCtxCreate_v2(ctx, flags, dev);
 }
 
+/* The structure is kept, so that a program that still uses the handle is told. */
 static void end_context(struct CUctx_st *context)
 {
     fake_parts_gone(context);
@@ -367,6 +383,7 @@ static void end_context(struct CUctx_st *context)
     fake_modules_gone(context);
     fake_events_gone(context);
     fake_limits_gone(context);
+    fake_streams_gone(context);
     fake_refund(context->gpu, fake_card->context_bytes);
     context->alive = false;
 }
@@ -381,7 +398,6 @@ DO cuCtxDestroy_v2(CUcontext ctx)
     end_context(ctx);
     if (fake_context == ctx)
         fake_context = depth > 0 ? stack[--depth] : NULL;
-    free(ctx);
     return CUDA_SUCCESS;
 }
 DO cuCtxDestroy(CUcontext ctx)

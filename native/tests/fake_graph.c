@@ -48,7 +48,8 @@ CUresult fake_safe(CUresult before)
 
 DO cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
-    CUresult wrong = fake_in_context(__func__);
+    struct CUctx_st *context;
+    CUresult wrong = fake_on_stream(__func__, stream, &context);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     if ((uintptr_t)stream <= 2)
@@ -75,7 +76,8 @@ DO cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *nee
                                const void *edges, size_t count, int mode)
 {
     (void)needs, (void)edges, (void)count;
-    CUresult wrong = fake_given(fake_in_context(__func__), graph);
+    struct CUctx_st *context;
+    CUresult wrong = fake_given(fake_on_stream(__func__, stream, &context), graph);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     if ((uintptr_t)stream <= 2)
@@ -103,7 +105,8 @@ DO cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, 
 }
 DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
-    CUresult wrong = fake_given(fake_in_context(__func__), graph);
+    struct CUctx_st *context;
+    CUresult wrong = fake_given(fake_on_stream(__func__, stream, &context), graph);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     *graph = fake_stream(stream)->capture;
@@ -115,7 +118,8 @@ DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 }
 DO cuStreamIsCapturing(CUstream stream, int *status)
 {
-    CUresult wrong = fake_in_context(__func__);
+    struct CUctx_st *context;
+    CUresult wrong = fake_on_stream(__func__, stream, &context);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     *status = fake_stream(stream)->capture != NULL;
@@ -270,9 +274,10 @@ DO cuGraphExecDestroy(CUexec exec)
     return CUDA_SUCCESS;
 }
 /* A graph's memory is there from its upload or its first launch on. */
-static CUresult ready_graph(CUexec exec)
+static CUresult ready_graph(const char *call, CUexec exec, CUstream stream)
 {
-    CUresult wrong = fake_given(fake_in_context(__func__), exec);
+    struct CUctx_st *context;
+    CUresult wrong = fake_given(fake_on_stream(call, stream, &context), exec);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     bool had = true;
@@ -293,8 +298,7 @@ static CUresult ready_graph(CUexec exec)
 
 DO cuGraphUpload(CUexec exec, CUstream stream)
 {
-    (void)stream;
-    return ready_graph(exec);
+    return ready_graph(__func__, exec, stream);
 }
 DO cuGraphUpload_ptsz(CUexec exec, CUstream stream)
 {
@@ -302,7 +306,7 @@ DO cuGraphUpload_ptsz(CUexec exec, CUstream stream)
 }
 DO cuGraphLaunch(CUexec exec, CUstream stream)
 {
-    CUresult result = ready_graph(exec);
+    CUresult result = ready_graph(__func__, exec, stream);
     if (result == CUDA_SUCCESS && exec->kernel_ns != 0)
         fake_work(fake_stream(stream), exec->kernel_ns);
     return result;

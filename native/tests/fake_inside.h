@@ -21,9 +21,10 @@ struct CUctx_st {
     uint32_t gpu, attached;
     bool primary, alive;
     uint64_t limit_bytes,
-        promised_bytes;         /* for what cuCtxSetLimit was told: taken, and not taken yet */
-    uint64_t limits[CU_LIMITS]; /* above the first value */
-    uint64_t stack_bytes;       /* of each thread, as launches made it; never less again */
+        promised_bytes;          /* for what cuCtxSetLimit was told: taken, and not taken yet */
+    uint64_t limits[CU_LIMITS];  /* above the first value */
+    uint64_t stack_bytes;        /* of each thread, as launches made it; never less again */
+    struct CUctx_st *primary_of; /* of a green context: the primary one, whose its memory is */
 };
 struct CUmod_st {
     uint32_t gpu;
@@ -39,9 +40,10 @@ struct CUarray_st {
 struct CUstream_st {
     uint32_t gpu;
     int capture_mode;
-    struct CUctx_st *context;
+    struct CUctx_st *context; /* NULL: it ended */
     _Atomic uint64_t tail_ns;
     CUgraph capture;
+    struct CUstream_st *next;
 };
 struct CUevent_st {
     _Atomic uint64_t at_ns;
@@ -90,7 +92,7 @@ enum what { FREE, BLOCK, ASYNC, VIRTUAL };
 struct node {
     uint64_t va, bytes;
     enum what what;
-    bool unplaced;
+    bool managed, unplaced;
     uint32_t gpu;
     struct CUctx_st *context;
     struct CUpool_st *pool;
@@ -135,6 +137,7 @@ extern size_t fake_node_space;
 uint64_t fake_address(uint64_t bytes);
 void fake_address_back(uint64_t va, uint64_t bytes);
 struct node *fake_node_at(uint64_t va);
+struct node *fake_node_holding(uint64_t va); /* that `va` lies in */
 void fake_node_put(struct node node);
 void fake_node_drop(struct node *gone);
 
@@ -150,6 +153,10 @@ CUresult fake_graph_alloc(CUgraph graph, uint32_t gpu, uint64_t bytes, uint64_t 
 void fake_pools_settle(uint32_t gpu); /* a stream has come to its end */
 void fake_pools_start(uint32_t gpu);
 void fake_streams_start(uint32_t gpu);
+struct CUstream_st *fake_stream_new(struct CUctx_st *context);
+void fake_streams_gone(struct CUctx_st *context);
+/* The context of a call on a stream: the stream's own, or the current one's of a special handle. */
+CUresult fake_on_stream(const char *name, CUstream stream, struct CUctx_st **context);
 void fake_memory_gone(struct CUctx_st *context);
 void fake_modules_gone(struct CUctx_st *context);
 void fake_events_gone(struct CUctx_st *context);
@@ -180,9 +187,18 @@ static inline CUresult fake_ready(const char *name)
 static inline CUresult fake_in_context(const char *name)
 {
     CUresult wrong = fake_ready(name);
-    return wrong == CUDA_SUCCESS && __builtin_expect(fake_context == NULL, 0)
-               ? CUDA_ERROR_INVALID_CONTEXT
-               : wrong;
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    if (__builtin_expect(fake_context == NULL, 0))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return __builtin_expect(!fake_context->alive, 0) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                     : CUDA_SUCCESS;
+}
+
+/* The context whose is what is made while a context is current. */
+static inline struct CUctx_st *fake_owner(void)
+{
+    return fake_context->primary_of != NULL ? fake_context->primary_of : fake_context;
 }
 
 static inline CUresult fake_on_gpu(const char *name, CUdevice dev)

@@ -203,6 +203,14 @@ struct node *fake_node_at(uint64_t va)
     }
 }
 
+struct node *fake_node_holding(uint64_t va)
+{
+    for (size_t i = 0; i < fake_node_space; i++)
+        if (fake_nodes[i].what != FREE && va - fake_nodes[i].va < fake_nodes[i].bytes)
+            return &fake_nodes[i];
+    return NULL;
+}
+
 void fake_node_put(struct node node)
 {
     if ((node_count + 1) * 2 > fake_node_space) {

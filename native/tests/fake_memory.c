@@ -31,7 +31,7 @@ static CUresult allocate(uint64_t *va, uint64_t bytes)
                                      .bytes = bytes,
                                      .what = BLOCK,
                                      .gpu = fake_context->gpu,
-                                     .context = fake_context });
+                                     .context = fake_owner() });
     fake_books_done();
     if (at == 0) {
         fake_refund(fake_context->gpu, bytes);
@@ -127,7 +127,8 @@ DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
                                      .bytes = bytes,
                                      .what = BLOCK,
                                      .gpu = fake_context->gpu,
-                                     .context = fake_context,
+                                     .context = fake_owner(),
+                                     .managed = true,
                                      .unplaced = true });
     atomic_store(&unplaced, at);
     fake_books_done();
@@ -288,6 +289,23 @@ DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned le
 DO cuMipmappedArrayDestroy(CUmipmap mipmap)
 {
     return cuArrayDestroy((CUarray)(void *)mipmap);
+}
+
+DO cuPointerGetAttribute(void *value, int attribute, CUdeviceptr ptr)
+{
+    CUresult wrong = fake_given(fake_ready(__func__), value);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_books();
+    struct node *found = fake_node_holding(ptr);
+    bool known = found != NULL, managed = known && found->managed;
+    fake_books_done();
+    if (attribute == CU_POINTER_IS_MANAGED)
+        return *(unsigned *)value = managed, CUDA_SUCCESS;
+    if (attribute != CU_POINTER_MEMORY_TYPE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    *(unsigned *)value = 2; /* the device's */
+    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Memory of another process: an address here, bytes there. */

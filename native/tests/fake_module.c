@@ -58,7 +58,7 @@ static CUresult load(CUmodule *module, const void *image)
     *made = (struct CUmod_st){ .gpu = fake_context->gpu,
                                .bytes = fake_like_lazy ? 0 : bytes,
                                .pending = fake_like_lazy ? bytes : 0,
-                               .context = fake_context,
+                               .context = fake_owner(),
                                .next = modules };
     modules = made;
     fake_books_done();

@@ -156,17 +156,18 @@ DO cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
 
 static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
 {
-    CUresult wrong = fake_in_context(__func__);
+    struct CUctx_st *context;
+    CUresult wrong = fake_on_stream(__func__, stream, &context);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     if (ptr == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct CUstream_st *queue = fake_stream(stream);
     if (queue->capture != NULL)
-        return fake_graph_alloc(queue->capture, fake_context->gpu, bytes, ptr, NULL);
+        return fake_graph_alloc(queue->capture, context->gpu, bytes, ptr, NULL);
     if (pool == NULL)
-        pool = current_pool[fake_context->gpu];
-    if (pool->imported)
+        pool = current_pool[context->gpu];
+    if (pool->imported || pool->gone)
         return CUDA_ERROR_INVALID_VALUE;
     /* A pool grows for one call at a time, and by no more than that call lacks. */
     fake_books();
@@ -217,6 +218,10 @@ DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUs
 }
 DO cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
+    struct CUctx_st *context;
+    CUresult wrong = fake_on_stream(__func__, stream, &context);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     if (fake_stream(stream)->capture != NULL)
         return CUDA_SUCCESS;
     return fake_release(ptr);

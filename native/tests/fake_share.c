@@ -1,23 +1,26 @@
 /* The fake driver's calls by which memory outlives its handle, passes between programs or is taken
-   for something else: sparse arrays, export and import, IPC, external memory, multicast, green
-   contexts, a context's limits. */
+   for something else: sparse arrays, export and import, IPC, external memory, multicast, a
+   context's limits. */
 #include "fake_inside.h"
 
 /* ---- sparse arrays ---- */
 
+/* One tile for one GPU. The texels of a level lie in tiles of 64 x 64 x 1, the bytes of a mip tail
+   in tiles of 64 KiB; a request for several makes one part for each. */
+enum { TILE_SIDE = 64, TILE_BYTES = 1 << 16 };
+struct place {
+    const void *resource;
+    int part_type;
+    unsigned level, layer, device;
+    uint64_t x, y, z;
+};
 struct part {
-    CUmap_info where;
+    struct place where;
     struct CUctx_st *context;
     struct physical *physical;
     struct part *next;
 };
 static struct part *parts;
-
-static bool same_part(const CUmap_info *a, const CUmap_info *b)
-{
-    return a->resource == b->resource && a->part_type == b->part_type &&
-           memcmp(&a->part, &b->part, sizeof a->part) == 0;
-}
 
 static void let_go(struct physical *physical)
 {
@@ -25,18 +28,68 @@ static void let_go(struct physical *physical)
     fake_physical_drop(physical);
 }
 
-static void unmap_part(const CUmap_info *where)
+static bool same_place(const struct place *a, const struct place *b)
 {
-    for (struct part **at = &parts; *at != NULL;) {
-        struct part *part = *at;
-        if (!same_part(&part->where, where)) {
-            at = &part->next;
-            continue;
+    return a->resource == b->resource && a->part_type == b->part_type && a->level == b->level &&
+           a->layer == b->layer && a->device == b->device && a->x == b->x && a->y == b->y &&
+           a->z == b->z;
+}
+
+/* A tile holds one memory at a time: NULL leaves it empty. */
+static void set_tile(const struct place *where, struct physical *physical)
+{
+    if (physical != NULL)
+        physical->maps++;
+    for (struct part **at = &parts; *at != NULL; at = &(*at)->next)
+        if (same_place(&(*at)->where, where)) {
+            struct part *part = *at;
+            *at = part->next;
+            let_go(part->physical);
+            free(part);
+            break;
         }
-        *at = part->next;
-        let_go(part->physical);
-        free(part);
+    if (physical == NULL)
+        return;
+    struct part *made = calloc(1, sizeof *made);
+    *made = (struct part){
+        .where = *where, .context = fake_owner(), .physical = physical, .next = parts
+    };
+    parts = made;
+}
+
+static uint64_t tiles(uint64_t from, uint64_t size, uint64_t side)
+{
+    return size == 0 ? 1 : (from + size + side - 1) / side - from / side;
+}
+
+static void set_tiles(const CUmap_info *info, struct physical *physical)
+{
+    bool tail = info->part_type == 1;
+    struct place first = { .resource = info->resource, .part_type = info->part_type };
+    uint64_t across, down = 1, deep = 1;
+    if (tail) {
+        first.layer = info->part.tail.layer;
+        first.x = info->part.tail.offset / TILE_BYTES;
+        across = tiles(info->part.tail.offset, info->part.tail.size, TILE_BYTES);
+    } else {
+        first.level = info->part.level.level;
+        first.layer = info->part.level.layer;
+        first.x = info->part.level.x / TILE_SIDE;
+        first.y = info->part.level.y / TILE_SIDE;
+        first.z = info->part.level.z;
+        across = tiles(info->part.level.x, info->part.level.width, TILE_SIDE);
+        down = tiles(info->part.level.y, info->part.level.height, TILE_SIDE);
+        deep = info->part.level.depth != 0 ? info->part.level.depth : 1;
     }
+    for (unsigned device = 0; device < 32; device++)
+        for (uint64_t i = 0; i < across * down * deep && (info->device_mask >> device & 1); i++) {
+            struct place where = first;
+            where.device = device;
+            where.x += i % across;
+            where.y += i / across % down;
+            where.z += i / across / down;
+            set_tile(&where, physical);
+        }
 }
 
 static void drop_parts(const void *array, const struct CUctx_st *context)
@@ -75,22 +128,12 @@ DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
     fake_books();
     CUresult result = CUDA_SUCCESS;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        struct physical *physical = NULL;
-        if (list[i].operation == CU_OPERATION_MAP &&
-            (physical = fake_physical(list[i].handle)) == NULL) {
+        bool maps = list[i].operation == CU_OPERATION_MAP;
+        struct physical *physical = maps ? fake_physical(list[i].handle) : NULL;
+        if (list[i].device_mask == 0 || (maps && physical == NULL))
             result = CUDA_ERROR_INVALID_VALUE;
-            break;
-        }
-        if (physical != NULL)
-            physical->maps++;
-        unmap_part(&list[i]);
-        if (physical == NULL)
-            continue;
-        struct part *made = calloc(1, sizeof *made);
-        *made = (struct part){
-            .where = list[i], .context = fake_context, .physical = physical, .next = parts
-        };
-        parts = made;
+        else
+            set_tiles(&list[i], physical);
     }
     fake_books_done();
     return result;
@@ -293,58 +336,6 @@ DO cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
     bool any = unbind(object, dev, offset, bytes);
     fake_books_done();
     return any ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* ---- green contexts: they hold the primary context, and a part of their own ---- */
-
-struct CUgreen_st {
-    struct CUctx_st context;
-    CUdevice dev;
-    uint64_t bytes;
-};
-CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
-
-DO cuGreenCtxCreate(CUgreen *out, void *desc, CUdevice dev, unsigned flags)
-{
-    CUcontext primary;
-    CUresult wrong = fake_given(fake_on_gpu(__func__, dev), out);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    (void)desc, (void)flags;
-    uint64_t bytes = fake_number("BERTH_FAKE_GREEN_KIB", 0) << 10;
-    CUresult result = cuDevicePrimaryCtxRetain(&primary, dev);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!fake_charge(fake_gpu_at(dev), bytes)) {
-        cuDevicePrimaryCtxRelease_v2(dev);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *out = calloc(1, sizeof **out);
-    **out = (struct CUgreen_st){ .context = { .gpu = fake_gpu_at(dev), .alive = true },
-                                 .dev = dev,
-                                 .bytes = bytes };
-    return CUDA_SUCCESS;
-}
-
-DO cuGreenCtxDestroy(CUgreen green)
-{
-    CUresult wrong = fake_given(fake_ready(__func__), green);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    fake_refund(green->context.gpu, green->bytes);
-    cuDevicePrimaryCtxRelease_v2(green->dev);
-    free(green);
-    return CUDA_SUCCESS;
-}
-
-DO cuCtxFromGreenCtx(CUcontext *out, CUgreen green)
-{
-    CUresult wrong = fake_given(fake_given(fake_ready(__func__), out), green);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    *out = &green->context;
-    return CUDA_SUCCESS;
 }
 
 /* ---- what a context sets aside ---- */

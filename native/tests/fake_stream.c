@@ -2,6 +2,7 @@
 #include "fake_inside.h"
 
 static struct CUstream_st legacy_streams[FAKE_GPUS];
+static struct CUstream_st *streams;
 static struct CUevent_st *events; /* those that live; one whose context is gone has none */
 
 struct CUstream_st *fake_stream(CUstream stream)
@@ -23,37 +24,97 @@ static void sleep_to(uint64_t ns)
                   NULL);
 }
 
+struct CUstream_st *fake_stream_new(struct CUctx_st *context)
+{
+    struct CUstream_st *made = calloc(1, sizeof *made);
+    *made = (struct CUstream_st){ .gpu = context->gpu, .context = context };
+    fake_books();
+    made->next = streams;
+    streams = made;
+    fake_books_done();
+    return made;
+}
+
+/* They stay in the list, so that a program that still uses one is told. */
+void fake_streams_gone(struct CUctx_st *context)
+{
+    fake_books();
+    for (struct CUstream_st *stream = streams; stream != NULL; stream = stream->next)
+        if (stream->context == context)
+            stream->context = NULL;
+    fake_books_done();
+}
+
+CUresult fake_on_stream(const char *name, CUstream stream, struct CUctx_st **context)
+{
+    *context = fake_context;
+    if ((uintptr_t)stream <= 2)
+        return fake_in_context(name);
+    CUresult wrong = fake_ready(name);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_books();
+    struct CUstream_st *at = streams;
+    while (at != NULL && at != stream)
+        at = at->next;
+    *context = at != NULL ? at->context : NULL;
+    fake_books_done();
+    return *context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 DO cuStreamCreate(CUstream *stream, unsigned flags)
 {
-    CUresult wrong = fake_in_context(__func__);
+    CUresult wrong = fake_given(fake_in_context(__func__), stream);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     (void)flags;
-    *stream = calloc(1, sizeof **stream);
-    (*stream)->gpu = fake_context->gpu;
-    (*stream)->context = fake_context;
+    *stream = fake_stream_new(fake_context);
     return CUDA_SUCCESS;
 }
 DO cuStreamDestroy_v2(CUstream stream)
 {
-    CUresult wrong = fake_ready(__func__);
+    struct CUctx_st *context;
+    if ((uintptr_t)stream <= 2)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult wrong = fake_on_stream(__func__, stream, &context);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    fake_books();
+    for (struct CUstream_st **at = &streams; *at != NULL; at = &(*at)->next)
+        if (*at == stream) {
+            *at = stream->next;
+            break;
+        }
+    fake_books_done();
     free(stream);
     return CUDA_SUCCESS;
 }
+/* The first version knows of no green contexts. */
 DO cuStreamGetCtx(CUstream stream, CUcontext *ctx)
 {
-    CUresult wrong = fake_in_context(__func__);
+    struct CUctx_st *context;
+    CUresult wrong = fake_given(fake_on_stream(__func__, stream, &context), ctx);
     if (wrong != CUDA_SUCCESS)
         return wrong;
-    *ctx = (uintptr_t)stream > 2 ? stream->context : fake_context;
+    if ((uintptr_t)stream > 2 && context->primary_of != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    *ctx = context;
+    return CUDA_SUCCESS;
+}
+DO cuStreamGetDevice(CUstream stream, CUdevice *dev)
+{
+    struct CUctx_st *context;
+    CUresult wrong = fake_given(fake_on_stream(__func__, stream, &context), dev);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *dev = fake_ordinal_of(context->gpu);
     return CUDA_SUCCESS;
 }
 
 DO cuStreamSynchronize(CUstream stream)
 {
-    CUresult wrong = fake_in_context(__func__);
+    struct CUctx_st *context;
+    CUresult wrong = fake_on_stream(__func__, stream, &context);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     struct CUstream_st *queue = fake_stream(stream);
@@ -68,7 +129,8 @@ DO cuStreamSynchronize_ptsz(CUstream stream)
 }
 DO cuStreamQuery(CUstream stream)
 {
-    CUresult wrong = fake_in_context(__func__);
+    struct CUctx_st *context;
+    CUresult wrong = fake_on_stream(__func__, stream, &context);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     return atomic_load(&fake_stream(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY
@@ -129,7 +191,8 @@ FAKE_EXPORT unsigned fake_own_events(void)
 }
 DO cuEventRecord(CUevent event, CUstream stream)
 {
-    CUresult wrong = fake_lives(fake_in_context(__func__), event);
+    struct CUctx_st *context;
+    CUresult wrong = fake_lives(fake_on_stream(__func__, stream, &context), event);
     if (wrong != CUDA_SUCCESS)
         return wrong;
     uint64_t now = fake_now(), tail = atomic_load(&fake_stream(stream)->tail_ns);

@@ -201,7 +201,9 @@ static void maps_parts(CUresult (*map)(CUmap_info *, unsigned, CUstream))
     OK(cuArray3DCreate_v2(&array, &desc));
     HELD(0);
     OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
-    CUmap_info part = { .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    CUmap_info part = {
+        .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
+    };
     part.part.level.width = 256;
     OK(map(&part, 1, NULL));
     OK(cuMemRelease(handle));
@@ -216,7 +218,9 @@ static void maps_parts(CUresult (*map)(CUmap_info *, unsigned, CUstream))
     OK(map(&part, 1, NULL));
     HELD(0);
     OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
-    part = (CUmap_info){ .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    part = (CUmap_info){
+        .resource = array, .operation = CU_OPERATION_MAP, .handle = handle, .device_mask = 1
+    };
     OK(map(&part, 1, NULL));
     OK(cuMemRelease(handle));
     CHECK(map(&part, 1, NULL) != CUDA_SUCCESS); /* the handle is gone */

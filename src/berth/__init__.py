@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Outage,
         Placement,
         Record,
+        Resize,
         Share,
         WakeAt,
     )
@@ -55,6 +56,7 @@ __all__ = [
     "Placement",
     "Queue",
     "Record",
+    "Resize",
     "Setting",
     "Share",
     "WakeAt",

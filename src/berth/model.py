@@ -33,6 +33,7 @@ __all__ = [
     "Record",
     "RecordState",
     "Reservation",
+    "Resize",
     "Share",
     "WakeAt",
     "elastic_milli",
@@ -208,6 +209,13 @@ class Evict(NamedTuple):
     job: Job
 
 
+class Resize(NamedTuple):
+    """A policy's decision to give a running job this share of each of its GPUs, more or less than it has."""
+
+    job: Job
+    share: Share
+
+
 class WakeAt(NamedTuple):
     """A policy's wish to be asked again at this time, even if nothing happens until then."""
 
@@ -238,8 +246,8 @@ class Reservation(NamedTuple):
 
 
 class EventKind(StrEnum):
-    """What can happen to an attempt: submit and start, then finish, fail, evict or cancel; or, without a start,
-    reject, cancel, or fail because it could not be started."""
+    """What can happen to an attempt: submit and start, any number of resizes, then finish, fail, evict or cancel; or,
+    without a start, reject, cancel, or fail because it could not be started."""
 
     SUBMIT = "submit"
     START = "start"
@@ -249,6 +257,8 @@ class EventKind(StrEnum):
     REJECT = "reject"
     CANCEL = "cancel"
     """A waiting or running job was withdrawn."""
+    RESIZE = "resize"
+    """A running job has another share of its GPUs from now on, which the event tells."""
 
 
 class Reason(StrEnum):

@@ -94,6 +94,23 @@ def test_a_module_is_as_large_as_the_card_says_where_nvml_does_not(card: Card, f
     assert card.run("check", family) == (0, "")
 
 
+HOLES: dict[str, dict[str, str]] = {
+    "streams_and_contexts": {"BERTH_FAKE_GPUS": "2"},
+    "green_stream": {},
+    "green_ended": {},
+    "tiles": {},
+}
+"""Ways past the limit, and false refusals, that only a strict driver shows."""
+TABLE = "111 possible, {} uncounted, {} falsely refused\n"
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_way_past_the_limit_is_closed(card: Card, hole: str) -> None:
+    card.settings = HOLES[hole]
+    said = TABLE.format(0, 0) if hole == "streams_and_contexts" else ""
+    assert card.run("check", hole) == (0, said)
+
+
 FAILING = [
     "cuMemAlloc_v2", "cuMemAllocManaged", "cuMemFree_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMemCreate",
     "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
@@ -200,6 +217,7 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         [native / "check", "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
     apart = {
+        *HOLES,
         "context",
         "capture_beside",
         "became_other",

@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.cluster import Cluster, Queue
+from berth.errors import SchedulerError
 from berth.knowledge import History, Knowledge, Oracle, User
-from berth.model import Evict, GpuSlot, Job, Placement, Record, RecordState, WakeAt
+from berth.model import Evict, GpuSlot, Job, Placement, Record, RecordState, Share, WakeAt
 from berth.policies import Decision, Setting, make_policy
 from berth.scheduler import Evicted, Scheduler
 from tests.policies.test_live_contract import EVERY, Recorded, jobs, learning, nodes, quick, run_ms
 from tests.scheduler.examples import WHERE, WHOLE, Says, live, scheduler, started
 
 Step = tuple[int, int]
-STEPS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 23)), min_size=1, max_size=12)
-TRIED = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 23)), min_size=1, max_size=6)
+STEPS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 23)), min_size=1, max_size=12)
+TRIED = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 23)), min_size=1, max_size=6)
 
 
 def made(name: str, knowledge: Knowledge) -> Scheduler:
@@ -53,6 +54,11 @@ def do(one: Scheduler, step: Step, workload: list[Job], now_ms: int) -> list[obj
         )
     elif what == 6 and waiting:
         one.replace(replace(one.queue.named(waiting[number % len(waiting)]) or job, priority=number))
+    elif what == 7 and running:
+        try:
+            one.resize(name, Share(1 + number * 40, 100 * number), now_ms)
+        except SchedulerError as error:
+            return [str(error)]
     return []
 
 

@@ -33,14 +33,14 @@ from berth.model import (
     work_of,
 )
 from berth.policies import Policy, Resizing
-from berth.scheduler import Evicted, Refused, Scheduler
+from berth.scheduler import Evicted, Refused, Resized, Scheduler
 
 __all__ = ["Run"]
 
 END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE = EventKind
 NO_REASON = Reason.NONE
 COMPLETED, TIMEOUT, OUT_OF_MEMORY = RecordState.COMPLETED, RecordState.TIMEOUT, RecordState.OUT_OF_MEMORY
 _Entry = tuple[int, int, int, Any]
@@ -258,6 +258,8 @@ class Run:
                 start(decision, now_ms)
             elif isinstance(decision, Evicted):
                 self._evicted(self._left_its_gpus(decision.run, now_ms), now_ms)
+            elif isinstance(decision, Resized):
+                self._resized(decision.run, now_ms)
             elif isinstance(decision, WakeAt):
                 self._push(decision.time_ms, WAKE, None)
             elif isinstance(decision, Refused):
@@ -281,6 +283,15 @@ class Run:
             self.sharing.change(run.slots)
         start = (now_ms, START, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
         self.happened.append(new(Event, start))
+
+    def _resized(self, run: Running, now_ms: int) -> None:
+        """A run has another share: its neighbours and itself are looked at again."""
+        if self.copies:
+            self.copied[run.job.id].share = run.share
+        if self.sharing is not None and run.job.gpus:
+            self.sharing.change(run.slots)
+        event = (now_ms, RESIZE, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+        self.happened.append(new(Event, event))
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""

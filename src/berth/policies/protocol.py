@@ -10,14 +10,14 @@ from berth.arrays import FloatArray
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, Oracle
-from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
+from berth.model import Evict, GpuSlot, Job, Placement, Resize, WakeAt
 
 __all__ = [
     "Configurable", "Decision", "Drawing", "InOrder", "KeepsGpus", "Keyed", "Order", "Orderable", "Place", "Policy",
     "Progress", "Reserving", "Searching", "Setting", "Wrapping", "draws",
 ]  # fmt: skip
 
-Decision = Placement | Evict | WakeAt
+Decision = Placement | Evict | Resize | WakeAt
 
 Progress = Callable[[float, float], None]
 """Called now and then with how much is done and how much there is."""

@@ -20,7 +20,7 @@ from berth.errors import (
     in_one_line,
 )
 from berth.knowledge import Knowledge
-from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, WakeAt, sized
+from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, Resize, Share, WakeAt, sized
 from berth.policies import Decision, Policy
 from berth.scheduler.checkpoint import Checkpoint
 from berth.scheduler.expectations import Expectations
@@ -30,6 +30,7 @@ from berth.scheduler.outcomes import (
     NeverFits,
     Outcome,
     Refused,
+    Resized,
     malformed,
     returned_nonsense,
     why_never,
@@ -191,19 +192,6 @@ class Scheduler:
             self._tell(run, how, now_ms, held_mib=held_mib, beside=beside, queued_ms=before.queued_ms)
         return run
 
-    def set_aside(self, job_id: str, now_ms: int) -> Running:
-        """Decide as if a running job had ended, until `put_back`; the knowledge is told nothing."""
-        if job_id not in self._confirmed:
-            raise SchedulerError(f"job '{job_id}' cannot be set aside: it has not started")
-        return self._release(job_id, now_ms, "be set aside")
-
-    def put_back(self, run: Running, now_ms: int) -> None:
-        """A run that was set aside goes on. Raises PlacementError where its room has been given away."""
-        back = self.cluster.put_back(run, now_ms)
-        self._confirmed.add(run.job.id)
-        if self._expectations is not None:
-            self._expectations.change(back, now_ms)
-
     def attempt(self, job_id: str) -> int:
         """The number of the attempt of a job that waits or runs, from 1."""
         return self.attempts.get(job_id, FIRST).number
@@ -226,6 +214,24 @@ class Scheduler:
         for run in runs:
             self._evict(run.job.id, now_ms)
         return runs
+
+    def resize(self, job_id: str, share: Share, now_ms: int) -> Running:
+        """Give a running job this share of each of its GPUs from now on, whatever it asked for.
+
+        Its speed changes only as the model of interference says. A placement by best effort keeps its place of the GPU,
+        and the memory that it may use changes. Refused if the cards have too little left to grow by. If the job is
+        queued again, it asks for what it asked for at first.
+        """
+        run = self._running(job_id, "be resized")
+        if self._expectations is not None:
+            self._expectations.advance(now_ms)
+        try:
+            self.cluster.resize(job_id, share, now_ms=now_ms)
+        except PlacementError as error:
+            raise SchedulerError(str(error)) from error
+        if self._expectations is not None:
+            self._expectations.change(run, now_ms)
+        return run
 
     def node_drained(self, name: str) -> None:
         """Nothing starts on a node from now on, until it is back; what runs there runs on."""
@@ -355,7 +361,10 @@ class Scheduler:
 
     def place(self, wish: Placement, now_ms: int) -> bool:
         """Start a job where it is said, whatever the policy would do: it runs there, or its user named its GPUs.
-        It may wait already, by its id. Returns whether it could be, and else has changed nothing."""
+
+        It may wait already, by its id. Returns whether it could be, and else has changed nothing. No trial does that:
+        a driver that starts places thousands of jobs, and each trial would take milliseconds.
+        """
         job = wish.job
         waited = self.queue.named(job.id)
         if waited is None:
@@ -438,7 +447,14 @@ class Scheduler:
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
                 )
             return Evicted(self._evict(job_id, now_ms))
-        raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
+        if isinstance(decision, Resize):
+            run = self.cluster.running.get(decision.job.id)
+            before = decision.share if run is None else run.share
+            try:
+                return Resized(self.resize(decision.job.id, decision.share, now_ms), before)
+            except SchedulerError as error:
+                return Refused(decision, f"at {now_ms} ms the policy decides what cannot be: {error}")
+        raise PolicyError(f"a policy yields Placement, Evict, Resize or WakeAt, not {decision!r}")
 
     # How
 

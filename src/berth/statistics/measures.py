@@ -234,7 +234,14 @@ def _last_kind_is(columns: EventColumns, kind: EventKind) -> NDArray[np.bool_]:
 
 def _held_milli_ms(columns: EventColumns, until_ms: int | None = None) -> NDArray[np.float64 | np.int64]:
     """(T,) What each attempt held, over all its GPUs, until a time or to the end."""
-    tries = columns.tries
+    held = _held_of(columns.holdings, until_ms)
+    if columns.holdings is columns.tries:
+        return held
+    return np.bincount(columns.try_of, held, minlength=len(columns.tries.job))
+
+
+def _held_of(tries: Tries, until_ms: int | None) -> NDArray[np.float64 | np.int64]:
+    """(T,) The same of these tries or holdings."""
     start_ms, end_ms = tries.start_ms, tries.end_ms
     if until_ms is not None:
         start_ms, end_ms = np.minimum(start_ms, until_ms), np.minimum(end_ms, until_ms)

@@ -97,7 +97,7 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
 
 def occupancy_at(columns: EventColumns, nodes: Sequence[Node], time_ms: int) -> Occupancy:
     """What every GPU held at a time: jobs that started by then, and end later or never."""
-    tries = columns.tries
+    tries = columns.holdings
     shape = (len(nodes), max((node.gpus for node in nodes), default=0))
     runs = (tries.start_ms <= time_ms) & ((tries.end_ms > time_ms) | (tries.end_event == RUNNING))
     owner = np.repeat(np.arange(len(runs)), np.diff(tries.slot_offsets))
@@ -127,12 +127,12 @@ def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDA
 
 def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:
     """(E,) What each event adds to the per mille held of all GPUs, of each of which no more than the whole counts."""
-    tries = columns.tries
+    tries = columns.holdings
     held = tries.gpus * tries.milli
     deltas = np.zeros(len(columns.time_ms), np.int64)
     if tries.shared.any():
         owner, gpu = slots_on_gpus(tries)
-        started = np.flatnonzero(columns.kind == KINDS.index(EventKind.START))[owner]
+        started = tries.start_event[owner]
         left = tries.end_event[owner]
         milli = tries.milli[owner]
         ends = left != RUNNING
@@ -147,9 +147,9 @@ def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:
         before = np.where(first, 0, np.concatenate(([0], capped[:-1])))
         np.add.at(deltas, at[order], capped - before)
         return deltas
-    deltas[columns.kind == KINDS.index(EventKind.START)] = held
+    deltas[tries.start_event] = held
     ended = tries.end_event != RUNNING
-    deltas[tries.end_event[ended]] = -held[ended]
+    deltas[tries.end_event[ended]] -= held[ended]  # a resize begins what it ends
     return deltas
 
 

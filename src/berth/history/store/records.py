@@ -71,7 +71,7 @@ def records(
             )
         if kind is EventKind.START:
             attempts[job_id] = _started(event, attempt.queued_ms, nodes)
-        else:
+        elif kind is not EventKind.RESIZE:  # the end tells the share that it had last
             del attempts[job_id]
             yield _record(event, attempt)
 
