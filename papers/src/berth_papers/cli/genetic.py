@@ -183,9 +183,9 @@ def write_chapters(
     """
     from datetime import UTC, datetime
 
-    from berth import __version__
     from berth.cli.files import command_line, write_aside
     from berth.report import Report, write
+    from berth.version import __version__
 
     out.mkdir(parents=True, exist_ok=True)
     report, numbers = out / "report.html", out / "result.json"

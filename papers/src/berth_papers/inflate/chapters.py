@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
-from berth import __version__
 from berth.experiments.compare.page import cluster_in_words
 from berth.plots import policy_styles
 from berth.report import Chapter, Report, write
 from berth.statistics import best_sentence
+from berth.version import __version__
 from berth_papers.inflate.inflation import UP_TO_PCT, Inflation, InflationCurve
 from berth_papers.inflate.plots import inflation_allocation, inflation_fragmentation
 
