@@ -87,10 +87,13 @@ class LearnedWithPlans(Learned):
     def _prepare(self) -> None:
         mine = self.settings
         self._may_plan = bool(
-            mine.plans and mine.shield and mine.window == SEEN and not mine.unslowed
+            mine.plans
+            and mine.shield
+            and mine.window == SEEN
+            and not mine.unslowed
             and self.model.learner != UNTRAINED
             and mode_of(self.knowledge.speeds) in PLANNED
-        )  # fmt: skip
+        )
         self._players: dict[tuple[GpuModel | None, tuple[str, ...]], Player | None] = {}
         self._plan: _Plan | None = None
         self._planned_for = (0, 0)

@@ -86,10 +86,17 @@ def _traits(
 
 @compiled
 def _chosen(
-    card: CardArrays, habit: FloatArray, tenants: IntArray, count: int, queue: IntArray, length: int, head: int,
+    card: CardArrays,
+    habit: FloatArray,
+    tenants: IntArray,
+    count: int,
+    queue: IntArray,
+    length: int,
+    head: int,
     backlog_ms: int,
-    room: Room, allowed: NDArray[np.bool_],
-) -> tuple[int, int, int]:  # fmt: skip
+    room: Room,
+    allowed: NDArray[np.bool_],
+) -> tuple[int, int, int]:
     """The combination that a habit takes, after how long the first tenant ends, and DONE or UNKNOWN."""
     then, ends_ms, traits = room.then, room.ends_ms, room.traits
     seen = min(SEEN, length - head)
@@ -163,7 +170,7 @@ def _started(
 @compiled
 def _held(
     card: CardArrays, tenants: IntArray, count: int, first_ms: int, tick_ms: int, step_ms: int, room: Room
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """Go on to the next moment at which to decide: tenants left, the time that went by, and whether it is known."""
     passes = first_ms - LEAD_MS if first_ms > LEAD_MS else min(first_ms, step_ms)
     now, state = follow(card, tenants, count, max(1, min(passes, tick_ms)), room.ends_ms, room.work)
@@ -208,9 +215,16 @@ def _left_ms(tenants: IntArray, count: int) -> int:
 
 @compiled
 def _kept(
-    mine: IntArray, count: int, line: IntArray, length: int, head: int, now: int, tenants: IntArray, queue: IntArray,
+    mine: IntArray,
+    count: int,
+    line: IntArray,
+    length: int,
+    head: int,
+    now: int,
+    tenants: IntArray,
+    queue: IntArray,
     reached: IntArray,
-) -> None:  # fmt: skip
+) -> None:
     """Write down how far one entry has come."""
     for seat in range(SEATS):
         for column in range(3):
@@ -231,9 +245,19 @@ def _noted(trace: IntArray, noted: int, now: int, mask: int, count: int) -> int:
 
 @compiled
 def worth_of(
-    card: CardArrays, habits: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray,
-    step_ms: int, room: Room, reached: IntArray, out: IntArray, trace: IntArray, traced: IntArray,
-) -> None:  # fmt: skip
+    card: CardArrays,
+    habits: FloatArray,
+    tenants: IntArray,
+    queue: IntArray,
+    action: IntArray,
+    behind: IntArray,
+    step_ms: int,
+    room: Room,
+    reached: IntArray,
+    out: IntArray,
+    trace: IntArray,
+    traced: IntArray,
+) -> None:
     """Total time of each entry where `out` is NONE: the action first (NONE: what its habit takes), then the habit.
 
     (E, 2, F), (E, S, 3), (E, J, 2), (E,), (E,): of each queue its jobs. Every start, and every end before the last
@@ -290,10 +314,21 @@ def worth_of(
 
 @compiled
 def next_choice(
-    card: CardArrays, habit: FloatArray, tenants: IntArray, queue: IntArray, head: IntArray, now_ms: IntArray,
-    action: IntArray, tick_ms: int, step_ms: int, room: Room, allowed: NDArray[np.bool_], unknown: NDArray[np.bool_],
-    trace: IntArray, traced: IntArray,
-) -> None:  # fmt: skip
+    card: CardArrays,
+    habit: FloatArray,
+    tenants: IntArray,
+    queue: IntArray,
+    head: IntArray,
+    now_ms: IntArray,
+    action: IntArray,
+    tick_ms: int,
+    step_ms: int,
+    room: Room,
+    allowed: NDArray[np.bool_],
+    unknown: NDArray[np.bool_],
+    trace: IntArray,
+    traced: IntArray,
+) -> None:
     """Do each world's action (NONE: nothing), then go on to where two combinations or more are allowed, or to the end.
 
     All in place, of E worlds; one whose head is at the queue's end and where no job runs is over. Where a speed is

@@ -120,9 +120,12 @@ class Rollouts:
         queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1).astype(np.int64)
         count = len(queue)
         worlds = Worlds(
-            np.zeros((count, SEATS, 3), np.int64), queue, np.zeros(count, np.int64), np.zeros(count, np.int64),
+            np.zeros((count, SEATS, 3), np.int64),
+            queue,
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
             np.zeros((count, 1 << SEEN), np.bool_),
-        )  # fmt: skip
+        )
         return self.advance(worlds, np.full(count, NONE, np.int64))
 
     def begin_on_one(self, tenants: IntArray, queue: IntArray) -> tuple[Worlds, Trace]:
@@ -311,9 +314,19 @@ class Rollouts:
         tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
             worth_of(
-                self.card.arrays, habits, tenants, queue, action, length, step_ms, room, reached, out,
-                noted.steps, noted.many,
-            )  # fmt: skip
+                self.card.arrays,
+                habits,
+                tenants,
+                queue,
+                action,
+                length,
+                step_ms,
+                room,
+                reached,
+                out,
+                noted.steps,
+                noted.many,
+            )
             if (out != NONE).all():
                 return out
             self.card.learn()

@@ -119,9 +119,22 @@ def features(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
     backlog_jobs = np.ascontiguousarray(scene.backlog_jobs, np.int32)
     backlog_ms = np.ascontiguousarray(scene.backlog_ms, np.int32)
     _of_combinations(
-        job, held, now, left_ms, same_ms, running, sits, np.ascontiguousarray(found, np.int32),
-        backlog_jobs, backlog_ms, mem_mib, scene.step_ms, np.empty(seats, np.int64), present, combination,
-    )  # fmt: skip
+        job,
+        held,
+        now,
+        left_ms,
+        same_ms,
+        running,
+        sits,
+        np.ascontiguousarray(found, np.int32),
+        backlog_jobs,
+        backlog_ms,
+        mem_mib,
+        scene.step_ms,
+        np.empty(seats, np.int64),
+        present,
+        combination,
+    )
     return Features(job, present, (scene.waiting_left_ms > 0).astype(np.float32), combination)
 
 

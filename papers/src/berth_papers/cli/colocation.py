@@ -178,9 +178,13 @@ def _matrix(
     what = f"{len(worlds)} × {len(policies)} × {len(seeds)} runs"
     with told_what_is_kept(out, "kept"), progress_bar(what, long=True) as progress:
         found = measure_matrix(
-            worlds, policies=policies, seeds=seeds, processes=processes,
-            keep=None if out is None else out / "kept", progress=progress,
-        )  # fmt: skip
+            worlds,
+            policies=policies,
+            seeds=seeds,
+            processes=processes,
+            keep=None if out is None else out / "kept",
+            progress=progress,
+        )
     answer, chapter = matrix_dict(found), matrix_chapter(found)
     written: list[Path] = []
     if out is not None:

@@ -60,17 +60,25 @@ def _looks(looks: Sequence[Disagreement]) -> Chapter:
         f"{f'{looks[0].seeds} sets' if looks[0].seeds > 1 else 'set'} of each workload.",
         (),
         (
-            "Workload", "decisions", "different, %", "another combination", "holds where greedy starts",
+            "Workload",
+            "decisions",
+            "different, %",
+            "another combination",
+            "holds where greedy starts",
             "starts where greedy holds",
         ),
         [
             (
-                one.workload, f"{one.decisions:,}", f"{one.different_pct:.1f}", f"{one.other_combination:,}",
-                f"{one.holds:,}", f"{one.starts:,}",
+                one.workload,
+                f"{one.decisions:,}",
+                f"{one.different_pct:.1f}",
+                f"{one.other_combination:,}",
+                f"{one.holds:,}",
+                f"{one.starts:,}",
             )
             for one in looks
         ],
-    )  # fmt: skip
+    )
 
 
 def _untrained(beside: Sequence[Beside]) -> Chapter:
@@ -87,12 +95,15 @@ def _untrained(beside: Sequence[Beside]) -> Chapter:
         ("Workload, other policy", "its mean against the other's, %", "sooner, sets", "the same", "later"),
         [
             (
-                f"{one.workload}, {one.over}", f"{one.difference_pct:+.2f}", f"{one.better:,}", f"{one.equal:,}",
+                f"{one.workload}, {one.over}",
+                f"{one.difference_pct:+.2f}",
+                f"{one.better:,}",
+                f"{one.equal:,}",
                 f"{one.worse:,}",
             )
             for one in beside
         ],
-    )  # fmt: skip
+    )
 
 
 def _pairs(found: Sequence[Pair], interference: str) -> Chapter:

@@ -65,8 +65,12 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             (
                 "Total time of each policy on each workload",
                 bars_by_workload(
-                    _by_policy(result, lambda one: one.total_s), styles, "Total time", "s",
-                    thesis=_told(lambda told: told.total_s), least=least,
+                    _by_policy(result, lambda one: one.total_s),
+                    styles,
+                    "Total time",
+                    "s",
+                    thesis=_told(lambda told: told.total_s),
+                    least=least,
                 ),
             )
         ],
@@ -74,7 +78,7 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         rows,
         result.policies,
         result.seeds,
-    )  # fmt: skip
+    )
 
 
 def use(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
@@ -86,19 +90,25 @@ def use(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             (
                 "Mean GPU use of each policy on each workload",
                 bars_by_workload(
-                    _by_policy(result, lambda one: one.gpu_use_pct), styles, "Mean GPU use", "%",
+                    _by_policy(result, lambda one: one.gpu_use_pct),
+                    styles,
+                    "Mean GPU use",
+                    "%",
                     thesis=_told(lambda told: told.gpu_use_pct),
                 ),
             ),
             (
                 "Mean use of GPU memory of each policy on each workload",
                 bars_by_workload(
-                    _by_policy(result, lambda one: one.gpu_mem_pct), styles, "Mean use of GPU memory", "%",
+                    _by_policy(result, lambda one: one.gpu_mem_pct),
+                    styles,
+                    "Mean use of GPU memory",
+                    "%",
                     thesis=_told(lambda told: told.gpu_mem_pct),
                 ),
             ),
         ],
-    )  # fmt: skip
+    )
 
 
 ASKED = {

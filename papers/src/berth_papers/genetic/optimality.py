@@ -160,10 +160,16 @@ def _measure(task: PlacingTask, runs: Mapping[str, _Run], seed: int, time_limit_
         left = 100 * max(0.0, best - run.placed_milli) / best if best > 0 else 0.0
         gaps.append(
             Gap(
-                name, run.placed_milli, left, run.wall_s, run.processor_s, run.placements, run.interrupted,
+                name,
+                run.placed_milli,
+                left,
+                run.wall_s,
+                run.processor_s,
+                run.placements,
+                run.interrupted,
                 run.history,
             )
-        )  # fmt: skip
+        )
     stopped = any(gap.interrupted for gap in gaps)
     logical = pooled(task.jobs, cluster)
     paper = evolve_paper(logical, seed=(seed,)) if logical.jobs and not stopped else None
@@ -216,9 +222,13 @@ def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress
         interrupted = True
     wall_s, processor_s = time.perf_counter() - begin_s, time.process_time() - worked_s
     return _Run(
-        before - cluster.free_total_milli, wall_s, processor_s, tuple(placed), interrupted,
+        before - cluster.free_total_milli,
+        wall_s,
+        processor_s,
+        tuple(placed),
+        interrupted,
         None if searching is None else searching.history,
-    )  # fmt: skip
+    )
 
 
 def optimality_dict(found: Sequence[Optimality]) -> dict[str, Any]:

@@ -311,9 +311,13 @@ class Colocating:
             if not combination:
                 closed.add(slot)
                 self._kept.rooms.decline(
-                    (slot, tenants), window, hold_ms=next_ms[number], now_ms=now_ms, queue_changes=head.queue.changes,
+                    (slot, tenants),
+                    window,
+                    hold_ms=next_ms[number],
+                    now_ms=now_ms,
+                    queue_changes=head.queue.changes,
                     short_on=cluster if short else None,
-                )  # fmt: skip
+                )
                 continue
             members = [job for at, job in enumerate(window) if combination >> at & 1]
             # Another GPU of its node may have taken what they need: then it is offered jobs again. Where nothing is
@@ -357,10 +361,15 @@ class Colocating:
             forecasts = whole(self.asked_about(offers, waiting))
             self.asks_again_ms = None
             waits = partial(
-                self._kept.empty.waits, some, cluster, now_ms,
-                waiting=waiting, mean_ms=backlog_ms // max(1, waiting), may_run=self._may_run,
+                self._kept.empty.waits,
+                some,
+                cluster,
+                now_ms,
+                waiting=waiting,
+                mean_ms=backlog_ms // max(1, waiting),
+                may_run=self._may_run,
                 kept=None if self._due is None else (self._due, self._overtaking.kept),
-            )  # fmt: skip
+            )
             picked = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue, whole, waits))
             picks = picked.tolist()
             empty_ms = now_ms + forecasts.ends_ms[np.arange(len(group)), picked].max(axis=1)

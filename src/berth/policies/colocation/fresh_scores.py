@@ -116,8 +116,13 @@ class FreshScores:
         if kept is None or kept.names != scene.forecasts.names:
             width = self.network.combination[0].weight.shape[1]
             kept = self._kept[scene.gpu] = _Kept(
-                scene.forecasts.names, {}, np.zeros((KINDS, 2), np.int64), np.zeros((KINDS, width), np.float32), {}, []
-            )  # fmt: skip
+                scene.forecasts.names,
+                {},
+                np.zeros((KINDS, 2), np.int64),
+                np.zeros((KINDS, width), np.float32),
+                {},
+                [],
+            )
         return kept
 
     def _numbered(

@@ -58,8 +58,11 @@ class _Left(NamedTuple):
         """That of one GPU."""
         node, free = slot.node, cluster.free
         return cls(
-            int(free.milli[slot]), int(free.cpu_milli[node]), int(free.mem_mib[node]), int(free.gpu_mem_mib[slot])
-        )  # fmt: skip
+            int(free.milli[slot]),
+            int(free.cpu_milli[node]),
+            int(free.mem_mib[node]),
+            int(free.gpu_mem_mib[slot]),
+        )
 
     def exceeds(self, other: _Left) -> bool:
         """Whether there is more of anything."""
