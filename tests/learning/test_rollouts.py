@@ -16,7 +16,7 @@ from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
 from berth.learning.queue_kernels import SEATS, SEEN, room_for
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
-from berth.learning.rollouts import Rollouts, habit
+from berth.learning.rollouts import Rollouts, heuristic
 from berth.network.catalogue import Demand
 from berth.policies.colocation import cards
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
@@ -25,7 +25,7 @@ from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.shield import shielded
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profiles
 
-PROGRESS = habit((0, 1.0))
+PROGRESS = heuristic((0, 1.0))
 
 
 @pytest.mark.slow
@@ -107,15 +107,15 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
     rollouts = Rollouts(task, make_speeds("time-sliced"))
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 4, jobs=12)
     worth_s = rollouts.worth_s(rollouts.begin(sets), PROGRESS[None], ahead=12, draws=1, seed=0)
-    assert (worth_s.min(axis=1) * 1000 <= rollouts.habit_ms(PROGRESS, sets)).all()
+    assert (worth_s.min(axis=1) * 1000 <= rollouts.heuristic_ms(PROGRESS, sets)).all()
 
 
 def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=15)
     rollouts = Rollouts(task, make_speeds("mps"))
-    stopped_ms = rollouts.habit_ms(PROGRESS, sets)  # asks for hundreds of speeds on the way
-    known_ms = rollouts.habit_ms(PROGRESS, sets)
+    stopped_ms = rollouts.heuristic_ms(PROGRESS, sets)  # asks for hundreds of speeds on the way
+    known_ms = rollouts.heuristic_ms(PROGRESS, sets)
     assert stopped_ms.tolist() == known_ms.tolist()
     worlds = rollouts.begin(sets)
     other = Rollouts(task, make_speeds("mps"))
@@ -128,12 +128,12 @@ def test_a_table_of_speeds_that_fills_up_grows(monkeypatch: pytest.MonkeyPatch) 
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=10)
     roomy = Rollouts(task, make_speeds("mps"))
-    total_ms = roomy.habit_ms(PROGRESS, sets).tolist()
+    total_ms = roomy.heuristic_ms(PROGRESS, sets).tolist()
     monkeypatch.setattr(cards, "TABLE", 1 << 5)
     monkeypatch.setattr(cards, "AT_ONCE", 1 << 3)
     narrow = Rollouts(task, make_speeds("mps"))
     narrow.card = cards.Card(task.applications, task.series, task.gpu.mem_mib, make_speeds("mps"))
-    assert narrow.habit_ms(PROGRESS, sets).tolist() == total_ms
+    assert narrow.heuristic_ms(PROGRESS, sets).tolist() == total_ms
     assert len(narrow.card.arrays.keys) > 1 << 5
 
 

@@ -48,7 +48,7 @@ def test_a_try_without_an_end_runs_until_the_last_event() -> None:
 
 def test_no_events_are_columns_too() -> None:
     columns = event_columns(iter(()))
-    assert (len(columns.time_ms), len(columns.tries.job), columns.begin_ms, columns.end_ms) == (0, 0, 0, 0)
+    assert (len(columns.time_ms), len(columns.attempts.job), columns.begin_ms, columns.end_ms) == (0, 0, 0, 0)
 
 
 def test_events_may_come_as_an_iterator() -> None:

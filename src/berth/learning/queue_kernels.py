@@ -1,6 +1,6 @@
-"""One GPU and its queue followed to the end, compiled: what a start is worth if a simple habit goes on from there.
+"""One GPU and its queue followed to the end, compiled: what a start is worth if a simple heuristic goes on from there.
 
-A *habit* is a weighted sum of a few numbers of each combination's forecast (`_traits`); the best sum starts. What
+A *heuristic* is a weighted sum of a few numbers of each combination's forecast (`_traits`); the best sum starts. What
 would run out of memory, or end later together than one after the other, is never started. Letters: S seats, J jobs in
 the queue, M of them seen, F traits.
 """
@@ -31,7 +31,7 @@ __all__ = [
 SEATS, SEEN = MOST, 5
 TRAITS = 8
 FULL_LINE_MS = 600_000
-"""With at least this much work in the queue the first weights of a habit hold, with none the second."""
+"""With at least this much work in the queue the first weights of a heuristic hold, with none the second."""
 NEAR_MS = 60_000
 NONE = -1
 NOT = -1e300
@@ -64,8 +64,8 @@ def room_for(jobs: int) -> Room:
 def _traits(
     jobs: IntArray, old: int, count: int, ends_ms: IntArray, total_ms: int, traits: FloatArray
 ) -> None:
-    """What a habit goes by: joint progress; the sum of mean speeds, to the end and in the next minute; how many start;
-    the longest of them; the first end; how many run; whether it holds."""
+    """The traits of a combination: joint progress; the sum of mean speeds, to the end and in the next minute; how many
+    start; the longest of them; the first end; how many run; whether it holds."""
     for at in range(TRAITS):
         traits[at] = 0.0
     first = 1 << 60
@@ -87,7 +87,7 @@ def _traits(
 @compiled
 def _chosen(
     card: CardArrays,
-    habit: FloatArray,
+    heuristic: FloatArray,
     tenants: IntArray,
     count: int,
     queue: IntArray,
@@ -97,7 +97,7 @@ def _chosen(
     room: Room,
     allowed: NDArray[np.bool_],
 ) -> tuple[int, int, int]:
-    """The combination that a habit takes, after how long the first tenant ends, and DONE or UNKNOWN."""
+    """The combination that a heuristic takes, after how long the first tenant ends, and DONE or UNKNOWN."""
     then, ends_ms, traits = room.then, room.ends_ms, room.traits
     seen = min(SEEN, length - head)
     best, most, first, holds_ms, missed = NONE, NOT, 0, 0, False
@@ -142,7 +142,7 @@ def _chosen(
         _traits(then, count, size, ends_ms, total_ms, traits)
         value = 0.0
         for at in range(TRAITS):
-            value += traits[at] * (habit[0, at] * full + habit[1, at] * (1 - full))
+            value += traits[at] * (heuristic[0, at] * full + heuristic[1, at] * (1 - full))
         if value > most:
             best, most = mask, value
     return best, first, UNKNOWN if missed else DONE
@@ -246,7 +246,7 @@ def _noted(trace: IntArray, noted: int, now: int, mask: int, count: int) -> int:
 @compiled
 def worth_of(
     card: CardArrays,
-    habits: FloatArray,
+    heuristics: FloatArray,
     tenants: IntArray,
     queue: IntArray,
     action: IntArray,
@@ -258,7 +258,7 @@ def worth_of(
     trace: IntArray,
     traced: IntArray,
 ) -> None:
-    """Total time of each entry where `out` is NONE: the action first (NONE: what its habit takes), then the habit.
+    """Total time of each entry where `out` is NONE: first the action (NONE: that of the heuristic), then the heuristic.
 
     (E, 2, F), (E, S, 3), (E, J, 2), (E,), (E,): of each queue its jobs. Every start, and every end before the last
     start, is written to `trace` (E, T, 3) as time, combination (0: a job has ended) and how many run then, as far as
@@ -285,7 +285,7 @@ def worth_of(
                     out[entry] = now + passed + (_left_ms(mine, count) if state == FULL else 0)
                 break
             best, first, state = _chosen(
-                card, habits[entry], mine, count, line, length, head, backlog_ms, room, room.allowed
+                card, heuristics[entry], mine, count, line, length, head, backlog_ms, room, room.allowed
             )
             if state == UNKNOWN:
                 traced[entry] = noted
@@ -315,7 +315,7 @@ def worth_of(
 @compiled
 def next_choice(
     card: CardArrays,
-    habit: FloatArray,
+    heuristic: FloatArray,
     tenants: IntArray,
     queue: IntArray,
     head: IntArray,
@@ -351,7 +351,7 @@ def next_choice(
                 break
             backlog_ms = _work_ms(line, length, head[world])
             best, first, state = _chosen(
-                card, habit, mine, count, line, length, head[world], backlog_ms, room, allowed[world]
+                card, heuristic, mine, count, line, length, head[world], backlog_ms, room, allowed[world]
             )
             if state == UNKNOWN:
                 unknown[world] = True

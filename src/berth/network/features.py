@@ -111,7 +111,7 @@ def features(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
     seats = _seated(left_ms, running, members, sits)
     usage = np.empty((scenes, count, len(LOOKS) + 2, seats, 4), np.int32)
     there = np.empty(usage.shape[:-1], np.bool_)
-    _beside(cells, now, largest, left_ms, sits, scene.step_ms, usage, there)
+    _with_neighbours(cells, now, largest, left_ms, sits, scene.step_ms, usage, there)
     found = speeds(usage, there, np.broadcast_to(mem_mib[:, None, None], there.shape[:-1]))
 
     present = np.empty((scenes, count, jobs), np.float32)
@@ -197,7 +197,7 @@ def _seated(
 
 
 @compiled
-def _beside(
+def _with_neighbours(
     cells: Int32,  # (O, T, H, 4)
     now: Int32,  # (O, T, 4)
     largest: Int32,  # (O, T, 4)

@@ -80,7 +80,7 @@ class Cell:
     lost: int
     """Jobs that never finished."""
     out_of_memory: int
-    """Tries that ran out of memory."""
+    """Attempts that ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,7 +48,7 @@ class Outcome:
     gpu_mem_peak_mib: int
     finished: int
     out_of_memory: int
-    """Tries that ran out of memory."""
+    """Attempts that ran out of memory."""
     slowdown: tuple[int, int, int, int]
     """Jobs in each of `CLASSES`: from the first start to the end, over the run time alone."""
 

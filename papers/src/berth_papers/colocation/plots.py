@@ -176,11 +176,11 @@ def slowdown_classes(
                 hovertemplate="%{x:.1f}",
             )
         )
-    told = {policy: value for policy, value in thesis.items() if policy in shares}
+    published = {policy: value for policy, value in thesis.items() if policy in shares}
     figure.add_trace(
         go.Scatter(
-            x=list(told.values()),
-            y=[escape(policy) for policy in told],
+            x=list(published.values()),
+            y=[escape(policy) for policy in published],
             mode="markers",
             name="not slowed, the thesis's",
             marker={"symbol": "x", "size": 10, "color": "#000000", "line": {"width": 1, "color": "#FFFFFF"}},
@@ -200,9 +200,9 @@ def stacked(
     suffix: str,
     *,
     thesis: Mapping[str, float] | None = None,
-    told_as: str = "the thesis's",
+    reported_as: str = "the thesis's",
 ) -> go.Figure:
-    """Bars of several parts, a bar a row; a cross where there is a number of the thesis's, which `told_as` names."""
+    """Bars of several parts, a bar a row; a cross for each number of the thesis, which `reported_as` names."""
     figure = go.Figure()
     names = list(dict.fromkeys(name for row in parts.values() for name in row))
     for at, name in enumerate(names):
@@ -222,7 +222,7 @@ def stacked(
                 x=list(thesis.values()),
                 y=[escape(row) for row in thesis],
                 mode="markers",
-                name=told_as,
+                name=reported_as,
                 marker={
                     "symbol": "x",
                     "size": 10,

@@ -24,7 +24,7 @@ from berth_papers.genetic.variation_kernels import evolve
 __all__ = ["GeneticPaper", "PaperSettings", "Solution", "evolve_paper", "fitness_of"]
 
 GENERATIONS_A_STEP = 10
-"""Generations between two looks at whether the search is to stop."""
+"""Generations between two checks whether the search is to stop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Tries that an import has read and that are not taken over yet."""
+"""Attempts that an import has read and that are not taken over yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Staged:
     keys: str = "staged_keys"
     """cluster, job_id, queued_ms and end_ms of each try: cheap to go over."""
     tries: str = "staged"
-    """Tries with every column of a record but for `attempt` and `submit_ms`."""
+    """Attempts with every column of a record but for `attempt` and `submit_ms`."""
     key_mark: int = 0
     """Which key its names are hidden by; 0: none."""
     silent: str = ""

@@ -77,7 +77,7 @@ class Colocating:
         self._certain = knowledge.certain
         self.queue_order: Order | None = None
         """In which order the waiting jobs are looked at; None: as they were queued."""
-        self.asks_again_ms: int | None = None
+        self.next_decision_ms: int | None = None
         """What choosers set: the longest time until a GPU that declines now is asked again."""
         self._overtaking = Overtaking()
         self._due: Job | None = None
@@ -359,7 +359,7 @@ class Colocating:
             ]
             whole = partial(self._foreseen, offers, some, cluster)
             forecasts = whole(self.asked_about(offers, waiting))
-            self.asks_again_ms = None
+            self.next_decision_ms = None
             waits = partial(
                 self._kept.empty.waits,
                 some,
@@ -374,7 +374,7 @@ class Colocating:
             picks = picked.tolist()
             empty_ms = now_ms + forecasts.ends_ms[np.arange(len(group)), picked].max(axis=1)
             self._kept.empty.expect([one.slot for one in some], empty_ms.tolist())
-            again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
+            again_ms = LONGEST_MS if self.next_decision_ms is None else self.next_decision_ms
             for at, pick, hold_ms in zip(group, picks, look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
         return chosen, next_ms
@@ -440,8 +440,8 @@ class Colocating:
         most the card."""
         if job.share.mem_mib:
             return job.share.mem_mib
-        believed_mib = believed_peak_mib(job, self.knowledge, gpu)
-        peak_mib = peak_mem_mib(self.known[job.application]) if believed_mib is None else believed_mib
+        expected_mib = believed_peak_mib(job, self.knowledge, gpu)
+        peak_mib = peak_mem_mib(self.known[job.application]) if expected_mib is None else expected_mib
         mem_mib = peak_mib + -(-peak_mib // MARGIN)
         return min(mem_mib, gpu.mem_mib) if gpu is not None and gpu.mem_mib else mem_mib
 
@@ -459,7 +459,7 @@ class Colocating:
         if (
             job.gpus != 1
             or job.application not in self.known
-            or self._doubts.most_beside(job.application) <= 1
+            or self._doubts.most_together(job.application) <= 1
         ):
             return False
         if self._certain:
@@ -471,7 +471,7 @@ class Colocating:
         each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""
         for lane in queue.lane_counts(_lane):
             application, models, gpus = cast(tuple[str, tuple[str, ...], int], lane)
-            if gpus != 1 or application not in self.known or self._doubts.most_beside(application) <= 1:
+            if gpus != 1 or application not in self.known or self._doubts.most_together(application) <= 1:
                 return True
             if not self._certain and not self._fits_somewhere(application, models, LONGEST_MS * 1000):
                 return True
