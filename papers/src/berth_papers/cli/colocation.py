@@ -83,7 +83,7 @@ def colocation(
     from berth.policies.colocation.learned import model_named, shipped_for
     from berth.profiles import WORKLOADS
     from berth.profiles.drawn import DRAWN
-    from berth_papers.cli.genetic import show_answers, show_chapter, write_chapters
+    from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters
     from berth_papers.colocation.answer import colocation_dict
     from berth_papers.colocation.disagreement import disagreement, pairs
     from berth_papers.colocation.experiment import POLICIES, measure_colocation
@@ -133,7 +133,7 @@ def colocation(
         if name in names and "seconds" in (figures := model_named(shipped_for(name, speeds)).figures)
     }
     answer = colocation_dict(result, disagreements, pair_maps, training_s)
-    table = form is Form.TABLE and not as_json
+    table = is_table(form, as_json)
     written: list[Path] = []
     if out is not None or table:
         from berth_papers.colocation.chapters import colocation_answers, colocation_chapters
@@ -171,7 +171,7 @@ def _matrix(
     """Measure many worlds, and print or write what came of it."""
     from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
-    from berth_papers.cli.genetic import show_chapter, write_chapters
+    from berth_papers.cli.pages import show_chapter, write_chapters
     from berth_papers.colocation.matrix import measure_matrix
     from berth_papers.colocation.matrix_chapters import matrix_chapter, matrix_dict
 
