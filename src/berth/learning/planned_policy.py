@@ -28,7 +28,7 @@ from berth.model import GpuModel
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.network_chooser import best_of
-from berth.policies.colocation.rooms import LEAD_MS
+from berth.policies.colocation.open_gpus import LEAD_MS
 from berth.policies.colocation.rules import rule_scores, shipped_weights
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from berth.arrays import FloatArray, IntArray, compiled
 from berth.interference.known_speeds import MOST
 from berth.policies.colocation.future_kernels import DONE, FULL, UNKNOWN, WORK_ROWS, CardArrays, follow
-from berth.policies.colocation.rooms import LEAD_MS
+from berth.policies.colocation.open_gpus import LEAD_MS
 
 __all__ = [
     "NONE",
