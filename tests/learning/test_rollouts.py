@@ -53,7 +53,7 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
         assert worlds.allowed[0, : len(allowed)].tolist() == allowed.tolist()
         every = len(allowed) - 1
         if allowed[every]:
-            worth_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=3, draws=2, seed=0)
+            worth_s = rollouts.worth_s(worlds, PROGRESS[None], lookahead=3, draws=2, seed=0)
             assert round(worth_s[0, every] * 1000) == forecasts.total_ms[0, every]
             compared += 1
     assert compared > 0
@@ -106,7 +106,7 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
     task = thesis_task(horizon=32, step_ms=5000)
     rollouts = Rollouts(task, make_speeds("time-sliced"))
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 4, jobs=12)
-    worth_s = rollouts.worth_s(rollouts.begin(sets), PROGRESS[None], ahead=12, draws=1, seed=0)
+    worth_s = rollouts.worth_s(rollouts.begin(sets), PROGRESS[None], lookahead=12, draws=1, seed=0)
     assert (worth_s.min(axis=1) * 1000 <= rollouts.heuristic_ms(PROGRESS, sets)).all()
 
 
@@ -119,9 +119,9 @@ def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -
     assert stopped_ms.tolist() == known_ms.tolist()
     worlds = rollouts.begin(sets)
     other = Rollouts(task, make_speeds("mps"))
-    known_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0)
-    assert np.array_equal(other.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
-    assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+    known_s = rollouts.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0)
+    assert np.array_equal(other.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0), known_s)
+    assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0), known_s)
 
 
 def test_a_table_of_speeds_that_fills_up_grows(monkeypatch: pytest.MonkeyPatch) -> None:
