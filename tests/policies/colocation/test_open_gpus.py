@@ -234,9 +234,9 @@ def test_the_first_of_the_gpus_are_the_first_of_all_and_the_one_that_is_kept(ten
         every = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always)
         open_gpus.begin()
         some = open_gpus.open_first(most, cluster, 0, 0, closed=(), waiting=GPUS, always=always)
-        assert some.open_gpus == [*every[:most], *(room for room in every[most:] if room[0] == always)]
+        assert some.rooms == [*every[:most], *(room for room in every[most:] if room[0] == always)]
         assert some.idle == sum(not held for _, held in every)
-        assert some.more or len(some.open_gpus) == len(every)
+        assert some.more or len(some.rooms) == len(every)
 
 
 @pytest.mark.parametrize("seed", range(3))
