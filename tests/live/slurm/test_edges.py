@@ -102,7 +102,7 @@ def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Pa
         ("2", {"hold": False, "node_list": "node2"}),
     ]
     # What it cannot say goes through scontrol, before it.
-    assert slurm.told == [
+    assert slurm.commands == [
         "hold 3", "update JobId=4_5 ReqNodeList=node1", "update JobId=1 AdminComment=berth:1;x", "release 4_5",
     ]  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_rest_speaks_the_version_that_its_slurm_does(rest: Path, version: str) -
     Handler.speaks = VERSIONS[0]
     Handler.answers["1"] = (404, {})
     assert channel.apply(changes[:1]) == {}
-    assert slurm.told[-1] == "release 1"
+    assert slurm.commands[-1] == "release 1"
     assert len(said) == 1
     assert spoken(rest) == VERSIONS[0] == "v0.0.45"
 
@@ -188,7 +188,7 @@ def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_
         said: list[str] = []
         channel = RestChannel(path, Controller(slurm), said.append)
         assert channel.apply([Change("1", node_list="node1", hold=False)]) == {}
-        assert slurm.told == ["update JobId=1 ReqNodeList=node1", "release 1"]
+        assert slurm.commands == ["update JobId=1 ReqNodeList=node1", "release 1"]
         channel.apply([Change("1", node_list="node1", hold=False)])
         (told,) = said  # once, not at each look
         assert why in told

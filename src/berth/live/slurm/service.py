@@ -33,8 +33,6 @@ from berth.live.slurm.requests import Cards
 from berth.live.slurm.results import names
 from berth.live.slurm.site import Apply, SlurmSite
 
-__all__ = ["DECISIONS", "STATUS", "Service", "Settings"]
-
 DECISIONS = "decisions.jsonl"
 STATUS = "status.json"
 RESULTS = "results"
