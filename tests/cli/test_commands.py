@@ -15,17 +15,9 @@ import pytest
 
 from berth.cli.app import load
 from berth.cli.commands import COMMANDS
+from tests.command import berth
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def berth(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the installed command, without the progress that a busy machine would let it print."""
-    command = [str(Path(sys.executable).with_name("berth")), *map(str, arguments)]
-    quiet = {**os.environ, "BERTH_QUIET": "1"}
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env=quiet, timeout=300, check=False
-    )
 
 
 def answer(*arguments: str | Path) -> object:

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import Card
 
 from berth.partition.regions import read, regions_in
-from conftest import Card
 
 FAMILIES = [
     "linear", "pitch", "managed", "array", "mipmap", "vmm", "nccl", "async", "async_per_thread", "pool",

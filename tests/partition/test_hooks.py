@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from conftest import ROOT, Card
+from tests.partition.conftest import ROOT, Card
 
 HOOKS = re.findall(r"^(?:NV)?HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
 

@@ -74,6 +74,7 @@ def test_a_case_that_makes_no_sense_is_refused(text: str) -> None:
         case_of(text)
 
 
+@pytest.mark.slow
 def test_everything_is_finished_under_every_policy_and_a_seed_gives_the_same_again() -> None:
     case = case_of("synthetic:pai-like?jobs=150&load=8,part=0.01")
     first, second = (measure_utilisation([case], POLICIES, seeds=(0, 1)) for _ in range(2))

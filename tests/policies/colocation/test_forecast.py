@@ -21,6 +21,7 @@ from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Fore
 from berth.policies.colocation.network_chooser import NetworkScores, best_of
 from berth.policies.colocation.scene import Scene
 from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles
+from tests.examples import examples
 
 PROFILES = thesis_profiles()
 SLOT = GpuSlot(0, 0)
@@ -75,7 +76,7 @@ applications = st.sampled_from(WORKLOADS["random"])
     second=st.lists(applications, min_size=1, max_size=3, unique=True),
     later_ms=st.integers(1, 50_000),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_a_forecast_is_what_the_simulator_then_does(
     model: str, first: list[str], second: list[str], later_ms: int
 ) -> None:
@@ -199,7 +200,7 @@ def test_scores_of_many_kinds_of_jobs_are_the_same_as_of_one_gpu() -> None:
 
 
 @given(st.lists(applications, min_size=1, max_size=3), st.lists(applications, min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_what_is_kept_of_tenants_that_begin_is_what_is_followed_to_the_end(
     tenants: list[str], window: list[str]
 ) -> None:

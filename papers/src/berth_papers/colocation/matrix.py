@@ -17,7 +17,8 @@ import numpy as np
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns
-from berth.experiments.compare.sweep import Task, run_all
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Task
 from berth.gpu_models import GPU_MODELS
 from berth.interference import Interference, make_interference
 from berth.interference.profiled import ProfiledInterference

@@ -23,7 +23,8 @@ from berth.experiments.compare.kept_file import (
     read_kept,
     write_kept,
 )
-from berth.experiments.compare.sweep import Progress, Task, run_all
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Progress, Task
 from berth.model import EventKind, Job, Node
 from berth.statistics import EventColumns, completion_time_s
 from berth.statistics.columns import KINDS
