@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from berth.history.jobs.story import Enough, JobStory, enough
+from berth.history.jobs.job_report import JobReport, RightSize, right_sizes
 from berth.model import Record, RecordState
 
 __all__ = ["Habit", "habits_of"]
@@ -32,14 +32,14 @@ class Habit:
 def habits_of(records: Iterable[Record]) -> tuple[Habit, ...]:
     """Return the habits of these attempts, the most frequent first; unmeasured use gives none."""
     completed = 0
-    found: dict[tuple[str, str], list[Enough]] = {}
+    found: dict[tuple[str, str], list[RightSize]] = {}
     for record in records:
         if record.state is not RecordState.COMPLETED:
             continue
         completed += 1
-        for each in enough(JobStory((record,), (), None)):
+        for each in right_sizes(JobReport((record,), (), None)):
             found.setdefault((each.what, each.unit), []).append(each)
-    told = [
+    judged = [
         Habit(
             what,
             unit,
@@ -52,5 +52,5 @@ def habits_of(records: Iterable[Record]) -> tuple[Habit, ...]:
         for (what, unit), cases in found.items()
     ]
     # Where what three of four need is what most ask for, there is nothing to advise.
-    worth = [habit for habit in told if habit.enough < habit.asked]
+    worth = [habit for habit in judged if habit.enough < habit.asked]
     return tuple(sorted(worth, key=lambda habit: (-habit.jobs, habit.what)))

@@ -13,12 +13,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numba.core.errors import TypingError
 
+from berth.arrays import not_an_int64
 from berth.cluster import kernels
 from berth.cluster.amounts import UNCOUNTED
 from berth.cluster.node_changes import NodeChanges, difference
-from berth.cluster.refusals import named, refuse
+from berth.cluster.refusals import named, refuse, refuse_resize
 from berth.cluster.room import Room
 from berth.cluster.running import Running, account_of
 from berth.cluster.usage import Usage
@@ -168,7 +168,7 @@ class Cluster(Room):
         node, index = slots[0]
         try:
             taken = kernels.take(self._block, self.requests, number, milli, gpu_mem, node, index, count)
-        except (OverflowError, TypingError):  # a number that 64 bits do not hold is none of a slot
+        except not_an_int64():  # a number that 64 bits do not hold is none of a slot
             taken = False
         if not taken:
             refuse(self, placement)
@@ -234,14 +234,35 @@ class Cluster(Room):
         self.changes += 1
         return run
 
-    def put_back(self, run: Running, now_ms: int) -> Running:
-        """Let a run that was released go on as if it had not been: where it was, and as far as it would be by now.
-        Raises as `place` does."""
-        wish = Placement(run.job, run.slots, run.share, run.shared, run.best_effort)
-        back = self.place(wish, now_ms=now_ms, attempt=run.attempt)
-        back.start_ms, back.speed_milli, back.work_us = run.start_ms, run.speed_milli, run.work_us
-        back.left_us = run.left_us_at(now_ms)
-        return back
+    def resize(self, job_id: str, share: Share, *, now_ms: int) -> Running:
+        """Give a running job another share of each of its GPUs.
+
+        Raises NotRunning, NotAllowed or DoesNotFit, and then nothing has changed.
+        """
+        run = self._running.get(job_id)
+        if run is None:
+            raise NotRunning(f"job '{job_id}' cannot be resized: it is not running")
+        refuse_resize(self, run, share)
+        job, before = run.job, run.taken
+        taken = account_of(Placement(job, run.slots, share, run.shared, run.best_effort))
+        for slot in run.slots:
+            left = self._debts.left(slot)
+            self._let_be_left(
+                slot, left[0] + before.milli - taken.milli, left[1] + before.mem_mib - taken.mem_mib
+            )
+        for part in run.parts:
+            held = self._arrays.held[part.node]
+            held[part.gpus if before.milli == 1000 else 0] -= 1
+            held[part.gpus if taken.milli == 1000 else 0] += 1
+            self._touch(part.node)
+        run.share, run.taken = share, taken
+        if self._usage is not None:
+            self._usage.resize(job, before, taken, run.start_ms, now_ms)
+        self.reopened += 1
+        self.openings += 1
+        self.losses += 1
+        self.changes += 1
+        return run
 
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""

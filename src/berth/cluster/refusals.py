@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from berth.cluster.running import Part, account_of, parts_of
+from berth.cluster.running import Part, Running, account_of, parts_of
 from berth.errors import ClusterError, DoesNotFit, NotAllowed
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Share
 
 if TYPE_CHECKING:
     from berth.cluster.cluster import Cluster
 
-__all__ = ["check_job", "check_nodes", "named", "refuse"]
+__all__ = ["check_job", "check_nodes", "named", "refuse", "refuse_resize"]
 
 
 MOST = 2**39
@@ -181,6 +181,36 @@ def _refuse_part(cluster: Cluster, job: Job, part: Part) -> None:
         if takes > left:
             raise DoesNotFit(
                 f"job '{job.id}' takes {takes} {unit} of node '{node.name}', which has {left} left"
+            )
+
+
+def refuse_resize(cluster: Cluster, run: Running, share: Share) -> None:
+    """Refuse another share of a run's GPUs if that cannot be. Raises NotAllowed or DoesNotFit."""
+    job = run.job
+    if not job.gpus:
+        raise NotAllowed(f"job '{job.id}' has no GPU of which it could have another share")
+    amounts = tuple(share) if isinstance(share, tuple) else ()
+    whole = len(amounts) == 2 and all(isinstance(amount, Integral) for amount in amounts)
+    if not whole or not (0 < amounts[0] <= 1000 and amounts[1] >= 0):
+        raise NotAllowed(
+            f"job '{job.id}' cannot have {share!r} of a GPU; expected a Share of 1…1000 milli and 0 MiB or more"
+        )
+    taken = account_of(Placement(job, run.slots, share, run.shared, run.best_effort))
+    more_milli, more_mib = taken.milli - run.taken.milli, taken.mem_mib - run.taken.mem_mib
+    for slot in run.slots:
+        where = f"GPU {slot.index} of node '{cluster.nodes[slot.node].name}'"
+        left, card_mib = cluster.free_on(slot), int(cluster.capacity.gpu_mem_mib[slot])
+        if share.mem_mib > max(card_mib, run.share.mem_mib):
+            raise DoesNotFit(
+                f"job '{job.id}' may use {share.mem_mib} MiB of {where}, which has {card_mib} in all"
+            )
+        if more_milli > max(0, left.milli):
+            raise DoesNotFit(
+                f"job '{job.id}' takes {more_milli} milli more of {where}, which has {left.milli} left"
+            )
+        if more_mib > max(0, left.mem_mib):
+            raise DoesNotFit(
+                f"job '{job.id}' takes {more_mib} MiB more of {where}, which has {left.mem_mib} left"
             )
 
 

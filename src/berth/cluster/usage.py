@@ -65,6 +65,16 @@ class Usage:
         for users in self._watching:
             users.add(job.user)
 
+    def resize(self, job: Job, before: Share, share: Share, start_ms: int, now_ms: int) -> None:
+        """A job holds another share of its GPUs from now on. For the cluster alone."""
+        more = job.gpus * (share.milli - before.milli)
+        self.users[job.user].change(now_ms, more)
+        self.virtual_clusters[job.virtual_cluster].change(now_ms, more)
+        for users in self._watching:
+            users.add(job.user)
+        # At its end the last share counts from the start.
+        self.jobs[job.id] = self.jobs.get(job.id, 0) - more * max(0, now_ms - start_ms)
+
     def stop(self, job: Job, share: Share, start_ms: int, now_ms: int) -> None:
         """A job gives its GPUs back. For the cluster alone."""
         milli = job.gpus * share.milli

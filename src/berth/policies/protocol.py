@@ -10,14 +10,14 @@ from berth.arrays import FloatArray
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, Oracle
-from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
+from berth.model import Evict, GpuSlot, Job, Placement, Resize, WakeAt
 
 __all__ = [
     "Configurable", "Decision", "Drawing", "InOrder", "KeepsGpus", "Keyed", "Order", "Orderable", "Place", "Policy",
-    "Progress", "Reserving", "Searching", "Setting", "Wrapping", "draws",
+    "Progress", "Reserving", "Searching", "Setting", "Wrapping", "draws", "place_job",
 ]  # fmt: skip
 
-Decision = Placement | Evict | WakeAt
+Decision = Placement | Evict | Resize | WakeAt
 
 Progress = Callable[[float, float], None]
 """Called now and then with how much is done and how much there is."""
@@ -142,6 +142,11 @@ class Place(Protocol):
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots for the job, all of them or None where it does not fit now."""
+
+
+def place_job(place: Place, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+    """The slots for a job where the placement says; for a gang, those of its tasks one after the other."""
+    return place(job, cluster) if not job.tasks else cluster.slots_of_gang(job, place)
 
 
 @dataclass(frozen=True, slots=True)

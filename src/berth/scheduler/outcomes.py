@@ -7,15 +7,31 @@ from typing import NamedTuple
 
 from berth.cluster import Running
 from berth.errors import in_one_line
-from berth.model import Job, Placement, WakeAt
+from berth.model import Job, Placement, Share, WakeAt
 
-__all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "malformed", "returned_nonsense", "why_never"]
+__all__ = [
+    "Evicted",
+    "NeverFits",
+    "Outcome",
+    "Refused",
+    "Resized",
+    "malformed",
+    "returned_nonsense",
+    "why_never",
+]
 
 
 class Evicted(NamedTuple):
     """A running job was stopped, and is queued again."""
 
     run: Running
+
+
+class Resized(NamedTuple):
+    """A running job has another share of its GPUs."""
+
+    run: Running
+    before: Share
 
 
 class Refused(NamedTuple):
@@ -33,7 +49,7 @@ class NeverFits(NamedTuple):
     why: str
 
 
-Outcome = Placement | Evicted | WakeAt | Refused | NeverFits
+Outcome = Placement | Evicted | Resized | WakeAt | Refused | NeverFits
 
 
 def malformed(placement: Placement, error: Exception, now_ms: int) -> str:

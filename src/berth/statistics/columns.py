@@ -1,6 +1,6 @@
 """Events as columns: what happened in a simulation, as NumPy arrays that metrics are computed on.
 
-In the shapes, E is the number of events, J of jobs, T of tries that started, S of slots taken by all tries.
+In the shapes, E is the number of events, J of jobs, T of attempts that started, S of slots taken by all attempts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from berth.errors import SimulationError
 from berth.model import NO_GPU, Event, EventKind, Job, Reason
 
-__all__ = ["KINDS", "REASONS", "RUNNING", "EventColumns", "Tries", "event_columns"]
+__all__ = ["KINDS", "REASONS", "RUNNING", "AttemptColumns", "EventColumns", "event_columns"]
 
 KINDS = tuple(EventKind)
 """The kind that each code of `EventColumns.kind` stands for."""
@@ -28,7 +28,7 @@ REASONS = tuple(Reason)
 RUNNING = -1
 """The `end_event` of a try that still runs after the last event."""
 
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = (KINDS.index(kind) for kind in EventKind)
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE = (KINDS.index(kind) for kind in EventKind)
 
 _CODE_OF_KIND = {kind: code for code, kind in enumerate(KINDS)}
 _CODE_OF_REASON = {reason: code for code, reason in enumerate(REASONS)}
@@ -36,7 +36,7 @@ _FIELDS = len(Event._fields)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tries:
+class AttemptColumns:
     """Every try of a job that started, in order of its start."""
 
     job: NDArray[np.int64]  # (T,)
@@ -44,6 +44,8 @@ class Tries:
     queued_ms: NDArray[np.int64]  # (T,)
     """When it entered the queue."""
     start_ms: NDArray[np.int64]  # (T,)
+    start_event: NDArray[np.int64]  # (T,)
+    """Position of the event that started it."""
     end_ms: NDArray[np.int64]  # (T,)
     """When it ended; the time of the last event where it still runs then."""
     end_event: NDArray[np.int64]  # (T,)
@@ -51,9 +53,9 @@ class Tries:
     gpus: NDArray[np.int64]  # (T,)
     """GPUs it held."""
     milli: NDArray[np.int64]  # (T,)
-    """Per mille that it held of each of them."""
+    """Per mille that it held of each of them at its start."""
     mem_mib: NDArray[np.int64]  # (T,)
-    """GPU memory that it held of each of them."""
+    """GPU memory that it held of each of them at its start."""
     shared: NDArray[np.bool_]  # (T,)
     """Whether its GPUs may have had other tenants, whatever part it held."""
     slot_offsets: NDArray[np.int64]  # (T + 1,)
@@ -65,7 +67,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventColumns:
-    """The events of one run, in their order, and the jobs and tries that they tell of."""
+    """The events of one run, in their order, and the jobs and attempts that they tell of."""
 
     time_ms: NDArray[np.int64]  # (E,)
     kind: NDArray[np.int8]  # (E,)
@@ -87,13 +89,18 @@ class EventColumns:
     due_ms: NDArray[np.int64]  # (J,)
     """By when it was to have finished; −1 where it has no deadline. Empty where no job has one."""
     last_kind: NDArray[np.int8]  # (J,)
-    """The kind of the job's last event: where it stood at the end."""
-    tries: Tries
+    """The kind of the job's last event that is no resize: where it stood at the end."""
+    attempts: AttemptColumns
+    holdings: AttemptColumns  # H rows instead of T
+    """What was held over time: the attempts, but one that was resized is a row for each share that it had, from when it
+    had it. The same object as `attempts` where nothing was resized."""
+    attempt_of: NDArray[np.int64]  # (H,)
+    """The number of each holding's try."""
 
     def ran(self) -> NDArray[np.bool_]:
         """(E,) Whether the event ended an attempt that ran, which a failure or cancellation need not."""
         ran = np.zeros(len(self.kind), np.bool_)
-        ran[self.tries.end_event[self.tries.end_event != RUNNING]] = True
+        ran[self.attempts.end_event[self.attempts.end_event != RUNNING]] = True
         return ran
 
     @property
@@ -139,9 +146,14 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
 
     # Events by job, and in their order within a job: before a start stands its submit, after it its end.
     by_job = np.sort((job << 32) | np.arange(count)) & 0xFFFF_FFFF
-    rank = np.empty(count, np.int64)
-    rank[by_job] = np.arange(count)
-    last_event = by_job[np.cumsum(np.bincount(job, minlength=len(ordinals))) - 1]
+    resized = kind == RESIZE
+    stages = by_job[~resized[by_job]] if resized.any() else by_job
+    last_event = stages[np.cumsum(np.bincount(job[~resized], minlength=len(ordinals))) - 1]
+    attempts = _attempts(time_ms, np.flatnonzero(kind == START), job, stages, flat)
+    holdings, attempt_of = attempts, np.arange(len(attempts.job))
+    if resized.any():
+        holdings = _attempts(time_ms, np.flatnonzero((kind == START) | resized), job, by_job, flat)
+        attempt_of = _attempts_of(holdings, attempts, by_job)
     columns = EventColumns(
         time_ms=time_ms,
         kind=kind,
@@ -158,7 +170,9 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
         keeps_work=_of_each(first_jobs, "keeps_work").astype(np.bool_),
         due_ms=_due_ms(first_jobs),
         last_kind=kind[last_event],
-        tries=_tries(time_ms, kind, job, by_job, rank, flat),
+        attempts=attempts,
+        holdings=holdings,
+        attempt_of=attempt_of,
     )
     _check_sequences(columns, by_job)
     return columns
@@ -189,15 +203,15 @@ def _due_ms(jobs: list[Job]) -> NDArray[np.int64]:
     return np.fromiter(due, np.int64, len(jobs))
 
 
-def _tries(
+def _attempts(
     time_ms: NDArray[np.int64],
-    kind: NDArray[np.int8],
+    starts: NDArray[np.int64],  # (T,): positions of the events that begin one
     job: NDArray[np.int64],
-    by_job: NDArray[np.int64],
-    rank: NDArray[np.int64],
+    by_job: NDArray[np.int64],  # positions of the events that begin or end one, by job
     flat: list[Any],
-) -> Tries:
-    starts = np.flatnonzero(kind == START)
+) -> AttemptColumns:
+    rank = np.empty(len(time_ms), np.int64)
+    rank[by_job] = np.arange(len(by_job))
     count = len(starts)
     positions = starts.tolist()
     slots_of_all = flat[4::_FIELDS]
@@ -214,12 +228,13 @@ def _tries(
     has_gpu = np.concatenate(([0], np.cumsum(pairs[:, 1] != NO_GPU)))
 
     before = by_job[np.maximum(rank[starts] - 1, 0)]
-    after = by_job[np.minimum(rank[starts] + 1, len(time_ms) - 1)] if count else starts
+    after = by_job[np.minimum(rank[starts] + 1, len(by_job) - 1)] if count else starts
     ended = (job[after] == job[starts]) & (after != starts)
-    return Tries(
+    return AttemptColumns(
         job=job[starts],
         queued_ms=time_ms[before],
         start_ms=time_ms[starts],
+        start_event=starts,
         end_ms=np.where(ended, time_ms[after], time_ms[-1] if count else 0),
         end_event=np.where(ended, after, RUNNING),
         gpus=has_gpu[offsets[1:]] - has_gpu[offsets[:-1]],
@@ -232,10 +247,22 @@ def _tries(
     )
 
 
+def _attempts_of(
+    holdings: AttemptColumns, attempts: AttemptColumns, by_job: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(H,) The try of each holding: the last one of its job that started by then."""
+    rank = np.empty(len(by_job), np.int64)
+    rank[by_job] = np.arange(len(by_job))
+    order = np.argsort(rank[attempts.start_event])
+    last = np.searchsorted(rank[attempts.start_event][order], rank[holdings.start_event], side="right") - 1
+    return order[last]
+
+
 # What may come after each kind within one job; the first event of a job is a submit.
 _MAY_FOLLOW = np.zeros((len(KINDS), len(KINDS)), np.bool_)
 _MAY_FOLLOW[SUBMIT, [START, REJECT, CANCEL, FAIL]] = True  # of FAIL only one that could not be started
-_MAY_FOLLOW[START, [FINISH, FAIL, EVICT, CANCEL]] = True
+_MAY_FOLLOW[START, [FINISH, FAIL, EVICT, CANCEL, RESIZE]] = True
+_MAY_FOLLOW[RESIZE] = _MAY_FOLLOW[START]
 _MAY_FOLLOW[[FAIL, EVICT], SUBMIT] = True
 
 
@@ -248,13 +275,13 @@ def _check_sequences(columns: EventColumns, by_job: NDArray[np.int64]) -> None:
     good[1:] = _MAY_FOLLOW[kind[:-1], kind[1:]]
     good[first] = kind[first] == SUBMIT
     never_ran = columns.reason[by_job[1:]] == _CODE_OF_REASON[Reason.FAILED_TO_START]
-    good[1:] &= (kind[1:] != FAIL) | (kind[:-1] == START) | never_ran
+    good[1:] &= (kind[1:] != FAIL) | np.isin(kind[:-1], (START, RESIZE)) | never_ran
     if good.all():
         return
     at = int(np.argmin(good))
     after = "as its first event" if first[at] else f"after '{KINDS[kind[at - 1]]}'"
     raise SimulationError(
         f"job '{columns.job_ids[job[at]]}' has '{KINDS[kind[at]]}' {after} at "
-        f"{columns.time_ms[by_job[at]]} ms (event {by_job[at]}); an attempt is submit, then start, then finish, "
-        "fail, evict or cancel; or submit, then reject, cancel or fail to start"
+        f"{columns.time_ms[by_job[at]]} ms (event {by_job[at]}); an attempt is submit, then start, then any number of "
+        "resizes, then finish, fail, evict or cancel; or submit, then reject, cancel or fail to start"
     )

@@ -252,7 +252,7 @@ def _watts_of(prices: Prices, model: str) -> Watts:
 
 def held_by_model_h(columns: EventColumns, nodes: Sequence[Node]) -> dict[str, float]:
     """GPU-hours held of each model, of a GPU no more than all of it at any time, however many share it."""
-    tries = columns.tries
+    tries = columns.holdings
     owner, gpu = slots_on_gpus(tries)
     node = tries.slot_node[tries.slot_index != NO_GPU]
     time_ms = np.concatenate((tries.start_ms[owner], tries.end_ms[owner]))

@@ -19,6 +19,7 @@ from berth.errors import LiveError
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.places import Places
 from berth.live.local.protocol import Connection
+from tests import command as in_process
 
 ROOT = Path(__file__).resolve().parents[3]
 BERTH = str(Path(sys.executable).with_name("berth"))
@@ -239,7 +240,4 @@ def storm(
 
 def berth(world: World, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """The installed command, as a user of this queue types it."""
-    return subprocess.run(
-        [BERTH, *words], env=world.environment, cwd=world.folder, input=stdin, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    return in_process.berth(*words, cwd=world.folder, env=world.environment, stdin=stdin)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from berth.errors import LiveError
+from berth.live.driver.driver import Round
 from berth.live.slurm.controller import forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.results import Result, keep
@@ -21,7 +23,7 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
     tmp_path: Path,
 ) -> None:
     slurm = FakeSlurm()
-    slurm.held("1", "gres:gpu:1")
+    slurm.held("1", "gres:gpu:1", Comment="gpu_mem=200M")
     ours = service(slurm, tmp_path, retries=1, card_mib={"v100": 1000})
     for attempt, needs in ((1, 300), (2, 400)):
         ours.step()
@@ -30,14 +32,14 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
         keep(tmp_path / "results", Result("1", "node1", 250, 1, needs))
         ours.step()
         if attempt == 1:
-            assert slurm.told[-3:] == [
+            assert slurm.commands[-3:] == [
                 "requeuehold 1", "hold 1",
                 f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=337 StartTime=now+125",
             ]  # fmt: skip
-    assert any(";share=1000:337:0;retries=1;needs=337" in line for line in slurm.told)
+    assert any(";share=1000:337:0;retries=1;needs=337" in line for line in slurm.commands)
     told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
     assert [each.why for each in told] == [
-        "it ran out of GPU memory 2 times, and needs 400 MiB: ask for gpu_mem=400M"
+        "it ran out of GPU memory 2 times, and needs 400 MiB of each GPU: ask for gpu_mem=400M"
     ]
     assert list((tmp_path / "results").iterdir()) == []
 
@@ -66,7 +68,7 @@ def test_a_job_that_is_queued_again_begins_only_when_its_nodes_have_forgotten_it
         f"BeginTime: it begins at {begins} at the earliest; it was queued again, and Slurm runs no Prolog for it on a"
         " node that still knows the attempt before"
     )
-    assert ours.world.scheduler.cluster.running == {}
+    assert ours.driver.scheduler.cluster.running == {}
     slurm.jobs["1"]["StartTime"] = "N/A"  # what Slurm shows when that time has come
     ours.step()
     assert slurm.jobs["1"]["State"] == "RUNNING"
@@ -92,6 +94,7 @@ def test_a_job_that_a_slurmctld_forgot_to_have_ended_is_told_once_for_its_one_st
     slurm.end("1")
     for _ in range(2):
         ours.step()
+    assert sorted(ours.driver.scheduler.cluster.running) == ["2"]
     # A task that has to run again has another start, and is told.
     slurm.jobs["1"] |= {"State": "RUNNING", "StartTime": "3000", "EndTime": "N/A"}
     ours.step()
@@ -112,7 +115,7 @@ def test_a_job_whose_prolog_could_not_make_its_partition_is_told(tmp_path: Path)
     ours.step()
     (ended,) = (each for each in read_decisions(tmp_path / DECISIONS) if each.event == "ended")
     assert ended.why == "a Prolog could not make its GPU partition, so that it got no GPU there"
-    assert not any(line.startswith("requeuehold") for line in slurm.told)
+    assert not any(line.startswith("requeuehold") for line in slurm.commands)
 
 
 @pytest.mark.parametrize(
@@ -200,14 +203,14 @@ def test_an_end_is_told_once_and_lost_by_no_exception_that_comes_after_it(
     keep(tmp_path / "results", Result("1", "node1", 1000, 3, 2000))
     if first:  # a berth that begins again
         ours = service(slurm, tmp_path)
-    take, fails = ours.world.take, [True]
+    step, fails = ours.driver.step, [True]
 
-    def take_once_more(*words: object) -> None:
+    def fails_once(now_ms: int, *, out_of_time: Callable[[], bool], for_real: bool) -> Round:
         if fails.pop() if fails else False:
             raise LiveError("this once")
-        take(*words)  # type: ignore[arg-type]
+        return step(now_ms, out_of_time=out_of_time, for_real=for_real)
 
-    monkeypatch.setattr(ours.world, "take", take_once_more)
+    monkeypatch.setattr(ours.driver, "step", fails_once)
     with pytest.raises(LiveError, match="this once"):
         ours.step()
     ours.step()
@@ -215,7 +218,7 @@ def test_an_end_is_told_once_and_lost_by_no_exception_that_comes_after_it(
     assert [event for event, *_ in events(tmp_path)].count("ended") == 1
     (ended,) = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "ended"]
     assert (ended.peak_mib, ended.refused) == (1000, 3)
-    assert slurm.told.count("requeuehold 1") == 1
+    assert slurm.commands.count("requeuehold 1") == 1
 
 
 def test_what_began_and_ended_while_berth_was_away_is_told_by_the_next_one_and_nothing_twice(
@@ -259,7 +262,7 @@ def test_what_ran_out_of_memory_while_berth_was_away_is_queued_again(tmp_path: P
     keep(tmp_path / "results", Result("77", "node1", 1, 0, 0))
     os.utime(tmp_path / "results" / "77-node1", (1, 1))
     service(slurm, tmp_path, card_mib={"v100": 1000}).step()
-    assert "requeuehold 1" in slurm.told
+    assert "requeuehold 1" in slurm.commands
     assert list((tmp_path / "results").iterdir()) == []
 
 

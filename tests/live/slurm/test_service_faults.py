@@ -46,12 +46,11 @@ def test_a_controller_that_goes_away_in_the_middle_of_changes_leaks_no_gpu(tmp_p
         slurm.held(job_id)
     ours = service(slurm, tmp_path)
     ours.step()
-    assert ours.world.scheduler.cluster.running == {}
+    assert ours.driver.scheduler.cluster.running == {}
     told = [(each.event, each.job) for each in read_decisions(tmp_path / DECISIONS)]
     assert [job for event, job in told if event == "placed"] == ["1", "2", "3"]
     assert sorted(job for event, job in told if event == "taken-back") == ["1", "2", "3"]
     slurm.gone_after = None
-    ours._refused.clear()  # as after its patience
     ours.step()
     ours.step()
     assert [slurm.jobs[job_id]["State"] for job_id in "123"] == ["RUNNING"] * 3
@@ -72,7 +71,7 @@ def test_a_log_that_cannot_be_written_places_nothing_and_loses_nothing(
         raise LiveError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("berth.live.slurm.service.append", full)
+        patch.setattr("berth.live.slurm.journal.append", full)
         with pytest.raises(LiveError, match="No space"):
             ours.step()
     assert slurm.jobs["2"].get("State", "PENDING") == "PENDING"
@@ -86,7 +85,7 @@ def test_a_job_that_slurm_starts_by_itself_keeps_what_it_runs_with(tmp_path: Pat
     slurm.jobs["1"]["admin_comment"] = f"{NOTE};share=300:500:0"
     slurm.begins["1"] = "hold"
     service(slurm, tmp_path).step()
-    assert slurm.told == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
+    assert slurm.commands == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
     assert (
         slurm.jobs["1"]["admin_comment"] == f"{NOTE};share=300:500:0"
     )  # Slurm takes all of an update or nothing
@@ -102,7 +101,7 @@ def test_a_change_that_slurm_refuses_is_logged_once_and_tried_later(tmp_path: Pa
     assert [each.why for each in told] == [
         "its request cannot be given back, and it is tried again later: Invalid gres"
     ]
-    assert len([line for line in slurm.told if line.startswith("update")]) == 1
+    assert len([line for line in slurm.commands if line.startswith("update")]) == 1
     assert slurm.jobs["1"]["admin_comment"] == NOTE  # by which the watchdog finds it
 
 
@@ -117,14 +116,14 @@ def test_a_policy_that_runs_out_of_time_or_fails_loses_nothing_that_it_has_place
     ours = service(slurm, tmp_path)
     slurm.held("3")
     ours.step()
-    policy = ours.world.scheduler.policy
+    policy = ours.driver.scheduler.policy
 
     def fails(queue: object, cluster: object, now_ms: int) -> Iterator[object]:
         yield from policy(queue, cluster, now_ms)  # type: ignore[arg-type]
         raise RuntimeError("of the policy")
 
     slurm.held("4")
-    ours.world.scheduler.policy = fails  # type: ignore[assignment]
+    ours.driver.scheduler.policy = fails  # type: ignore[assignment]
     with pytest.raises(PolicyError, match="of the policy"):
         ours.step()
     assert slurm.jobs["4"]["State"] == "RUNNING"
@@ -137,10 +136,10 @@ def test_a_job_that_makes_no_sense_holds_up_no_other(tmp_path: Path, monkeypatch
     ours = service(slurm, tmp_path)
     submit = Scheduler.submit
 
-    def odd(scheduler: Scheduler, job: Job) -> bool:
+    def odd(scheduler: Scheduler, job: Job, *, ahead_of: Job | None = None) -> bool:
         if job.id == "1":
             raise SchedulerError("a job makes no sense: it is odd")
-        return submit(scheduler, job)
+        return submit(scheduler, job, ahead_of=ahead_of)
 
     monkeypatch.setattr(Scheduler, "submit", odd)
     ours.step()
@@ -153,7 +152,7 @@ def test_a_job_whose_gpus_somebody_changed_before_its_release_is_not_released(tm
     slurm.held("1")
     slurm.held("2")
     service(slurm, tmp_path).step()
-    assert [line for line in slurm.told if line.startswith("release")] == ["release 2"]
+    assert [line for line in slurm.commands if line.startswith("release")] == ["release 2"]
     told = [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS) if each.job == "1"]
     assert told == [
         ("placed", ""), ("taken-back", "its GPUs were changed before its release: gres:gpu:v100_1:2"),
@@ -165,16 +164,13 @@ def test_what_slurm_does_not_take_is_not_released(tmp_path: Path) -> None:
     slurm.held("1")
     ours = service(slurm, tmp_path, patience_s=60.0)
     ours.step()
-    assert not any(line.startswith("release") for line in slurm.told)
+    assert not any(line.startswith("release") for line in slurm.commands)
     told = [(line.event, line.why) for line in read_decisions(tmp_path / DECISIONS)]
     assert told == [
         ("placed", ""), ("taken-back", "Invalid generic resource (gres) specification for job 1"),
     ]  # fmt: skip
     ours.step()
-    assert (
-        ours.why["1"]
-        == "Slurm: Invalid generic resource (gres) specification for job 1; it is tried again later"
-    )
+    assert ours.why["1"] == "it could not be started: Invalid generic resource (gres) specification for job 1"
 
 
 def test_a_berth_that_begins_anew_takes_up_what_runs(tmp_path: Path) -> None:
@@ -184,15 +180,15 @@ def test_a_berth_that_begins_anew_takes_up_what_runs(tmp_path: Path) -> None:
     service(slurm, tmp_path).step()
     again = service(slurm, tmp_path)
     again.step()
-    running = again.world.scheduler.cluster.running
+    running = again.driver.scheduler.cluster.running
     assert sorted((job_id, tuple(run.slots)) for job_id, run in running.items()) == [
         ("1", ((0, 0),)), ("2", ((0, 1),)), ("3", ((1, 0),)), ("4", ((1, 1),)),
     ]  # fmt: skip
-    assert again.world.unplaced == {}
+    assert again.driver.unplaced == {}
     slurm.end("3")
     again.step()
-    assert slurm.told[-1] == "release 5"
-    assert "TresPerNode=gres:gpu:v100_0:1" in slurm.told[-2]
+    assert slurm.commands[-1] == "release 5"
+    assert "TresPerNode=gres:gpu:v100_0:1" in slurm.commands[-2]
 
 
 def test_a_job_that_never_fits_holds_up_nobody_and_says_why(tmp_path: Path) -> None:

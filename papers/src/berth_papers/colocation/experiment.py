@@ -18,8 +18,9 @@ from berth.errors import SettingError
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, interference_digest
 from berth.experiments.compare.kept_file import kept_path
+from berth.experiments.compare.parallel import run_all
 from berth.experiments.compare.sweep import Progress as RunProgress
-from berth.experiments.compare.sweep import Task, run_all
+from berth.experiments.compare.sweep import Task
 from berth.interference import MODES, Speeds, make_interference
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import check_knowledge, make_knowledge
@@ -152,10 +153,15 @@ def measure_colocation(
             progress and (lambda done, _: progress(len(plan) + done, total, "lower bounds")),
         )
     return Colocation(
-        interference, tuple(workloads), tuple(policies), tuple(seeds),
-        tuple(one for one in outcomes if one.policy not in points), bounds,
-        tuple(one for one in outcomes if one.policy in points), knowledge,
-    )  # fmt: skip
+        interference,
+        tuple(workloads),
+        tuple(policies),
+        tuple(seeds),
+        tuple(one for one in outcomes if one.policy not in points),
+        bounds,
+        tuple(one for one in outcomes if one.policy in points),
+        knowledge,
+    )
 
 
 def _runs(

@@ -17,7 +17,8 @@ import numpy as np
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns
-from berth.experiments.compare.sweep import Task, run_all
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Task
 from berth.gpu_models import GPU_MODELS
 from berth.interference import Interference, make_interference
 from berth.interference.profiled import ProfiledInterference
@@ -35,9 +36,16 @@ CLUSTERS = ("1x1", "20", "100")
 PER_NODE = 4
 JOBS, JOBS_PER_GPU = 30, 8
 OPPONENTS = (
-    "sjf+first-fit", "greedy", "random-sharing", "rule", "pair-packer", "rollouts", "dqn", "learned?plans=0",
+    "sjf+first-fit",
+    "greedy",
+    "random-sharing",
+    "rule",
+    "pair-packer",
+    "rollouts",
+    "dqn",
+    "learned?plans=0",
     "learned",
-)  # fmt: skip
+)
 """What a matrix compares by default."""
 
 
@@ -73,7 +81,7 @@ class Cell:
     lost: int
     """Jobs that never finished."""
     out_of_memory: int
-    """Tries that ran out of memory."""
+    """Attempts that ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,7 +239,13 @@ def _cell(world: World, task: Task, summary: object) -> Cell:
 
     assert isinstance(summary, Summary)
     return Cell(
-        world, task.policy, task.seed, summary.makespan_s, summary.completion_time_s.mean,
-        summary.waiting_time_s.maximum, summary.jobs, summary.jobs - summary.finished,
+        world,
+        task.policy,
+        task.seed,
+        summary.makespan_s,
+        summary.completion_time_s.mean,
+        summary.waiting_time_s.maximum,
+        summary.jobs,
+        summary.jobs - summary.finished,
         summary.failures.get(Reason.OUT_OF_MEMORY, 0),
-    )  # fmt: skip
+    )

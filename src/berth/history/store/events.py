@@ -5,8 +5,9 @@ a job that takes only CPU and memory. What has no place, such as a submission, a
 waiting job, has one row, with NULL for node and GPU. `milli` and `mem_mib` are the share of that one GPU, which others
 may have too where `shared` is true. `cpu_milli` and `memory_mib` are what the job takes of the node, in
 the first row of each node and 0 in its others: summed over rows, what starts took minus what ends gave back
-is what is in use. A node that is lost or comes back has one row of kind `node-drained`, `node-lost` or `node-back`,
-with NULL for what belongs to jobs; it stands before what happens to jobs at the same time.
+is what is in use. A `resize` has the rows of a start, with the share that the attempt has from then on instead of the
+one before, and 0 for CPU and memory, which stay. A node that is lost or comes back has one row of kind `node-drained`,
+`node-lost` or `node-back`, with NULL for what belongs to jobs; it stands before what happens to jobs at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from berth.errors import HistoryError
 from berth.files import whole_file
 from berth.history.store.database import first_line, literal
 from berth.history.store.parquet import ParquetWriter
-from berth.model import NO_GPU, Event, GpuSlot, Node, Outage
+from berth.model import NO_GPU, Event, EventKind, GpuSlot, Node, Outage
 
 __all__ = ["SCHEMA", "join_events", "write_events", "written"]
 
@@ -130,8 +131,10 @@ def _columns(events: list[Event], name_of: NDArray[np.object_]) -> dict[str, NDA
     on_gpu = gpu != NO_GPU
     milli = np.fromiter((event.share.milli for event in events), np.int64, number)
     gpu_mem_mib = np.fromiter((event.share.mem_mib for event in events), np.int64, number)
+    stays = [event.kind is EventKind.RESIZE for event in events]
     cpu_milli = np.fromiter((job.cpu_milli for job in jobs), np.int64, number)
     memory_mib = np.fromiter((job.mem_mib for job in jobs), np.int64, number)
+    cpu_milli[stays] = memory_mib[stays] = 0
     taken = _slots_on_node(row_event, node)
     return {
         "time_ms": np.fromiter((event.time_ms for event in events), np.int64, number)[row_event],

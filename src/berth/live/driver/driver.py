@@ -7,14 +7,16 @@ the same site decides the same.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
 from berth.knowledge import Knowledge, LearnsMemory, make_knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.early_starts import EarlyStart, EarlyStarts
 from berth.live.driver.memory_needs import (
     MemoryNeeds,
     as_needed,
@@ -26,6 +28,7 @@ from berth.live.driver.records import record_of
 from berth.live.driver.site import (
     Again,
     CanEvict,
+    CanStartAfter,
     End,
     FailedStart,
     GiveUp,
@@ -66,6 +69,9 @@ class Settings:
     """How long it waits if others had taken its room, or it was stopped before it began."""
     missed_looks: int = 2
     """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
+    ahead_ms: int = 0
+    """How long before the expected end of a job its GPUs are given to the next, on a site that can start jobs after
+    others (`CanStartAfter`)."""
     notes: int = 1000
     """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
 
@@ -75,6 +81,8 @@ class Round:
     """What came of one step."""
 
     placed: tuple[Placement, ...] = ()
+    early: tuple[EarlyStart, ...] = ()
+    """What the site is to start as soon as others have ended."""
     evicted: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     """Decisions that could not be applied, and why."""
@@ -84,6 +92,25 @@ class Round:
     """What the policy or the knowledge raised, after what was placed by then."""
     out_of_time: bool = False
     """Whether the policy was stopped; what it placed stands."""
+
+
+class _Decided:
+    """What is decided in one step, so far."""
+
+    def __init__(self, out_of_time: Callable[[], bool]) -> None:
+        self.placed: list[Placement] = []
+        self.early: list[EarlyStart] = []
+        self.evicted: list[str] = []
+        self.refused: list[str] = []
+        self.misfits: list[NeverFits] = []
+        self.fault: BerthError | None = None
+        self.late = False
+        self._out_of_time = out_of_time
+
+    def is_late(self) -> bool:
+        """Whether the policy is to be stopped."""
+        self.late = self.late or self._out_of_time()
+        return self.late
 
 
 class _Leaving(NamedTuple):
@@ -109,11 +136,14 @@ class Driver:
         self._learns_memory = self.knowledge if isinstance(self.knowledge, LearnsMemory) else None
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
+        self._starts_after = site if isinstance(site, CanStartAfter) else None
         self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
         self._away: dict[str, NodeState] = {}
         self._others: dict[GpuSlot, Share] = {}
+        self._in_use: Set[Gpu] = frozenset()
+        self._unexplained: dict[Gpu, Share] = {}  # in use, and by no job that is known
         self._needs = MemoryNeeds()
         self._known: dict[str, SiteJob] = {}  # of jobs that wait or run
         self._last_order: tuple[int, ...] = ()
@@ -122,6 +152,7 @@ class Driver:
         self._later: dict[str, int] = {}  # waiting jobs that are not to start before then
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
+        self._early = EarlyStarts()
         self._missed: dict[str, int] = {}  # looks in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._noted: dict[str, str] = {}
@@ -153,18 +184,25 @@ class Driver:
 
     # One step
 
-    def step(self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None) -> Round:
-        """Take in what the site has now, decide, and have it carried out."""
+    def step(
+        self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None, for_real: bool = True
+    ) -> Round:
+        """Take in what the site has now, decide, and have it carried out; unless `for_real`, only say what would be."""
         changed = self._names_changes.changed() if self._names_changes is not None else None
         records: list[Record] = []
         self._take_nodes(now_ms)
         self._take_ends(now_ms, records)
         self._take_others(now_ms)
         self._take_runs(changed, now_ms, records)
+        self._take_in_use(now_ms)
         self._take_waiting(changed, now_ms)
-        decided = self._decide(now_ms, out_of_time)
+        self._take_due(now_ms)
+        decided = self._decide(now_ms, out_of_time, for_real=for_real)
         self._note(now_ms)
-        return replace(decided, records=tuple(records))
+        return Round(
+            tuple(decided.placed), tuple(decided.early), tuple(decided.evicted), tuple(decided.refused), tuple(records),
+            decided.fault, decided.late,
+        )  # fmt: skip
 
     # What the site has
 
@@ -209,18 +247,30 @@ class Driver:
 
     def _take_others(self, now_ms: int) -> None:
         """What others hold is not given away."""
+        self._hold_for_others(self.site.others(), now_ms)
+
+    def _take_in_use(self, now_ms: int) -> None:
+        """A GPU that is in use and on which no job is known is others', until the site looks at its GPUs again."""
+        cluster, site = self.scheduler.cluster, self.site
+        if not isinstance(site, KnowsInUse) or (in_use := site.in_use()) is self._in_use:
+            return
+        self._in_use, self._unexplained = in_use, {}
+        ours = {slot for run in cluster.running.values() for slot in run.slots}
+        ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
+        for gpu in in_use:
+            slot = self._slot(gpu)
+            if slot is not None and slot not in ours:
+                model = cluster.nodes[slot.node].gpu_model
+                self._unexplained[gpu] = Share(1000, model.mem_mib if model is not None else 0)
+        self._hold_for_others(site.others(), now_ms)
+
+    def _hold_for_others(self, others: Mapping[Gpu, Share], now_ms: int) -> None:
         scheduler, cluster = self.scheduler, self.scheduler.cluster
         held = {
-            slot: share for gpu, share in self.site.others().items() if (slot := self._slot(gpu)) is not None
+            slot: share
+            for gpu, share in {**self._unexplained, **others}.items()
+            if (slot := self._slot(gpu)) is not None
         }
-        if isinstance(self.site, KnowsInUse):
-            ours = {slot for run in cluster.running.values() for slot in run.slots}
-            ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
-            for gpu in self.site.in_use():
-                slot = self._slot(gpu)
-                if slot is not None and slot not in ours and slot not in held:
-                    model = cluster.nodes[slot.node].gpu_model
-                    held[slot] = Share(1000, model.mem_mib if model is not None else 0)
         if held == self._others:
             return
         for slot in self._others.keys() - held.keys():
@@ -312,6 +362,7 @@ class Driver:
             self.unplaced[job.id] = why
             return False
         self.unplaced.pop(job.id, None)
+        self._early.forget(job.id)
         self._on_named_gpus.pop(job.id, None)
         self._misfits.pop(job.id, None)
         self._needs.learn(run.of)
@@ -357,7 +408,8 @@ class Driver:
         scheduler, waiting = self.scheduler, self.site.waiting()
         if changed is None:
             gone = [job.id for job in scheduler.queue if job.id not in waiting]
-            gone += [job_id for job_id in (*self._on_named_gpus, *self._misfits) if job_id not in waiting]
+            others = (*self._on_named_gpus, *self._misfits, *self._early)
+            gone += [job_id for job_id in others if job_id not in waiting]
             for job_id in gone:
                 self._leave_queue(job_id, now_ms)
             ids = list(waiting)
@@ -388,6 +440,10 @@ class Driver:
             if self._starting.get(job_id, job.version) == job.version:
                 return  # it was started, and the site has not come to it yet
             self._release(job_id, now_ms)
+        if job_id in self._early and before is not None:
+            if before.version == job.version:
+                return
+            self._early.forget(job_id)
         queued = self.scheduler.waits(job_id) or job_id in self._on_named_gpus or job_id in self._misfits
         if before is not None and before != job and _is_resized(before, job):
             self._needs.forget(job.alike)
@@ -446,6 +502,7 @@ class Driver:
         self._on_named_gpus.pop(job_id, None)
         self._misfits.pop(job_id, None)
         self._later.pop(job_id, None)
+        self._early.forget(job_id)
         if self.scheduler.waits(job_id):
             self.scheduler.withdraw(job_id, now_ms)
 
@@ -458,12 +515,8 @@ class Driver:
 
     def _release(self, job_id: str, now_ms: int) -> None:
         """Take a job off the cluster that does not run there after all; it is no end of it."""
-        started = job_id not in self._starting
         self._starting.pop(job_id, None)
-        if started:
-            self.scheduler.withdraw(job_id, now_ms)
-        else:
-            self.scheduler.failed_to_start(job_id, now_ms, again=False)
+        self.scheduler.release(job_id, now_ms)
 
     # What ended
 
@@ -483,6 +536,8 @@ class Driver:
             return  # it was told before
         attempt = end.attempt or of.attempt
         if (job_id, attempt) in self._ends:
+            if job_id in scheduler.cluster.running and job_id not in self._starting:
+                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
             return
         gone = self._leaving.get(job_id)
         run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
@@ -558,6 +613,7 @@ class Driver:
         elif job_id in self.scheduler.cluster.running:
             return  # it runs: what is told is old
         self._leaving.pop(job_id, None)
+        self._early.forget(job_id)
         if of is None:
             return
         counts = bool(failed.why) and not failed.no_room
@@ -596,53 +652,121 @@ class Driver:
 
     # What is decided
 
-    def _decide(self, now_ms: int, out_of_time: Callable[[], bool] | None) -> Round:
-        placed: list[Placement] = []
-        evicted: list[str] = []
-        refused: list[str] = []
-        late = False
-        fault: BerthError | None = None
+    def _decide(self, now_ms: int, out_of_time: Callable[[], bool] | None, *, for_real: bool) -> _Decided:
+        decided = _Decided(out_of_time or (lambda: False))
+        scheduler = self.scheduler
+        if not for_real:
+            with scheduler.trial():
+                decided.placed += self._place_on_named_gpus(now_ms)
+                decided.placed += self._ask(now_ms, decided, for_real=False)
+            self._put_aside(decided.misfits, now_ms)
+            return decided
+        for placement in self._place_on_named_gpus(now_ms):
+            self._start(placement, decided)
+        soon = self._ends_soon(now_ms) if self._starts_after is not None else []
+        if soon or self._early:
+            ask = partial(self._ask, now_ms, decided, for_real=False)
+            for early in self._early.decide(scheduler, ask, soon, now_ms):
+                if scheduler.place(early.placement, now_ms):
+                    self._start(early.placement, decided)
+                elif early.after:
+                    self._start_after(early, decided, now_ms)
+        else:
+            self._ask(now_ms, decided, for_real=True)
+        self._put_aside(decided.misfits, now_ms)
+        return decided
 
-        def is_late() -> bool:
-            nonlocal late
-            late = late or (out_of_time is not None and out_of_time())
-            return late
+    def _put_aside(self, misfits: Iterable[NeverFits], now_ms: int) -> None:
+        """Jobs that could not start if nothing else ran wait without holding up others."""
+        for misfit in misfits:
+            self._leave_queue(misfit.job.id, now_ms)
+            self._misfits[misfit.job.id] = WaitReason(WaitKind.MISFIT, misfit.why)
 
+    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
+        """What the policy starts; for real, the site is told at once."""
+        placed = []
         try:
-            for placement in self._place_on_named_gpus(now_ms):
-                placed.append(placement)
-                self._start(placement)
-            for outcome in self.scheduler.decide(now_ms, out_of_time=is_late):
+            for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late):
                 if isinstance(outcome, Placement):
                     placed.append(outcome)
-                    self._start(outcome)
+                    if for_real:
+                        self._start(outcome, decided)
                 elif isinstance(outcome, Evicted):
-                    if self._evict(outcome.run, now_ms):
-                        evicted.append(outcome.run.job.id)
+                    if for_real and self._evict(outcome.run, now_ms):
+                        decided.evicted.append(outcome.run.job.id)
                     else:
-                        refused.append(f"{self.site.name} cannot evict job '{outcome.run.job.id}'")
+                        decided.refused.append(f"{self.site.name} cannot evict job '{outcome.run.job.id}'")
                 elif isinstance(outcome, Refused):
-                    refused.append(outcome.why)
+                    decided.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
-                    self._put_aside(outcome, now_ms)
+                    decided.misfits.append(outcome)
+                    self.scheduler.withdraw(outcome.job.id, now_ms)
         except PolicyError as error:
-            if late:
-                refused.append(str(error))
+            if decided.late:  # what it has placed stands, and the next step goes on from there
+                decided.refused.append(str(error))
             else:
-                fault = error
+                decided.fault = error
         except KnowledgeError as error:
-            fault = error
-        return Round(tuple(placed), tuple(evicted), tuple(refused), fault=fault, out_of_time=late)
+            decided.fault = error
+        return placed
 
-    def _start(self, placement: Placement) -> None:
+    def _ends_soon(self, now_ms: int) -> list[str]:
+        """The running jobs that are about to end, and whose GPUs can be given away before."""
+        site, until_ms = self._starts_after, now_ms + self.settings.ahead_ms
+        if site is None or not self.settings.ahead_ms or not self.scheduler.queue:
+            return []
+
+        def is_ending(run: Running) -> bool:
+            job_id = run.job.id
+            if job_id in self._starting or not site.can_be_awaited(job_id):
+                return False
+            return run.end_ms() <= until_ms or site.is_ending(job_id)
+
+        return self._early.ends_soon(self.scheduler, is_ending)
+
+    def _start_after(self, early: EarlyStart, decided: _Decided, now_ms: int) -> None:
+        """Have the site start a job as soon as others have ended."""
+        job_id = early.placement.job.id
+        if self._starts_after is None or not self._starts_after.can_wait(job_id):
+            return
+        self._leave_queue(job_id, now_ms)
+        self._early.add(early)
+        decided.early.append(early)
+        self._starts_after.start_after(self._order(early.placement), early.after)
+
+    def _take_due(self, now_ms: int) -> None:
+        """Jobs for whose start nothing is waited any more have their places; those whose nodes take no more jobs wait
+        again."""
+        for job_id in self._early.blocked(self.scheduler):
+            self._early.forget(job_id)
+            if (of := self._known.pop(job_id, None)) is not None:
+                self.site.again(
+                    Again(job_id, "nothing starts on its node", of.attempt, of.memory, of.start_failures)
+                )
+        for placement in self._early.due(self.scheduler):
+            job_id = placement.job.id
+            of = self._known.get(job_id)
+            if of is None:
+                continue
+            if self.scheduler.place(placement, now_ms):
+                self._starting[job_id] = of.version
+            else:
+                self._known.pop(job_id)
+                why = "its room is gone"
+                self.site.again(Again(job_id, why, of.attempt, of.memory, of.start_failures))
+
+    def _start(self, placement: Placement, decided: _Decided) -> None:
         job_id = placement.job.id
-        of = self._known[job_id]
-        self._starting[job_id] = of.version
-        self.site.start(
-            Start(
-                job_id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version, of.attempt,
-                of.memory,
-            )
+        self._starting[job_id] = self._known[job_id].version
+        self._on_named_gpus.pop(job_id, None)
+        decided.placed.append(placement)
+        self.site.start(self._order(placement))
+
+    def _order(self, placement: Placement) -> Start:
+        of = self._known[placement.job.id]
+        return Start(
+            placement.job.id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version,
+            of.attempt, of.memory,
         )  # fmt: skip
 
     def _evict(self, run: Running, now_ms: int) -> bool:
@@ -661,14 +785,9 @@ class Driver:
             self.scheduler.started(job_id)
         return False
 
-    def _put_aside(self, misfit: NeverFits, now_ms: int) -> None:
-        """A job that could not start if nothing else ran waits without holding up others."""
-        self._leave_queue(misfit.job.id, now_ms)
-        self._misfits[misfit.job.id] = WaitReason(WaitKind.MISFIT, misfit.why)
-
     def _place_on_named_gpus(self, now_ms: int) -> Iterable[Placement]:
         """Start the first of the jobs whose users named the GPUs, where these have room."""
-        for job_id, job in list(self._on_named_gpus.items()):
+        for job in list(self._on_named_gpus.values()):
             asked = self._as_needed(job)
             slots = [slot for gpu in job.only_gpus if (slot := self._slot(gpu)) is not None]
             roomy = tuple(slot for slot in slots if self._has_room(slot, asked.share))[: asked.gpus]
@@ -676,14 +795,16 @@ class Driver:
                 continue
             wish = Placement(asked, roomy, asked.share)
             if self.scheduler.place(wish, now_ms):
-                del self._on_named_gpus[job_id]
                 yield wish
 
     def take_back(self, job_id: str, now_ms: int) -> None:
         """A job that was to start does not: its site's user stopped it, or nothing was to be done. It waits again if
         the site says so."""
+        self._early.forget(job_id)
         if job_id in self._starting and job_id in self.scheduler.cluster.running:
             self._release(job_id, now_ms)
+        if job_id not in self.scheduler.cluster.running:
+            self._leave_queue(job_id, now_ms)
             self._known.pop(job_id, None)
 
     # Why

@@ -277,8 +277,16 @@ class CanResize(Protocol):
 class CanStartAfter(Protocol):
     """A site that starts a job by itself as soon as others have ended, sooner than a driver that asks for news."""
 
-    def ends_soon(self, job_id: str, now_ms: int) -> bool:
-        """Whether a running job ends at any moment, as far as the site can tell, and others can wait for its end."""
+    def can_wait(self, job_id: str) -> bool:
+        """Whether a job can be made to wait for the end of others."""
+        ...
+
+    def can_be_awaited(self, job_id: str) -> bool:
+        """Whether others can be made to wait for the end of a running job."""
+        ...
+
+    def is_ending(self, job_id: str) -> bool:
+        """Whether a running job ends at any moment, whatever is expected of its run time."""
         ...
 
     def start_after(self, start: Start, after: Sequence[str]) -> None:
@@ -309,7 +317,8 @@ class KnowsInUse(Protocol):
     """A site that knows which GPUs are in use, and not by whom."""
 
     def in_use(self) -> Set[Gpu]:
-        """GPUs that somebody uses. Those on which the driver knows no job count as others'."""
+        """GPUs that somebody uses. Those on which the driver knows no job count as others' until this returns another
+        set: a site that has not looked since returns the same object."""
         ...
 
 

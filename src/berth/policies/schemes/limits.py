@@ -135,7 +135,7 @@ class _Seen:
         self._came_late = 0
         self._last_serial = -1
         self._replacements = queue.replacements
-        self._openings = -1
+        self._openings = self._reopened = -1
         self._changes = -1
 
     def catch_up(self) -> None:
@@ -147,10 +147,15 @@ class _Seen:
                 held = self._running.pop(job_id)
                 self._count(held, -1)
                 stale.update(*(self._groups.get(group, ()) for group in held.groups))
+            resized = self._reopened != self.cluster.reopened
             for run in running.values():
-                if run.job.id not in self._running:
+                before = self._running.get(run.job.id)
+                if before is not None and resized and before.milli != run.job.gpus * run.taken.milli:
+                    self._count(before, -1)
+                    before = None
+                if before is None:
                     stale.update(self._start(run.job))
-            self._openings = self.cluster.openings
+            self._openings, self._reopened = self.cluster.openings, self.cluster.reopened
         if self._changes != self.queue.changes:
             stale |= self._newcomers()
             if self._replacements != self.queue.replacements:

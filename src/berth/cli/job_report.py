@@ -1,0 +1,306 @@
+"""All that is known of one job, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from berth.live.local.tables import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from berth.history.importing.pending import Queued
+    from berth.history.jobs.job_report import JobReport, RightSize
+    from berth.model import Record
+
+__all__ = ["print_job_report"]
+
+MOST_POINTS = 24
+"""The most lines of use that are printed; JSON has all."""
+MOST_NAMES = 10
+"""Jobs that shared GPUs with an attempt; JSON has all."""
+
+
+def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
+    """Print what the history knows of a job, or what Slurm's queue does; HistoryError if neither has this id."""
+    from berth.errors import HistoryError
+    from berth.history.jobs.history_source import HistoryJobs
+    from berth.history.jobs.job_report import job_reports, report_json
+    from berth.history.store.reader import HistoryReader, history_is_there
+
+    found: list[JobReport] = []
+    lacking: HistoryError | None = None
+    try:
+        history_is_there(history)
+    except HistoryError as error:
+        lacking = error
+    else:
+        found = [
+            each
+            for each in job_reports(HistoryJobs(HistoryReader(history)), job_id)
+            if not cluster or each.attempts[0].cluster == cluster
+        ]
+    ask_slurm = not cluster and all(_may_go_on(each) for each in found)
+    live, now_ms = _queued(job_id) if ask_slurm else ((), 0)
+    if not found and not live:
+        if lacking is not None:
+            raise HistoryError(f"no job '{job_id}' waits or runs here, and {lacking}") from lacking
+        of = f" of cluster '{cluster}'" if cluster else ""
+        raise HistoryError(
+            f"{history} has no job '{job_id}'{of} that has ended, and no queue of Slurm here has it; give its id, or "
+            "its label as `sacct` shows it, such as 12_3 for a task of an array"
+        )
+    if as_json:
+        jobs = [*map(report_json, found), *map(_queued_json, live)]
+        print(json.dumps(jobs, ensure_ascii=False, allow_nan=False))
+        return
+    for at, lines in enumerate([*map(_lines, found), *(_queued_lines(job, now_ms) for job in live)]):
+        if at:
+            print()
+        for line in lines:
+            print(line)
+
+
+def _may_go_on(report: JobReport) -> bool:
+    """Whether another attempt of a job may wait or run, as after one that was preempted."""
+    from berth.model import RecordState
+
+    return report.attempts[-1].state in (RecordState.PREEMPTED, RecordState.NODE_FAIL)
+
+
+def _queued(job_id: str) -> tuple[Sequence[Queued], int]:
+    """What Slurm's queue has of a job that waits or runs, and when; nothing where there is no Slurm."""
+    import shutil
+
+    from berth.errors import HistoryError
+
+    if shutil.which("squeue") is None:
+        return (), 0
+    from berth.history.importing.pending import run_squeue
+
+    try:
+        jobs, now_ms = run_squeue()
+    except HistoryError:
+        return (), 0
+    return [job for job in jobs if job_id in (job.job_id, job.label)], now_ms
+
+
+def _queued_json(job: Queued) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"job": job.label or job.job_id, "live": True, **asdict(job)}
+
+
+def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
+    state = "waiting" if job.start_ms is None else "suspended" if job.suspended else "running"
+    yield f"Job {job.label or job.job_id}{f' (id {job.job_id})' if job.label else ''}: {state}"
+    request = (
+        f"{counted(job.gpus, 'GPU')} {job.gpu_model}".strip(),
+        counted(job.cpu_milli / 1000, "CPU") if job.cpu_milli else "",
+        _mib(job.mem_mib) if job.mem_mib else "",
+        f"{_duration(job.time_limit_ms / 1000)} at most" if job.time_limit_ms else "",
+    )
+    fields = (
+        ("user", " / ".join(filter(None, (job.user, job.account)))),
+        ("application", job.application or "unknown"),
+        ("partition", " / ".join(filter(None, (job.virtual_cluster, job.qos)))),
+        ("asked for", ", ".join(filter(None, request))),
+    )
+    yield from (f"  {name + ':':<13}{value}" for name, value in fields if value)
+    yield ""
+    yield f"  queued       {_moment(job.queued_ms)}"
+    waited_s = ((now_ms if job.start_ms is None else job.start_ms) - job.queued_ms) / 1000
+    why = f" so far{f', for {job.reason}' if job.reason else ''}" if job.start_ms is None else ""
+    yield f"  waited       {_duration(max(waited_s, 0.0))}{why}"
+    if job.start_ms is not None:
+        lasted_s = max((now_ms - job.start_ms) / 1000, 0.0)
+        yield f"  runs         since {_moment(job.start_ms)}, for {_duration(lasted_s)}"
+    yield ""
+    yield "It has not ended; its use is known once it has ended and has been imported."
+
+
+def _lines(report: JobReport) -> Iterator[str]:
+    last = report.attempts[-1]
+    where = f" of {last.cluster}" if last.cluster else ""
+    number = f" (id {last.job_id})" if report.name != last.job_id else ""
+    yield f"Job {report.name}{number}{where}: {last.state.value}"
+    fields = (
+        ("name", last.name),
+        ("user", " / ".join(filter(None, (last.user, last.account)))),
+        ("application", last.application or "unknown"),
+        ("partition", " / ".join(filter(None, (last.virtual_cluster, last.qos)))),
+        ("asked for", _requested(last)),
+        ("comment", last.comment),
+        ("command", last.command),
+    )
+    yield from (f"  {name + ':':<13}{' '.join(value.split())}" for name, value in fields if value)
+    for record in report.attempts:
+        yield ""
+        yield from _attempt(record, report)
+    yield ""
+    yield from _cost(report)
+    if report.series:
+        yield ""
+        yield "Use of its GPUs (mean, peak):"
+        yield from _series(report)
+    yield ""
+    yield from _verdict(report)
+
+
+def _requested(record: Record) -> str:
+    gpus = f"{record.gpus} GPUs" if record.gpus != 1 else "1 GPU"
+    if record.gpus and record.share.milli < 1000:
+        gpus = f"{record.share.milli / 10:g} % of {gpus}"
+    parts = [
+        f"{gpus} {record.gpu_model}".strip(),
+        f"{_mib(record.share.mem_mib)} of GPU memory" if record.gpus and record.share.mem_mib else "",
+        counted(record.cpu_milli / 1000, "CPU") if record.cpu_milli else "",
+        f"{_mib(record.mem_mib)}" if record.mem_mib else "",
+        f"{_duration(record.time_limit_ms / 1000)} at most" if record.time_limit_ms else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _attempt(record: Record, report: JobReport) -> Iterator[str]:
+    from berth.history.jobs.job_report import cpu_use, mem_use, waits_of
+
+    exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+    differs = record.end_reason and record.end_reason != record.state.value
+    reason = f", {record.end_reason}" if differs else ""
+    yield f"Attempt {record.attempt} of {len(report.attempts)}: {record.state.value}{exit_code}{reason}"
+    yield f"  queued       {_moment(record.queued_ms)}"
+    for wait in waits_of(record):
+        yield f"  waited       {_duration(wait.seconds)} for {wait.cause}"
+    if record.start_ms is None:
+        yield f"  left         {_moment(record.end_ms)}, never started"
+        return
+    where = ", ".join(record.gpu_slots or record.nodes) or (
+        counted(record.node_count, "node") if record.node_count else "nodes unknown"
+    )
+    yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
+    yield from _neighbours(report, record)
+    suspended = f", suspended for {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
+    yield f"  for          {_duration((record.end_ms - record.start_ms) / 1000)}{suspended}"
+    uses = (
+        ("GPU", record.gpu_use_mean, record.gpu_use_peak),
+        ("GPU memory", record.gpu_mem_mean, record.gpu_mem_peak),
+        ("CPU", cpu_use(record), None),
+        ("memory", None, mem_use(record)),
+    )
+    for name, mean, peak in uses:
+        if mean is not None or peak is not None:
+            yield f"  {name + ' use':<15}{_mean_and_peak(mean, peak)}"
+
+
+def _neighbours(report: JobReport, record: Record) -> Iterator[str]:
+    """With whom an attempt shared its GPUs; nothing of a job without GPUs."""
+    found = report.neighbours_of(record)
+    if found is None:
+        yield "  beside       not known: its GPUs were not recorded"
+    elif record.gpus:
+        names = list(dict.fromkeys(f"{each.job} ({each.user})" for each in found))
+        more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+        yield (
+            f"  beside       {', '.join(names[:MOST_NAMES])}{more}"
+            if names
+            else "  beside       no other job"
+        )
+
+
+def _mean_and_peak(mean: float | None, peak: float | None) -> str:
+    return ", ".join(
+        f"{value * 100:.1f} % {what}" for what, value in (("mean", mean), ("peak", peak)) if value is not None
+    )
+
+
+def _cost(report: JobReport) -> Iterator[str]:
+    from berth.history.values.durations import hours_text
+
+    energy = f", {hours_text(report.energy_kwh)} kWh" if report.energy_kwh is not None else ""
+    cpus = (
+        "CPU-hours not recorded" if report.cpu_hours is None else f"{hours_text(report.cpu_hours)} CPU-hours"
+    )
+    yield f"It cost {hours_text(report.gpu_hours)} GPU-hours, {cpus}{energy}."
+    if report.failed_gpu_hours:
+        yield f"  {hours_text(report.failed_gpu_hours)} GPU-hours were held by attempts that failed."
+    if report.idle_gpu_hours is not None:
+        yield f"  {hours_text(report.idle_gpu_hours)} GPU-hours were held and not used."
+    elif report.gpu_hours:
+        yield "  The use of its GPUs was not measured."
+    if report.refused is not None:
+        yield f"It was refused {report.refused:,} allocations of GPU memory."
+
+
+def _series(report: JobReport) -> Iterator[str]:
+    step = -(-len(report.series) // MOST_POINTS)
+    for at in range(0, len(report.series), step):
+        points = report.series[at : at + step]
+        lasts = [max(point.end_ms - point.begin_ms, 1) for point in points]
+
+        def mean(values: list[float | None], lasts: list[int] = lasts) -> float | None:
+            known = [(value, last) for value, last in zip(values, lasts, strict=True) if value is not None]
+            return sum(v * last for v, last in known) / sum(last for _, last in known) if known else None
+
+        peaks = [point.gpu_use_peak for point in points if point.gpu_use_peak is not None]
+        memory = [point.gpu_mem_peak for point in points if point.gpu_mem_peak is not None]
+        use = mean([point.gpu_use for point in points])
+        nodes = ", ".join(dict.fromkeys(point.node for point in points))
+        bar = "#" * round(20 * (use or 0.0))
+        yield (
+            f"  {_moment(points[0].begin_ms)}  {bar:<20}  GPU {_percent(use)}, {_percent(max(peaks, default=None))}; "
+            f"memory {_percent(mean([point.gpu_mem for point in points]))}, {_percent(max(memory, default=None))}"
+            f"  {nodes}"
+        )
+
+
+def _verdict(report: JobReport) -> Iterator[str]:
+    from berth.history.jobs.job_report import little_used, right_sizes
+    from berth.model import RecordState
+
+    found = right_sizes(report)
+    use = little_used(report)
+    if found:
+        yield "It could have asked for less:"
+        yield from (f"  {_right_size(each)}" for each in found)
+    elif not any(record.state is RecordState.COMPLETED for record in report.attempts):
+        yield "No attempt completed, so what it needs is unknown."
+    elif use is None:
+        yield "Nothing that was measured shows that it could have asked for much less."
+    if use is not None:
+        yield (
+            f"Its GPUs were {use * 100:.0f} % in use: see what they wait for (data, CPUs, other GPUs), or let it share "
+            "one with other jobs."
+        )
+
+
+def _right_size(each: RightSize) -> str:
+    def shown(value: float) -> str:
+        if each.unit == "min":
+            return _duration(value * 60)
+        return _mib(value) if each.unit == "MiB" else f"{value:,.1f}".removesuffix(".0")
+
+    return (
+        f"{each.what}: {shown(each.enough)} instead of {shown(each.asked)} (used at most {shown(each.used)})"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.0f} %"
+
+
+def _moment(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _duration(seconds: float) -> str:
+    from berth.history.values.durations import duration_text
+
+    return duration_text(seconds)
+
+
+def _mib(value: float) -> str:
+    return f"{value / 1024:,.1f} GiB" if value >= 1024 else f"{value:,.0f} MiB"

@@ -1,0 +1,90 @@
+"""Counts of a cluster: GPUs that are held, idle though held, or free, and jobs that run or wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from berth.console.look import Gpu, Look
+
+__all__ = ["IDLE_PCT", "Counts", "counts_of", "gpu_json", "key_of"]
+
+IDLE_PCT = 5.0
+"""A held GPU below this use does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sums over GPUs and jobs."""
+
+    gpus: int = 0
+    held: int = 0
+    """GPUs with at least one job."""
+    shared: int = 0
+    """Of those, with more than one."""
+    idle: int = 0
+    """Of those that are held and measured, used less than `IDLE_PCT`."""
+    measured: int = 0
+    """Held GPUs whose use is known."""
+    free: int = 0
+    """GPUs on which nothing is and something may start."""
+    drained: int = 0
+    broken: int = 0
+    strangers: int = 0
+    """GPUs with processes of no job."""
+    use_pct: float | None = None
+    """Mean use of the GPUs that are measured; None where none is."""
+    milli: int = 0
+    """Compute that is promised, in thousandths of a GPU."""
+    waiting: int = 0
+    running: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def counts_of(looks: Iterable[Look]) -> Counts:
+    """The sums of these looks."""
+    looks = tuple(looks)
+    gpus = [gpu for look in looks for gpu in look.gpus]
+    held = [gpu for gpu in gpus if gpu.tenants]
+    measured = [gpu.use_pct for gpu in gpus if gpu.use_pct is not None]
+    return Counts(
+        gpus=len(gpus),
+        held=len(held),
+        shared=sum(len(gpu.tenants) > 1 for gpu in held),
+        idle=sum(gpu.use_pct is not None and gpu.use_pct < IDLE_PCT for gpu in held),
+        measured=sum(gpu.use_pct is not None for gpu in held),
+        free=sum(not (gpu.tenants or gpu.strangers or gpu.health or gpu.drained) for gpu in gpus),
+        drained=sum(gpu.drained for gpu in gpus),
+        broken=sum(bool(gpu.health) for gpu in gpus),
+        strangers=sum(bool(gpu.strangers) for gpu in gpus),
+        use_pct=round(sum(measured) / len(measured), 1) if measured else None,
+        milli=sum(tenant.milli for gpu in held for tenant in gpu.tenants),
+        waiting=sum(look.waiting for look in looks),
+        running=sum(look.running for look in looks),
+    )
+
+
+def key_of(source: str, gpu: Gpu) -> tuple[str, str, int]:
+    """What one GPU is known by."""
+    return source, gpu.node, gpu.index
+
+
+def gpu_json(source: str, gpu: Gpu) -> dict[str, Any]:
+    """A GPU as every viewer may see it: whose jobs are there, and nothing of what they are."""
+    return {
+        "source": source, "node": gpu.node, "index": gpu.index, "model": gpu.model, "mem_mib": gpu.mem_mib,
+        "used_mib": gpu.used_mib, "use_pct": gpu.use_pct, "health": gpu.health, "drained": gpu.drained,
+        "rack": gpu.rack, "partition": gpu.partition,
+        "tenants": [
+            {
+                "job": each.job, "user": each.user, "milli": each.milli, "mem_mib": each.mem_mib,
+                "used_mib": each.used_mib, "use_pct": each.use_pct, "since_ms": each.since_ms,
+            }
+            for each in gpu.tenants
+        ],
+        "strangers": [{"what": each.what, "mem_mib": each.mem_mib} for each in gpu.strangers],
+    }  # fmt: skip

@@ -1,0 +1,261 @@
+"""`/api/v1/history/…`: the history as JSON, CSV and Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+
+from berth.console.history.access import has_pseudonyms, history_of, missing, own_of, picked_for
+from berth.console.history.exports import MOST_ROWS, Format, checked, rows_as_file, table_as_file
+from berth.console.history.question import BY, ORDER_OF, Measure, Question, asked, day_text
+from berth.console.history.results import Group, Line, answer, settled
+from berth.console.identity import viewer
+from berth.console.roles import Viewer
+from berth.history.store.cached_history import CachedHistory
+from berth.statistics.accounting import VARIABLES
+from berth.statistics.attempts import Attempt
+from berth.statistics.tables import Tables
+
+__all__ = ["router"]
+
+
+router = APIRouter(prefix="/api/v1/history", tags=["history"])
+
+Who = Annotated[Viewer, Depends(viewer)]
+Store = Annotated[CachedHistory, Depends(history_of)]
+Asked = Annotated[Question, Depends(asked)]
+Form = Annotated[str, Query(alias="format", json_schema_extra={"enum": [*Format]})]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryState:
+    """Whether there is a history, and what it can be asked."""
+
+    there: bool
+    detail: str
+    """How to make one, if there is none."""
+    first_day: str | None
+    last_day: str | None
+    pseudonyms: bool
+    measures: tuple[str, ...]
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure that matters, now and in as many days before."""
+
+    name: str
+    now: str
+    before: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What each group used, how it waited and what it lost."""
+
+    measure: str
+    by: str
+    begin: str
+    """The first day."""
+    end: str
+    """The day after the last."""
+    whole: Group
+    before: Group
+    figures: list[Compared]
+    groups: list[Group]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The first groups over time."""
+
+    measure: str
+    by: str
+    moments: list[str]
+    lines: list[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """A page of the attempts behind a figure."""
+
+    total: int
+    page: int
+    size: int
+    own_only: bool
+    """Whether other people's attempts are left out, because the order or a range would tell what is hidden of them."""
+    attempts: list[Attempt]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Attempts of one application over the six variables; where there are many, one line stands for those like it."""
+
+    application: str
+    variables: list[str]
+    units: list[str]
+    attempts: int
+    lines: list[list[float | None]]
+    counts: list[int]
+    """For how many attempts each line stands."""
+
+
+@router.get("", response_model=HistoryState)
+def state(request: Request, who: Who) -> HistoryState:
+    """Say whether there is a history, from when to when, and what it can be asked."""
+    words = missing(request)
+    first_ms = last_ms = None
+    hidden = False
+    if not words:
+        history: CachedHistory = request.app.state.history
+        first_ms, last_ms = history.remembered("span", lambda database: Tables(database).span())
+        hidden = has_pseudonyms(history)
+    return HistoryState(
+        not words,
+        words,
+        None if first_ms is None else day_text(first_ms),
+        None if last_ms is None else day_text(last_ms),
+        hidden,
+        tuple(each.value for each in Measure),
+        BY,
+    )
+
+
+_FILES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "content": {
+            "text/csv": {"schema": {"type": "string"}},
+            "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+        }
+    }
+}
+_GROUP: Final[Mapping[str, str]] = {
+    "name": "VARCHAR",
+    **dict.fromkeys(("jobs", "users"), "BIGINT"),
+    **dict.fromkeys(("gpu_hours", "run_hours", "failed_gpu_hours", "measured_gpu_hours"), "DOUBLE"),
+    **dict.fromkeys(("idle_gpu_hours", "gpu_use", "cpu_use", "mem_use"), "DOUBLE"),
+    **dict.fromkeys(("wait_median_s", "wait_p90_s"), "DOUBLE"),
+}
+
+
+@router.get("/groups", response_model=Groups, responses=_FILES)
+def groups(who: Who, history: Store, question: Asked, form: Form = "json") -> Groups | Response:
+    """Say what each group used, how it waited and what it lost, beside as many days before."""
+    wanted = checked(form)
+    found = answer(history, settled(history, question))
+    if wanted is not Format.JSON:
+        return table_as_file(f"berth-{question.by}", wanted, _GROUP, [astuple(each) for each in found.groups])
+    told = found.question
+    return Groups(
+        told.measure.value,
+        told.by,
+        str(told.begin),
+        str(told.end),
+        found.whole,
+        found.before,
+        [Compared(each.name, each.now, each.before, each.change) for each in found.figures],
+        list(found.groups),
+    )
+
+
+@router.get("/series", response_model=Timeline, responses=_FILES)
+def series(who: Who, history: Store, question: Asked, form: Form = "json") -> Timeline | Response:
+    """Say how the first groups went over time, by days or months."""
+    wanted = checked(form)
+    found = answer(history, settled(history, question))
+    if wanted is not Format.JSON:
+        rows = [
+            (moment, line.name or "others", line.values[at])
+            for line in found.lines
+            for at, moment in enumerate(found.moments)
+        ]
+        schema = {"moment": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE"}
+        return table_as_file(f"berth-{question.by}-over-time", wanted, schema, rows)
+    return Timeline(question.measure.value, question.by, list(found.moments), list(found.lines))
+
+
+@router.get("/jobs", response_model=Jobs, responses=_FILES)
+def jobs(
+    who: Who,
+    history: Store,
+    question: Asked,
+    page: Annotated[int, Query(ge=1, le=100_000, description="From 1.")] = 1,
+    size: Annotated[int, Query(ge=1, le=500, description="Attempts a page.")] = 25,
+    form: Form = "json",
+) -> Jobs | Response:
+    """List the attempts behind a figure: of a group, of a day or month, within ranges of variables."""
+    wanted = checked(form)
+    told = settled(history, question)
+    picked = picked_for(who, history, ORDER_OF[told.measure], told.ranges)
+    with history.database() as database:
+        tables = Tables(database, told.picked_period())
+        if wanted is not Format.JSON:
+            total, _ = tables.attempts(picked, 1)
+            if total > MOST_ROWS:
+                raise HTTPException(
+                    422,
+                    f"{total:,} attempts are more than the {MOST_ROWS:,} that a file may have; choose a shorter period",
+                )
+            return rows_as_file("berth-jobs", wanted, database, *tables.attempts_query(picked))
+        total, rows = tables.attempts(picked, size, (page - 1) * size)
+    return Jobs(total, page, size, picked.own_only, rows)
+
+
+@router.get("/lines", response_model=Lines)
+def lines(
+    who: Who,
+    history: Store,
+    question: Asked,
+    of: Annotated[
+        str, Query(max_length=512, description="The application; by default the one with most GPU-hours.")
+    ] = "",
+) -> Lines:
+    """Give the attempts of one application over the six variables of the parallel coordinates."""
+    told = lines_for(who, history, settled(history, question))
+    name = of or largest_application(history, told)
+    found, counts = history.remembered(
+        ("lines", told.period(), name), lambda database: Tables(database, told.period()).lines(name)
+    )
+    return Lines(
+        name,
+        [each.name for each in VARIABLES],
+        [each.unit for each in VARIABLES],
+        int(counts.sum()),
+        [[None if value != value else value for value in row] for row in found.tolist()],  # NaN is not itself
+        counts.tolist(),
+    )
+
+
+def lines_for(who: Viewer, history: CachedHistory, question: Question) -> Question:
+    """The question about single attempts: an operator's as it is, a user's about their own; 403 for a viewer."""
+    own = own_of(who, history)
+    if own is None:
+        return question
+    if not own:
+        raise HTTPException(
+            403, f"parallel coordinates show single attempts, and {who.user} may see none but as sums"
+        )
+    others = tuple(pair for pair in question.only if pair[0] != "user")
+    return replace(question, only=(*others, ("user", own)))
+
+
+def applications(history: CachedHistory, question: Question) -> list[str]:
+    """The applications of a period, those with most GPU-hours first."""
+    period = question.period()
+    return history.remembered(
+        ("applications", period),
+        lambda database: [row.keys[0] for row in Tables(database, period).usage(("application",))],
+    )
+
+
+def largest_application(history: CachedHistory, question: Question) -> str:
+    """The application with most GPU-hours, or 404 where nothing ended in the period."""
+    names = applications(history, question)
+    if not names:
+        raise HTTPException(404, f"no job ended from {question.begin} to {question.end}")
+    return names[0]

@@ -1,0 +1,349 @@
+"""`/me`: what one user's jobs used, how they waited, what failed, and what they could ask for instead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+
+from berth.advice.habits import Habit, habits_of
+from berth.advice.smaller import Smaller, smaller
+from berth.advice.workload import Workload, workload_of
+from berth.console.formats import in_a_sentence, span
+from berth.console.history.access import has_pseudonyms, missing
+from berth.console.history.api import Asked, Compared, Store, Who
+from berth.console.history.page import (
+    figure_name,
+    job_texts,
+    pictures,
+    quick_periods,
+    shown,
+    words_for,
+)
+from berth.console.history.question import Question, asked
+from berth.console.history.results import Answer, Group, answer, settled
+from berth.console.identity import viewer
+from berth.console.pages import page, texts_of
+from berth.console.roles import Role, Viewer
+from berth.console.texts import Texts
+from berth.errors import SettingError
+from berth.history.store.cached_history import CachedHistory
+
+__all__ = ["api", "router"]
+
+router = APIRouter(include_in_schema=False)
+api = APIRouter(prefix="/api/v1/history", tags=["history"])
+JUDGED: Final = 500
+"""At most this many attempts of a user tell their habits."""
+REPLAYED: Final = 2000
+"""At most this many jobs of all users are replayed."""
+_ONE_AT_A_TIME = threading.Lock()
+"""A replay takes seconds of a processor, so there is one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFigures:
+    """What one user's jobs came to."""
+
+    user: str
+    begin: str
+    end: str
+    whole: Group
+    figures: list[Compared]
+    applications: list[Group]
+    habits: list[Habit]
+    """What the jobs usually ask for and do not use."""
+    advice: list[str]
+    """The same in sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWaits:
+    """What smaller requests would have changed."""
+
+    user: str
+    found: Smaller | None
+    """None if nothing that was measured shows that less would do."""
+    advice: list[str]
+
+
+def whose(who: Viewer, user: str) -> str:
+    """Whose page is meant, or 403: an operator may look at any user's."""
+    if user and user != who.user and who.role is not Role.OPERATOR:
+        raise HTTPException(
+            403,
+            f"user={user}: only an operator sees another user's page; you are {who.user} ({who.role.value})",
+        )
+    return user or who.user
+
+
+User = Annotated[
+    str, Query(max_length=512, description="Another user's, for operators; by default one's own.")
+]
+
+
+@router.get("/me")
+def me(
+    request: Request,
+    who: Annotated[Viewer, Depends(viewer)],
+    question: Annotated[Question, Depends(asked)],
+    user: User = "",
+) -> Response:
+    """The page of one user."""
+    name = whose(who, user)
+    if words := missing(request):
+        return page(request, "history-none.html", who, detail=words)
+    history: CachedHistory = request.app.state.history
+    t = texts_of(request)
+    told = _question(history, question, name)
+    found = answer(history, told)
+    words_of = words_for(t, told)
+    bars, lines = pictures(found, t, words_of)
+    return page(
+        request,
+        "me.html",
+        who,
+        user=name,
+        own=name == who.user,
+        question=told,
+        title=_title(found.whole, name, name == who.user, t),
+        sentences=_sentences(found, t),
+        advice=_advice(found.whole, _habits(history, told, name), t),
+        figures=[
+            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
+            for each in found.figures
+        ],
+        jobs=found.whole.jobs,
+        bars=bars,
+        lines=lines,
+        words=words_of,
+        periods=quick_periods(told, t),
+        pseudonyms=has_pseudonyms(history),
+        texts=job_texts(t),
+        replayed=REPLAYED,
+        name_of=lambda each: shown(each, t),
+    )
+
+
+@api.get("/me", response_model=OwnFigures)
+def own_figures(request: Request, who: Who, history: Store, question: Asked, user: User = "") -> OwnFigures:
+    """Say what one user's jobs came to, and what they usually ask for and do not use."""
+    name = whose(who, user)
+    told = _question(history, question, name)
+    found, habits = answer(history, told), _habits(history, told, name)
+    return OwnFigures(
+        name,
+        str(told.begin),
+        str(told.end),
+        found.whole,
+        [Compared(each.name, each.now, each.before, each.change) for each in found.figures],
+        list(found.groups),
+        list(habits),
+        [sentence for sentence, _ in _advice(found.whole, habits, texts_of(request))],
+    )
+
+
+@api.get("/me/waits", response_model=OwnWaits)
+def own_waits(request: Request, who: Who, history: Store, user: User = "") -> OwnWaits:
+    """Replay the last jobs with smaller requests of one user, where measurements show that less would do."""
+    name = whose(who, user)
+
+    def replayed(_: object) -> Smaller | None:
+        with _ONE_AT_A_TIME:
+            workload = _workload(history, name)
+            return None if workload is None else smaller(workload, name)
+
+    found = history.remembered(("smaller", name), replayed)
+    return OwnWaits(name, found, list(_of_waits(found, texts_of(request))))
+
+
+def _question(history: CachedHistory, question: Question, name: str) -> Question:
+    others = tuple(pair for pair in question.only if pair[0] != "user")
+    return settled(history, replace(question, by="application", only=(*others, ("user", name))))
+
+
+def _habits(history: CachedHistory, question: Question, name: str) -> tuple[Habit, ...]:
+    period = question.period()
+
+    def judged(_: object) -> tuple[Habit, ...]:
+        from itertools import islice
+
+        records = history.reader.records(
+            '"user" = ? AND end_ms >= ? AND end_ms < ?', [name, period.begin_ms, period.end_ms]
+        )
+        return habits_of(islice(records, JUDGED))
+
+    return history.remembered(("habits", name, period), judged)
+
+
+def _workload(history: CachedHistory, name: str) -> Workload | None:
+    """The jobs of all users until the user's last one; None if the user had none on a GPU."""
+    with history.database() as database:
+        row = database.execute(
+            'SELECT max(end_ms) FROM records WHERE "user" = ? AND gpus > 0 AND start_ms IS NOT NULL', [name]
+        ).fetchall()[0]
+        if row[0] is None:
+            return None
+        first = database.execute(
+            "SELECT min(end_ms) FROM (SELECT end_ms FROM records WHERE end_ms <= ? AND gpus > 0 AND "
+            f"start_ms IS NOT NULL ORDER BY end_ms DESC LIMIT {REPLAYED})",
+            [row[0]],
+        ).fetchall()[0]
+    records = history.reader.records("end_ms BETWEEN ? AND ?", [first[0], row[0]])
+    try:
+        return workload_of(records, most_jobs=REPLAYED, capacities=history.reader.index().capacities)
+    except SettingError:
+        return None  # the history does not tell enough of its nodes
+
+
+def _title(whole: Group, name: str, own: bool, t: Texts) -> str:
+    """What was found, in a line."""
+    hours = in_a_sentence(whole.gpu_hours)
+    if not whole.jobs:
+        return (
+            t("None of your jobs ended in this period")
+            if own
+            else t("None of the jobs of {name} ended in this period", name=name)
+        )
+    if whole.gpu_use is None:
+        return (
+            t("You held {hours:# GPU-hour|# GPU-hours}", hours=hours)
+            if own
+            else t("{name} held {hours:# GPU-hour|# GPU-hours}", name=name, hours=hours)
+        )
+    use = f"{whole.gpu_use * 100:.0f}"
+    return (
+        t("You held {hours:# GPU-hour|# GPU-hours} and used {use} %", hours=hours, use=use)
+        if own
+        else t("{name} held {hours:# GPU-hour|# GPU-hours} and used {use} %", name=name, hours=hours, use=use)
+    )
+
+
+def _sentences(found: Answer, t: Texts) -> list[str]:
+    whole, before = found.whole, found.before
+    if not whole.jobs:
+        return []
+    days = found.question.days
+    said = [t("{jobs:# job|# jobs} ended in {days:# day|# days}.", jobs=whole.jobs, days=days)]
+    if before.gpu_hours:
+        change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
+        said.append(
+            t("That is {change} GPU-hours against the {days:day|# days} before.", change=change, days=days)
+        )
+    if whole.wait_median_s is not None:
+        said.append(
+            t(
+                "Half of them started within {now}, nine of ten within {long}.",
+                now=span(whole.wait_median_s, t),
+                long=span(whole.wait_p90_s or 0.0, t),
+            )
+        )
+    return said
+
+
+def _advice(whole: Group, habits: tuple[Habit, ...], t: Texts) -> list[tuple[str, str]]:
+    """Sentences, and what each stands on."""
+    return list(_advised(whole, habits, t)) if whole.jobs else []
+
+
+def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tuple[str, str]]:
+    if whole.gpu_use is None:
+        if whole.gpu_hours:
+            yield (
+                t("GPU use was not measured for these jobs."),
+                t(
+                    "berth sample measures it on each node; berth import series takes it from a monitoring system."
+                ),
+            )
+    elif whole.idle_gpu_hours and whole.gpu_use < 0.5:
+        yield (
+            t(
+                "The GPUs were busy {use} % of the time that they were held: {idle} GPU-hours stood idle.",
+                use=f"{whole.gpu_use * 100:.0f}",
+                idle=f"{whole.idle_gpu_hours:,.1f}",
+            ),
+            t("Measured over {hours} GPU-hours.", hours=f"{whole.measured_gpu_hours:,.1f}"),
+        )
+    for habit in habits:
+        yield (
+            _habit(habit, t),
+            t(
+                "So it was in {jobs} of {of:# completed attempt|# completed attempts}; what is advised would have done "
+                "for three of four of them.",
+                jobs=habit.jobs,
+                of=habit.of,
+            ),
+        )
+    if whole.gpu_hours and whole.failed_gpu_hours / whole.gpu_hours >= 0.1:
+        yield (
+            t(
+                "{part} % of the GPU-hours went to attempts that failed; a short try-out before a long run finds "
+                "most faults.",
+                part=f"{whole.failed_gpu_hours / whole.gpu_hours * 100:.0f}",
+            ),
+            t("{hours} GPU-hours of failed attempts.", hours=f"{whole.failed_gpu_hours:,.1f}"),
+        )
+
+
+def _habit(habit: Habit, t: Texts) -> str:
+    amounts = {
+        "asked": _amount(habit, habit.asked, t),
+        "used": _amount(habit, habit.used, t),
+        "enough": _amount(habit, habit.enough, t),
+    }
+    match habit.what:
+        case "time limit":
+            return t(
+                "Time limits are long: {asked} asked, {used} run. {enough} would do, and shorter jobs fit into gaps "
+                "earlier.",
+                **amounts,
+            )
+        case "memory":
+            return t(
+                "Much memory is asked for: {asked}, of which {used} is used. {enough} would do.", **amounts
+            )
+        case "CPUs":
+            return t(
+                "Many CPUs are asked for: {asked}, of which {used:# is|# are} busy. {enough} would do.",
+                **amounts,
+            )
+        case _:
+            return t("You ask for {asked:# GPU|# GPUs} and use {used}. {enough} would do.", **amounts)
+
+
+def _amount(habit: Habit, value: float, t: Texts) -> str | float:
+    if habit.unit == "min":
+        return span(value * 60, t)
+    if habit.unit == "MiB":
+        return f"{value / 1024:,.1f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
+    return value
+
+
+def _of_waits(found: Smaller | None, t: Texts) -> Iterator[str]:
+    if found is None:
+        yield t("Nothing that was measured shows that a part of a GPU would do.")
+        return
+    for part in found.parts:
+        yield t(
+            "{application}: you ask for 1 GPU and use {use} % of it in nine of ten jobs; {part} % of one would do.",
+            application=shown(part.application or "unknown", t),
+            use=f"{part.used * 100:.0f}",
+            part=f"{part.milli / 10:g}",
+        )
+    less = found.wait_now_s - found.wait_then_s
+    times = {"now": span(found.wait_now_s, t), "then": span(found.wait_then_s, t)}
+    if less >= 60:
+        yield t(
+            "You would have waited {less} less: {then} instead of {now} in the mean.",
+            less=span(less, t),
+            **times,
+        )
+    elif less <= -60:
+        yield t("It would not have shortened your waits: {then} instead of {now} in the mean.", **times)
+    else:
+        yield t("Your waits would have been about the same: {then} instead of {now} in the mean.", **times)
+    if found.far:
+        yield t("The replay's waits are far from the recorded ones: take this as a hint at most.")

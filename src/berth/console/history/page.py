@@ -1,0 +1,440 @@
+"""`/then`: the history as a page, with the sentence that answers first, two pictures, and the jobs behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from markupsafe import Markup
+
+from berth.console.formats import in_a_sentence, span, spans
+from berth.console.history.access import has_pseudonyms, missing, own_of
+from berth.console.history.api import applications, lines_for
+from berth.console.history.question import Measure, Question, asked
+from berth.console.history.results import Answer, Group, answer, settled
+from berth.console.identity import viewer
+from berth.console.pages import page, texts_of
+from berth.console.roles import Viewer
+from berth.console.texts import Texts
+from berth.history.store.cached_history import CachedHistory
+from berth.plots.accounting import parallel_coordinates as draw
+from berth.plots.groups import Series, group_bars, group_lines
+from berth.report.sections import as_json
+from berth.statistics.accounting import UNKNOWN
+from berth.statistics.tables import Tables
+
+__all__ = [
+    "figure_name",
+    "job_texts",
+    "pictures",
+    "quick_periods",
+    "router",
+    "shown",
+    "words_for",
+]
+
+router = APIRouter(include_in_schema=False)
+Who = Annotated[Viewer, Depends(viewer)]
+Asked = Annotated[Question, Depends(asked)]
+LISTED = 20
+"""This many groups are in the table at first."""
+MOST_LISTED = 2000
+"""At most this many are in it after `groups=all`; files have the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a page calls measures and groups."""
+
+    measures: dict[str, str]
+    by: dict[str, str]
+    axis: str
+    unit: str
+
+
+@router.get("/then")
+def then(
+    request: Request,
+    who: Who,
+    question: Asked,
+    groups: Annotated[Literal["", "all"], Query(description="Whether to list all groups.")] = "",
+) -> Response:
+    """The page of one question; heavy reads run in a thread, because this is no coroutine."""
+    if words := missing(request):
+        return page(request, "history-none.html", who, detail=words)
+    history: CachedHistory = request.app.state.history
+    t = texts_of(request)
+    told = settled(history, question)
+    found = answer(history, told)
+    listed = MOST_LISTED if groups else LISTED
+    words_of = words_for(t, told)
+    bars, lines = pictures(found, t, words_of)
+    return page(
+        request,
+        "history.html",
+        who,
+        question=told,
+        found=found,
+        words=words_of,
+        title=_title(found, t),
+        sentences=_sentences(found, t),
+        figures=[
+            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
+            for each in found.figures
+        ],
+        rows=_rows(found.groups[:listed], told, t),
+        left_out=max(len(found.groups) - listed, 0),
+        unfold=not groups and len(found.groups) > LISTED,
+        moments=_moments(found, t),
+        periods=quick_periods(told, t),
+        bars=bars,
+        lines=lines,
+        pseudonyms=has_pseudonyms(history),
+        attempts_seen=own_of(who, history) != "",
+        texts=job_texts(t),
+        name_of=lambda name: shown(name, t),
+    )
+
+
+@router.get("/then/lines")
+def parallel_coordinates(request: Request, who: Who, question: Asked) -> Response:
+    """The parallel coordinates of one application; brushed ranges pick the jobs of the table."""
+    if words := missing(request):
+        return page(request, "history-none.html", who, detail=words)
+    history: CachedHistory = request.app.state.history
+    t = texts_of(request)
+    told = lines_for(who, history, settled(history, question))
+    others = tuple(pair for pair in told.only if pair[0] != "application")
+    listed = applications(history, replace(told, only=others))
+    name = dict(told.only).get("application") or (listed[0] if listed else "")
+    told = replace(told, only=(*others, ("application", name))) if name else told
+    lines, counts = history.remembered(
+        ("lines", told.period(), name), lambda database: Tables(database, told.period()).lines(name)
+    )
+    picture: Markup | None = None
+    if len(lines):
+        figure = draw(lines, counts, name)
+        figure.update_layout(title={"text": ""}, margin={"t": 48}, height=420)
+        picture = as_json(figure)
+    answer_page = page(
+        request,
+        "lines.html",
+        who,
+        question=told,
+        application=name,
+        applications=listed[:200],
+        tries=int(counts.sum()),
+        drawn=len(lines),
+        picture=picture,
+        own=own_of(who, history) is not None,
+        periods=quick_periods(told, t),
+        texts=job_texts(t),
+        name_of=lambda each: shown(each, t),
+    )
+    # Plotly puts the shaders of parallel coordinates together at run time: on this page alone that is allowed.
+    answer_page.headers["Content-Security-Policy"] = (
+        "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+    return answer_page
+
+
+def words_for(t: Texts, question: Question) -> Words:
+    """The names of what can be chosen, and of what the figures draw."""
+    axis, unit = {
+        Measure.USE: (t("GPU-hours held"), ""),
+        Measure.WAITS: (t("Wait, hours"), " h"),
+        Measure.FAILURES: (t("GPU-hours of failed attempts"), ""),
+        Measure.EFFICIENCY: (t("GPU-hours held but idle, of those measured"), ""),
+    }[question.measure]
+    return Words(
+        {
+            "use": t("Use"),
+            "waits": t("Waits"),
+            "failures": t("Failures"),
+            "efficiency": t("Efficiency"),
+        },
+        {
+            "user": t("user"),
+            "account": t("account"),
+            "application": t("application"),
+            "server": t("server type"),
+            "gpu": t("GPU model"),
+        },
+        axis,
+        unit,
+    )
+
+
+def shown(name: str, t: Texts) -> str:
+    """A group's name as people see it."""
+    return t("unknown") if name == UNKNOWN else name
+
+
+def figure_name(name: str, t: Texts) -> str:
+    """One of the digest's figures in the reader's language."""
+    return {
+        "jobs": t("jobs"),
+        "GPU-hours held": t("GPU-hours held"),
+        "GPU-hours idle, of those measured": t("GPU-hours held but idle, of those measured"),
+        "GPU-hours of failed attempts": t("GPU-hours of failed attempts"),
+        "median wait": t("median wait"),
+        "GPU use": t("GPU use"),
+        "CPU use": t("CPU use"),
+        "memory use": t("memory use"),
+    }.get(name, name)
+
+
+def _title(found: Answer, t: Texts) -> str:
+    """What was found, in a line."""
+    whole, first = found.whole, found.led_by
+    if not whole.jobs:
+        return t("No job ended in this period")
+    name = "" if first is None else shown(first.name, t)
+    match found.question.measure:
+        case Measure.USE:
+            if first is None:
+                return t("{jobs:# job|# jobs} held no GPU", jobs=whole.jobs)
+            part = first.gpu_hours / whole.gpu_hours * 100
+            return t(
+                "{name} used most: {part} % of {hours:# GPU-hour|# GPU-hours}",
+                name=name,
+                part=f"{part:.0f}",
+                hours=in_a_sentence(whole.gpu_hours),
+            )
+        case Measure.WAITS:
+            if whole.wait_median_s is None:
+                return t("No job of this period has started")
+            median = span(whole.wait_median_s, t)
+            if whole.wait_median_s < 1 and first is not None:
+                return t("Most jobs started at once; {name} waited longest", name=name)
+            if first is None:
+                return t("Half of the jobs started within {median}", median=median)
+            return t(
+                "Half of the jobs started within {median}; {name} waited longest", median=median, name=name
+            )
+        case Measure.FAILURES:
+            if first is None:
+                return t("No GPU-hour was lost to a failed attempt")
+            part = whole.failed_gpu_hours / whole.gpu_hours * 100
+            return t(
+                "{part} % of the GPU-hours went to failed attempts; {name} has the largest part",
+                part=f"{part:.0f}",
+                name=name,
+            )
+        case Measure.EFFICIENCY:
+            if whole.idle_gpu_hours is None:
+                return t("GPU use was not measured in this period")
+            if first is None:
+                return t("No measured GPU-hour stood idle")
+            part = whole.idle_gpu_hours / whole.measured_gpu_hours * 100
+            return t(
+                "{part} % of the measured GPU-hours stood idle; {name} has the largest part",
+                part=f"{part:.0f}",
+                name=name,
+            )
+
+
+def _sentences(found: Answer, t: Texts) -> list[str]:
+    """What the figures come to, and what changed against the days before."""
+    whole, before, question = found.whole, found.before, found.question
+    if not whole.jobs:
+        return []
+    told = {
+        "jobs": whole.jobs,
+        "users": whole.users,
+        "hours": in_a_sentence(whole.gpu_hours),
+        "days": question.days,
+    }
+    said = []
+    if before.gpu_hours:
+        change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
+        said.append(
+            t(
+                "{jobs:# job|# jobs} of {users:# user|# users} held {hours:# GPU-hour|# GPU-hours}, {change} against "
+                "the {days:day|# days} before.",
+                change=change,
+                **told,
+            )
+        )
+    else:
+        said.append(
+            t(
+                "{jobs:# job|# jobs} of {users:# user|# users} held {hours:# GPU-hour|# GPU-hours}; no job ended in "
+                "the {days:day|# days} before.",
+                **told,
+            )
+        )
+    if whole.wait_median_s is not None:
+        waits = {
+            "now": span(whole.wait_median_s, t),
+            "long": span(whole.wait_p90_s or 0.0, t),
+        }
+        if before.wait_median_s is None:
+            said.append(t("The median wait was {now}; one in ten waited more than {long}.", **waits))
+        else:
+            earlier = span(before.wait_median_s, t)
+            said.append(
+                t(
+                    "The median wait was {now}, before {earlier}; one in ten waited more than {long}.",
+                    earlier=earlier,
+                    **waits,
+                )
+            )
+    if whole.idle_gpu_hours is None:
+        said.append(t("GPU use was not measured."))
+    else:
+        said.append(
+            t(
+                "Of {measured:# measured GPU-hour|# measured GPU-hours} {idle:# was|# were} held but idle.",
+                measured=in_a_sentence(whole.measured_gpu_hours),
+                idle=in_a_sentence(whole.idle_gpu_hours),
+            )
+        )
+    return said
+
+
+def _rows(
+    groups: Sequence[Group], question: Question, t: Texts
+) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Of each group its name, the addresses that list its jobs and that show it alone, and its figures."""
+    medians = spans([group.wait_median_s for group in groups], t)
+    longs = spans([group.wait_p90_s for group in groups], t)
+    return [_row(group, question, *waits) for group, *waits in zip(groups, medians, longs, strict=True)]
+
+
+def _row(group: Group, question: Question, median: str, long: str) -> tuple[str, str, str, tuple[str, ...]]:
+    return (
+        group.name,
+        f"/then?{question.address(pick=group.name, at=None)}",
+        f"/then?{question.address(**{question.by: group.name, 'pick': None, 'at': None})}",
+        (
+            f"{group.jobs:,}",
+            f"{group.gpu_hours:,.1f}",
+            f"{group.failed_gpu_hours:,.1f}",
+            "–" if group.idle_gpu_hours is None else f"{group.idle_gpu_hours:,.1f}",
+            "–" if group.gpu_use is None else f"{group.gpu_use * 100:.0f} %",
+            median,
+            long,
+        ),
+    )
+
+
+def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
+    """The table beside the lines: each day or month, the address of its jobs, and the value of each line."""
+    waits = found.question.measure is Measure.WAITS
+    parts = found.question.measure is Measure.EFFICIENCY
+
+    def cell(value: float | None) -> str:
+        return "–" if value is None else f"{value * 100:.0f} %" if parts else f"{value:,.1f}"
+
+    columns = [
+        spans(line.values, t) if waits else [cell(value) for value in line.values] for line in found.lines
+    ]
+    return [
+        (
+            moment,
+            f"/then?{found.question.address(pick=None, at=moment)}",
+            [column[at] for column in columns],
+        )
+        for at, moment in enumerate(found.moments)
+    ]
+
+
+def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Markup | None]:
+    """The bars of the groups, and the lines over time."""
+    question = found.question
+    groups = [group for group in found.groups if group.counts(question.measure)]
+    names = [shown(group.name, t) for group in groups]
+    keys = [group.name for group in groups]
+    hours = 3600.0 if question.measure is Measure.WAITS else 1.0
+    sets = [Series(words.axis, [(group.value(question.measure) or 0.0) / hours for group in groups], keys)]
+    if question.measure is Measure.WAITS:
+        sets = [
+            Series(t("median"), sets[0].values, keys),
+            Series(t("90 % within"), [(group.wait_p90_s or 0.0) / hours for group in groups], keys),
+        ]
+    bars = as_json(group_bars(names, sets, words.axis, words.unit)) if groups else None
+    drawn = []
+    for line in found.lines:
+        name = {"": t("all others"), "median": t("median"), "90 %": t("90 % within")}.get(
+            line.name, shown(line.name, t)
+        )
+        keys_of: list[str | None] = [line.group if line.group is not None else ""] * len(found.moments)
+        if not line.name:
+            keys_of = [None] * len(found.moments)
+        drawn.append(Series(name, [_scaled(value, question) for value in line.values], keys_of))
+    axis, unit = (
+        (t("GPU use of what was measured, %"), " %")
+        if question.measure is Measure.EFFICIENCY
+        else (words.axis, words.unit)
+    )
+    over = t("day on which jobs ended (UTC)") if question.by_day else t("month in which jobs ended (UTC)")
+    lines = as_json(group_lines(found.moments, drawn, axis, over, unit)) if found.whole.jobs else None
+    return bars, lines
+
+
+def _scaled(value: float | None, question: Question) -> float | None:
+    if value is None:
+        return None
+    factor = {Measure.WAITS: 1 / 3600, Measure.EFFICIENCY: 100.0}.get(question.measure, 1.0)
+    return value * factor
+
+
+def quick_periods(question: Question, t: Texts) -> list[tuple[str, str, bool]]:
+    """Quick periods that end on the same day: their names, their days, and which is chosen."""
+    assert question.end is not None
+    return [
+        (name, str(question.end - timedelta(days=days)), question.days == days)
+        for name, days in (
+            (t("7 days"), 7),
+            (t("28 days"), 28),
+            (t("90 days"), 90),
+            (t("1 year"), 365),
+        )
+    ]
+
+
+def job_texts(t: Texts) -> dict[str, Any]:
+    """What the script that lists jobs says."""
+    return {
+        "columns": [
+            ("job", t("Job")),
+            ("user", t("User")),
+            ("application", t("Application")),
+            ("server", t("Partition")),
+            ("state", t("State")),
+            ("gpus", t("GPUs")),
+            ("end_ms", t("Ended (UTC)")),
+            ("wait_s", t("Waited")),
+            ("run_s", t("Ran")),
+            ("gpu_hours", t("GPU-hours")),
+            ("gpu_use", t("GPU use")),
+            ("name", t("Name")),
+            ("command", t("Command")),
+        ],
+        "caption": t("{total:# attempt|# attempts}, page {page} of {pages}"),
+        "none": t("No attempts here."),
+        "own": t("Only your own jobs are listed here: of other people's, what was measured is not shown."),
+        "all": t("Jobs of the whole period"),
+        "of": t("Jobs of {what}"),
+        "others": t(
+            "This line adds up the groups that have no line of their own; choose one of them in the table below."
+        ),
+        "enter": t("{name}: {value}; Enter shows its jobs"),
+        "loading": t("Loading …"),
+        "states": {
+            "completed": t("completed"),
+            "failed": t("failed"),
+            "out-of-memory": t("out of memory"),
+            "node-fail": t("node failed"),
+            "timeout": t("time limit reached"),
+            "preempted": t("preempted"),
+            "cancelled": t("cancelled"),
+            "rejected": t("rejected"),
+        },
+        "unknown": t("unknown"),
+    }

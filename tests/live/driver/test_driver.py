@@ -1,0 +1,212 @@
+"""What the driver does: it adopts, waits, puts aside, gives more memory, evicts, starts early and explains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth.knowledge.out_of_memory import MemoryNeed, need_after
+from berth.live.driver.driver import Driver, Settings
+from berth.live.driver.site import FailedStart, Gpu, SiteJob, SiteRun, Start
+from berth.model import GpuModel, Job, Node, RecordState, Share
+from tests.live.driver.memory_site import MemorySite
+
+CARD_MIB = 40_000
+CARD = GpuModel("A100-40", mem_mib=CARD_MIB)
+
+
+def node(name: str = "n1", gpus: int = 2) -> Node:
+    return Node(name, gpus, CARD, 16_000, 64_000)
+
+
+def job(job_id: str, *, milli: int = 500, mem_mib: int = 5000, **changed: Any) -> SiteJob:
+    asked = {"gpus": 1, "application": "train", "user": "ann"} | changed
+    of_site = {name: asked.pop(name) for name in ("only_gpus", "alike", "version") if name in asked}
+    return SiteJob(Job(job_id, 0, None, share=Share(milli, mem_mib), **asked), (int(job_id),), **of_site)
+
+
+def site_of(*jobs: SiteJob, nodes: tuple[Node, ...] = (node(),), kind: type[MemorySite] = MemorySite) -> Any:
+    return kind({each.name: each for each in nodes}, jobs={each.job.id: each for each in jobs})
+
+
+def driver_of(site: MemorySite, policy: str = "fifo+best-fit", **settings: Any) -> Driver:
+    return Driver(site, Settings(policy=policy, knowledge="user", **settings))
+
+
+def where(site: MemorySite) -> dict[str, list[str]]:
+    return {job_id: [str(gpu) for gpu in run.gpus] for job_id, run in site.runs.items()}
+
+
+def test_the_rule_after_out_of_memory_is_one_function() -> None:
+    need = need_after(MemoryNeed(), 5000)
+    assert (need, need_after(need, 6500)) == (MemoryNeed(1, 5625), MemoryNeed(2, 8125))
+    assert [MemoryNeed(times, 1).alone for times in range(5)] == [False, False, False, True, True]
+
+
+def test_what_runs_is_adopted_whoever_started_it() -> None:
+    site = site_of(job("9", milli=1000))
+    stranger = replace(job("7", milli=1000), job=replace(job("7", milli=1000).job, labels=("of no node",)))
+    site.runs["7"] = SiteRun(stranger, (Gpu("n1", 0),), start_ms=10)
+    site.runs["8"] = SiteRun(job("8", milli=600), nodes=("n1",), start_ms=20)
+    driver = driver_of(site)
+    driver.step(1000)
+    running = driver.scheduler.cluster.running
+    assert {job_id: (run.slots[0].index, run.start_ms) for job_id, run in running.items()} == {
+        "7": (0, 10), "8": (1, 20),
+    }  # fmt: skip
+    assert site.why == {"9": "waits for room"}
+
+
+def test_a_run_for_which_there_is_no_room_is_named_and_taken_in_later() -> None:
+    site = site_of(nodes=(node(gpus=1),))
+    for job_id in "12":
+        site.runs[job_id] = SiteRun(job(job_id, milli=1000), (Gpu("n1", 0),))
+    driver = driver_of(site)
+    driver.step(1000)
+    assert driver.unplaced == {"2": "it runs on n1:0, which is full"}
+    site.end("1", RecordState.COMPLETED)
+    driver.step(2000)
+    assert (driver.unplaced, list(driver.scheduler.cluster.running)) == ({}, ["2"])
+
+
+def test_a_site_that_starts_a_job_elsewhere_is_believed() -> None:
+    site = site_of(job("1", milli=1000), job("2", milli=1000))
+    site.lies = lambda start: start._replace(gpus=(Gpu("n1", 1),)) if start.job_id == "1" else start
+    driver = driver_of(site)
+    site.fails["2"] = "the GPU is taken"
+    driver.step(1000)
+    driver.step(1001)
+    assert where(site) == {"1": ["n1:1"]}
+    driver.step(3000)
+    assert where(site) == {"1": ["n1:1"], "2": ["n1:0"]}
+
+
+def test_a_job_that_fits_nowhere_holds_up_no_other_and_is_tried_when_nodes_change() -> None:
+    site = site_of(job("1", gpus=4, milli=1000), job("2"))
+    driver = driver_of(site)
+    driver.step(1000)
+    assert where(site) == {"2": ["n1:0"]}
+    assert "could not hold it if nothing else ran" in site.why["1"]
+    site.there["n2"] = node("n2", 4)
+    driver.step(2000)
+    driver.step(2001)
+    assert where(site)["1"] == ["n2:0", "n2:1", "n2:2", "n2:3"]
+
+
+def test_jobs_alike_get_what_one_of_them_turned_out_to_need() -> None:
+    site = site_of(*(job(job_id, milli=1000, alike="train") for job_id in "123"), nodes=(node(gpus=1),))
+    driver = driver_of(site)
+    driver.step(1000)
+    site.end("1", RecordState.OUT_OF_MEMORY, needed_mib=8000)
+    driver.step(2000)
+    asked = [each.share.mem_mib for job_id in "123" if (each := driver.job(job_id))]
+    assert asked == [9000, 9000, 9000]
+    site.jobs["2"] = job("2", milli=1000, mem_mib=6000, alike="train")  # its user knows better
+    driver.step(3000)
+    assert (driver.job("2"), driver.job("3")) == (site.jobs["2"].job, site.jobs["3"].job)
+
+
+def test_named_gpus_are_heeded_whatever_the_policy_would_take() -> None:
+    site = site_of(
+        job("1", milli=1000, only_gpus=(Gpu("n1", 1),)), job("2", milli=1000), job("3", milli=1000)
+    )
+    driver_of(site).step(1000)
+    assert where(site) == {"1": ["n1:1"], "2": ["n1:0"]}
+
+
+def test_a_start_that_was_stopped_or_found_no_room_is_no_failure_of_the_job() -> None:
+    site = site_of(job("1"))
+    driver = driver_of(site)
+    driver.step(1000)
+    for at in range(20):
+        run = site.runs.pop("1", None)
+        site.jobs["1"] = site.jobs.get("1") or run.of
+        site.told.append(FailedStart("1", "another took the GPU", no_room=True))
+        driver.step(2000 + 100 * at)
+    driver.step(9000)
+    assert where(site) == {"1": ["n1:0"]}
+
+
+class EvictingSite(MemorySite):
+    def evict(self, job_id: str) -> None:
+        self.end(job_id, RecordState.PREEMPTED)
+        self.over.pop(job_id)
+
+
+def test_a_job_makes_room_where_the_site_can_evict_and_runs_on_where_it_cannot() -> None:
+    for kind, expected in ((EvictingSite, {"2": ["n1:0"]}), (MemorySite, {"1": ["n1:0"]})):
+        site = site_of(job("1", milli=1000), nodes=(node(gpus=1),), kind=kind)
+        driver = driver_of(site, "preempt+best-fit")
+        driver.step(1000)
+        site.jobs["2"] = job("2", milli=1000, priority=5)
+        round_ = driver.step(2000)
+        assert where(site) == expected
+        assert bool(round_.refused) == (kind is MemorySite)
+
+
+class AwaitingSite(MemorySite):
+    def can_wait(self, job_id: str) -> bool:
+        return True
+
+    def can_be_awaited(self, job_id: str) -> bool:
+        return True
+
+    def is_ending(self, job_id: str) -> bool:
+        return False
+
+    def start_after(self, start: Start, after: tuple[str, ...]) -> None:
+        self.awaiting = getattr(self, "awaiting", {}) | {start.job_id: (start, after)}
+
+
+def test_a_job_starts_right_after_another_where_the_site_can_wait() -> None:
+    limit = {"time_limit_ms": 60_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),), kind=AwaitingSite)
+    driver = driver_of(site, ahead_ms=10_000)
+    driver.step(1000)
+    assert driver.step(40_000).early == ()
+    (early,) = driver.step(55_000).early
+    assert (early.placement.job.id, early.after) == ("2", ("1",))
+    assert driver.step(56_000).early == ()
+    assert list(driver.scheduler.cluster.running) == ["1"]
+    site.end("1", RecordState.COMPLETED)
+    site.start(site.awaiting["2"][0])
+    driver.step(60_000)
+    assert list(driver.scheduler.cluster.running) == ["2"]
+
+
+def test_what_would_be_started_is_said_without_starting_it() -> None:
+    site = site_of(job("1"), job("2", milli=1000, only_gpus=(Gpu("n1", 0),)), job("3", gpus=9))
+    driver = driver_of(site)
+    for _ in range(2):
+        assert [each.job.id for each in driver.step(1000, for_real=False).placed] == ["2", "1"]
+    assert (where(site), list(driver.misfits)) == ({}, ["3"])
+
+
+def test_reasons_name_what_is_short_and_the_reservation() -> None:
+    limit = {"time_limit_ms": 60_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", **limit), job("3", cpu_milli=20_000), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="user"))
+    driver.step(1000)
+    site.jobs["4"] = job("4", gpus=0, mem_mib=0, cpu_milli=10_000)
+    site.jobs["5"] = job("5", gpus=0, mem_mib=0, cpu_milli=10_000)
+    driver.step(2000)
+    reasons = driver.reasons()
+    assert reasons["2"].text.startswith("waits for room; expected to start at ")
+    assert reasons["2"].reserved_ms == 61_000
+    assert reasons["5"].text == "waits for CPUs: 6 of 16 CPUs are free, 10 wanted; 1 job before it"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_job_that_its_site_forgets_for_a_while_runs_on(times: int) -> None:
+    site = site_of(job("1"))
+    driver = driver_of(site, missed_looks=2)
+    driver.step(1000)
+    driver.step(1001)
+    run = site.runs.pop("1")
+    records = [record for _ in range(times) for record in driver.step(2000).records]
+    site.runs["1"] = run
+    driver.step(3000)
+    assert list(driver.scheduler.cluster.running) == ["1"]
+    assert [record.state for record in records] == ([] if times == 1 else [RecordState.CANCELLED])
