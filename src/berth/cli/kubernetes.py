@@ -61,9 +61,6 @@ def scheduler(
     mode: Annotated[Mode, typer.Option(help="Bind pods, or say in events where they would go.")] = Mode.PLACE,
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
-    gang_s: Annotated[
-        float, typer.Option(help="Seconds for which a gang holds GPUs while part of it lacks room.")
-    ] = 60.0,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several schedulers run.")
@@ -79,7 +76,7 @@ def scheduler(
     from berth.live.kubernetes.scheduling import Options, Scheduling
 
     _log()
-    settings = Settings(policy, knowledge, scheduler_name, compat, round(gang_s * 1000))
+    settings = Settings(policy, knowledge, scheduler_name, compat)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:

@@ -153,10 +153,15 @@ def measure_colocation(
             progress and (lambda done, _: progress(len(plan) + done, total, "lower bounds")),
         )
     return Colocation(
-        interference, tuple(workloads), tuple(policies), tuple(seeds),
-        tuple(one for one in outcomes if one.policy not in points), bounds,
-        tuple(one for one in outcomes if one.policy in points), knowledge,
-    )  # fmt: skip
+        interference,
+        tuple(workloads),
+        tuple(policies),
+        tuple(seeds),
+        tuple(one for one in outcomes if one.policy not in points),
+        bounds,
+        tuple(one for one in outcomes if one.policy in points),
+        knowledge,
+    )
 
 
 def _runs(

@@ -36,9 +36,16 @@ CLUSTERS = ("1x1", "20", "100")
 PER_NODE = 4
 JOBS, JOBS_PER_GPU = 30, 8
 OPPONENTS = (
-    "sjf+first-fit", "greedy", "random-sharing", "rule", "pair-packer", "rollouts", "dqn", "learned?plans=0",
+    "sjf+first-fit",
+    "greedy",
+    "random-sharing",
+    "rule",
+    "pair-packer",
+    "rollouts",
+    "dqn",
+    "learned?plans=0",
     "learned",
-)  # fmt: skip
+)
 """What a matrix compares by default."""
 
 
@@ -74,7 +81,7 @@ class Cell:
     lost: int
     """Jobs that never finished."""
     out_of_memory: int
-    """Tries that ran out of memory."""
+    """Attempts that ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +239,13 @@ def _cell(world: World, task: Task, summary: object) -> Cell:
 
     assert isinstance(summary, Summary)
     return Cell(
-        world, task.policy, task.seed, summary.makespan_s, summary.completion_time_s.mean,
-        summary.waiting_time_s.maximum, summary.jobs, summary.jobs - summary.finished,
+        world,
+        task.policy,
+        task.seed,
+        summary.makespan_s,
+        summary.completion_time_s.mean,
+        summary.waiting_time_s.maximum,
+        summary.jobs,
+        summary.jobs - summary.finished,
         summary.failures.get(Reason.OUT_OF_MEMORY, 0),
-    )  # fmt: skip
+    )
