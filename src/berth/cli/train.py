@@ -119,9 +119,14 @@ def train(
         progress_bar(f"training {learner}", long=True) as progress,
     ):
         found = learn(
-            made.learner, made.measure, settings,
-            training=made.described, folder=checkpoints, resume=resume, progress=progress,
-        )  # fmt: skip
+            made.learner,
+            made.measure,
+            settings,
+            training=made.described,
+            folder=checkpoints,
+            resume=resume,
+            progress=progress,
+        )
     written = []
     if model is not None:
         names = (
