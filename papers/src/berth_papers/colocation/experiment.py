@@ -28,6 +28,7 @@ from berth.model import Job, Node
 from berth.policies import make_policy
 from berth.policies.colocation.learned import shipped_for
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
+from berth_papers.baselines.deeprm import package_of
 from berth_papers.bounds import TimeBound
 from berth_papers.colocation.bounds import kept_bounds
 from berth_papers.colocation.outcome import Outcome, outcome_of, read_stays
@@ -212,7 +213,8 @@ def _place(folder: Path, workload: str, policy: str, speeds: Speeds) -> Path:
     `speeds` are those that the policy believes.
     """
     name = policy.partition("?")[0]
-    model = files("berth.network") / "models" / f"{shipped_for(name, speeds)}.npz"
+    package = package_of(name)
+    model = files(package) / "models" / f"{shipped_for(name, speeds, package)}.npz"
     if name not in LEARNED or not model.is_file():
         return folder / workload
     return folder / workload / f"model-{hashlib.sha256(model.read_bytes()).hexdigest()[:12]}"
