@@ -90,9 +90,9 @@ def _run(
         task.policy, Setting(task.seed, quotas, under.borrow, knowledge, under.speeds)
     )
     if unknown := under.speeds.unknown(jobs):
-        named = ", ".join(f"'{name}'" for name in unknown[:5])
+        some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(
-            f"{under.speeds.name} has no speeds of {len(unknown):,} applications of the jobs, such as {named}: these are"
+            f"{under.speeds.name} has no speeds of {len(unknown):,} applications of the jobs, such as {some}: these are"
             " taken to be as fast on every card",
             stacklevel=2,
         )
