@@ -142,11 +142,15 @@ def _from_history(
     short = sum((job.work_ms or 0) < SHORT_MS for job in real.jobs)
     if options.as_json or options.form is not Form.TABLE:
         told = {
-            "makespan_s": real.makespan_s, "wait_mean_s": real.wait_mean_s, "policy": real.policy,
-            "left_out": real.left_out, "elsewhere": real.elsewhere, "jobs": len(real.jobs),
+            "makespan_s": real.makespan_s,
+            "wait_mean_s": real.wait_mean_s,
+            "policy": real.policy,
+            "left_out": real.left_out,
+            "elsewhere": real.elsewhere,
+            "jobs": len(real.jobs),
             "jobs_under_10_s": short,
             "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
-        }  # fmt: skip
+        }
         printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": told})
         return
     _show(result, [])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.comma_separated import names_of
 from berth.cli.importing import HistoryFolder
-from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.stats import By, From, Only, To, tables_of
 from berth.files import plain_cell
@@ -43,7 +43,7 @@ def cost(
     from berth.statistics.accounting import check_dimensions
     from berth.statistics.cost import costs, read_prices
 
-    names = names_in(by)
+    names = names_of(by)
     check_dimensions(names)
     listed = read_prices(prices)
     with tables_of(history, begin, end, only) as tables:

@@ -50,7 +50,7 @@ def counts_of(looks: Iterable[Look]) -> Counts:
     looks = tuple(looks)
     gpus = [gpu for look in looks for gpu in look.gpus]
     held = [gpu for gpu in gpus if gpu.tenants]
-    told = [gpu.use_pct for gpu in gpus if gpu.use_pct is not None]
+    measured = [gpu.use_pct for gpu in gpus if gpu.use_pct is not None]
     return Counts(
         gpus=len(gpus),
         held=len(held),
@@ -61,7 +61,7 @@ def counts_of(looks: Iterable[Look]) -> Counts:
         drained=sum(gpu.drained for gpu in gpus),
         broken=sum(bool(gpu.health) for gpu in gpus),
         strangers=sum(bool(gpu.strangers) for gpu in gpus),
-        use_pct=round(sum(told) / len(told), 1) if told else None,
+        use_pct=round(sum(measured) / len(measured), 1) if measured else None,
         milli=sum(tenant.milli for gpu in held for tenant in gpu.tenants),
         waiting=sum(look.waiting for look in looks),
         running=sum(look.running for look in looks),

@@ -42,7 +42,7 @@ _HIDDEN: Final[Mapping[str, object]] = {
 async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnswer:
     """A job by its id: of the first source that has it, with what the history has of the same id. 404 if none has."""
     hub: Hub = state.hub
-    told: list[str] = []
+    reasons: list[str] = []
     found: dict[str, Any] | None = None
     for name, seen in (await hub.fresh()).items():
         if source not in ("", name) or found is not None:
@@ -50,7 +50,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
         try:
             found = await seen.source.job(job_id, who, seen.look)
         except (BerthError, OSError) as error:
-            told.append(str(error))
+            reasons.append(str(error))
     reports: list[tuple[dict[str, Any], bool]] = []
     history: CachedHistory | None = state.history
     # The first attempt of what waits or runs is in no history.
@@ -59,7 +59,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
         try:
             reports = await asyncio.to_thread(_reports, history, job_id, who)
         except (BerthError, OSError) as error:
-            told.append(str(error))
+            reasons.append(str(error))
     if found is not None:
         look = hub.seen[found["source"]].look
         for each in [each for each in reports if _is_of(each[0], found)]:
@@ -68,7 +68,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
             reports = [each for each in reports if _is_of(each[0], found)]
     if found is None and not reports:
         raise HTTPException(
-            404, f"no job '{job_id}'; {'; '.join(told) or 'no source and no history is there'}"
+            404, f"no job '{job_id}'; {'; '.join(reasons) or 'no source and no history is there'}"
         )
     return JobAnswer(**(found or _of_report(*reports[-1], job_id)), history=[report for report, _ in reports])
 

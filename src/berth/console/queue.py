@@ -19,14 +19,14 @@ from berth.console.pages import page
 from berth.console.predictions import Held
 from berth.console.roles import Viewer
 
-__all__ = ["Asked", "Chosen", "chosen", "router"]
+__all__ = ["Chosen", "QueueQuery", "chosen", "router"]
 
 router = APIRouter(include_in_schema=False)
 State = Literal["", "waiting", "held", "starting", "running"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueueQuery:
     """Which jobs are wanted, and which page of them; empty for all."""
 
     source: Annotated[str, Query()] = ""
@@ -39,7 +39,7 @@ class Asked:
 
     def address(self) -> str:
         """The address of the same, up to the number of a page."""
-        plain = Asked()
+        plain = QueueQuery()
         values = {
             name: value
             for name in self.__slots__
@@ -59,7 +59,7 @@ class Chosen:
     rows: list[dict[str, Any]]
 
 
-async def chosen(state: Any, asked: Asked, who: Viewer) -> Chosen:
+async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
     """The page that was asked for, or the last one if there are fewer."""
     hub: Hub = state.hub
     looks = {name: seen.look for name, seen in (await hub.fresh()).items() if seen.look is not None}
@@ -101,7 +101,7 @@ def _row(
 
 @router.get("/queue")
 async def queue(
-    request: Request, who: Annotated[Viewer, Depends(viewer)], asked: Annotated[Asked, Depends()]
+    request: Request, who: Annotated[Viewer, Depends(viewer)], asked: Annotated[QueueQuery, Depends()]
 ) -> HTMLResponse:
     """The queue as a page."""
     hub: Hub = request.app.state.hub

@@ -21,6 +21,7 @@ from berth.gpu_models import gpu_model
 from berth.history.store.record_files import read_records, recorded, write_records
 from berth.history.store.records import OpenAttempt, open_from_json, open_to_json, records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
+from tests.examples import examples
 from tests.statistics.histories import History, histories
 
 NODES = (Node("a", 2, gpu_model("T4")), Node("b", 2, gpu_model("P100")))
@@ -143,7 +144,7 @@ def test_no_estimate_is_ever_recorded_as_work() -> None:
     assert [record.work_ms for record in records(events, NODES)] == [None]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(history=histories(), cuts=st.lists(st.integers(0, 40), max_size=3))
 def test_events_in_pieces_give_the_records_of_the_whole(history: History, cuts: list[int]) -> None:
     whole = list(records(history.events, history.nodes))
@@ -221,7 +222,9 @@ RECORDS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(history=st.lists(RECORDS, max_size=4))
 def test_every_field_of_every_record_survives(tmp_path: Path, history: list[Record]) -> None:
     path = tmp_path / "history.parquet"

@@ -21,13 +21,13 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-import berth
 from berth.errors import HistoryError
 from berth.experiments.compare.interruption import interruption_put_off
 from berth.experiments.compare.sweep import Progress
 from berth.files import whole_file
 from berth.history.store.database import first_line
 from berth.policies.options import files_named
+from berth.version import __version__
 
 __all__ = [
     "Kept",
@@ -146,7 +146,7 @@ def write_kept(path: Path, kept: KeptFile) -> None:
 
 def digest_of(*told: object) -> str:
     """A fingerprint of what decides a result, the program's version included."""
-    return hashlib.sha256(repr((berth.__version__, *told)).encode()).hexdigest()
+    return hashlib.sha256(repr((__version__, *told)).encode()).hexdigest()
 
 
 def policy_marks(name: str) -> list[object]:

@@ -84,7 +84,7 @@ def open_to_json(under_way: dict[str, OpenAttempt]) -> str:
 def open_from_json(text: str) -> dict[str, OpenAttempt]:
     """What `open_to_json` made a text of; HistoryError where it is something else."""
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
         return {
             job_id: OpenAttempt(
                 **{
@@ -93,7 +93,7 @@ def open_from_json(text: str) -> dict[str, OpenAttempt]:
                     "gpu_slots": tuple(attempt.get("gpu_slots", ())),
                 }
             )
-            for job_id, attempt in told.items()
+            for job_id, attempt in fields.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise HistoryError(
