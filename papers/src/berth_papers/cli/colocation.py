@@ -83,6 +83,7 @@ def colocation(
     from berth.policies.colocation.learned import model_named, shipped_for
     from berth.profiles import WORKLOADS
     from berth.profiles.drawn import DRAWN
+    from berth_papers.baselines.deeprm import package_of
     from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters
     from berth_papers.colocation.answer import colocation_dict
     from berth_papers.colocation.disagreement import disagreement, pairs
@@ -129,8 +130,9 @@ def colocation(
     speeds = make_knowledge(knowledge, (), model).speeds
     training_s = {
         name: figures["seconds"]
-        for name in trained
-        if name in names and "seconds" in (figures := model_named(shipped_for(name, speeds)).figures)
+        for name, package in ((one, package_of(one)) for one in trained)
+        if name in names
+        and "seconds" in (figures := model_named(shipped_for(name, speeds, package), package=package).figures)
     }
     answer = colocation_dict(result, disagreements, pair_maps, training_s)
     table = is_table(form, as_json)
