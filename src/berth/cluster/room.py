@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -61,17 +61,6 @@ class Room(NodeRows):
         number = self._new_request(job, key) if known is None else known
         self._last, self._last_number = job, number
         return number
-
-    def requests_of(self, jobs: Sequence[Job]) -> list[int]:
-        """The same of many jobs, in a third of the time."""
-        known = self._request_ids.get
-        kinds = [
-            known((job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, ""))
-            for job in jobs
-        ]
-        if self._owners or None in kinds or any(job.tasks for job in jobs):
-            return [self.request(job) for job in jobs]
-        return cast("list[int]", kinds)
 
     def row(self, job: Job) -> Request:
         """What the job takes on one node."""
