@@ -140,17 +140,10 @@ class Room(NodeRows):
         if job.gpus < 2 or job.gpus * job.share.milli > self.free_total_milli:
             return None
         number = self.request(job)  # first: a new type may grow the table
-        request = self.requests[number]
-        fitting, chosen, takes = np.empty((3, len(self.nodes)), dtype=np.int64)
-        free = (self.free.milli, self.free.gpu_mem_mib)
-        if kernels.fitting_devices(request, *free, self._arrays.traits, fitting) < job.gpus:
-            return None
-        usable = spreadable_gpus(job, fitting, self.free.cpu_milli, self.free.mem_mib)
-        nodes = kernels.spread_over_nodes(usable, job.gpus, self.rank, chosen, takes)
-        slots: list[GpuSlot] = []
-        for node, take in zip(chosen[:nodes].tolist(), takes[:nodes].tolist(), strict=True):
-            slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
-        return tuple(slots) or None
+        slots = np.empty((job.gpus, 2), dtype=np.int64)
+        scratch = np.empty((3, len(self.nodes)), dtype=np.int64)
+        count = kernels.spread_now(self._block, self.requests, number, slots, scratch)
+        return tuple(map(GpuSlot._make, slots[:count].tolist())) or None
 
     def slots_of_gang(
         self, job: Job, place: Callable[[Job, Any], tuple[GpuSlot, ...] | None]
