@@ -26,7 +26,7 @@ from berth.cluster.kernels import (
     fits,
     fitting_nodes,
     spread_slots,
-)  # fmt: skip
+)
 from berth.model import FOREVER_MS
 
 __all__ = [
