@@ -274,7 +274,7 @@ class Service:
                     os.utime(self.settings.state / STATUS)
 
     def _has_ended(self) -> bool:
-        """Whether an Epilog has left something since the last query. The folder is opened, so that one on NFS tells."""
+        """Whether an Epilog has left something since the last query. Opened, a folder on NFS is read anew."""
         folder = self.settings.state / RESULTS
         with contextlib.suppress(OSError):
             file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

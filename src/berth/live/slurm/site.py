@@ -298,7 +298,7 @@ class SlurmSite:
         )
 
     def _gpus_of(self, job: SlurmJob, ours: Job) -> tuple[Gpu, ...]:
-        """The GPUs of a job that runs, if their types tell them."""
+        """The GPUs of a job that runs, if their types name them."""
         names = expand(job.node_list)
         kinds = [each.kind for each in gres_list(job.tres_per_node, odd=True) if each.kind]
         gpus: list[Gpu] = []
@@ -470,14 +470,14 @@ class SlurmSite:
         """Keep why a job waits, for `berth slurm why`."""
         self.reasons[job_id] = why
 
-    # What is told to Slurm
+    # What is sent to Slurm
 
     def placed(self) -> dict[str, str]:
         """The jobs that were placed and have not started yet, and what they wait for."""
         return {job_id: _why_placed(placed) for job_id, placed in self._placed.items()}
 
     def not_started(self) -> set[str]:
-        """The jobs that the driver has started since this was asked last, and that Slurm was not told to."""
+        """The jobs that the driver has started since this was asked last, and that were not released after all."""
         job_ids, self._not_started = self._not_started, set()
         return job_ids
 
