@@ -65,7 +65,7 @@ def order_of(
         start.job_id,
         node_list=",".join(by_node),
         gres=gres,
-        admin_comment=str(replace(note, share=start.share, best_effort=start.best_effort)),
+        admin_comment=str(replace(note, share=start.share, best_effort=start.best_effort, failures=0)),
         hold=False,
         # Slurm never starts a job whose shards were taken off, and exchanges their type if it is given another.
         replaces=bool(before) and "shard" not in before and not same_gres(before, gres),

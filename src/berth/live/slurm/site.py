@@ -143,6 +143,7 @@ class SlurmSite:
         for end in ends:
             self._take_end(end)
         for job in starts:
+            self._failures.pop(job.id, None)
             self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
         self._forget({job.user for job in self._gone.values()})
         self._give_back()
@@ -370,11 +371,8 @@ class SlurmSite:
 
     def start_after(self, start: Start, after: Sequence[str]) -> None:
         """Release a job that Slurm starts when these jobs have ended."""
-        job_id, note, waits = start.job_id, self.found.notes.get(start.job_id), self._waiting[start.job_id]
+        job_id, note, waits = start.job_id, self.found.notes[start.job_id], self._waiting[start.job_id]
         job, where = self.found.jobs[job_id], where_of(start.gpus)
-        if note is None:
-            self._not_started.add(job_id)
-            return
         try:
             order = order_of(start, note, self._nodes, job.tres_per_node, after)
         except LeftToSlurmError as why:
@@ -475,6 +473,10 @@ class SlurmSite:
     def placed(self) -> dict[str, str]:
         """The jobs that were placed and have not started yet, and what they wait for."""
         return {job_id: _why_placed(placed) for job_id, placed in self._placed.items()}
+
+    def forget_placed(self) -> None:
+        """Hold the jobs again that were placed and have not started, with the next view."""
+        self._placed.clear()
 
     def not_started(self) -> set[str]:
         """The jobs that the driver has started since this was asked last, and that were not released after all."""
