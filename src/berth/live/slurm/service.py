@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
-from berth.experiments.lived import keep_machine
+from berth.experiments.recorded_run import keep_machine
 from berth.files import whole_file
 from berth.history.values.applications import read_rules
 from berth.knowledge import Knowledge
