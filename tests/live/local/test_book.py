@@ -18,6 +18,7 @@ from berth.live.local.entry import ENDED, End, Entry, Limits
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import of_request
 from berth.live.local.telling import for_brain
+from tests.examples import examples
 from tests.live.local.fake_world import CARD_MIB, Crash, FakeWorld
 
 ONE = Tasks(None, ((),))
@@ -152,7 +153,7 @@ class Everything(RuleBasedStateMachine):
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

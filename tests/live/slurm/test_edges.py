@@ -35,7 +35,7 @@ from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
 from berth.model import Node
-from berth.report.beside import beside_slurm
+from berth.report.slurm_comparison import slurm_comparison
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 
@@ -459,7 +459,7 @@ def test_the_report_puts_slurms_course_beside_berths_and_beside_whole_gpus(tmp_p
     assert (slurm.waits_s, slurm.spans) == ((4.0, 4.0), ((4.0, 24.0, 0.5), (4.0, 24.0, 0.5)))
     assert (ours.waits_s, ours.lasts_s) == ((0.0, 0.0), 20.0)
     assert (sorted(whole.waits_s), whole.lasts_s, whole.use(1)) == ([0.0, 20.0], 40.0, 1.0)
-    section = beside_slurm((slurm, ours, whole), 1, ["As told."])
+    section = slurm_comparison((slurm, ours, whole), 1, ["As told."])
     assert section.rows[1:] == (
         ("wait, mean", "4.0 s", "0.0 s", "10.0 s"), ("wait, median", "4.0 s", "0.0 s", "10.0 s"),
         ("first submission to last end", "24.0 s", "20.0 s", "40.0 s"),

@@ -19,6 +19,7 @@ from berth.policies.protocol import Order
 from berth.policies.schemes.easy import Easy
 from berth.policies.sort_keys import key_of
 from tests.engine.examples import clusters, outages, workloads
+from tests.examples import examples
 
 NODES, GPUS = 4, 8
 
@@ -156,7 +157,7 @@ def easy_of(order: str) -> Easy:
     return Easy(parts.order, parts.place, Oracle())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), order=st.sampled_from(("fifo", "sjf", "largest-first")))
 def test_what_easy_keeps_between_decisions_changes_none_of_them(data: st.DataObject, order: str) -> None:
     nodes = data.draw(clusters())

@@ -26,7 +26,7 @@ from berth.console.what_if.queue import Queue
 from berth.console.what_if.store import Entry, Place
 from berth.console.what_if.worker import ANSWER, PICTURES
 from berth.errors import BerthError, HistoryError, LiveError, SettingError
-from berth.experiments.lived import CLUSTER
+from berth.experiments.recorded_run import CLUSTER
 from berth.history.store.reader import history_is_there
 from berth.model import Node
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found

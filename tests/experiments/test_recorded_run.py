@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from berth.errors import SettingError
-from berth.experiments.lived import keep_machine, lived
+from berth.experiments.recorded_run import keep_machine, recorded_run
 from berth.gpu_models import GPU_MODELS
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.model import Node, Record, RecordState, Share
+from tests.command import berth
 
 HERE = Node("here", 1, GPU_MODELS["A100-80"], 8000, 64_000)
-BERTH = str(Path(sys.executable).with_name("berth"))
 
 
 def record(
@@ -53,7 +51,7 @@ def history(tmp_path: Path) -> Path:
 
 
 def test_jobs_work_as_long_as_their_last_attempt_and_are_beside_what_happened(history: Path) -> None:
-    real = lived(open_history(history))
+    real = recorded_run(open_history(history))
     assert [(job.id, job.submit_ms, job.work_ms) for job in real.jobs] == [
         ("1", 0, 10_000),
         ("2", 1000, 20_000),
@@ -72,7 +70,7 @@ def test_a_job_of_several_nodes_is_replayed_on_as_many(
     ran = replace(record("1", origin, origin, origin + 10_000), gpus=gpus, nodes=nodes)
     write_records([ran], tmp_path / "records.parquet")
     import_records(open_history(tmp_path / "history"), tmp_path / "records.parquet", Options(cluster="here"))
-    (job,) = lived(open_history(tmp_path / "history"), nodes=[HERE]).jobs
+    (job,) = recorded_run(open_history(tmp_path / "history"), nodes=[HERE]).jobs
     assert (job.gpus, job.nodes) == (gpus, parts)
 
 
@@ -83,7 +81,7 @@ def test_a_job_counts_from_when_it_could_have_started(history: Path, tmp_path: P
     )  # --begin
     write_records([later], tmp_path / "later.parquet")
     import_records(open_history(history), tmp_path / "later.parquet", Options(cluster="here"))
-    real = lived(open_history(history))
+    real = recorded_run(open_history(history))
     assert [(job.id, job.submit_ms) for job in real.jobs] == [("1", 0), ("2", 1000), ("4", 35_000)]
     assert real.wait_mean_s == pytest.approx((0 + 10 + 1) / 3)
 
@@ -103,7 +101,7 @@ def test_what_a_start_takes_counts_as_work_and_what_a_job_waits_for_otherwise_do
     folder = tmp_path / "history"
     import_records(open_history(folder), tmp_path / "records.parquet", Options(cluster="here"))
     keep_machine(folder, [HERE], [(0, "fifo")])
-    real = lived(open_history(folder))
+    real = recorded_run(open_history(folder))
     assert [(job.id, job.work_ms) for job in real.jobs] == [
         ("1", 10_000), ("2", 10_027), ("3", 10_034), ("4", 3_000),
     ]  # fmt: skip
@@ -120,13 +118,11 @@ def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: 
         "--policies",
         "fifo",
     ]
-    told = json.loads(
-        subprocess.run([BERTH, *words, "--json"], capture_output=True, text=True, check=True).stdout
-    )
+    told = json.loads(berth(*words, "--json").stdout)
     assert told["real"]["apart"] == [
         {"policy": "fifo", "makespan_pct": pytest.approx(-3.2, abs=0.1), "wait_pct": -10.0}
     ]
-    shown = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True).stdout
+    shown = berth(*words).stdout
     assert "What really happened under fifo: makespan 31.0 s, mean wait 5.0 s." in shown
     assert "replay of fifo (the policy that ran): makespan 30.0 s (-3.2 %), mean wait 4.5 s (-0.5 s)" in shown
 
@@ -134,7 +130,7 @@ def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: 
 def test_the_policy_that_ran_is_always_replayed_and_short_jobs_are_told(history: Path) -> None:
     words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "sjf"]
     environment = {**os.environ, "BERTH_HISTORY": str(history)}
-    done = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True, env=environment)
+    done = berth(*words, env=environment)
     assert "replay of sjf:" in done.stdout
     assert "replay of fifo (the policy that ran):" in done.stdout
     assert "-0.0" not in done.stdout
@@ -143,16 +139,14 @@ def test_the_policy_that_ran_is_always_replayed_and_short_jobs_are_told(history:
 
 def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path) -> None:
     with pytest.raises(SettingError, match="there is nothing to replay"):
-        lived(open_history(history), since_ms=10**14)
+        recorded_run(open_history(history), since_ms=10**14)
     (history / "cluster.csv").unlink()
     with pytest.raises(SettingError, match="say with --cluster"):
-        lived(open_history(history))
+        recorded_run(open_history(history))
 
 
 def test_a_trace_and_the_history_are_not_compared_at_once() -> None:
-    done = subprocess.run(
-        [BERTH, "compare", "x.csv", "--from-history"], capture_output=True, text=True, check=False
-    )
+    done = berth("compare", "x.csv", "--from-history")
     assert done.returncode == 2
     assert "compare replays a TRACE, or what ran on this machine" in done.stderr
 
@@ -167,15 +161,15 @@ def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_the
     ]
     write_records(others, tmp_path / "others.parquet")
     import_records(open_history(history), tmp_path / "others.parquet", Options(cluster="made"))
-    real = lived(open_history(history))
+    real = recorded_run(open_history(history))
     assert ([job.id for job in real.jobs], real.left_out, real.elsewhere) == (["1", "2"], 1, 2)
     assert real.gpu_allocation_pct <= 100
     words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "fifo"]
     environment = {**os.environ, "BERTH_HISTORY": str(history)}
-    told = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True, env=environment)
+    told = berth(*words, env=environment)
     assert "2 jobs of other clusters are left out: only jobs of this machine are replayed." in told.stderr
     (history / "cluster.csv").write_text(
         (history / "cluster.csv").read_text(encoding="utf-8").replace("here", "gone"), encoding="utf-8"
     )
     with pytest.raises(SettingError, match="ran on none of the nodes of this machine"):
-        lived(open_history(history))
+        recorded_run(open_history(history))
