@@ -1,19 +1,31 @@
-"""The broker's part in few lines, over a fake clock and processes that are numbers: what the book and the store are
-tested against."""
+"""The broker's part in few lines, over a fake clock and processes that are numbers, with the real book, store and brain:
+what these are tested against."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from berth.cluster import Cluster, Queue
 from berth.live.local.book import Book
+from berth.live.local.brain import Brain
 from berth.live.local.entry import ENDED, RUNNING, STARTING, WAITING, End, Entry, Limits
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import Store, of_attempt, of_entry, of_request
+from berth.model import Placement
 
 CARD_MIB = 1000
+DECIDES = False
+"""Whether the policy is to start something now."""
+
+
+def first_fit(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+    """Start what fits, in the order of the queue, when the test says so."""
+    for job in queue if DECIDES else ():
+        if slots := cluster.slots_for(job, cluster.fitting_nodes(job)):
+            yield Placement(job, slots, job.share)
 
 
 class Crash(BaseException):
@@ -47,9 +59,7 @@ class FakeWorld:
             Limits((CARD_MIB,) * self.cards, 8000, 0), self.boot, ended_states=self.store.ended_states
         )
         number, serial, self.key = self.store.largest()
-        self.book.next_number, self.book.next_serial = number + 1, serial + 1
-        self.offers: dict[str, dict[str, Any]] = {}
-        self.placed: dict[str, tuple[tuple[int, ...], int]] = {}
+        self.book.number_from((number + 1, serial + 1))
         self.book.load(self.store.live(), self.now_ms)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING):
@@ -62,7 +72,34 @@ class FakeWorld:
                     self.book.confirmed(entry, self.now_ms, self.now_ms)
                 else:
                     self.book.ended(entry, End(int(state)), self.now_ms)
+        self.start_brain()
+
+    def start_brain(self) -> None:
+        """A brain begins: all that it knows is told by the book."""
+        node = {"name": "here", "gpus": self.cards, "model": "A100", "card_mib": CARD_MIB, "cpu_milli": None}
+        begin = {"nodes": [{**node, "mem_mib": None}], "policy": f"{__name__}:first_fit", "knowledge": "user"}
+        self.brain = Brain(begin, self.hear)
+        self.brain.take(self.book.begin_anew())
         self.heed()
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """What the brain says."""
+        book, said = self.book, message["say"]
+        if said == "start":
+            share = (message["share"][0], message["share"][1])
+            slots, best_effort = tuple(message["slots"]), message["best_effort"]
+            book.placed(message["id"], message["version"], slots, share, self.now_ms, best_effort=best_effort)
+        elif said == "again":
+            times, needs_mib = message["memory"]
+            book.again(
+                message["job_id"], message["why"], message["attempt"], (times, needs_mib), message["start_failures"],
+                message["not_before_ms"], self.now_ms, keeps_place=message["keeps_place"],
+            )  # fmt: skip
+        elif said == "give-up":
+            book.give_up(message["job_id"], message["why"], self.now_ms)
+        elif said == "remember":
+            book.remember(message["job_id"], message["needs_mib"])
+        assert said != "error", message
 
     def crash(self) -> None:
         """kill -9 of the broker, and another one begins; processes go on."""
@@ -91,17 +128,20 @@ class FakeWorld:
         self.heed()
         return made
 
-    def heed(self) -> None:
-        """Tell the brain; its GPUs are free again when it is told so."""
-        for note in self.book.notes:
-            what = note["note"]
-            if what in ("submit", "replace"):
-                job = note["job"]
-                if what == "submit" or job["id"] in self.offers:
-                    self.offers[job["id"]] = job
-            elif what in ("withdraw", "failed", "ended"):
-                self.offers.pop(note["id"], None)
-        self.book.notes.clear()
+    def heed(self, *, decide: bool = False) -> None:
+        """Tell the brain, which settles what is over, until neither has more to say."""
+        global DECIDES
+        DECIDES = decide
+        while True:
+            events = self.book.take_events()
+            self.brain.answer({"do": "decide", "now_ms": self.now_ms, "serial": 1, "events": events})
+            if not self.book.events:
+                return
+
+    @property
+    def offers(self) -> dict[str, Any]:
+        """The jobs that the brain has among those that wait."""
+        return {job_id: self.brain.driver.job(job_id) for job_id in self.brain.driver.site.waiting()}
 
     def free_mib(self, at: int) -> int:
         """What no job that starts or runs holds of a card."""
@@ -112,26 +152,20 @@ class FakeWorld:
         )
 
     def decide(self) -> None:
-        """First fit by memory."""
-        for job_id, job in list(self.offers.items()):
-            slots = [at for at in range(self.cards) if self.free_mib(at) >= job["share"][1]][: job["gpus"]]
-            if len(slots) == job["gpus"]:
-                del self.offers[job_id]
-                assert self.book.placed(
-                    job_id, job["version"], tuple(slots), tuple(job["share"]), self.now_ms
-                )
+        """Start what fits."""
+        self.heed(decide=True)
 
     def commit(self) -> None:
         """Write what has changed, then start what was to be started after that."""
         book = self.book
-        rows = [*map(of_entry, book.dirty.values()), *map(of_attempt, book.attempts)]
-        starts, finished = list(book.starts), list(book.finished)
-        self.store.write(rows)
-        book.dirty.clear()
-        book.attempts.clear()
-        book.starts.clear()
-        book.finished.clear()
-        book.just_ended.clear()
+        changes = book.changes()
+        finished, starts = changes.finished, changes.starts
+        try:
+            self.store.write([*map(of_entry, changes.entries), *map(of_attempt, changes.attempts)])
+        except BaseException:
+            book.dirty |= {entry.id: entry for entry in changes.entries}
+            raise
+        book.written(changes)
         for entry in finished:
             self.ends.setdefault(entry.id, []).append(entry.state)
         for entry in starts:
@@ -154,7 +188,7 @@ class FakeWorld:
         """A process ends."""
         self.processes[entry.id, entry.start] = str(end.code or 0)
         self.book.ended(entry, end, self.now_ms)
-        self.book.stops.clear()
+        self.book.take_stops()
         self.heed()
 
     def running(self) -> list[Entry]:

@@ -31,7 +31,9 @@ def main(path: Path) -> None:
     world.end(failed, End(3))
     world.commit()
     ran_out = world.submit(replace(asked, name="big"), ONE)[0]  # 3
-    running = world.submit(replace(asked, milli=1000, mem_mib=0, name="runs", time_limit_ms=3_600_000), ONE)[0]  # 4
+    running = world.submit(replace(asked, milli=1000, mem_mib=0, name="runs", time_limit_ms=3_600_000), ONE)[
+        0
+    ]  # 4
     world.decide()
     world.commit()
     world.now_ms += 1000
@@ -40,7 +42,9 @@ def main(path: Path) -> None:
     starts = world.submit(replace(asked, gpus=0, milli=1000, mem_mib=0, name="cpu"), ONE)[0]  # 5
     held = world.submit(replace(asked, name="held"), ONE)[0]  # 6
     world.submit(replace(asked, name="later", after=(("ok", running.id),)), ONE)  # 7
-    world.submit(replace(asked, name="array"), Tasks((1, 2, 3), ((("x", "1"),), (("x", "2"),), (("x", "3"),)), 1))  # 8
+    world.submit(
+        replace(asked, name="array"), Tasks((1, 2, 3), ((("x", "1"),), (("x", "2"),), (("x", "3"),)), 1)
+    )  # 8
     world.submit(replace(asked, name="pinned", pins=(1,), milli=1000), ONE)  # 9
     world.book.hold(held, world.now_ms)
     fails = world.submit(replace(asked, name="fails"), ONE)[0]  # 10

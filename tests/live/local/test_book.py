@@ -245,12 +245,12 @@ def test_a_job_that_ran_out_of_memory_keeps_its_place_also_after_a_restart(tmp_p
     world.book.tick(world.now_ms)
     order = ["1", "3", "2"]  # the second waited for its time first
     waiting = [first, third, second]
-    assert sorted(waiting, key=lambda job: job.standing) == waiting
+    assert sorted(waiting, key=lambda job: job.order) == waiting
     assert first.queued_ms == 3000  # what its second attempt waits is counted from there
     world.heed()
     world.commit()
     world.crash()
-    again = sorted(world.book.jobs.values(), key=lambda job: job.standing)
+    again = sorted(world.book.jobs.values(), key=lambda job: job.order)
     assert [job.id for job in again] == list(world.book.jobs) == order
 
 
@@ -268,7 +268,7 @@ def test_a_job_that_was_stopped_for_others_goes_behind_them(stop: str, tmp_path:
     else:
         world.book.requeue(first, world.now_ms)
     world.end(first, End(143))
-    assert second.standing < first.standing
+    assert second.order < first.order
 
 
 def test_a_start_that_is_cut_off_often_is_no_failure_of_the_job(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ class Entry:
     """Whether the brain has it among its waiting jobs."""
     boot: str = ""
     """The boot of the machine in which its attempt was started."""
+    over: End | None = None
+    """How its attempt ended, until the brain has said what follows. It is not kept: whoever looks for the process of
+    an attempt after a restart finds that it is gone."""
+    over_as: str = ""
+    """The state in which it ended."""
     version: int = 0
     """Goes up whenever the brain is told of it anew, so that a decision on what it was before is known."""
 
@@ -85,7 +90,7 @@ class Entry:
         return None if self.state == HELD or self.not_yet else self.queued_ms
 
     @property
-    def standing(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
         """What the queue is in the order of."""
         return self.stands_ms or self.queued_ms, self.serial
 

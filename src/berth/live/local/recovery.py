@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berth.live.local.entry import STARTING, Entry
+from berth.live.local.places import Places
 from berth.live.local.request import request_from_dict, to_dict
 from berth.live.local.store import Statement, of_entry, of_request, of_text
-
-if TYPE_CHECKING:
-    from berth.live.local.places import Places
 
 __all__ = ["Numbers", "job_text", "started_since"]
 
