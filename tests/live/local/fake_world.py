@@ -1,5 +1,5 @@
-"""The broker's part in few lines, over a fake clock and processes that are numbers, with the real book, store and brain:
-what these are tested against."""
+"""The broker's part in few lines, over a fake clock and processes that are numbers: what the real book, store and brain
+are tested against."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from berth.live.local.store import Store, of_attempt, of_entry, of_request
 from berth.model import Placement
 
 CARD_MIB = 1000
-DECIDES = False
-"""Whether the policy is to start something now."""
+
+
+class Now:
+    """What the policy is to do at this moment."""
+
+    starts: Callable[[str], bool] = staticmethod(lambda job_id: False)
+    """Which jobs it starts."""
 
 
 def first_fit(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
     """Start what fits, in the order of the queue, when the test says so."""
-    for job in queue if DECIDES else ():
-        if slots := cluster.slots_for(job, cluster.fitting_nodes(job)):
+    for job in queue:
+        if Now.starts(job.id) and (slots := cluster.slots_for(job, cluster.fitting_nodes(job))):
             yield Placement(job, slots, job.share)
 
 
@@ -38,6 +43,8 @@ class FakeWorld:
 
     path: Path
     cards: int = 2
+    cards_mib: tuple[int, ...] = ()
+    """Memory of each card; empty: each has `CARD_MIB`."""
     fault: Callable[[str], None] = lambda step: None
     now_ms: int = 1_000
     processes: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -50,14 +57,13 @@ class FakeWorld:
 
     def __post_init__(self) -> None:
         self.key = 0
+        self.cards_mib = self.cards_mib or (CARD_MIB,) * self.cards
         self.up()
 
     def up(self) -> None:
         """A broker begins: all that it knows is in the store."""
         self.store = Store(str(self.path), fault=self.fault)
-        self.book = Book(
-            Limits((CARD_MIB,) * self.cards, 8000, 0), self.boot, ended_states=self.store.ended_states
-        )
+        self.book = Book(Limits(self.cards_mib, 8000, 0), self.boot, ended_states=self.store.ended_states)
         number, serial, self.key = self.store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.book.load(self.store.live(), self.now_ms)
@@ -76,8 +82,15 @@ class FakeWorld:
 
     def start_brain(self) -> None:
         """A brain begins: all that it knows is told by the book."""
-        node = {"name": "here", "gpus": self.cards, "model": "A100", "card_mib": CARD_MIB, "cpu_milli": None}
-        begin = {"nodes": [{**node, "mem_mib": None}], "policy": f"{__name__}:first_fit", "knowledge": "user"}
+        nodes = [
+            {
+                "name": f"here-{mib}", "gpus": self.cards_mib.count(mib), "model": "A100", "card_mib": mib,
+                "indices": [at for at, each in enumerate(self.cards_mib) if each == mib], "cpu_milli": None,
+                "mem_mib": None,
+            }
+            for mib in sorted(set(self.cards_mib), reverse=True)
+        ]  # fmt: skip
+        begin = {"nodes": nodes, "policy": f"{__name__}:first_fit", "knowledge": "user"}
         self.brain = Brain(begin, self.hear)
         self.brain.take(self.book.begin_anew())
         self.heed()
@@ -128,10 +141,9 @@ class FakeWorld:
         self.heed()
         return made
 
-    def heed(self, *, decide: bool = False) -> None:
-        """Tell the brain, which settles what is over, until neither has more to say."""
-        global DECIDES
-        DECIDES = decide
+    def heed(self, start: Callable[[str], bool] = lambda job_id: False) -> None:
+        """Tell the brain, which settles what is over, until neither has more to say; it may start these jobs."""
+        Now.starts = staticmethod(start)
         while True:
             events = self.book.take_events()
             self.brain.answer({"do": "decide", "now_ms": self.now_ms, "serial": 1, "events": events})
@@ -145,7 +157,7 @@ class FakeWorld:
 
     def free_mib(self, at: int) -> int:
         """What no job that starts or runs holds of a card."""
-        return CARD_MIB - sum(
+        return self.cards_mib[at] - sum(
             job.share[1]
             for job in self.book.jobs.values()
             if at in job.slots and job.state in (STARTING, RUNNING)
@@ -153,18 +165,20 @@ class FakeWorld:
 
     def decide(self) -> None:
         """Start what fits."""
-        self.heed(decide=True)
+        self.heed(lambda job_id: True)
+
+    def start(self, entry: Entry) -> None:
+        """Start this job, and write it."""
+        self.heed(lambda job_id: job_id == entry.id)
+        self.commit()
+        assert entry.state == RUNNING, entry.reason
 
     def commit(self) -> None:
         """Write what has changed, then start what was to be started after that."""
         book = self.book
         changes = book.changes()
         finished, starts = changes.finished, changes.starts
-        try:
-            self.store.write([*map(of_entry, changes.entries), *map(of_attempt, changes.attempts)])
-        except BaseException:
-            book.dirty |= {entry.id: entry for entry in changes.entries}
-            raise
+        self.store.write([*map(of_entry, changes.entries), *map(of_attempt, changes.attempts)])
         book.written(changes)
         for entry in finished:
             self.ends.setdefault(entry.id, []).append(entry.state)

@@ -1,6 +1,7 @@
 """Makes `stores/queue_0.2.db`: the store of a queue of 0.2 with waiting, held, running and ended jobs.
 
-It runs in a checkout of commit d594b878, the last of 0.2, with its own code: `python -m tests.live.local.make_store_0_2 FILE`.
+It runs in a checkout of commit d594b878, the last of 0.2, with the code of that:
+`python -m tests.live.local.make_store_0_2 FILE`.
 """
 
 from __future__ import annotations
