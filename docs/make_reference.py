@@ -1,4 +1,4 @@
-"""Write docs/reference.md and the texts of `berth --help` from the code, and docs/gallery.md from the examples.
+"""Write docs/reference.md from the code, and docs/gallery.md from the examples.
 
 A test fails where one of them is out of date.
 
@@ -8,20 +8,14 @@ Run it as `python docs/make_reference.py`.
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from pathlib import Path
 from typing import Any
-from unittest import mock
-
-import rich.markup
-import typer.main
-import typer.rich_utils
 
 import berth
 from berth import errors
-from berth.cli.app import app
-from berth.cli.overview import TEXTS
+from berth.cli.app import load
+from berth.cli.commands import COMMANDS
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, WRAPPERS, policies_found
 from berth.policies import _load as load_policy
 from berth.statistics import METRICS, REAL_USE
@@ -87,44 +81,19 @@ def picture(example: str) -> Path:
     return GALLERY.parent / "pictures" / f"{example}.svg"
 
 
-def overview() -> str:
-    """The texts of `berth --help`, as Rich's markup: what Typer draws, caught before it is laid out."""
-    root: Any = typer.main.get_command(app)
-    console = typer.rich_utils._get_rich_console()
-    drawn: list[Any] = []
-
-    def markup(thing: Any) -> str:
-        [text] = getattr(thing, "renderables", [thing])  # the help of an option is a column of one
-        parts = [(str(part.style or "none"), rich.markup.escape(part.text)) for part in text.render(console)]
-        return "".join(
-            text if style == "none" else f"[{style}]{text}[/]" for style, text in parts if text != "\n"
-        )
-
-    console.print = lambda thing, **_: drawn.append(thing.renderable)
-    with mock.patch("typer.rich_utils._get_rich_console", return_value=console):
-        root.main(["--help"], prog_name="berth", standalone_mode=False)
-    usage, _, *tables = drawn
-    texts: dict[str, Any] = {"usage": markup(usage), "help": root.help}
-    for title, table in zip(("Options", "Commands"), tables, strict=True):
-        cells = zip(*(column.cells for column in table.columns), strict=True)
-        texts[title] = [list(map(markup, row)) for row in cells]
-    return json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
-
-
 def _commands() -> list[str]:
     found = ["## Commands"]
-    root: Any = typer.main.get_command(app)
 
     def walk(command: Any, name: str) -> None:
         if hasattr(command, "commands"):
             if command.invoke_without_command:  # a group that is a command itself
-                tell(command, name)
+                describe(command, name)
             for inner in sorted(command.commands):
                 walk(command.commands[inner], f"{name} {inner}")
             return
-        tell(command, name)
+        describe(command, name)
 
-    def tell(command: Any, name: str) -> None:
+    def describe(command: Any, name: str) -> None:
         found.append(f"### `{name}`")
         found.append(_text(command.help))
         rows = []
@@ -144,7 +113,8 @@ def _commands() -> list[str]:
         if rows:
             found.append("\n".join(["| option | default | what |", "|---|---|---|", *rows]))
 
-    walk(root, "berth")
+    for name in sorted(COMMANDS):
+        walk(load(name), f"berth {name}")
     return found
 
 
@@ -209,6 +179,6 @@ def _text(text: str | None) -> str:
 
 
 if __name__ == "__main__":
-    for page, text in ((PAGE, reference()), (GALLERY, gallery()), (TEXTS, overview())):
+    for page, text in ((PAGE, reference()), (GALLERY, gallery())):
         page.write_text(text, "utf-8")
         print(f"wrote {page}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -46,8 +47,8 @@ def _outer(folder: Path, added: int, factor: int) -> tuple[int, int]:
     os.utime(folder / "stale_caller.py", ns=(10**18, 10**18))
     importlib.invalidate_caches()
     _load(folder, "stale_callee")
-    outer = _load(folder, "stale_caller").outer
-    return outer(1), sum(outer.stats.cache_hits.values())
+    caller = _load(folder, "stale_caller")
+    return caller.outer(1), sum(caller.outer.stats.cache_hits.values())
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,19 @@ def test_a_kernel_is_compiled_again_when_its_callee_or_a_constant_changed(tmp_pa
     assert _outer(tmp_path, added=5, factor=1) == (6, 0)
     assert _outer(tmp_path, added=5, factor=3) == (18, 0)
     assert _outer(tmp_path, added=5, factor=3) == (18, 1)
+
+
+def test_numba_is_imported_when_a_kernel_is_first_called_and_takes_the_place_of_all(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "import numpy as np\n"
+        "import berth.policies, berth.scheduler, berth.engine\n"
+        "from berth import Node, simulate\n"
+        "from berth.cluster import Cluster, kernels\n"
+        "before = 'numba' in sys.modules\n"
+        "Cluster([Node('n', gpus=1)])\n"
+        "list(simulate([], Cluster([Node('n', gpus=1)]), 'fifo+first-fit'))\n"
+        "print(before, type(kernels.take).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False CPUDispatcher\n"

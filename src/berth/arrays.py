@@ -1,5 +1,9 @@
 """Array types, and what compiles functions on them.
 
+Numba, whose import takes longer than many a command, is imported when a kernel is first called. Until then a kernel is
+a `_Kernel`. Then each module that holds one gets Numba's own function in its place: it is called faster, and other
+kernels can call it.
+
 Numba keeps a compiled function by the file that it stands in, and notices no change in what the function calls or
 reads of other files. So the stamp of a kept function is here that of all files whose kernels its module imports, and
 of the constants that its module sees.
@@ -9,14 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+import threading
 from collections.abc import Callable
+from functools import update_wrapper
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "compiled", "numbers", "released"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "compiled", "not_an_int64", "numbers", "released"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -24,22 +30,25 @@ BoolArray = NDArray[np.bool_]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-_files: dict[str, frozenset[str]] = {}
-"""The files that kernels of a file depend on, by the file's name."""
-
-
 def compiled(function: Function) -> Function:
-    """Compile a function that allocates nothing, and keep the result on disk.
+    """Compile a function that allocates nothing, when it is first called, and keep the result on disk.
 
     Without Numba's reference counts (`_nrt`), which code that allocates nothing does not need: counting, atomically,
     every array that is passed from one kernel to another took most of the time.
     """
-    return _kept(njit(cache=True, _nrt=False)(function), function)  # type: ignore[call-overload, no-any-return]
+    return _kernel(function, nogil=False)  # type: ignore[no-any-return]
 
 
 def released(function: Function) -> Function:
     """Compile like `compiled`; while it runs, other threads of Python may."""
-    return _kept(njit(cache=True, nogil=True, _nrt=False)(function), function)  # type: ignore[call-overload, no-any-return]
+    return _kernel(function, nogil=True)  # type: ignore[no-any-return]
+
+
+def not_an_int64() -> tuple[type[Exception], ...]:
+    """What a kernel raises if an argument is no number that 64 bits hold; for an `except` clause."""
+    from numba.core.errors import TypingError
+
+    return OverflowError, TypingError
 
 
 def numbers(array: IntArray) -> memoryview[int]:
@@ -47,8 +56,65 @@ def numbers(array: IntArray) -> memoryview[int]:
     return memoryview(array.data).cast("B").cast("q", array.shape)
 
 
-def _kept(dispatcher: Any, function: Any) -> Any:
-    """The dispatcher, whose compiled code on disk counts only while all that went into it is as it was."""
+class _Kernel:
+    """A function that Numba compiles when the first of all kernels is called."""
+
+    def __init__(self, function: Callable[..., Any], stamp: object, nogil: bool) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._stamp, self._nogil = stamp, nogil
+        self._dispatcher: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._dispatcher is None:
+            _load_numba()
+        return self._dispatcher(*arguments)
+
+    def dispatcher(self) -> Any:
+        """Numba's function, whose compiled code on disk counts only while all that went into it is as it was."""
+        if self._dispatcher is None:
+            from numba import njit
+
+            options: dict[str, Any] = {"cache": True, "nogil": self._nogil, "_nrt": False}
+            made = njit(**options)(self.py_func)
+            cache_file: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
+            if hasattr(cache_file, "_source_stamp"):  # Numba's own; in a Numba without it, its rule holds
+                cache_file._source_stamp = self._stamp
+            self._dispatcher = made
+        return self._dispatcher
+
+
+_not_yet: list[_Kernel] | None = []
+"""Kernels that wait for Numba; None once it is there."""
+_loading = threading.Lock()
+_files: dict[str, frozenset[str]] = {}
+"""The files that kernels of a file depend on, by the file's name."""
+
+
+def _kernel(function: Any, nogil: bool) -> Any:
+    kernel = _Kernel(function, _stamp_of(function), nogil)
+    if _not_yet is None:
+        return kernel.dispatcher()
+    _not_yet.append(kernel)
+    return kernel
+
+
+def _load_numba() -> None:
+    """Make Numba's functions of all kernels, and put them in the kernels' place in every module."""
+    global _not_yet
+    with _loading:
+        if _not_yet is None:
+            return
+        for kernel in _not_yet:
+            kernel.dispatcher()
+        for module in list(sys.modules.values()):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if type(value) is _Kernel:
+                    setattr(module, name, value.dispatcher())
+        _not_yet = None
+
+
+def _stamp_of(function: Any) -> object:
     own = function.__code__.co_filename
     files = _files.get(own, frozenset({own}))
     constants = []
@@ -58,13 +124,8 @@ def _kept(dispatcher: Any, function: Any) -> Any:
         elif (kernel := getattr(value, "py_func", None)) is not None:
             files |= _files.get(kernel.__code__.co_filename, frozenset())
     _files[own] = files
-    cache_file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if cache_file is not None and hasattr(
-        cache_file, "_source_stamp"
-    ):  # Numba's own; in a Numba without it, its rule holds
-        said = hashlib.sha256("\n".join(sorted(constants)).encode()).hexdigest()
-        cache_file._source_stamp = (*sorted(map(_stamp, files)), said)
-    return dispatcher
+    digest = hashlib.sha256("\n".join(sorted(constants)).encode()).hexdigest()
+    return (*sorted(map(_stamp, files)), digest)
 
 
 def _is_constant(value: object) -> bool:

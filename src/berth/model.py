@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 if TYPE_CHECKING:  # `berth job` needs no NumPy, whose import takes as long as its answer
     import numpy as np
     from numpy.typing import NDArray
@@ -37,7 +40,10 @@ __all__ = [
     "Share",
     "WakeAt",
     "elastic_milli",
+    "gang_of",
     "sized",
+    "slots_by_task",
+    "starting_tasks",
     "work_of",
 ]
 
@@ -141,6 +147,74 @@ class Job:
     elastic: tuple[tuple[int, int], ...] = ()
     """The numbers of GPUs that it can run on, ascending, and how fast it is on each, per mille of the speed at which it
     does its `work_ms`; `gpus` is among them. Empty: on `gpus` alone. A policy may start it on any of them."""
+    tasks: tuple[Job, ...] = ()
+    """The tasks of a gang, which `gang_of` makes: jobs of like or unlike size, each with an id of its own. Empty: a job
+    of one task, itself."""
+    min_tasks: int = 0
+    """How many of its tasks, the first ones, start together or not at all; 0 for a job of one task."""
+    gang: str = ""
+    """Of a task, the name of its gang; empty for a job of one task."""
+
+
+def gang_of(tasks: Sequence[Job], min_tasks: int | None = None, name: str = "") -> Job:
+    """One job of several tasks: one unit of the queue, with the size of the tasks that start together.
+
+    Those are the first `min_tasks`, by default all. Once they have started, each further task is queued by itself, in
+    the place that the gang had. The gang has the id, user, application, submit time, priority and limits of its first
+    task, and the name `name`, by default that id. A gang of one task is that task.
+
+    In the simulator and in every driver a gang runs as its tasks: each has placements, events and Records of its own,
+    and ends by itself. If one of them is evicted, loses its node, runs out of memory or fails to start, and fewer than
+    `min_tasks` would be left, the others are evicted too, and all wait as one gang again.
+
+    Raises ValueError for a gang without tasks, of gangs, of elastic tasks, of two with one id, or with another number
+    of tasks that start together than it has.
+    """
+    least = len(tasks) if min_tasks is None else min_tasks
+    if not tasks or not 1 <= least <= len(tasks):
+        raise ValueError(
+            f"a gang of {len(tasks)} tasks cannot start {least} together; expected 1 or more of them"
+        )
+    if len({task.id for task in tasks}) < len(tasks):
+        raise ValueError(
+            f"two tasks of the gang of '{tasks[0].id}' have the same id; give each one of its own"
+        )
+    if odd := next((task for task in tasks if task.tasks or task.elastic), None):
+        raise ValueError(f"'{odd.id}' cannot be a task of a gang: it has tasks itself, or is elastic")
+    if len(tasks) == 1:
+        return tasks[0]
+    first, starting = tasks[0], tasks[:least]
+    gpus = sum(task.gpus for task in starting)
+    milli = sum(task.gpus * task.share.milli for task in starting)
+    mem_mib = max(task.share.mem_mib for task in starting)
+    return replace(
+        first,
+        gpus=gpus,
+        share=Share(-(-milli // gpus) if gpus else first.share.milli, mem_mib),
+        nodes=0,
+        cpu_milli=sum(task.cpu_milli for task in starting),
+        mem_mib=sum(task.mem_mib for task in starting),
+        models=first.models if all(task.models == first.models for task in starting) else (),
+        labels=tuple(label for label in first.labels if all(label in task.labels for task in starting)),
+        tasks=tuple(replace(task, gang=name or first.id, min_tasks=least) for task in tasks),
+        min_tasks=least,
+        gang=name or first.id,
+    )
+
+
+def starting_tasks(job: Job) -> tuple[Job, ...]:
+    """The tasks of a gang that start together; of another job, itself."""
+    return job.tasks[: job.min_tasks] or (job,)
+
+
+def slots_by_task(job: Job, slots: tuple[GpuSlot, ...]) -> list[tuple[Job, tuple[GpuSlot, ...]]]:
+    """The slots of a gang's placement, which are those of its tasks one after the other; of another job, all."""
+    parts, at = [], 0
+    for task in starting_tasks(job):
+        end = at + (task.gpus or max(1, task.nodes)) if job.tasks else len(slots)
+        parts.append((task, slots[at:end]))
+        at = end
+    return parts
 
 
 def work_of(job: Job) -> int:

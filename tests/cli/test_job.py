@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.cli.job_answer import words_of_job
 from berth.errors import HistoryError, SettingError
 from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_usage
@@ -334,19 +333,11 @@ def test_a_digest_of_a_user_that_nobody_is_is_refused(history: Path) -> None:
         berth("digest", "--user", "nobody", "--history", history)
 
 
-def test_the_plain_words_of_a_job_are_read_without_typer_and_any_other_by_it() -> None:
-    assert words_of_job(["7"], "h") == ("7", "", Path("h"), False)
-    words = ["--json", "--cluster", "c", "12_3", "--history=x"]
-    assert words_of_job(words, "h") == ("12_3", "c", Path("x"), True)
-    for words in ([], ["7", "8"], ["--cluster"], ["7", "--help"], ["-h"], ["7", "--jso"], ["--", "7"]):
-        assert words_of_job(words, "h") is None
-
-
 def test_a_job_is_told_without_loading_what_it_does_not_need(history: Path) -> None:
     code = (
         "import sys; from berth.cli import main\n"
         "try:\n    main()\nfinally:\n"
-        "    heavy = {'typer', 'rich', 'numpy', 'numba', 'plotly', 'duckdb', 'tempfile', 'berth.partition'}\n"
+        "    heavy = {'rich', 'numpy', 'numba', 'plotly', 'berth.partition'}\n"
         "    print(*(heavy & set(sys.modules)), file=sys.stderr)"
     )
     words = ["job", "100_1", "--history", str(history)]

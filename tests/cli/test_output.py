@@ -17,12 +17,11 @@ from typing import Any
 
 import duckdb
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from berth.cli import main
-from berth.cli.app import app
-from berth.cli.commands import application
+from berth.cli.app import app, load
+from berth.cli.commands import COMMANDS
 from berth.cli.output import Form, console, printed
 from berth.errors import SettingError
 
@@ -94,7 +93,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, se
 
 def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
     """A command without --format prints sentences, a stream, or what it changed, and no table."""
-    found = dict(commands(typer.main.get_command(application())))
+    found = {key: options for name in COMMANDS for key, options in commands(load(name), (name,))}
     assert {name for name, options in found.items() if "--json" in options and "--format" not in options} == {
         "job", "train", "run", "top", "history undo",
         *(f"import {name.rpartition(' ')[2]}" for name in found if name.startswith("import ")),
@@ -162,7 +161,7 @@ def test_a_disk_with_a_fault_is_not_blamed_on_standard_output(
     def fail(_: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("berth.cli.commands.application", fail)
+    monkeypatch.setattr("berth.cli.app.load", fail)
     monkeypatch.setattr(sys, "argv", ["berth", "policies"])
     with pytest.raises(SystemExit) as ended:
         main()

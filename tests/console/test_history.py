@@ -14,8 +14,8 @@ import pytest
 from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 
+from berth.console.history.exports import Format, rows_as_file, table_as_file
 from berth.console.roles import Role
-from berth.console.then.exports import Format, rows_as_file, table_as_file
 from berth.history.importing.simulated import import_records
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
@@ -57,7 +57,7 @@ def test_the_page_says_first_who_used_most(operator: TestClient) -> None:
 def test_a_long_table_of_groups_is_shown_whole_where_asked(
     operator: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("berth.console.then.page.LISTED", 2)
+    monkeypatch.setattr("berth.console.history.page.LISTED", 2)
     first = operator.get("/then", params={"by": "user"}).text
     whole = operator.get("/then", params={"by": "user", "groups": "all"}).text
     assert [text.count('class="alone"') for text in (first, whole)] == [2, 3]

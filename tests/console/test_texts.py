@@ -15,9 +15,9 @@ from jinja2 import Environment, nodes
 
 import berth
 import berth.console
+from berth.console.formats import in_a_sentence, span
 from berth.console.roles import Role
 from berth.console.texts import COMPOSED, LANGUAGES, Texts, composed_pairs, filled, told
-from berth.console.words import in_a_sentence, span
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 
 CONSOLE = Path(berth.console.__file__).parent

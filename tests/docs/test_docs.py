@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from berth.cli.app import app
+from berth.cli.app import app, load
+from berth.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -80,7 +81,7 @@ def test_every_option_in_the_docs_exists() -> None:
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", page.read_text())
     }
     known: set[str] = set()
-    commands: list[Any] = [typer.main.get_command(app)]
+    commands: list[Any] = [typer.main.get_command(app), *map(load, COMMANDS)]
     while commands:
         command = commands.pop()
         commands += getattr(command, "commands", {}).values()

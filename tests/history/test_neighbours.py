@@ -13,8 +13,8 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.gpu_models import GPU_MODELS
 from berth.history.importing.simulated import import_records
-from berth.history.jobs.ended import HistoryJobs
-from berth.history.jobs.story import JobStory, stories, story_json
+from berth.history.jobs.history_source import HistoryJobs
+from berth.history.jobs.job_report import JobReport, job_reports, report_json
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import read_records, recorded, write_records
@@ -62,8 +62,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "history"
 
 
-def story(folder: Path, job: str) -> JobStory:
-    (found,) = stories(HistoryJobs(open_history(folder)), job)
+def report(folder: Path, job: str) -> JobReport:
+    (found,) = job_reports(HistoryJobs(open_history(folder)), job)
     return found
 
 
@@ -72,7 +72,7 @@ def beside(folder: Path, job: str) -> list[list[str] | None]:
         None
         if each["beside"] is None
         else [f"{other['job']}@{'+'.join(other['gpus'])}" for other in each["beside"]]
-        for each in story_json(story(folder, job))["attempts"]
+        for each in report_json(report(folder, job))["attempts"]
     ]
 
 

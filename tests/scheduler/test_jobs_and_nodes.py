@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from berth.cluster import Cluster
-from berth.errors import PlacementError, SchedulerError
+from berth.errors import SchedulerError
 from berth.knowledge import User
 from berth.model import GpuSlot, Job, Node, Placement, Record, RecordState, Share
 from berth.policies import Setting, make_policy
@@ -359,7 +359,7 @@ def test_a_job_that_waited_already_waits_in_its_place_if_it_cannot_be_placed() -
         one.place(Placement(big, WHERE, WHOLE, False, False), 0)
 
 
-def test_a_run_that_was_set_aside_goes_on_as_if_it_had_not_been() -> None:
+def test_a_run_that_is_released_in_a_trial_goes_on_as_if_it_had_not_been() -> None:
     told: list[Record] = []
 
     class Listens(User):
@@ -369,16 +369,12 @@ def test_a_run_that_was_set_aside_goes_on_as_if_it_had_not_been() -> None:
     one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit", Setting(knowledge=User())), Listens())
     one.submit(live("a", estimate_ms=1000))
     assert started(one) == ["a"]
-    with pytest.raises(SchedulerError, match="cannot be set aside: it has not started"):
-        one.set_aside("a", 100)
     one.started("a")
-    run = one.set_aside("a", 400)
-    one.submit(live("b"))
-    assert started(one, 400) == ["b"]
-    with pytest.raises(PlacementError):
-        one.put_back(run, 500)
-    one.failed_to_start("b", 500, again=False)
-    one.put_back(run, 600)
+    with one.trial():
+        one.release("a", 400)
+        one.submit(live("b"))
+        assert started(one, 400) == ["b"]
+    assert not one.waits("b")
     back = one.cluster.running["a"]
     assert (back.start_ms, back.end_ms(), back.work_us, told) == (0, 1000, 1_000_000, [])
     with pytest.raises(SchedulerError, match="has started already"):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from berth.cluster import Cluster, Queue
 from berth.errors import SchedulerError
 from berth.knowledge import History, Knowledge, Oracle, User
-from berth.model import Evict, GpuSlot, Job, Placement, Record, RecordState, Share, WakeAt
+from berth.model import Evict, GpuSlot, Job, Placement, Record, RecordState, Share, WakeAt, gang_of
 from berth.policies import Decision, Setting, make_policy
 from berth.scheduler import Evicted, Scheduler
-from tests.policies.test_live_contract import EVERY, Recorded, jobs, learning, nodes, quick, run_ms
+from tests.policies.test_live_contract import CLOCKED, EVERY, Recorded, jobs, learning, nodes, quick, run_ms
 from tests.scheduler.examples import WHERE, WHOLE, Says, live, scheduler, started
 
 Step = tuple[int, int]
@@ -24,7 +24,8 @@ TRIED = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 23)), min_size=1, m
 
 
 def made(name: str, knowledge: Knowledge) -> Scheduler:
-    policy = make_policy(quick(name), Setting(3, knowledge=knowledge))
+    timeless = "&budget_ms=100000" if name in CLOCKED else ""  # how far it searches, and not for how long
+    policy = make_policy(quick(name) + timeless, Setting(3, knowledge=knowledge))
     return Scheduler(Cluster(nodes()), policy, knowledge)
 
 
@@ -35,7 +36,7 @@ def do(one: Scheduler, step: Step, workload: list[Job], now_ms: int) -> list[obj
     job = workload[number]
     name = running[number % len(running)] if running else ""
     if what == 0:
-        if not one.waits(job.id) and job.id not in one.cluster.running:
+        if not any(one.waits(task.id) or task.id in one.cluster.running for task in job.tasks or (job,)):
             one.submit(job)
     elif what == 1:
         return [said(outcome) for outcome in one.decide(now_ms)]
@@ -47,6 +48,8 @@ def do(one: Scheduler, step: Step, workload: list[Job], now_ms: int) -> list[obj
         wish = one.queue.named(waiting[number % len(waiting)])
         assert wish is not None
         slots = one.cluster.slots_for(wish, one.cluster.fitting_nodes(wish).tolist())
+        if wish.tasks and slots is None:
+            return []
         return [one.place(Placement(wish, slots or WHERE, wish.share), now_ms)]
     elif what == 5:
         (one.node_lost if one.cluster.up[number % 3] else lambda at, _: one.node_back(at))(
@@ -86,7 +89,13 @@ def know(name: str, workload: list[Job]) -> list[Knowledge]:
 
 
 def worked(seed: int) -> list[Job]:
-    return [replace(job, work_ms=run_ms(job), labels=()) for job in jobs(seed)]
+    plain = [replace(job, work_ms=run_ms(job)) for job in jobs(seed)]
+    return [
+        gang_of([job, replace(job, id=f"{job.id}.1", gpus=1), replace(job, id=f"{job.id}.2", gpus=0)], 2)
+        if at % 6 == 5
+        else job
+        for at, job in enumerate(plain)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["oracle", "recorded", "history"])

@@ -32,7 +32,7 @@ from berth.errors import SettingError, TraceError
 from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import NO_GPU, EventKind, GpuSlot, Job, Node, Placement, work_of
 from berth.traces.fields import Field, count, decimal, seconds, text
-from berth.traces.table import open_table
+from berth.traces.opening import open_table
 
 __all__ = ["ORDERS", "PUBLISHED", "PaiResult", "PaiRow", "pai", "pai_dict", "read_rows", "sample"]
 

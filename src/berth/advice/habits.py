@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from berth.history.jobs.story import Enough, JobStory, enough
+from berth.history.jobs.job_report import JobReport, RightSize, right_sizes
 from berth.model import Record, RecordState
 
 __all__ = ["Habit", "habits_of"]
@@ -32,12 +32,12 @@ class Habit:
 def habits_of(records: Iterable[Record]) -> tuple[Habit, ...]:
     """Return the habits of these attempts, the most frequent first; unmeasured use gives none."""
     completed = 0
-    found: dict[tuple[str, str], list[Enough]] = {}
+    found: dict[tuple[str, str], list[RightSize]] = {}
     for record in records:
         if record.state is not RecordState.COMPLETED:
             continue
         completed += 1
-        for each in enough(JobStory((record,), (), None)):
+        for each in right_sizes(JobReport((record,), (), None)):
             found.setdefault((each.what, each.unit), []).append(each)
     told = [
         Habit(

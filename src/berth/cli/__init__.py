@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
 
 __all__ = ["main"]
 
@@ -17,15 +16,15 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command that the arguments name; never returns."""
     from berth.errors import BerthError, MissingExtraError
-    from berth.live.local.client import is_ours
-    from berth.live.local.client import main as of_queue
 
-    if is_ours(sys.argv[1:]):  # without Typer, whose import takes longer than the whole command
-        _exit_with(of_queue)
     try:
         try:
-            _read_history_of_queue()
-            _run()
+            from berth.cli.app import app
+            from berth.cli.plain_warnings import warn_in_one_line
+
+            sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
+            warn_in_one_line()
+            app(prog_name="berth")
         finally:
             sys.stdout.flush()
     except SystemExit as error:
@@ -48,7 +47,7 @@ def main() -> None:
         _drop_output()
         sys.exit(0)
     except OSError as error:
-        _say(error)
+        _print_os_error(error)
         sys.exit(2)
     except (KeyboardInterrupt, RuntimeError) as error:
         if (
@@ -59,78 +58,6 @@ def main() -> None:
         sys.exit(130)
 
 
-def _run() -> None:
-    """Run a command, with no more loaded than it needs."""
-    from berth.cli.overview import is_meant, print_overview, print_version
-
-    if is_meant(sys.argv[1:], os.environ):
-        print_overview()
-        sys.exit(0 if sys.argv[1:] else 2)
-    if sys.argv[1:] in (["-V"], ["--version"]):
-        print_version()
-        return
-    meant, *words = sys.argv[1:] if "_BERTH_COMPLETE" not in os.environ and len(sys.argv) > 1 else [""]
-    if meant == "job":
-        from berth.cli.job_answer import tell_job, words_of_job
-
-        if plain := words_of_job(words, os.environ.get("BERTH_HISTORY", "history")):
-            tell_job(*plain)
-            return
-    from berth.cli.commands import COMMANDS, OF_PAPERS, application
-    from berth.cli.plain_warnings import warn_in_one_line
-
-    sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
-    warn_in_one_line()
-    application(meant if meant in (*COMMANDS, *OF_PAPERS) else "")(prog_name="berth")
-
-
-def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:
-    """Run a command of the local queue and exit; returns where the history is to answer."""
-    from berth.errors import BerthError
-
-    try:
-        status = of_queue(sys.argv[1:])
-        sys.stdout.flush()
-    except BerthError as error:
-        print(f"berth: {error}", file=sys.stderr)
-        status = 2
-    except KeyboardInterrupt:
-        print("berth: interrupted", file=sys.stderr)
-        status = 130
-    except BrokenPipeError:
-        _drop_output()
-        status = 0
-    except OSError as error:
-        _say(error)
-        status = 2
-    if status is not None:
-        sys.exit(status)
-
-
-def _read_history_of_queue() -> None:
-    """Let commands that read a history read that of this machine's queue where no other is named or here."""
-    reads = (
-        "job",
-        "report",
-        "stats",
-        "cost",
-        "digest",
-        "plot",
-        "applications",
-        "profile",
-        "compare",
-        "predict-wait",
-    )
-    if sys.argv[1:2] and sys.argv[1] in (*reads, "advise"):
-        if "BERTH_HISTORY" in os.environ or os.path.exists("history"):
-            return
-        from berth.live.local.places import Places, queue_folder
-
-        places = Places(queue_folder())
-        if os.path.exists(os.path.join(places.history, "index.json")) or os.path.exists(places.store):
-            os.environ["BERTH_HISTORY"] = places.history
-
-
 def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:
     """Whether such an error came before this exit: Typer makes an exit of Ctrl-C, with nothing said."""
     cause: BaseException | None = error
@@ -139,7 +66,7 @@ def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:
     return cause is not None
 
 
-def _say(error: OSError) -> None:
+def _print_os_error(error: OSError) -> None:
     """Say what failed and where, and write no more to standard output."""
     # Writing to berth's own files raises errors that name the file (whole_file), so that one without is of the output.
     full = error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno == errno.EIO and _terminal_is_gone())

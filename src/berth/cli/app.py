@@ -1,9 +1,129 @@
-"""The command line with every command, as help, the shell's completion and tests need it."""
+"""The command line as Typer runs it, made from the table of commands."""
 
 from __future__ import annotations
 
-from berth.cli.commands import application
+import inspect
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated, Any
 
-__all__ = ["app"]
+import typer
+from typer.core import TyperCommand, TyperGroup
 
-app = application()
+from berth.cli.commands import COMMANDS, PAPERS
+
+__all__ = ["app", "load"]
+
+
+def load(name: str) -> Any:
+    """Import a command, or a group of commands; returns what Typer has made of it."""
+    entry = COMMANDS[name]
+    if entry.target == PAPERS:
+        found = _of_papers(name)
+    else:
+        module, _, attribute = entry.target.partition(":")
+        found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        _join_lines(found)
+        command: Any = typer.main.get_group(found)
+        command.name = name
+        return command
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, context_settings={"allow_interspersed_args": not entry.command_follows})(found)
+    _join_lines(alone)
+    return typer.main.get_command(alone)
+
+
+def _of_papers(name: str) -> Any:
+    """The function or Typer that berth-papers declares; SettingError if it is not installed."""
+    from importlib.metadata import entry_points
+
+    for declared in entry_points(group="berth.commands", name=name):
+        return declared.load()
+    from berth.errors import SettingError, install_command
+
+    raise SettingError(
+        f"`berth {name}` is a part of berth-papers; install it with: {install_command(package=PAPERS)}"
+    )
+
+
+class _Commands(TyperGroup):
+    """The commands of the table: the list shows their lines, and the one that is used is imported."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        without_papers = find_spec("berth_papers") is None
+        self.commands = {
+            name: TyperCommand(name, help=entry.summary, hidden=without_papers and entry.target == PAPERS)
+            for name, entry in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names, imported, and the arguments behind it."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        if name is None:
+            return name, listed, rest
+        if COMMANDS[name].reads_history:
+            _read_history_of_queue()
+        return name, load(name), rest
+
+
+def _read_history_of_queue() -> None:
+    """Let a command read the history of this machine's queue where no other is named or here."""
+    if "BERTH_HISTORY" in os.environ or os.path.exists("history"):
+        return
+    from berth.live.local.places import Places, queue_folder
+
+    places = Places(queue_folder())
+    if os.path.exists(os.path.join(places.history, "index.json")) or os.path.exists(places.store):
+        os.environ["BERTH_HISTORY"] = places.history
+
+
+def _join_lines(group: typer.Typer) -> None:
+    """Let the paragraphs of docstrings flow: Typer would keep their line breaks, at any width of the terminal."""
+    for command in group.registered_commands:
+        paragraphs = inspect.cleandoc(command.help or command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance:
+            _join_lines(inner.typer_instance)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from berth import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+if os.environ.get("NO_COLOR"):  # Rich alone would still print bold
+    from typer import rich_utils
+
+    rich_utils.COLOR_SYSTEM = None
+
+app = typer.Typer(
+    cls=_Commands,
+    help="berth packs, partitions and accounts for shared GPUs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _berth(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Print the version and stop.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Show no progress on standard error; errors and warnings stay."),
+    ] = False,
+) -> None:
+    if quiet:
+        os.environ["BERTH_QUIET"] = "1"

@@ -149,7 +149,7 @@ def audit(
     from dataclasses import asdict
 
     from berth.console.audit import Audit
-    from berth.console.words import moment
+    from berth.console.formats import moment
     from berth.live.local.tables import printable
 
     lines = Audit(_state(state) / "audit.jsonl").last(last)

@@ -38,8 +38,8 @@ def digest(
     """
     from berth.cli.usage_table import counted
     from berth.errors import SettingError
+    from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
-    from berth.history.store.known_values import unknown_values
     from berth.report.digest import collect_digest, digest_text, write_digest
     from berth.statistics.tables import Period, Tables
 

@@ -12,6 +12,7 @@ from berth.cli.output import AsJson
 
 
 def job(
+    context: typer.Context,
     job_id: Annotated[
         str, typer.Argument(metavar="ID", help="The job's id, or its label, such as 12_3 or 7+1.")
     ],
@@ -26,6 +27,12 @@ def job(
     If this machine's queue knows the job, the queue answers; otherwise the history does, or Slurm's queue if the job
     waits or runs.
     """
-    from berth.cli.job_answer import tell_job
+    named = context.get_parameter_source("history")
+    if not cluster and (named is None or named.name != "COMMANDLINE"):
+        from berth.live.local.client import print_job
 
-    tell_job(job_id, cluster, history, as_json)
+        if print_job(job_id, as_json):
+            return
+    from berth.cli.job_report import print_job_report
+
+    print_job_report(job_id, cluster, history, as_json)

@@ -1,18 +1,108 @@
-"""The commands of the local queue as Typer shows them in its help; they run without it (`berth.cli.main`)."""
+"""The commands of this machine's queue: their options; what they do is in `berth.live.local.client`."""
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from berth.cli.output import AsJson, Form, Format, printed
-from berth.live.local.words import COMMANDS, FORMAT, JSON, Command
+from berth.errors import LiveError
+from berth.live.local import client
+from berth.live.local.protocol import Flags
 
-__all__ = ["add_commands", "top"]
+_ID_HELP = "Job ids as shown by `berth queue`: 12, or 12_3 for one array task."
+
+JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help=_ID_HELP)]
+SomeJobIds = Annotated[list[str] | None, typer.Argument(metavar="ID…", help=_ID_HELP)]
+JobId = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP)]
+AllMine = Annotated[bool, typer.Option("--all", help="Select all of your jobs.")]
+_GPU_HELP = "Numbers of GPUs, as `berth status` shows them."
+KnowledgeKind = Annotated[
+    str | None,
+    typer.Option(
+        "--knowledge", metavar="KIND", help="Source of beliefs about jobs: history, user, or your own."
+    ),
+]
+
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus", metavar="N", help="Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job."
+    ),
+]
+GpuMem = Annotated[
+    str | None,
+    typer.Option("--mem", metavar="SIZE", help="GPU memory on each GPU, such as 8G; enforced."),
+]
+CorePct = Annotated[
+    str | None,
+    typer.Option(
+        "--core-pct", metavar="PCT", help="At most this percentage of the GPU's compute time; enforced."
+    ),
+]
+Exclusive = Annotated[bool, typer.Option("--exclusive", help="Share its GPUs with no other job.")]
+GpuIndices = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="LIST", help="Run only on these GPUs, by index, such as 0,1."),
+]
+Cpus = Annotated[str | None, typer.Option("--cpus", metavar="N", help="CPU cores to reserve.")]
+HostMem = Annotated[
+    str | None, typer.Option("--host-mem", metavar="SIZE", help="Host memory to reserve, such as 16G.")
+]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time", metavar="LIMIT", help="Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s."),
+]
+Grace = Annotated[
+    str | None,
+    typer.Option(
+        "--grace",
+        metavar="S",
+        help="Time between SIGTERM and SIGKILL, in seconds or as 1m; 10 by default.",
+    ),
+]
+After = Annotated[
+    str | None,
+    typer.Option(
+        "--after",
+        metavar="KIND:ID",
+        help="Wait for a job: ok:ID, fail:ID or any:ID; separate several with commas.",
+    ),
+]
+Begin = Annotated[
+    str | None,
+    typer.Option(
+        "--begin",
+        metavar="TIME",
+        help="Do not start before this time: 2026-11-22T18:00, 18:00, now+2h.",
+    ),
+]
+JobName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the job.")]
+Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Note, kept in the history.")]
+Priority = Annotated[str | None, typer.Option("--priority", metavar="N", help="Priority; higher goes first.")]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Application profile to use; by default found by its name and command.",
+    ),
+]
+Retries = Annotated[
+    str | None,
+    typer.Option(
+        "--retries",
+        metavar="N",
+        help="Run again at most N times after running out of GPU memory; 3 by default.",
+    ),
+]
+Rerun = Annotated[
+    bool,
+    typer.Option("--rerun", help="Run again if its exit cannot be known or the machine restarted."),
+]
 
 
 def top(
@@ -21,12 +111,8 @@ def top(
     ] = False,
 ) -> None:
     """Show this machine's queue live: a tile per GPU, the jobs below, keys to cancel, hold and show."""
-    from berth.errors import LiveError
-
     if as_json:
-        from berth.live.local.client import top_json
-
-        top_json()
+        client.print_top_json()
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on standard error
         raise LiveError("berth top needs a terminal; berth status or berth top --json print it once")
@@ -35,65 +121,292 @@ def top(
     Top().run()
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add each command with its flags, made from what the parser goes by; and `top`, which needs Textual."""
-    app.command("top")(top)
-    for command in COMMANDS.values():
-        app.command(command.name, context_settings={"allow_interspersed_args": not command.ordered})(
-            _shown(command)
-        )
+def submit(
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND…",
+            help="The command and its arguments, a script, or - for one job per line of standard input.",
+        ),
+    ] = None,
+    gpus: Gpus = None,
+    mem: GpuMem = None,
+    core_pct: CorePct = None,
+    exclusive: Exclusive = False,
+    gpu: GpuIndices = None,
+    cpus: Cpus = None,
+    host_mem: HostMem = None,
+    time: TimeLimit = None,
+    grace: Grace = None,
+    array: Annotated[
+        str | None,
+        typer.Option(
+            "--array",
+            metavar="LIST",
+            help="One job for each number, such as 1-10, 0-8:2 or 1,5,7; %N runs at most N at a time.",
+        ),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=V1,V2",
+            help="One job for each value, {NAME} in the command; several make the product.",
+        ),
+    ] = None,
+    after: After = None,
+    begin: Begin = None,
+    name: JobName = None,
+    comment: Comment = None,
+    priority: Priority = None,
+    profile: ProfileName = None,
+    retries: Retries = None,
+    rerun: Rerun = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="File for standard output; %j is the job's id, %a its array index.",
+        ),
+    ] = None,
+    error: Annotated[
+        str | None,
+        typer.Option(
+            "--error", metavar="FILE", help="File for standard error; by default the same as standard output."
+        ),
+    ] = None,
+    chdir: Annotated[
+        str | None,
+        typer.Option("--chdir", metavar="DIR", help="Folder to run in; by default the current one."),
+    ] = None,
+    estimate: Annotated[
+        str | None,
+        typer.Option("--estimate", metavar="TIME", help="Expected run time, for policies that use it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Queue a job on this machine: a command, a script with #BERTH lines, or - for one job per line of standard
+    input."""
+    from berth.live.local.submitting import submit
+
+    submit(_given(context.params), command or [], as_json, _words_parser(context))
 
 
-def _shown(command: Command) -> Callable[..., None]:
-    """A function with the command's flags as parameters, which Typer reads."""
-
-    def run(**values: Any) -> None:
-        from berth.live.local.client import main, rows
-
-        form = values.get("form", Form.TABLE)
-        if form in (Form.CSV, Form.PARQUET):
-            printed(form, False, rows(sys.argv[1:]))
-            return
-        raise typer.Exit(main(sys.argv[1:]) or 0)
-
-    parameters = []
-    if command.operands:
-        optional = command.operands.startswith("[")
-        shown = typer.Argument(metavar=command.operands.strip("[]") + "…", help=_operand_help(command))
-        kind = Annotated[list[str] | None, shown] if optional else Annotated[list[str], shown]
-        parameters.append(_parameter("operands", kind, None if optional else inspect.Parameter.empty))
-    for flag in command.flags:
-        if flag is JSON:
-            parameters.append(_parameter("as_json", AsJson, False))
-            continue
-        if flag is FORMAT:
-            parameters.append(_parameter("form", Format, Form.TABLE))
-            continue
-        names = [flag.name, *filter(None, [flag.short])]
-        if flag.metavar:
-            option = typer.Option(*names, metavar=flag.metavar, help=flag.help)
-            kind = Annotated[list[str] | None, option] if flag.repeats else Annotated[str | None, option]
-            parameters.append(_parameter(flag.key, kind, None))
-        else:
-            parameters.append(
-                _parameter(flag.key, Annotated[bool, typer.Option(*names, help=flag.help)], False)
-            )
-    run.__name__ = command.name
-    run.__doc__ = command.help
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+def queue(
+    ids: SomeJobIds = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only this user's jobs.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="LIST", help="Only jobs in these states, such as waiting,running."),
+    ] = None,
+    ended: Annotated[bool, typer.Option("--ended", help="Also list jobs that ended recently.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most N jobs.")] = None,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
+) -> None:
+    """List waiting and running jobs."""
+    if not as_json and form is Form.TABLE:
+        client.print_queue(ids or [], user, state, ended, limit)
+        return
+    rows, note = client.job_rows(ids or [], user, state, ended, limit)
+    printed(form, as_json, rows, {"jobs": rows, "note": note})
 
 
-def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+def status(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+    """Show whether the queue is up, its policy, and what the GPUs hold."""
+    if form in (Form.CSV, Form.PARQUET):
+        printed(form, False, client.gpu_rows())
+    else:
+        client.print_status(as_json or form is Form.JSON)
 
 
-def _operand_help(command: Command) -> str:
-    if command.name == "submit":
-        return "The command and its arguments, a script, or - for one job per line of standard input."
-    if command.name == "policy":
-        return "The policy, such as easy+priority+best-fit; see `berth policies`."
-    if command.operands.strip("[]") == "GPU":
-        return "Numbers of GPUs, as `berth status` shows them."
-    return "Job ids as shown by `berth queue`: 12, or 12_3 for one array task."
+def logs(
+    job_id: JobId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")
+    ] = False,
+    error: Annotated[bool, typer.Option("--error", help="Print standard error instead.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", metavar="N", min=0, help="Print only the last N lines.")
+    ] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", metavar="N", min=1, help="Attempt number; by default the last."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's output."""
+    client.print_logs(job_id, follow=follow, error=error, lines=lines, attempt=attempt, as_json=as_json)
+
+
+def wait(
+    ids: SomeJobIds = None,
+    every: AllMine = False,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="S", min=0, help="Give up after S seconds, with status 124."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until jobs have ended; the exit status is the first that is not 0."""
+    raise typer.Exit(client.wait(ids or [], every=every, timeout_s=timeout_s, as_json=as_json))
+
+
+def cancel(ids: SomeJobIds = None, every: AllMine = False, as_json: AsJson = False) -> None:
+    """Cancel jobs: a running one gets SIGTERM, then SIGKILL after its grace period."""
+    client.control("cancel", ids or [], as_json, every=every)
+
+
+def hold(ids: JobIds, as_json: AsJson = False) -> None:
+    """Keep waiting jobs from starting."""
+    client.control("hold", ids, as_json)
+
+
+def release(ids: JobIds, as_json: AsJson = False) -> None:
+    """Let held jobs start again."""
+    client.control("release", ids, as_json)
+
+
+def edit(
+    context: typer.Context,
+    ids: JobIds,
+    gpus: Gpus = None,
+    mem: GpuMem = None,
+    core_pct: CorePct = None,
+    exclusive: Exclusive = False,
+    gpu: GpuIndices = None,
+    cpus: Cpus = None,
+    host_mem: HostMem = None,
+    time: TimeLimit = None,
+    grace: Grace = None,
+    after: After = None,
+    begin: Begin = None,
+    name: JobName = None,
+    comment: Comment = None,
+    priority: Priority = None,
+    profile: ProfileName = None,
+    retries: Retries = None,
+    rerun: Rerun = False,
+    array: Annotated[
+        str | None, typer.Option("--array", metavar="%N", help="Run at most N array tasks at a time.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a waiting job, or the time limit, grace period, retries, name or comment of a running one."""
+    flags = _given(context.params)
+    if not flags:
+        raise LiveError("berth edit: name at least one option to change, such as --mem 8G")
+    client.control("edit", ids, as_json, flags=flags)
+
+
+def requeue(ids: JobIds, as_json: AsJson = False) -> None:
+    """Queue a running or ended job again; a running one is stopped first."""
+    client.control("requeue", ids, as_json)
+
+
+def why(job_id: JobId, as_json: AsJson = False) -> None:
+    """Explain why a job waits: policy, candidates, obstacles, since when."""
+    client.print_why(job_id, as_json)
+
+
+def policy(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="The policy, such as easy+priority+best-fit; see `berth policies`."
+        ),
+    ] = None,
+    knowledge: KnowledgeKind = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change the policy; no job stops."""
+    client.switch_policy(name, knowledge, as_json)
+
+
+def drain(
+    gpus: Annotated[list[str] | None, typer.Argument(metavar="GPU…", help=_GPU_HELP)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start no job on these GPUs; running jobs continue. Without a GPU, list the drained ones."""
+    client.drain(gpus or [], True, as_json)
+
+
+def undrain(
+    gpus: Annotated[list[str], typer.Argument(metavar="GPU…", help=_GPU_HELP)], as_json: AsJson = False
+) -> None:
+    """Start jobs on these GPUs again."""
+    client.drain(gpus, False, as_json)
+
+
+def up(
+    context: typer.Context,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="NAME", help="Policy to decide by; kept for the next start."),
+    ] = None,
+    knowledge: KnowledgeKind = None,
+    fake_gpus: Annotated[
+        str | None,
+        typer.Option("--fake-gpus", metavar="NxMODEL-SIZE", help="Run on fake GPUs, such as 4xA100-80G."),
+    ] = None,
+    no_gpus: Annotated[bool, typer.Option("--no-gpus", help="Run CPU-only jobs.")] = False,
+    cpus: Annotated[
+        str | None, typer.Option("--cpus", metavar="N", help="CPU cores for jobs; by default all.")
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="PORT|PATH",
+            help="Serve Prometheus metrics on a port of 127.0.0.1, or on a Unix socket.",
+        ),
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in the foreground, and log to standard error.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the queue of this machine."""
+    from berth.live.local.starting import up
+
+    up(_given(context.params), as_json)
+
+
+def down(
+    cancel: Annotated[bool, typer.Option("--cancel", help="End all running jobs first.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop the queue; running jobs continue, and the next `berth up` finds them."""
+    client.shut_down(cancel, as_json)
+
+
+_NO_FLAGS: Final = {"command", "ids", "as_json"}
+_UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
+
+
+def _given(parameters: dict[str, Any]) -> Flags:
+    """The options that were given, as the broker reads them."""
+    return {
+        name: value
+        for name, value in parameters.items()
+        if value is not None and value is not False and value != [] and name not in _NO_FLAGS
+    }
+
+
+def _words_parser(context: typer.Context) -> Callable[[list[str]], tuple[Flags, list[str]]]:
+    """Takes the words of a line apart as this command's own words are."""
+    parser = context.command.make_parser(context)
+
+    def parse(words: list[str]) -> tuple[Flags, list[str]]:
+        try:
+            found, _, _ = parser.parse_args(list(words))
+        except _UsageError as error:
+            raise LiveError(error.format_message()) from error
+        flags = _given(found)
+        if found.get("as_json"):
+            flags["json"] = True
+        return flags, list(found.get("command") or ())
+
+    return parse

@@ -14,6 +14,7 @@ import typer
 from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 
 app = typer.Typer(
     help="Decide beside Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -84,10 +85,14 @@ def run(
         typer.Option(
             "--policy", help="The policy; the default goes by Slurm's priorities. See berth policies."
         ),
-    ] = "easy+priority+best-fit",
+    ] = DEFAULT_POLICY,
     knowledge: Annotated[
-        str, typer.Option("--knowledge", help="Source of beliefs about jobs: user, or history?begin=FOLDER.")
-    ] = "user",
+        str,
+        typer.Option(
+            "--knowledge",
+            help="Source of beliefs about jobs: history, history?begin=FOLDER, or user for time limits alone.",
+        ),
+    ] = DEFAULT_KNOWLEDGE,
     state: State = DEFAULT_STATE,
     interval_s: Annotated[
         float,
@@ -340,12 +345,12 @@ def check(
     from dataclasses import asdict
 
     from berth.live.slurm.check import faults
+    from berth.live.slurm.configuration import read_setup
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.requests import Cards
-    from berth.live.slurm.site import read_site
 
     cards = Cards(_cards(card))
-    found = faults(read_site(Controller(), _names(partitions), state, rest, _names(qos)), cards)
+    found = faults(read_setup(Controller(), _names(partitions), state, rest, _names(qos)), cards)
     if not printed(form, as_json, [asdict(fault) for fault in found]):
         for fault in found:
             print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
@@ -400,9 +405,9 @@ def install(
     """Show as a diff what to change in Slurm's files; change nothing."""
     import shutil
 
+    from berth.live.slurm.configuration import read_files
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import Plan, diff, plan
-    from berth.live.slurm.site import read_files
 
     controller = Controller()
     configuration, there = read_files(controller, Path(folder))

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numba.core.errors import TypingError
 
+from berth.arrays import not_an_int64
 from berth.cluster import kernels
 from berth.cluster.amounts import UNCOUNTED
 from berth.cluster.node_changes import NodeChanges, difference
@@ -168,7 +168,7 @@ class Cluster(Room):
         node, index = slots[0]
         try:
             taken = kernels.take(self._block, self.requests, number, milli, gpu_mem, node, index, count)
-        except (OverflowError, TypingError):  # a number that 64 bits do not hold is none of a slot
+        except not_an_int64():  # a number that 64 bits do not hold is none of a slot
             taken = False
         if not taken:
             refuse(self, placement)
@@ -263,15 +263,6 @@ class Cluster(Room):
         self.losses += 1
         self.changes += 1
         return run
-
-    def put_back(self, run: Running, now_ms: int) -> Running:
-        """Let a run that was released go on as if it had not been: where it was, and as far as it would be by now.
-        Raises as `place` does."""
-        wish = Placement(run.job, run.slots, run.share, run.shared, run.best_effort)
-        back = self.place(wish, now_ms=now_ms, attempt=run.attempt)
-        back.start_ms, back.speed_milli, back.work_us = run.start_ms, run.speed_milli, run.work_us
-        back.left_us = run.left_us_at(now_ms)
-        return back
 
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""

@@ -223,14 +223,33 @@ class Queue:
         if job.id in self._places or ahead_of not in self:
             return False
         kept = list(self._entries())
-        place = bisect_left(kept, self._serials[self._places[ahead_of.id]], key=itemgetter(0))
-        before = kept[place - 1][0] if place else 0
-        serial = Fraction(before + kept[place][0]) / 2
+        self._insert(
+            job, kept, bisect_left(kept, self._serials[self._places[ahead_of.id]], key=itemgetter(0))
+        )
+        return True
+
+    def serial_at(self, place: int) -> Serial:
+        """The serial of the job that had this place, if no job has come or left since. For the scheduler alone."""
+        return self._serials[place]
+
+    def insert_behind(self, job: Job, serial: Serial) -> Serial:
+        """Queue a job behind the place of one with this serial, which may have left; returns its own serial. It takes
+        time in proportion to the queue's length. For the scheduler alone."""
+        kept = list(self._entries())
+        return self._insert(job, kept, bisect_right(kept, serial, key=itemgetter(0)), serial)
+
+    def _insert(self, job: Job, kept: list[tuple[Serial, Job]], place: int, behind: Serial = 0) -> Serial:
+        """Queue a job at this place among those that wait; behind this serial, too, if it is larger."""
+        before = max(behind, kept[place - 1][0] if place else 0)
+        if place < len(kept):
+            serial: Serial = Fraction(before + kept[place][0]) / 2
+        else:
+            self._next_serial = serial = self._next_serial + 1
         self._fill([*kept[:place], (serial, job), *kept[place:]])
         self._sort_in(job, serial)
         self.changes += 1
         self.replacements += 1
-        return True
+        return serial
 
     def remove(self, job: Job) -> int | None:
         """Take a job out; returns its place, None where this very job does not wait. For the scheduler alone."""

@@ -5,7 +5,8 @@ Jobs that ask for the same have the same request type, a number, and are looked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
@@ -17,9 +18,9 @@ from berth.cluster.amounts import Request
 from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
 from berth.cluster.refusals import check_job
 from berth.cluster.rows import NodeRows
-from berth.model import NO_GPU, GpuSlot, Job, Node
+from berth.model import NO_GPU, GpuSlot, Job, Node, starting_tasks
 
-__all__ = ["Room", "spreadable_gpus"]
+__all__ = ["Room", "size_of_task", "spreadable_gpus"]
 
 MORE_THAN_ANY_NODE = 2**50
 """Larger requests count as this; products of it with numbers of GPUs stay within 64 bits."""
@@ -52,7 +53,10 @@ class Room(NodeRows):
         if job is self._last:
             return self._last_number
         owner = job.user if self._owners and job.user in self._owners else ""
+        key: tuple[Any, ...]
         key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, owner)
+        if job.tasks:
+            key = (*key, *(self.request(task) for task in starting_tasks(job)))
         known = self._request_ids.get(key)
         number = self._new_request(job, key) if known is None else known
         self._last, self._last_number = job, number
@@ -65,7 +69,7 @@ class Room(NodeRows):
             known((job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, ""))
             for job in jobs
         ]
-        if self._owners or None in kinds:
+        if self._owners or None in kinds or any(job.tasks for job in jobs):
             return [self.request(job) for job in jobs]
         return cast("list[int]", kinds)
 
@@ -125,9 +129,11 @@ class Room(NodeRows):
     def slots_for(self, job: Job, nodes: Iterable[int]) -> tuple[GpuSlot, ...] | None:
         """The slots of a whole job, on the first of these nodes, best first; None where too few are named.
 
-        The nodes are some of `fitting_nodes`: a gang takes its parts on the first of them, and a job that may
-        spread and fits on no single node is spread whichever nodes are named.
+        The nodes are some of `fitting_nodes`: a job of several parts takes them on the first of them. A job that may
+        spread and fits on no single node is spread whichever nodes are named, and so is a gang of tasks.
         """
+        if job.tasks:
+            return self.spread(job)
         wanted = max(1, job.nodes)
         chosen = [int(node) for node in islice(nodes, wanted)]
         if len(chosen) == wanted:
@@ -137,8 +143,11 @@ class Room(NodeRows):
     def spread(self, job: Job) -> tuple[GpuSlot, ...] | None:
         """Slots for a job that may spread, on as few nodes as will hold it, or None.
 
-        The nodes with the most room come first; the last one is the tightest that holds what remains.
+        The nodes with the most room come first; the last one is the tightest that holds what remains. The tasks of a
+        gang are placed one after the other, each where the least GPU is free.
         """
+        if job.tasks:
+            return self.slots_of_gang(job, _tightest)
         if job.gpus < 2 or job.gpus * job.share.milli > self.free_total_milli:
             return None
         number = self.request(job)  # first: a new type may grow the table
@@ -154,6 +163,28 @@ class Room(NodeRows):
             slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
         return tuple(slots) or None
 
+    def slots_of_gang(
+        self, job: Job, place: Callable[[Job, Any], tuple[GpuSlot, ...] | None]
+    ) -> tuple[GpuSlot, ...] | None:
+        """The slots of the tasks of a gang that start together, one after the other; None if one has no room.
+
+        `place` says where one task goes: it is asked for the largest first, with the ones before it in their places.
+        Nothing has changed then but the versions of nodes, by which what is remembered of them is looked at again.
+        """
+        tasks = starting_tasks(job)
+        found: dict[int, tuple[GpuSlot, ...]] = {}
+        by_size = sorted(range(len(tasks)), key=lambda at: size_of_task(tasks[at]), reverse=True)
+        try:
+            for at in by_size:
+                slots = place(tasks[at], self)
+                if slots is None or not self._hold(tasks[at], slots, 1):
+                    return None
+                found[at] = slots
+        finally:
+            for at, slots in reversed(found.items()):
+                self._hold(tasks[at], slots, -1)
+        return tuple(slot for at in range(len(tasks)) for slot in found[at])
+
     def fits_when_empty(self, job: Job) -> bool:
         """Whether the job could start if nothing else ran and every node were up."""
         number = self.request(job)
@@ -163,6 +194,17 @@ class Room(NodeRows):
         return known
 
     # How
+
+    def _hold(self, job: Job, slots: tuple[GpuSlot, ...], sign: int) -> bool:
+        """Take for a job that is not noted what it asks for, or give it back; False if it cannot be taken."""
+        if not self._note(slots):
+            return False
+        number, (milli, mem_mib) = self.request(job), job.share
+        change = kernels.take if sign > 0 else kernels.give_back
+        if not change(self._block, self.requests, number, milli, mem_mib, *slots[0], len(slots)):
+            return False
+        self.free_total_milli -= sign * milli * job.gpus
+        return True
 
     def _new_request(self, job: Job, key: tuple[Any, ...]) -> int:
         check_job(job)
@@ -191,6 +233,10 @@ class Room(NodeRows):
         self._fits_empty.clear()
 
     def _find_when_empty(self, job: Job, number: int) -> bool:
+        if job.tasks:
+            there = [row for row in range(len(self.nodes)) if row not in self._gone]
+            nodes = [replace(self.nodes[row], reserved_for=()) for row in there]
+            return bool(nodes) and Room(nodes, None, ()).spread(job) is not None
         row = self.requests[number]
         if self._owners:  # what is reserved will not be for ever
             row = row.copy()
@@ -243,6 +289,18 @@ class Room(NodeRows):
             row = self._rows.get(node.name)
             if row is not None and row not in self._gone:
                 self._arrays.traits[row] = self._traits(node, bool(self._up[row]))
+
+
+def size_of_task(task: Job) -> tuple[int, ...]:
+    """What tasks are compared by, the largest of which is placed first."""
+    return task.gpus * task.share.milli, task.gpus, task.share.mem_mib, task.cpu_milli, task.mem_mib
+
+
+def _tightest(job: Job, room: Room) -> tuple[GpuSlot, ...] | None:
+    """Slots for a task on the nodes that fit with the least GPU and CPU free, the first by rank on ties."""
+    nodes = room.fitting_nodes(job)
+    free_milli = np.maximum(room.free.milli[nodes], 0).sum(axis=1)
+    return room.slots_for(job, nodes[np.lexsort((room.rank[nodes], room.free.cpu_milli[nodes], free_milli))])
 
 
 def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: IntArray) -> IntArray:

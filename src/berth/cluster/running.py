@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share
+from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share, slots_by_task
 
 __all__ = ["PLACE_MILLI", "Part", "Running", "account_of", "parts_of"]
 
@@ -94,6 +94,8 @@ def account_of(placement: Placement) -> Share:
 
 def parts_of(job: Job, slots: tuple[GpuSlot, ...]) -> tuple[Part, ...]:
     """What a placement takes of each of its nodes."""
+    if job.tasks:
+        return tuple(part for task, its in slots_by_task(job, slots) for part in parts_of(task, its))
     if len(slots) == 1:
         return (Part(slots[0][0], job.gpus, job.cpu_milli, job.mem_mib),)
     counts: dict[int, int] = {}

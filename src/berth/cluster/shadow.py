@@ -9,9 +9,9 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import kernels
 from berth.cluster.cluster import Cluster
-from berth.cluster.room import spreadable_gpus
+from berth.cluster.room import size_of_task, spreadable_gpus
 from berth.cluster.running import Running, parts_of
-from berth.model import NO_GPU, GpuSlot, Job, Share
+from berth.model import NO_GPU, GpuSlot, Job, Share, slots_by_task, starting_tasks
 
 __all__ = ["Shadow"]
 
@@ -59,6 +59,8 @@ class Shadow:
 
     def has_room(self, job: Job, slots: Sequence[GpuSlot]) -> bool:
         """Whether the job could take these slots."""
+        if job.tasks:
+            return self._has_room_for_tasks(slots_by_task(job, tuple(slots)))
         milli, gpu_mem = job.share
         for node, index in slots:
             if index != NO_GPU and (
@@ -73,6 +75,8 @@ class Shadow:
     def might_fit(self, job: Job, nodes: Sequence[int]) -> bool:
         """Whether one of these nodes has room for the job, or for one of its parts."""
         cluster = self.cluster
+        if job.tasks:
+            return any(self.might_fit(task, nodes) for task in starting_tasks(job))
         number = cluster.request(job)
         row = cluster.requests[number]
         if job.nodes != 1 and job.gpus:
@@ -93,6 +97,8 @@ class Shadow:
         return self._slots(job, np.argsort(np.lexsort((self.cluster.rank, free_milli))))
 
     def _slots(self, job: Job, rank: IntArray) -> tuple[GpuSlot, ...] | None:
+        if job.tasks:
+            return self._slots_of_gang(job)
         cluster = self.cluster
         number = cluster.request(job)  # first: a new type may grow the table
         row = cluster.requests[number]
@@ -125,6 +131,34 @@ class Shadow:
         )  # fmt: skip
         return found
 
+    def _slots_of_gang(self, job: Job) -> tuple[GpuSlot, ...] | None:
+        """The slots of the tasks of a gang that start together, the largest placed first; None if one has no room."""
+        tasks = starting_tasks(job)
+        found: dict[int, tuple[GpuSlot, ...]] = {}
+        try:
+            for at in sorted(range(len(tasks)), key=lambda at: size_of_task(tasks[at]), reverse=True):
+                slots = self.slots_in_tightest(tasks[at])
+                if slots is None:
+                    return None
+                found[at] = slots
+                self.start(tasks[at], slots, tasks[at].share)
+        finally:
+            for at, slots in found.items():
+                self.stop(tasks[at], slots, tasks[at].share)
+        return tuple(slot for at in range(len(tasks)) for slot in found[at])
+
+    def _has_room_for_tasks(self, parts: Sequence[tuple[Job, tuple[GpuSlot, ...]]]) -> bool:
+        """Whether the tasks of a gang could take these slots together."""
+        started = []
+        for task, slots in parts:
+            if not self.has_room(task, slots):
+                break
+            self.start(task, slots, task.share)
+            started.append((task, slots))
+        for task, slots in started:
+            self.stop(task, slots, task.share)
+        return len(started) == len(parts)
+
     def _on(self, node: int, row: IntArray) -> list[GpuSlot]:
         gpus = int(row[kernels.GPUS])
         if gpus == 0:
@@ -134,6 +168,10 @@ class Shadow:
         return [GpuSlot(node, index) for index in chosen[:gpus].tolist()]
 
     def _change(self, job: Job, slots: Sequence[GpuSlot], share: Share, sign: int) -> None:
+        if job.tasks:
+            for task, its in slots_by_task(job, tuple(slots)):
+                self._change(task, its, task.share, sign)
+            return
         for node, _, cpu, mem in parts_of(job, tuple(slots)):
             self.cpu_milli[node] += sign * cpu
             self.mem_mib[node] += sign * mem

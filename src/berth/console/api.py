@@ -8,13 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from berth.console.answers import GpusAnswer, JobAnswer, QueueAnswer, QueuedJob, SourceAnswer
-from berth.console.counting import gpu_json
+from berth.console.cluster_counts import gpu_json
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.job import find_job
 from berth.console.queue import Asked, chosen
 from berth.console.roles import Viewer
+from berth.console.schemas import GpusAnswer, JobAnswer, QueueAnswer, QueuedJob, SourceAnswer
 
 __all__ = ["router"]
 

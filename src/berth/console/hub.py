@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from berth.console.counting import Counts, counts_of, gpu_json, key_of
+from berth.console.cluster_counts import Counts, counts_of, gpu_json, key_of
 from berth.console.look import Gpu, Look, Source
 from berth.errors import BerthError
 

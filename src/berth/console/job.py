@@ -10,22 +10,22 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
-from berth.console.answers import JobAnswer
-from berth.console.history import own_of
+from berth.console.history.access import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer
 from berth.console.look import Gpu
 from berth.console.pages import page
 from berth.console.roles import Viewer
+from berth.console.schemas import JobAnswer
 from berth.errors import BerthError
-from berth.history.store.kept import KeptHistory
+from berth.history.store.cached_history import CachedHistory
 
 __all__ = ["find_job", "router"]
 
 router = APIRouter(include_in_schema=False)
 HISTORY = "history"
 UNENDED: Final = ("waiting", "held", "starting", "running")
-MOST_STORIES = 20
+MOST_REPORTS = 20
 SAME_MS = 1000
 """How far apart a queue and its accounting may tell one submission: Slurm tells whole seconds."""
 _HIDDEN: Final[Mapping[str, object]] = {
@@ -51,59 +51,59 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
             found = await seen.source.job(job_id, who, seen.look)
         except (BerthError, OSError) as error:
             told.append(str(error))
-    stories: list[tuple[dict[str, Any], bool]] = []
-    history: KeptHistory | None = state.history
+    reports: list[tuple[dict[str, Any], bool]] = []
+    history: CachedHistory | None = state.history
     # The first attempt of what waits or runs is in no history.
     recorded = found is None or found.get("attempt", 1) > 1 or found["state"] not in UNENDED
     if recorded and history is not None and (found is not None or source in ("", HISTORY)):
         try:
-            stories = await asyncio.to_thread(_stories, history, job_id, who)
+            reports = await asyncio.to_thread(_reports, history, job_id, who)
         except (BerthError, OSError) as error:
             told.append(str(error))
     if found is not None:
         look = hub.seen[found["source"]].look
-        for each in [each for each in stories if _is_of(each[0], found)]:
+        for each in [each for each in reports if _is_of(each[0], found)]:
             _add_running(each[0], look.gpus if look is not None else ())
         if source:
-            stories = [each for each in stories if _is_of(each[0], found)]
-    if found is None and not stories:
+            reports = [each for each in reports if _is_of(each[0], found)]
+    if found is None and not reports:
         raise HTTPException(
             404, f"no job '{job_id}'; {'; '.join(told) or 'no source and no history is there'}"
         )
-    return JobAnswer(**(found or _of_story(*stories[-1], job_id)), history=[story for story, _ in stories])
+    return JobAnswer(**(found or _of_report(*reports[-1], job_id)), history=[report for report, _ in reports])
 
 
-def _stories(history: KeptHistory, job_id: str, who: Viewer) -> list[tuple[dict[str, Any], bool]]:
+def _reports(history: CachedHistory, job_id: str, who: Viewer) -> list[tuple[dict[str, Any], bool]]:
     """What the history has, without what this viewer may not see, and whether all of it may be seen."""
-    from berth.history.jobs.ended import HistoryJobs
-    from berth.history.jobs.story import stories, story_json
+    from berth.history.jobs.history_source import HistoryJobs
+    from berth.history.jobs.job_report import job_reports, report_json
     from berth.history.store.reader import history_is_there
 
     history_is_there(history.folder)
     owner = own_of(who, history)
     found = []
-    for each in stories(HistoryJobs(history.reader), job_id)[-MOST_STORIES:]:
+    for each in job_reports(HistoryJobs(history.reader), job_id)[-MOST_REPORTS:]:
         own = owner is None or (owner != "" and all(record.user == owner for record in each.attempts))
-        story = story_json(each) | {"own": own}
+        report = report_json(each) | {"own": own}
         if not own:
-            story |= {"series": [], "refused": None, "enough": [], "little_used": None}
-            story["cost"] |= {"idle_gpu_hours": None, "energy_kwh": None}
-            for attempt in story["attempts"]:
+            report |= {"series": [], "refused": None, "enough": [], "little_used": None}
+            report["cost"] |= {"idle_gpu_hours": None, "energy_kwh": None}
+            for attempt in report["attempts"]:
                 attempt |= _HIDDEN
-        found.append((story, own))
+        found.append((report, own))
     return found
 
 
-def _is_of(story: dict[str, Any], found: dict[str, Any]) -> bool:
-    """Whether a story is that of a job of a queue, and not of another cluster's with the same id."""
+def _is_of(report: dict[str, Any], found: dict[str, Any]) -> bool:
+    """Whether a report is that of a job of a queue, and not of another cluster's with the same id."""
     submit_ms = found.get("submit_ms")
-    return submit_ms is not None and abs(story["attempts"][0]["submit_ms"] - submit_ms) <= SAME_MS
+    return submit_ms is not None and abs(report["attempts"][0]["submit_ms"] - submit_ms) <= SAME_MS
 
 
-def _add_running(story: dict[str, Any], gpus: Iterable[Gpu]) -> None:
-    """Add what has shared GPUs with the attempts of a story and still runs, which is in no history yet."""
+def _add_running(report: dict[str, Any], gpus: Iterable[Gpu]) -> None:
+    """Add what has shared GPUs with the attempts of a report and still runs, which is in no history yet."""
     tenants = {f"{gpu.node}:{gpu.index}": gpu.tenants for gpu in gpus}
-    for attempt in story["attempts"]:
+    for attempt in report["attempts"]:
         for slot in attempt["gpu_slots"] if attempt["beside"] is not None else ():
             for each in tenants.get(slot, ()):
                 known = [other["job"] for other in attempt["beside"]]
@@ -111,21 +111,21 @@ def _add_running(story: dict[str, Any], gpus: Iterable[Gpu]) -> None:
                     attempt["beside"].append({"job": each.job, "user": each.user, "gpus": [slot]})
 
 
-def _of_story(story: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]:
+def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]:
     """The last attempt of a job that has ended, as a source would have told it."""
-    last = story["attempts"][-1]
+    last = report["attempts"][-1]
     return {
-        "source": HISTORY, "id": story["job"] or job_id, "user": last["user"], "state": last["state"], "own": own,
+        "source": HISTORY, "id": report["job"] or job_id, "user": last["user"], "state": last["state"], "own": own,
         "name": last["name"], "application": last["application"], "gpus": last["gpus"],
         "milli": last["share"]["milli"], "mem_mib": last["share"]["mem_mib"], "submit_ms": last["queued_ms"],
-        "start_ms": last["start_ms"], "end_ms": last["end_ms"], "attempt": len(story["attempts"]),
+        "start_ms": last["start_ms"], "end_ms": last["end_ms"], "attempt": len(report["attempts"]),
         "partition": last["virtual_cluster"], "command": last["command"] or None,
         "series": [
             {
                 "time_ms": point["begin_ms"],
                 "use_pct": None if point["gpu_use"] is None else round(100 * point["gpu_use"], 1),
             }
-            for point in story["series"]
+            for point in report["series"]
         ],
     }  # fmt: skip
 

@@ -10,9 +10,9 @@ from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 
 from berth import __version__
+from berth.console.formats import moment, span
 from berth.console.roles import Viewer
 from berth.console.texts import LANGUAGES, Texts, composed_pairs
-from berth.console.words import moment, span
 
 __all__ = ["language_of", "page", "texts_of"]
 

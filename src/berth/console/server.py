@@ -20,27 +20,27 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from berth import __version__
-from berth.console import acting, api, events, job, metrics, now, plotly_script, queue
+from berth.console import actions, api, events, job, metrics, now, plotly_script, queue
 from berth.console.audit import Audit
-from berth.console.heads import Heads
+from berth.console.error_answers import IN_WORDS, only_known, words_of
+from berth.console.head_requests import Heads
+from berth.console.history import api as history_api
+from berth.console.history import me
+from berth.console.history import page as history_page
 from berth.console.hub import Hub
 from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
 from berth.console.identity import viewer as of_request
-from berth.console.limits import TooMany
 from berth.console.look import Source
 from berth.console.pages import page
 from berth.console.predictions import Predictions
-from berth.console.refusals import IN_WORDS, only_known, words_of
+from berth.console.rate_limits import RateLimits
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
 from berth.console.sources import sources_of
 from berth.console.texts import LANGUAGES
-from berth.console.then import api as then_api
-from berth.console.then import me
-from berth.console.then import page as then_page
 from berth.console.what_if.routes import router as what_if
 from berth.errors import AccessError, BerthError, LiveError
-from berth.history.store.kept import KeptHistory
+from berth.history.store.cached_history import CachedHistory
 
 __all__ = ["create_app", "serve"]
 
@@ -77,7 +77,7 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     )
     app.state.settings = settings
     app.state.doorkeeper = Doorkeeper(settings)
-    app.state.too_many = TooMany()
+    app.state.too_many = RateLimits()
     app.state.hub = Hub(sources_of(settings) if sources is None else sources)
     app.state.predictions = Predictions(settings.history)
     app.state.audit = Audit(settings.state / "audit.jsonl")
@@ -87,13 +87,13 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(BerthError, _failed)
-    app.state.history = None if settings.history is None else KeptHistory(settings.history)
+    app.state.history = None if settings.history is None else CachedHistory(settings.history)
     app.include_router(plotly_script.router)
     app.get("/login", include_in_schema=False)(_login)
     app.post("/login", include_in_schema=False)(_login_by_form)
     app.get("/", include_in_schema=False)(_first_page)
     app.get("/language/{language}", include_in_schema=False)(_language)
-    parts = (then_api, then_page, me, events, now, queue, job, api, acting, metrics)
+    parts = (history_api, history_page, me, events, now, queue, job, api, actions, metrics)
     for router in (*(part.router for part in parts), me.api, what_if):
         app.include_router(router, dependencies=[Depends(only_known)])
     return app

@@ -14,7 +14,7 @@ from importlib.resources import files
 from string import Formatter
 from typing import Final
 
-from berth.console.words import decimal
+from berth.console.formats import decimal
 
 __all__ = ["COMPOSED", "LANGUAGES", "Texts", "composed_pairs", "filled", "told", "translated"]
 

@@ -53,3 +53,17 @@ class Arrivals:
                 f"job '{job.id}' has {job.work_ms} ms of work; a simulation needs a whole number, 0 or more"
             )
         known.add(job.id)
+        if job.tasks:
+            self._check_tasks(job)
+
+    def _check_tasks(self, job: Job) -> None:
+        """Refuse a gang of which a task makes no sense. Raises SimulationError."""
+        for task in job.tasks[1:]:
+            if task.id in self.known:
+                raise SimulationError(f"two jobs or tasks have the id '{task.id}'; give each its own")
+            if not isinstance(task.work_ms, int) or task.work_ms < 0:
+                raise SimulationError(
+                    f"task '{task.id}' has {task.work_ms} ms of work; a simulation needs a whole number, 0 or more"
+                )
+            self.known.add(task.id)
+        self.known.add(job.gang)

@@ -225,7 +225,9 @@ class Plain:
         try:
             if not known and jobs[0].patience_ms == 0:
                 self._patience_ms = 0
-            if patiences != {self._patience_ms} or [job for job in jobs if job.after or job.elastic]:
+            if patiences != {self._patience_ms} or [
+                job for job in jobs if job.after or job.elastic or job.tasks
+            ]:
                 return None
             keys = [0] if self._key is as_queued else list(map(self._key, jobs))
             types = set(map(type, chain(submits, works, keys)))

@@ -130,9 +130,9 @@ class Run:
         if self.scheduler.fault is not None:
             raise self.scheduler.fault
         for job in [*self.queue, *self.dependencies.held()]:
-            yield Event(
-                last_ms, REJECT, job, self.scheduler.attempt(job.id), (), job.share, Reason.LEFT_WAITING
-            )
+            for task in job.tasks or (job,):
+                attempt = self.scheduler.attempt(task.id)
+                yield Event(last_ms, REJECT, task, attempt, (), task.share, Reason.LEFT_WAITING)
 
     def _check_goes_on(self, now_ms: int) -> None:
         """Raise SimulationError unless a job is still to come or to end, or nodes to come back, however many instants
@@ -196,7 +196,8 @@ class Run:
                 self._reserve(what, what.users if kind == KEEP else (), now_ms)
                 decide = True
         while arrivals.time_ms == now_ms and (job := arrivals.job) is not None:
-            happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
+            for task in job.tasks or (job,):
+                happened.append(new(Event, (now_ms, SUBMIT, task, 1, (), task.share, NO_REASON, False)))
             if (not job.after or self._has_all_before(job, now_ms)) and self._queued(job, now_ms):
                 decide = True
             arrivals.draw(now_ms)
@@ -225,7 +226,7 @@ class Run:
             raise SimulationError(str(error)) from error
         if not fits or not (self.memory is None or self._has_memory_for(job, self.memory)):
             self.scheduler.withdraw(job.id, now_ms)
-            self._reject(job, 1, Reason.NEVER_FITS, now_ms)
+            self._reject(job, Reason.NEVER_FITS, now_ms)
             return False
         if job.patience_ms is not None:
             self._watch_patience(job, job.patience_ms, now_ms)
@@ -233,6 +234,8 @@ class Run:
 
     def _has_memory_for(self, job: Job, memory: KnowsMemory) -> bool:
         """Whether some GPU that the job may run on has the memory that it uses alone, to its end."""
+        if job.tasks:
+            return all(self._has_memory_for(task, memory) for task in job.tasks)
         if not job.gpus:
             return True
         kind = job.models, job.labels
@@ -304,8 +307,8 @@ class Run:
         if in_time:
             finish = (now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
             self.happened.append(new(Event, finish))
-            if self.dependencies.waited_for:
-                for held in self.dependencies.finished(job.id):
+            if self.dependencies.waited_for and not (job.gang and self.scheduler.goes_on(job.gang)):
+                for held in self.dependencies.finished(job.gang or job.id):
                     self._queued(held, now_ms)
         else:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
@@ -315,18 +318,29 @@ class Run:
         node, drained = outage.node, outage.drain_ms > 0
         if not drained:
             self.down[node] += 1
-        for lost in self.scheduler.node_lost(self.cluster.nodes[node].name, now_ms):
+        there = self.scheduler.node_lost(self.cluster.nodes[node].name, now_ms)
+        self._evicted_with_gang(now_ms)
+        for lost in there:
             run = self._left_its_gpus(lost, now_ms)
             if drained:
                 self._evicted(run, now_ms)
             elif self.work.is_given_up(run):
-                self.scheduler.withdraw(run.job.id, now_ms)
+                if self.scheduler.waits(run.job.id):
+                    self._give_up(run, now_ms)
                 self.work.forget(run.job.id)
                 self._failed(run, Reason.LOST_TOO_OFTEN, now_ms)
                 self._never_finishes(run.job.id, now_ms)
             else:
                 self._failed(run, Reason.NODE_LOST, now_ms)
                 self._queued_again(run, now_ms)
+
+    def _give_up(self, run: Running, now_ms: int) -> None:
+        """A job that waits again was lost too often: it leaves, and with it the other tasks of its gang."""
+        left = self.scheduler.withdraw(run.job.id, now_ms)
+        for task in left.tasks if isinstance(left, Job) else ():
+            if task.id != run.job.id:
+                self.work.forget(task.id)
+                self._reject_task(task, self.scheduler.attempt(task.id), Reason.LOST_TOO_OFTEN, now_ms)
 
     def _bring_back(self, node: int) -> None:
         self.down[node] -= 1
@@ -351,6 +365,11 @@ class Run:
         for run in self.scheduler.evict(others, now_ms):
             self._evicted(self._left_its_gpus(run, now_ms), now_ms)
 
+    def _evicted_with_gang(self, now_ms: int) -> None:
+        """What was evicted because its gang cannot run without one that was lost just now."""
+        for run in self.scheduler.take_evicted():
+            self._evicted(self._left_its_gpus(run, now_ms), now_ms)
+
     def _evicted(self, run: Running, now_ms: int) -> None:
         self.happened.append(
             Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
@@ -366,8 +385,8 @@ class Run:
         """A job that was taken off its GPUs waits again: note what is left of its work."""
         job = run.job
         self.work.stop(run)
-        if job.patience_ms is not None:
-            self._watch_patience(job, job.patience_ms, now_ms)
+        if job.patience_ms is not None and (waiting := self.queue.named(job.id)) is not None:
+            self._watch_patience(waiting, job.patience_ms, now_ms)
         submit = Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
         self.happened.append(submit)
 
@@ -382,6 +401,7 @@ class Run:
             self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib, beside=beside)
             self._left_its_gpus(run, now_ms)
             self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
+            self._evicted_with_gang(now_ms)
             if self.scheduler.waits(run.job.id):
                 self._queued_again(run, now_ms)
             else:
@@ -452,31 +472,40 @@ class Run:
 
     def _leave(self, job: Job, now_ms: int) -> None:
         """A waiting job's patience has ended."""
-        attempt = self.scheduler.attempt(job.id)
+        attempts = {task.id: self.scheduler.attempt(task.id) for task in job.tasks or (job,)}
         self.scheduler.withdraw(job.id, now_ms)
-        self.work.forget(job.id)
-        self._reject(job, attempt, Reason.PATIENCE, now_ms)
+        for task in job.tasks or (job,):
+            self.work.forget(task.id)
+            self._reject_task(task, attempts[task.id], Reason.PATIENCE, now_ms)
+        self._never_finishes(job.gang or job.id, now_ms)
 
-    def _reject(self, job: Job, attempt: int, reason: Reason, now_ms: int) -> None:
-        self.happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, reason))
-        self._never_finishes(job.id, now_ms)
+    def _reject(self, job: Job, reason: Reason, now_ms: int) -> None:
+        """A job that has not run leaves for good, with all of its tasks."""
+        for task in job.tasks or (job,):
+            self._reject_task(task, 1, reason, now_ms)
+        self._never_finishes(job.gang or job.id, now_ms)
+
+    def _reject_task(self, task: Job, attempt: int, reason: Reason, now_ms: int) -> None:
+        self.happened.append(Event(now_ms, REJECT, task, attempt, (), task.share, reason))
 
     # Jobs that wait for others
 
     def _has_all_before(self, job: Job, now_ms: int) -> bool:
         """Whether all jobs that a job comes after have finished; holds it if they may, and rejects it if not."""
         if not self.dependencies.can_start(job):
-            self._reject(job, 1, Reason.DEPENDENCY, now_ms)
+            self._reject(job, Reason.DEPENDENCY, now_ms)
             return False
         return not self.dependencies.hold(job, self._is_unfinished)
 
     def _is_unfinished(self, job_id: str) -> bool:
-        return self.scheduler.waits(job_id) or job_id in self.cluster.running
+        return (
+            self.scheduler.waits(job_id) or job_id in self.cluster.running or self.scheduler.goes_on(job_id)
+        )
 
     def _never_finishes(self, job_id: str, now_ms: int) -> None:
         """A job has ended for good without finishing: those that come after it are rejected."""
         for job in self.dependencies.never_finishes(job_id):
-            self._reject(job, 1, Reason.DEPENDENCY, now_ms)
+            self._reject(job, Reason.DEPENDENCY, now_ms)
 
     def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
         """A run was released: its end is no more, and those that shared its GPUs are looked at again.

@@ -11,7 +11,7 @@ from berth.errors import SettingError
 from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Placement, WakeAt, placement_of, sized
 from berth.policies.options import settings_from
 from berth.policies.placements.by_score import BestFit
-from berth.policies.protocol import Setting
+from berth.policies.protocol import Setting, place_job
 
 __all__ = ["Elastic", "ElasticSettings"]
 
@@ -71,7 +71,9 @@ class Elastic:
                 yield placement
             yield from starts if changes else ()
         for job in _in_turn(queue, wanted):
-            started = _largest(job, wanted.get(job.id, job.gpus), lambda on: self._place(on, cluster))
+            started = _largest(
+                job, wanted.get(job.id, job.gpus), lambda on: place_job(self._place, on, cluster)
+            )
             if started is not None:
                 yield started
             elif job.patience_ms != 0:

@@ -14,7 +14,7 @@ from berth.model import Evict, GpuSlot, Job, Placement, Resize, WakeAt
 
 __all__ = [
     "Configurable", "Decision", "Drawing", "InOrder", "KeepsGpus", "Keyed", "Order", "Orderable", "Place", "Policy",
-    "Progress", "Reserving", "Searching", "Setting", "Wrapping", "draws",
+    "Progress", "Reserving", "Searching", "Setting", "Wrapping", "draws", "place_job",
 ]  # fmt: skip
 
 Decision = Placement | Evict | Resize | WakeAt
@@ -142,6 +142,11 @@ class Place(Protocol):
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots for the job, all of them or None where it does not fit now."""
+
+
+def place_job(place: Place, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+    """The slots for a job where the placement says; for a gang, those of its tasks one after the other."""
+    return place(job, cluster) if not job.tasks else cluster.slots_of_gang(job, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -20,11 +22,24 @@ from berth.errors import (
     in_one_line,
 )
 from berth.knowledge import Knowledge
-from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, Resize, Share, WakeAt, sized
+from berth.model import (
+    Evict,
+    GpuSlot,
+    Job,
+    Node,
+    Placement,
+    RecordState,
+    Resize,
+    Share,
+    WakeAt,
+    sized,
+    slots_by_task,
+)
 from berth.policies import Decision, Policy
 from berth.scheduler.checkpoint import Checkpoint
 from berth.scheduler.expectations import Expectations
 from berth.scheduler.feedback import Feedback, error_of_knowledge
+from berth.scheduler.gangs import Gangs
 from berth.scheduler.outcomes import (
     Evicted,
     NeverFits,
@@ -88,6 +103,9 @@ class Scheduler:
         self._waking: set[int] = set()
         self._confirmed: set[str] = set()
         self._never_fit: dict[str, Job] = {}  # waiting jobs of which the caller is to be told
+        self._gangs = Gangs()
+        self._gang_of: dict[str, str] = {}  # task of a waiting gang -> the gang's id in the queue
+        self._due: deque[Outcome] = deque()  # what was decided at once, and is handed out one by one
         self._feedback = Feedback(knowledge, cluster)
         self._expectations: Expectations | None = None
         if not self._certain:
@@ -98,16 +116,19 @@ class Scheduler:
     def submit(self, job: Job, *, ahead_of: Job | None = None) -> bool:
         """Queue a job behind all others, or right before a waiting one; an elastic one on as many GPUs as could be if
         its own number could not. Returns whether it could start if nothing else ran; one that could not waits all the
-        same, and the next `decide` says why (`NeverFits`)."""
+        same, and the next `decide` says why (`NeverFits`). A gang (`gang_of`) waits as one job, by the id of its first
+        task; `decide` hands out a placement of each of its tasks."""
         if job.elastic:
             check_sizes(job)
+        if job.tasks:
+            self._check_tasks(job)
         fits = self._fits(job)
         if not fits and job.elastic:
             fitting = [size for size, _ in job.elastic if self._fits(sized(job, size))]
             job, fits = sized(job, max(fitting, default=job.gpus)), bool(fitting)
         queue = self.queue
         if ahead_of is None:
-            queued = job.id not in self.cluster.running and queue.add(job)
+            queued = job.id not in self.cluster.running and job.id not in self._gang_of and queue.add(job)
         elif ahead_of in queue:
             queued = job.id not in self.cluster.running and queue.insert(job, ahead_of)
         else:
@@ -116,24 +137,33 @@ class Scheduler:
             )
         if not queued:
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
+        if job.tasks:
+            self._gang_of.update((task.id, job.id) for task in job.tasks)
         if not fits:
             self._never_fit[job.id] = job
         return fits
 
     def withdraw(self, job_id: str, now_ms: int) -> Job | Running:
-        """Take out a job that waits (returns the job) or runs (returns the run, which is released)."""
+        """Take out a job that waits (returns the job) or runs (returns the run, which is released).
+
+        By the id of any task of a waiting gang the whole gang leaves. A task that runs leaves alone: the others run on.
+        """
         run = self.cluster.running.get(job_id)
         if run is not None:
             self._release(job_id, now_ms, "be withdrawn")
             queued_ms = self.attempts.get(job_id, FIRST).queued_ms
             self._forget(job_id)
+            self._gangs.end(run.job)
             self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
             return run
-        job = self.queue.named(job_id)
+        job = self.waiting(job_id)
         if job is None:
             raise SchedulerError(f"job '{job_id}' cannot be withdrawn: it neither waits nor runs")
-        self.queue.remove(job)
-        self._leaves_waiting(job, now_ms)
+        self._unqueue(job)
+        if job.gang:
+            self._gangs.end(job)
+        for task in job.tasks or (job,):
+            self._leaves_waiting(task, now_ms)
         return job
 
     def replace(self, job: Job) -> bool:
@@ -146,12 +176,16 @@ class Scheduler:
                     f"job '{job.id}' runs: its user, GPUs, CPU and memory stay as they are; withdraw it,"
                     " and submit it anew"
                 )
-            run.job = job
+            run.job = replace(job, gang=run.job.gang, min_tasks=run.job.min_tasks) if run.job.gang else job
             self.cluster.reopen()  # what was expected of it may not hold any more
             return True
-        if self.queue.named(job.id) is None:
+        before = self.queue.named(job.id)
+        if before is None:
             raise SchedulerError(f"job '{job.id}' cannot be replaced: it neither waits nor runs")
         fits = self._fits(job)
+        if job.tasks or before.tasks:
+            self._check_tasks(job, instead_of=before)
+            self._know_tasks(before, job)
         self.queue.replace(job)
         if not fits:
             self._never_fit[job.id] = job
@@ -166,7 +200,8 @@ class Scheduler:
     def failed_to_start(self, job_id: str, now_ms: int, *, again: bool = True) -> Running:
         """What was decided could not be carried out: give back what the job was given, and queue it again.
 
-        It may be decided on again at once: tell it after `decide` has ended, and wait before the next one.
+        It may be decided on again at once: tell it after `decide` has ended, and wait before the next one. If its gang
+        is queued again for that, the next `decide` hands out the others as `Evicted`, or `take_evicted` before it.
         """
         if job_id in self._confirmed:
             raise SchedulerError(f"job '{job_id}' has started already; tell how it ended")
@@ -174,6 +209,7 @@ class Scheduler:
         if again:
             self._queue_again(run, now_ms, done_us=self.attempts.get(job_id, FIRST).done_us)
         else:
+            self._gangs.end(run.job)
             self._leaves_waiting(run.job, now_ms)
         return run
 
@@ -181,52 +217,61 @@ class Scheduler:
         self, job_id: str, how: RecordState, now_ms: int, *, held_mib: int = 0, beside: Sequence[tuple[Job, int]] = ()
     ) -> Running:  # fmt: skip
         """A running job has ended; one that ran out of memory, having held `held_mib` while its neighbours held what
-        `beside` lists, is queued again while it has retries left. Returns the run; `waits` tells if it waits again."""
+        `beside` lists, is queued again while it has retries left. Returns the run; `waits` tells if it waits again. If
+        its gang is queued again with it, `take_evicted` has the others."""
         run = self._release(job_id, now_ms, "end")
         before = self.attempts.get(job_id, FIRST) if self.attempts else FIRST
         if how is OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
             self._queue_again(run, now_ms, done_us=self._kept_of(run), memory=True)
         else:
             self._forget(job_id)
+            if run.job.gang:
+                self._gangs.end(run.job)
         if self._learns:
             self._tell(run, how, now_ms, held_mib=held_mib, beside=beside, queued_ms=before.queued_ms)
         return run
-
-    def set_aside(self, job_id: str, now_ms: int) -> Running:
-        """Decide as if a running job had ended, until `put_back`; the knowledge is told nothing."""
-        if job_id not in self._confirmed:
-            raise SchedulerError(f"job '{job_id}' cannot be set aside: it has not started")
-        return self._release(job_id, now_ms, "be set aside")
-
-    def put_back(self, run: Running, now_ms: int) -> None:
-        """A run that was set aside goes on. Raises PlacementError where its room has been given away."""
-        back = self.cluster.put_back(run, now_ms)
-        self._confirmed.add(run.job.id)
-        if self._expectations is not None:
-            self._expectations.change(back, now_ms)
 
     def attempt(self, job_id: str) -> int:
         """The number of the attempt of a job that waits or runs, from 1."""
         return self.attempts.get(job_id, FIRST).number
 
     def waits(self, job_id: str) -> bool:
-        """Whether a job of this id waits."""
-        return self.queue.holds(job_id)
+        """Whether a job of this id waits, or a gang with a task of this id."""
+        return self.queue.holds(job_id) or job_id in self._gang_of
+
+    def waiting(self, job_id: str) -> Job | None:
+        """The waiting job of this id, or the waiting gang that has a task of this id; None if there is none."""
+        return self.queue.named(self._gang_of.get(job_id, job_id))
+
+    def goes_on(self, gang: str) -> bool:
+        """Whether tasks of a gang of this name run, or wait after others of it have started."""
+        return self._gangs.has(gang)
+
+    def take_evicted(self) -> list[Running]:
+        """The runs that were evicted since the last call because their gang cannot run without one that was lost; the
+        next `decide` does not hand them out then."""
+        evicted = [outcome.run for outcome in self._due if isinstance(outcome, Evicted)]
+        self._due = deque(outcome for outcome in self._due if not isinstance(outcome, Evicted))
+        return evicted
 
     # What nodes do
 
     def node_lost(self, name: str, now_ms: int) -> list[Running]:
-        """A node is lost: what ran there is released and queued again. Returns those runs."""
+        """A node is lost: what ran there is released and queued again. Returns those runs; `take_evicted` has others of
+        their gangs."""
         row = self._row(name)
         self.cluster.lose(row)
         return self._clear({row}, now_ms)
 
     def evict(self, job_ids: Iterable[str], now_ms: int) -> list[Running]:
-        """Stop running jobs and queue them again, whatever the policy would do. Returns those runs."""
+        """Stop running jobs and queue them again, whatever the policy would do. Returns those runs, and those of their
+        gangs that cannot run without them."""
         runs = [self._running(job_id, "be evicted") for job_id in job_ids]
         for run in runs:
-            self._evict(run.job.id, now_ms)
-        return runs
+            if self.cluster.running.get(run.job.id) is run:  # not evicted with one before it
+                self._evict(run.job.id, now_ms)
+        named = {id(run) for run in runs}
+        return [*runs, *(run for run in self.take_evicted() if id(run) not in named)]
 
     def resize(self, job_id: str, share: Share, now_ms: int) -> Running:
         """Give a running job this share of each of its GPUs from now on, whatever it asked for.
@@ -313,6 +358,7 @@ class Scheduler:
         """Take a running job off its GPUs for good without telling the knowledge: in a trial, as if it had ended."""
         run = self._release(job_id, now_ms, "be released")
         self._forget(job_id)
+        self._gangs.end(run.job)
         return run
 
     # What is decided
@@ -340,27 +386,38 @@ class Scheduler:
             job = self._never_fit.pop(next(iter(self._never_fit)))
             if queue.named(job.id) is job:
                 yield NeverFits(job, why_never(job))
+        while self._due:
+            yield self._due.popleft()
         wakes = self._wakes
         while wakes and wakes[0] <= now_ms:  # only now: until here the call may end without asking the policy
             self._waking.discard(heappop(wakes))
         try:
             if expectations is not None:
                 expectations.catch_up(now_ms)
-            shown = cluster.changes + queue.changes
-            for decision in self.policy(queue, cluster, now_ms):
+            again = True
+            while again:
+                again = False
+                shown = cluster.changes + queue.changes
+                for decision in self.policy(queue, cluster, now_ms):
+                    if cluster.changes + queue.changes != shown:
+                        raise PolicyError(MEDDLED)
+                    if not isinstance(decision, Placement):
+                        outcome = self._other(decision, now_ms)
+                        if outcome is not None:
+                            yield outcome
+                    elif decision[0].tasks:
+                        again = self._start_gang(decision, now_ms) or again
+                    else:
+                        yield self._start(decision, now_ms)
+                    while self._due:
+                        yield self._due.popleft()
+                    shown = cluster.changes + queue.changes
+                    if out_of_time is not None and out_of_time():
+                        raise PolicyError(
+                            f"at {now_ms} ms the policy has not ended its decisions within its time"
+                        )
                 if cluster.changes + queue.changes != shown:
                     raise PolicyError(MEDDLED)
-                if not isinstance(decision, Placement):
-                    outcome = self._other(decision, now_ms)
-                    if outcome is not None:
-                        yield outcome
-                else:
-                    yield self._start(decision, now_ms)
-                shown = cluster.changes + queue.changes
-                if out_of_time is not None and out_of_time():
-                    raise PolicyError(
-                        f"at {now_ms} ms the policy has not ended its decisions within its time"
-                    )
         except BerthError:
             raise
         except Exception as error:
@@ -369,8 +426,6 @@ class Scheduler:
             if isinstance(error, TypeError) and getattr(error.__traceback__, "tb_next", None) is None:
                 raise PolicyError(f"at {now_ms} ms {returned_nonsense(self.policy, error)}") from error
             raise PolicyError(f"at {now_ms} ms the policy fails: {in_one_line(error)}") from error
-        if cluster.changes + queue.changes != shown:
-            raise PolicyError(MEDDLED)
 
     def place(self, wish: Placement, now_ms: int) -> bool:
         """Start a job where it is said, whatever the policy would do: it runs there, or its user named its GPUs.
@@ -389,12 +444,19 @@ class Scheduler:
         try:
             if self._expectations is not None:
                 self._expectations.catch_up(now_ms)
-            placed = isinstance(self._start(wish, now_ms), Placement)
+            if job.tasks:
+                due, self._due = self._due, deque()
+                self._start_gang(wish, now_ms)
+                placed = isinstance(self._due[0], Placement)
+                self._due = due
+            else:
+                placed = isinstance(self._start(wish, now_ms), Placement)
         finally:
             if not placed and waited is None:
-                self.queue.remove(job)
+                self._unqueue(job)
             elif not placed and waited is not None:
                 self.queue.replace(waited)
+                self._know_tasks(job, waited)
                 if known_misfit is not None:
                     self._never_fit[job.id] = waited
         return placed
@@ -439,7 +501,59 @@ class Scheduler:
             return Refused(wish, malformed(wish, error, now_ms))
         if self._expectations is not None:
             self._expectations.change(run, now_ms)
+        if job.gang:
+            self._gangs.start_task(job)
         return wish
+
+    def _start_gang(self, wish: Placement, now_ms: int) -> bool:
+        """Start the tasks of a waiting gang that start together, all or none; what became of it is due then. Returns
+        whether further tasks wait now, of which the policy may not have heard."""
+        queue, job = self.queue, wish.job
+        place = queue.remove(job)
+        if place is None:
+            why = f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
+            self._due.append(Refused(wish, why))
+            return False
+        parts: list[Placement] = []
+        expected: list[tuple[int | None, int | None]] = []
+        try:
+            parts = [Placement(task, slots, task.share) for task, slots in slots_by_task(job, wish.slots)]
+            slots_of = {part.job.id: part.slots for part in parts}
+            fits = self.cluster.slots_of_gang(job, lambda task, _: slots_of[task.id]) is not None
+            refusal = (
+                f"at {now_ms} ms the policy starts the tasks of gang '{job.id}' on {wish.slots!r}, and they do not"
+                " all fit there"
+            )
+            if fits and self._expectations is not None:
+                for part in parts:
+                    done_us = self.attempts.get(part.job.id, FIRST).done_us
+                    expected.append(self._expectations.expected(part, done_us))
+        except (KnowledgeError, KeyError):
+            queue.put_back(job, place)
+            raise
+        except Exception as error:
+            if error_of_knowledge(error, self.knowledge, now_ms) is not None:
+                queue.put_back(job, place)
+                raise
+            fits, refusal = False, malformed(wish, error, now_ms)
+        if not fits:
+            queue.put_back(job, place)
+            self._due.append(Refused(wish, refusal))
+            return False
+        for task in job.tasks:
+            self._gang_of.pop(task.id, None)
+        self._gangs.start(job)
+        for at, part in enumerate(parts):
+            work_ms, left_ms = expected[at] if expected else (None, None)
+            attempt = self.attempts.get(part.job.id, FIRST).number
+            run = self.cluster.place(part, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=attempt)
+            if self._expectations is not None:
+                self._expectations.change(run, now_ms)
+        serial = queue.serial_at(place)
+        for task in job.tasks[len(parts) :]:
+            serial = queue.insert_behind(task, serial)
+        self._due.extend(parts)
+        return len(job.tasks) > len(parts)
 
     def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
@@ -456,6 +570,8 @@ class Scheduler:
         if isinstance(decision, Evict):
             job_id = decision.job.id
             if job_id not in self.cluster.running:
+                if job_id in self._gang_of:
+                    return None  # it was evicted with its gang
                 return Refused(
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
                 )
@@ -504,8 +620,58 @@ class Scheduler:
         job = run.job
         before = self.attempts.get(job.id, FIRST)
         self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, done_us, now_ms)
-        self.queue.add(job)
+        others = self._gangs.lose(job) if job.gang else None
+        if others is None:
+            self.queue.add(job)
+        else:
+            self._queue_gang_again(job, others, now_ms)
         return before
+
+    def _queue_gang_again(self, lost: Job, others: Iterable[str], now_ms: int) -> None:
+        """Queue a gang again that has lost this task: the other tasks that run are evicted, and those that wait by
+        themselves wait with it."""
+        for job_id in others:
+            run = self._release(job_id, now_ms, "be evicted")
+            before = self.attempts.get(job_id, FIRST)
+            self.attempts[job_id] = Attempts(
+                run.attempt + 1, before.out_of_memory, self._kept_of(run), now_ms
+            )
+            self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
+            self._due.append(Evicted(run))
+        gang = self._gangs.take_apart(lost.gang)
+        for task in gang.tasks:
+            if (waiting := self.queue.named(task.id)) is not None:
+                self.queue.remove(waiting)
+            self._gang_of[task.id] = gang.id
+        if not gang.tasks:
+            self._gang_of.pop(gang.id, None)
+        self.queue.add(gang)
+
+    def _unqueue(self, job: Job) -> None:
+        """Take a waiting job out of the queue."""
+        self.queue.remove(job)
+        for task in job.tasks:
+            self._gang_of.pop(task.id, None)
+
+    def _know_tasks(self, before: Job, job: Job) -> None:
+        """A waiting job has been exchanged for another: the tasks of that one wait now."""
+        for task in before.tasks:
+            self._gang_of.pop(task.id, None)
+        self._gang_of.update((task.id, job.id) for task in job.tasks)
+
+    def _check_tasks(self, job: Job, instead_of: Job | None = None) -> None:
+        """Refuse a gang of which a task waits or runs already, or that `gang_of` did not make."""
+        if job.min_tasks < 1 or len(job.tasks) < max(2, job.min_tasks) or job.id != job.tasks[0].id:
+            raise SchedulerError(
+                f"gang '{job.id}' has {len(job.tasks)} tasks of which {job.min_tasks} start together; make it with"
+                " `gang_of`"
+            )
+        known = {task.id for task in instead_of.tasks or (instead_of,)} if instead_of is not None else set()
+        for task in job.tasks:
+            if task.id not in known and (task.id in self.cluster.running or self.waits(task.id)):
+                raise SchedulerError(
+                    f"task '{task.id}' waits or runs already; give each task an id of its own"
+                )
 
     def _leaves_waiting(self, job: Job, now_ms: int) -> None:
         """A job leaves for good without a run: what was learned of its earlier attempts is of no use any more."""
@@ -554,9 +720,15 @@ class Scheduler:
         """Release and queue again what runs on these nodes."""
         there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
         for run in there:
+            if self.cluster.running.get(run.job.id) is not run:
+                continue  # it was evicted with its gang
             self._release(run.job.id, now_ms, "be cleared away")
             before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
             self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
+        lost = {id(run) for run in there}
+        self._due = deque(
+            outcome for outcome in self._due if not (isinstance(outcome, Evicted) and id(outcome.run) in lost)
+        )
         return there
 
     def _row(self, name: str) -> int:

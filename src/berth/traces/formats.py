@@ -1,90 +1,14 @@
-"""The formats of traces that berth knows: to add one is one file with a reader and one entry here.
-
-A reader is a class `Reader(table, limits)` with the six members of `RowReader`. It is named by an import
-string, so that a command that reads no trace imports none.
-"""
+"""The formats of traces that berth knows: to add one is one file with a reader and one entry here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Protocol
-
 from berth.errors import TraceError
-from berth.model import Job, Node
-from berth.traces.fields import Limits
-from berth.traces.table import Table, open_table
+from berth.traces.format import Format
+from berth.traces.opening import open_table
+from berth.traces.readers.mapped import mapped_format
+from berth.traces.table import Table
 
-__all__ = ["FORMATS", "Format", "RowReader", "format_named", "format_of", "open_trace"]
-
-
-class RowReader(Protocol):
-    """Turns a table's rows into jobs, in two steps, so that what waits to be sorted stays small."""
-
-    counts_from_first: bool
-    """Whether times count from the earliest submission of the file."""
-
-    def row(self, fields: list[str]) -> tuple[Any, ...]:
-        """A valid row as a tuple that begins with its submit time, else ValueError or LookupError."""
-
-    def rows(self, block: list[list[str]]) -> list[tuple[Any, ...]] | None:
-        """Many rows at once, where that is faster, or None; leaves no trace where it raises."""
-
-    def submit_ms(self, fields: list[str]) -> int:
-        """The row's submit time alone; ValueError or LookupError where it has none."""
-
-    def diagnose(self, line: int, fields: Sequence[str]) -> None:
-        """Raise the TraceError of the row on this line, which `row` refused."""
-
-    def job(self, row: tuple[Any, ...], origin_ms: int) -> Job:
-        """The job of a row, its times counted from `origin_ms`."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A kind of trace file, and where its reader is."""
-
-    name: str
-    summary: str
-    header: tuple[str, ...]
-    """The columns that tell this format from the others and that every file of it has."""
-    more: tuple[str, ...]
-    """Columns that are read where they are there."""
-    reader: str
-    """Import string of the RowReader."""
-    nodes: str | None = None
-    """Import string of a function from the file's table to the cluster that the trace brings, or None."""
-    prepare: str | None = None
-    """Import string of a function from the file's table to the one that the reader reads."""
-
-    def reader_of(self, table: Table, limits: Limits) -> RowReader:
-        reader: RowReader = _imported(self.reader)(table, limits)
-        return reader
-
-    def nodes_of(self, table: Table) -> tuple[Node, ...] | None:
-        """The cluster that the trace brings; reads nothing below the table's header."""
-        if self.nodes is None:
-            return None
-        found: tuple[Node, ...] | None = _imported(self.nodes)(table)
-        return found
-
-    def prepared(self, table: Table) -> Table:
-        """The table that the reader reads, in place of that of the file."""
-        if self.prepare is None:
-            return table
-        found: Table = _imported(self.prepare)(table)
-        return found
-
-    def check(self, table: Table) -> None:
-        """Raise TraceError where the file has another header than when this format was recognised."""
-        if not set(table.header).issuperset(self.header):
-            raise TraceError(
-                table.path,
-                f"the columns of '{self.name}', as it had when it was looked up; look it up again",
-                line=table.header_line,
-                value=table.header_text,
-            )
+__all__ = ["FORMATS", "format_named", "format_of", "open_trace"]
 
 
 FORMATS: dict[str, Format] = {
@@ -191,11 +115,7 @@ FORMATS: dict[str, Format] = {
 
 def format_named(name: str) -> Format:
     """A format by its name, or that of columns which were named by hand (`map:…`)."""
-    if name in FORMATS:
-        return FORMATS[name]
-    from berth.traces.readers.mapped import mapped_format
-
-    return mapped_format(name)
+    return FORMATS[name] if name in FORMATS else mapped_format(name)
 
 
 def open_trace(path: str, known: Format | None = None) -> tuple[Table, Format]:
@@ -240,8 +160,3 @@ def format_of(table: Table) -> Format:
 
 def _part_there(entry: Format, header: set[str]) -> float:
     return len(header.intersection(entry.header)) / len(entry.header)
-
-
-def _imported(where: str) -> Any:
-    module, _, name = where.partition(":")
-    return getattr(import_module(module), name)

@@ -23,7 +23,8 @@ from berth.errors import ClusterError, TraceError
 from berth.gpu_models import gpu_model
 from berth.model import GpuModel, Node
 from berth.traces.fields import Field, amount, count, names, text
-from berth.traces.table import Table, open_table
+from berth.traces.opening import open_table
+from berth.traces.table import Table
 from berth.traces.writing import write_table
 
 __all__ = ["nodes_from_csv", "nodes_from_spec", "write_nodes"]

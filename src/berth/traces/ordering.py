@@ -15,7 +15,8 @@ from typing import Any
 from berth.errors import TraceError
 from berth.model import Job
 from berth.traces.fields import Limits
-from berth.traces.formats import Format, RowReader, open_trace
+from berth.traces.format import Format, RowReader
+from berth.traces.formats import open_trace
 from berth.traces.table import Block, Table, line_of
 
 __all__ = ["jobs_in_order"]

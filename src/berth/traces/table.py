@@ -17,12 +17,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from glob import escape
 from itertools import accumulate, chain, islice
-from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
 from berth.errors import TraceError
 
-__all__ = ["Block", "CsvTable", "ParquetTable", "Readable", "Table", "line_of", "open_table"]
+__all__ = ["Block", "CsvTable", "ParquetTable", "Readable", "Table", "line_of"]
 
 _BLOCK_ROWS = 2048
 _SHOWN = 300
@@ -253,41 +252,3 @@ class Readable:
             raise TraceError(self._path, expected, line=line) from error
         if isinstance(error, OSError):
             raise TraceError.unreadable(self._path, error, line) from error
-
-
-def _header_beside(path: str) -> tuple[str, ...]:
-    """The names of the columns, from `NAME.header` beside `NAME.csv`; none where there is no such file."""
-    beside = Path(path).parent / (Path(path).name.partition(".")[0] + ".header")
-    if not beside.is_file():
-        return ()
-    return tuple(name.strip() for name in beside.read_text("utf-8").strip().split(","))
-
-
-def open_table(path: str) -> Table:
-    """Open a trace file up to the end of its header; a TraceError where there is none that can be read."""
-    from berth.traces.readers.swf_table import SwfTable, looks_like_swf
-
-    try:
-        stream = Path(path).open("rb")  # noqa: SIM115  the table closes it
-        magic = stream.read(4)
-        stream.seek(0)
-    except OSError as error:
-        raise TraceError.unreadable(path, error) from error
-    if magic == b"PAR1":
-        stream.close()
-        return ParquetTable(path)
-    try:
-        if magic[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise TraceError(path, "text in UTF-8, but the file begins as UTF-16 does", line=1)
-        opened: IO[bytes] = stream
-        beneath: tuple[IO[bytes], ...] = ()
-        if magic[:2] == b"\x1f\x8b":
-            opened, beneath = cast(IO[bytes], gzip.GzipFile(fileobj=stream)), (stream,)
-        with Readable(path):
-            beginning = cast(io.BufferedReader, opened).peek(4096)
-        if looks_like_swf(beginning):
-            return SwfTable(path, opened, *beneath)
-        return CsvTable(path, opened, *beneath, named=_header_beside(path))
-    except BaseException:
-        stream.close()
-        raise

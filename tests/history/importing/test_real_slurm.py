@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.history.jobs.story import cpu_use
+from berth.history.jobs.job_report import cpu_use
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "sacct", "munged", "mariadbd", "unshare")
 CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"

@@ -147,7 +147,14 @@ class MemoryWorld:
         )
 
 
+def _slurm() -> World:
+    from tests.live.slurm.slurm_world import SlurmWorld
+
+    return SlurmWorld()
+
+
 WORLDS: dict[str, Callable[[], World]] = {
     "memory": lambda: MemoryWorld(unkind=False),
     "unkind": lambda: MemoryWorld(unkind=True),
+    "slurm": _slurm,
 }

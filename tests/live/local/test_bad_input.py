@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
 from berth.errors import LiveError, StoreError
-from berth.live.local import client
 from berth.live.local.cards import fake_gpus
 from berth.live.local.commits import Commits
 from berth.live.local.places import SYSTEM_STATE, Places, find_socket, queue_folder, state_folder
@@ -41,8 +42,6 @@ from tests.live.local.world import BERTH, World, berth
         (["--array", "5-1", "true"], "--array '5-1': 5-1 selects no numbers"),
         (["--after", "ok:99", "true"], "--after 99: there is no such job"),
         (["--param", "lr", "true"], "--param 'lr'; write NAME=VALUE,VALUE"),
-        (["--bogus", "true"], "no option '--bogus'"),
-        (["--mem"], "--mem wants SIZE"),
         ([], "no command to run"),
     ],
 )
@@ -53,11 +52,30 @@ def test_a_submission_that_cannot_be_says_why(
         _in_this_process(shared, monkeypatch, "submit", *words)
 
 
-def _in_this_process(world: World, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--bogus", "true"], "No such option: --bogus"), (["--mem"], "Option '--mem' requires an argument.")],
+)
+def test_an_option_that_is_none_is_refused_in_a_line_and_in_a_script_with_its_place(
+    shared: World, words: list[str], said: str
+) -> None:
+    done = berth(shared, "submit", *words)
+    assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True)
+    done = berth(shared, "submit", "-", stdin=f"true\n{' '.join(words)}\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"berth: line 2 of standard input: {said}")
+    script = shared.folder / "wrong.sh"
+    script.write_text(f"#!/bin/sh\n#BERTH {words[0]}\ntrue\n")
+    done = berth(shared, "submit", str(script))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"berth: {script}, line 2: {said}")
+
+
+def _in_this_process(world: World, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     """The client without a process of its own, which costs as much as forty requests."""
     monkeypatch.setenv("BERTH_STATE", world.environment["BERTH_STATE"])
     monkeypatch.chdir(world.folder)
-    return client.main(list(words))
+    CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 def test_a_command_that_is_refused_ends_with_2(shared: World) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "numba", "duckdb", "typer", "rich", "click", "plotly", "berth.model", "berth.cli.app")
+HEAVY = ("numpy", "numba", "duckdb", "typer", "rich", "plotly", "berth.model", "berth.cli.app")
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,3 @@ def test_the_brokers_process_loads_no_openssl_and_has_its_digests() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"[]\n{hashlib.sha256(b'berth').hexdigest()[:8]}\n"
-
-
-def test_a_command_of_the_queue_loads_nothing_heavy_to_say_that_none_is_up(tmp_path: object) -> None:
-    heavy = (*HEAVY, "asyncio", "sqlite3", "argparse", "dataclasses", "typing")
-    script = (
-        "import sys, berth.cli\n"
-        "sys.argv = ['berth', 'queue']\n"
-        "try:\n    berth.cli.main()\nexcept SystemExit as error:\n    print(error.code)\n"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
-    environment = {"BERTH_STATE": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
-    )
-    assert done.stdout == "2\n[]\n"

@@ -18,7 +18,8 @@ WHOLE = f"AdminComment={NOTE};share=1000:0:0"
 def soon(**settings: object) -> tuple[FakeSlurm, dict[str, object]]:
     """A cluster of one node, on which jobs may run for a minute, which is soon enough."""
     slurm = FakeSlurm(nodes={"node1": "IDLE"}, now_s=int(time.time()))
-    return slurm, {"ahead_s": 120.0, "policy": "fifo+first-fit", "patience_s": 30.0, **settings}
+    plain = {"ahead_s": 120.0, "policy": "fifo+first-fit", "knowledge": "user", "patience_s": 30.0}
+    return slurm, {**plain, **settings}
 
 
 def running(slurm: FakeSlurm) -> list[str]:
@@ -40,7 +41,7 @@ def test_a_job_takes_a_gpu_over_from_the_next_to_end_and_slurm_starts_it(tmp_pat
     told = len(slurm.told)
     for _ in range(3):  # nothing more to tell, and none is started where another runs
         ours.step()
-    assert (len(slurm.told), sorted(ours.world.scheduler.cluster.running)) == (told, ["2", "3"])
+    assert (len(slurm.told), sorted(ours.driver.scheduler.cluster.running)) == (told, ["1", "2"])
     slurm.now_s += 30
     slurm.end("1")
     assert running(slurm) == ["2", "3"]  # before berth has looked
@@ -95,8 +96,9 @@ def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(
     later_s = time.time() + 121
     monkeypatch.setattr(time, "time", lambda: later_s)
     ours.step()
-    assert slurm.told[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
-    assert sorted(ours.world.scheduler.cluster.running) == ["1", "2"]
+    note = f"{NOTE};failures=1;until={int(1000 * later_s)};why=it%20could%20not%20be%20started%3A%20job%201%20runs%20on"
+    assert slurm.told[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={note} Dependency="]
+    assert sorted(ours.driver.scheduler.cluster.running) == ["1", "2"]
 
 
 @pytest.mark.parametrize("gone", ["3", "node"])
@@ -115,7 +117,7 @@ def test_a_job_that_is_cancelled_or_whose_node_drains_while_it_waits_leaves_the_
         slurm.nodes["node1"] = "MIXED+DRAIN"
     for _ in range(4):
         ours.step()
-    assert sorted(ours.world.scheduler.cluster.running) == ["1", "2"]
+    assert sorted(ours.driver.scheduler.cluster.running) == ["1", "2"]
     slurm.end("1")
     ours.step()
     assert [e.job for e in read_decisions(tmp_path / DECISIONS) if e.event == "ended" and e.start_ms] == ["1"]

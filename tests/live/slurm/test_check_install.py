@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from berth.errors import SettingError
-from berth.live.slurm.check import Site, faults
+from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.install import Plan, diff, plan, shipped
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
@@ -31,10 +31,12 @@ LUA = shipped("berth.lua").replace(
 )
 
 
-def site(**changes: object) -> Site:
+def setup(**changes: object) -> SlurmSetup:
     nodes = tuple(nodes_of(NODE.format(name="n1", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
     scripts = dict.fromkeys(("Prolog", "TaskProlog", "Epilog"), "berth")
-    good = Site(GOOD, nodes, (SlurmPartition("gpu", True, ("n1",)),), {"gpu"}, LUA, scripts, "root", 0.0)
+    good = SlurmSetup(
+        GOOD, nodes, (SlurmPartition("gpu", True, ("n1",)),), {"gpu"}, LUA, scripts, "root", 0.0
+    )
     configuration = {**GOOD, **changes.pop("configuration", {})}  # type: ignore[dict-item]
     return replace(good, configuration=configuration, **changes)  # type: ignore[arg-type]
 
@@ -49,8 +51,8 @@ def token(expires_s: int) -> str:
 
 
 def test_a_good_site_has_no_fault() -> None:
-    assert faults(site(), Cards({"v100": 1000})) == []
-    assert faults(site(rest="", token=token(100), now_s=50.0), Cards({"v100": 1000})) == []
+    assert faults(setup(), Cards({"v100": 1000})) == []
+    assert faults(setup(rest="", token=token(100), now_s=50.0), Cards({"v100": 1000})) == []
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_good_site_has_no_fault() -> None:
 def test_each_fault_is_found_with_the_line_to_change(
     changes: dict[str, object], stops: bool, line: str
 ) -> None:
-    found = faults(site(**changes), Cards({"v100": 1000}))
+    found = faults(setup(**changes), Cards({"v100": 1000}))
     assert [(fault.stops, fault.line) for fault in found] == [(stops, line)]
 
 
@@ -113,13 +115,13 @@ def test_each_fault_is_found_with_the_line_to_change(
     ],
 )
 def test_how_slurmrestd_is_started_goes_by_the_version_of_slurm(slurm: str, words: str) -> None:
-    there = site(configuration={"SLURM_VERSION": slurm}, rest="it is gone", token=token(100))
+    there = setup(configuration={"SLURM_VERSION": slurm}, rest="it is gone", token=token(100))
     lines = [fault.line for fault in faults(there, Cards({"v100": 1000}))]
     assert f"slurmrestd {words} rest_auth/jwt unix:SOCKET" in lines
 
 
 def test_a_partition_that_is_not_there_is_told_with_those_that_are() -> None:
-    found = faults(site(wanted={"gpus"}), Cards())
+    found = faults(setup(wanted={"gpus"}), Cards())
     assert ("there is no partition gpus; there are gpu", "--partitions") in [(f.what, f.line) for f in found]
 
 

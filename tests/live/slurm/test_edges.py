@@ -27,13 +27,13 @@ from berth.history.store.import_result import Options
 from berth.live.slurm import node
 from berth.live.slurm.claim import owner_of
 from berth.live.slurm.compare import attempts_of, compare
+from berth.live.slurm.configuration import rest_fault
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.courses import courses, measured
 from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
-from berth.live.slurm.site import rest_fault
 from berth.model import Node
 from berth.report.beside import beside_slurm
 from tests.live.slurm.fake_slurm import FakeSlurm

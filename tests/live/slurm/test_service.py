@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -56,9 +57,12 @@ def test_a_placed_job_that_slurm_keeps_back_is_held_again_and_its_gpu_is_free(tm
     ours.step()
     slurm.jobs["1"]["Reason"] = "AssocGrpGRES"
     ours.step()
-    assert slurm.told[-2:] == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
-    assert ours.why["1"] == "Slurm: AssocGrpGRES"
-    assert ours.world.scheduler.cluster.running == {}
+    held, update = slurm.told[-2:]
+    assert held == "hold 1"
+    note = rf"{NOTE};failures=1;until=\d+;why=it%20could%20not%20be%20started%3A%20AssocGrpGRES"
+    assert re.fullmatch(f"update JobId=1 ReqNodeList= AdminComment={note}", update)
+    assert ours.why["1"] == "it could not be started: AssocGrpGRES"
+    assert ours.driver.scheduler.cluster.running == {}
 
 
 def test_a_job_of_berths_that_waits_unheld_is_held_again(tmp_path: Path) -> None:
@@ -121,14 +125,14 @@ def test_a_drained_node_gets_nothing_and_one_that_is_down_loses_what_ran(tmp_pat
     ours = service(slurm, tmp_path)
     ours.step()
     ours.step()
-    assert set(ours.world.scheduler.cluster.running) == {"1"}
+    assert set(ours.driver.scheduler.cluster.running) == {"1"}
     slurm.nodes = {"node1": "DOWN*", "node2": "DOWN"}
     slurm.end("1", "NODE_FAIL")
     slurm.held("2")
     slurm.told.clear()
     for _ in range(4):  # nodes are queried on every fourth look
         ours.step()
-    assert ours.world.scheduler.cluster.running == {}
+    assert ours.driver.scheduler.cluster.running == {}
     assert [(e.job, e.state) for e in read_decisions(tmp_path / DECISIONS) if e.event == "ended"] == [
         ("1", "NODE_FAIL")
     ]
@@ -152,7 +156,7 @@ def test_advice_is_given_once_a_job_and_changes_nothing(tmp_path: Path) -> None:
     # A job that Slurm runs with no GPU told by type takes one all the same.
     slurm.jobs["1"] |= {"State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "Reason": "None"}
     ours.step()
-    assert [(job_id, tuple(run.slots)) for job_id, run in ours.world.scheduler.cluster.running.items()] == [
+    assert [(job_id, tuple(run.slots)) for job_id, run in ours.driver.scheduler.cluster.running.items()] == [
         ("1", ((0, 0),))
     ]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from berth.errors import LiveError
+from berth.live.driver.driver import Round
 from berth.live.slurm.controller import forgotten_after_s
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.results import Result, keep
@@ -21,7 +23,7 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
     tmp_path: Path,
 ) -> None:
     slurm = FakeSlurm()
-    slurm.held("1", "gres:gpu:1")
+    slurm.held("1", "gres:gpu:1", Comment="gpu_mem=200M")
     ours = service(slurm, tmp_path, retries=1, card_mib={"v100": 1000})
     for attempt, needs in ((1, 300), (2, 400)):
         ours.step()
@@ -37,7 +39,7 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
     assert any(";share=1000:337:0;retries=1;needs=337" in line for line in slurm.told)
     told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
     assert [each.why for each in told] == [
-        "it ran out of GPU memory 2 times, and needs 400 MiB: ask for gpu_mem=400M"
+        "it ran out of GPU memory 2 times, and needs 400 MiB of each GPU: ask for gpu_mem=400M"
     ]
     assert list((tmp_path / "results").iterdir()) == []
 
@@ -66,7 +68,7 @@ def test_a_job_that_is_queued_again_begins_only_when_its_nodes_have_forgotten_it
         f"BeginTime: it begins at {begins} at the earliest; it was queued again, and Slurm runs no Prolog for it on a"
         " node that still knows the attempt before"
     )
-    assert ours.world.scheduler.cluster.running == {}
+    assert ours.driver.scheduler.cluster.running == {}
     slurm.jobs["1"]["StartTime"] = "N/A"  # what Slurm shows when that time has come
     ours.step()
     assert slurm.jobs["1"]["State"] == "RUNNING"
@@ -92,6 +94,7 @@ def test_a_job_that_a_slurmctld_forgot_to_have_ended_is_told_once_for_its_one_st
     slurm.end("1")
     for _ in range(2):
         ours.step()
+    assert sorted(ours.driver.scheduler.cluster.running) == ["2"]
     # A task that has to run again has another start, and is told.
     slurm.jobs["1"] |= {"State": "RUNNING", "StartTime": "3000", "EndTime": "N/A"}
     ours.step()
@@ -200,14 +203,14 @@ def test_an_end_is_told_once_and_lost_by_no_exception_that_comes_after_it(
     keep(tmp_path / "results", Result("1", "node1", 1000, 3, 2000))
     if first:  # a berth that begins again
         ours = service(slurm, tmp_path)
-    take, fails = ours.world.take, [True]
+    step, fails = ours.driver.step, [True]
 
-    def take_once_more(*words: object) -> None:
+    def fails_once(now_ms: int, *, out_of_time: Callable[[], bool], for_real: bool) -> Round:
         if fails.pop() if fails else False:
             raise LiveError("this once")
-        take(*words)  # type: ignore[arg-type]
+        return step(now_ms, out_of_time=out_of_time, for_real=for_real)
 
-    monkeypatch.setattr(ours.world, "take", take_once_more)
+    monkeypatch.setattr(ours.driver, "step", fails_once)
     with pytest.raises(LiveError, match="this once"):
         ours.step()
     ours.step()

@@ -46,12 +46,11 @@ def test_a_controller_that_goes_away_in_the_middle_of_changes_leaks_no_gpu(tmp_p
         slurm.held(job_id)
     ours = service(slurm, tmp_path)
     ours.step()
-    assert ours.world.scheduler.cluster.running == {}
+    assert ours.driver.scheduler.cluster.running == {}
     told = [(each.event, each.job) for each in read_decisions(tmp_path / DECISIONS)]
     assert [job for event, job in told if event == "placed"] == ["1", "2", "3"]
     assert sorted(job for event, job in told if event == "taken-back") == ["1", "2", "3"]
     slurm.gone_after = None
-    ours._refused.clear()  # as after its patience
     ours.step()
     ours.step()
     assert [slurm.jobs[job_id]["State"] for job_id in "123"] == ["RUNNING"] * 3
@@ -72,7 +71,7 @@ def test_a_log_that_cannot_be_written_places_nothing_and_loses_nothing(
         raise LiveError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("berth.live.slurm.service.append", full)
+        patch.setattr("berth.live.slurm.journal.append", full)
         with pytest.raises(LiveError, match="No space"):
             ours.step()
     assert slurm.jobs["2"].get("State", "PENDING") == "PENDING"
@@ -117,14 +116,14 @@ def test_a_policy_that_runs_out_of_time_or_fails_loses_nothing_that_it_has_place
     ours = service(slurm, tmp_path)
     slurm.held("3")
     ours.step()
-    policy = ours.world.scheduler.policy
+    policy = ours.driver.scheduler.policy
 
     def fails(queue: object, cluster: object, now_ms: int) -> Iterator[object]:
         yield from policy(queue, cluster, now_ms)  # type: ignore[arg-type]
         raise RuntimeError("of the policy")
 
     slurm.held("4")
-    ours.world.scheduler.policy = fails  # type: ignore[assignment]
+    ours.driver.scheduler.policy = fails  # type: ignore[assignment]
     with pytest.raises(PolicyError, match="of the policy"):
         ours.step()
     assert slurm.jobs["4"]["State"] == "RUNNING"
@@ -137,10 +136,10 @@ def test_a_job_that_makes_no_sense_holds_up_no_other(tmp_path: Path, monkeypatch
     ours = service(slurm, tmp_path)
     submit = Scheduler.submit
 
-    def odd(scheduler: Scheduler, job: Job) -> bool:
+    def odd(scheduler: Scheduler, job: Job, *, ahead_of: Job | None = None) -> bool:
         if job.id == "1":
             raise SchedulerError("a job makes no sense: it is odd")
-        return submit(scheduler, job)
+        return submit(scheduler, job, ahead_of=ahead_of)
 
     monkeypatch.setattr(Scheduler, "submit", odd)
     ours.step()
@@ -171,10 +170,7 @@ def test_what_slurm_does_not_take_is_not_released(tmp_path: Path) -> None:
         ("placed", ""), ("taken-back", "Invalid generic resource (gres) specification for job 1"),
     ]  # fmt: skip
     ours.step()
-    assert (
-        ours.why["1"]
-        == "Slurm: Invalid generic resource (gres) specification for job 1; it is tried again later"
-    )
+    assert ours.why["1"] == "it could not be started: Invalid generic resource (gres) specification for job 1"
 
 
 def test_a_berth_that_begins_anew_takes_up_what_runs(tmp_path: Path) -> None:
@@ -184,11 +180,11 @@ def test_a_berth_that_begins_anew_takes_up_what_runs(tmp_path: Path) -> None:
     service(slurm, tmp_path).step()
     again = service(slurm, tmp_path)
     again.step()
-    running = again.world.scheduler.cluster.running
+    running = again.driver.scheduler.cluster.running
     assert sorted((job_id, tuple(run.slots)) for job_id, run in running.items()) == [
         ("1", ((0, 0),)), ("2", ((0, 1),)), ("3", ((1, 0),)), ("4", ((1, 1),)),
     ]  # fmt: skip
-    assert again.world.unplaced == {}
+    assert again.driver.unplaced == {}
     slurm.end("3")
     again.step()
     assert slurm.told[-1] == "release 5"

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from berth.console.formats import decimal
 from berth.console.identity import user, viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
@@ -24,7 +25,6 @@ from berth.console.what_if.question import INTERFERENCES, Question, asked, comma
 from berth.console.what_if.queue import Queue
 from berth.console.what_if.store import Entry, Place
 from berth.console.what_if.worker import ANSWER, PICTURES
-from berth.console.words import decimal
 from berth.errors import BerthError, HistoryError, LiveError, SettingError
 from berth.experiments.lived import CLUSTER
 from berth.history.store.reader import history_is_there

@@ -1,6 +1,6 @@
 """Logs of the Parallel Workloads Archive (Standard Workload Format) into jobs.
 
-The fields are those of `berth.traces.readers.swf_table`, which reads the same files as traces. A processor is a CPU
+The fields are those of `berth.traces.swf_table`, which reads the same files as traces. A processor is a CPU
 here, as it was; the format knows no GPUs. The log's times count from its `UnixStartTime`.
 """
 
@@ -16,7 +16,7 @@ from berth.errors import HistoryError, TraceError
 from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
-from berth.traces.readers.swf_table import COLUMNS, SwfTable
+from berth.traces.swf_table import COLUMNS, SwfTable
 
 __all__ = ["ABSENT", "swf_rows"]
 

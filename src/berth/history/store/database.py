@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 
-from berth.history.store.duck import duckdb
+import duckdb
 
 __all__ = ["at", "connect", "count", "first_line", "literal", "quoted_name", "read_parquet", "storable"]
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+
 from berth.errors import HistoryError
 from berth.history.store.database import first_line, literal, read_parquet
-from berth.history.store.duck import duckdb
 
 if TYPE_CHECKING:  # what only reads, such as `berth job`, needs no NumPy
     from numpy.typing import NDArray

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from berth.errors import HistoryError, cause_of
 from berth.history.store.capacity import capacities_from_json
 from berth.history.store.database import connect, first_line, quoted_name, read_parquet
-from berth.history.store.duck import duckdb
 from berth.history.store.index import VERSION, Index, PastImport
 from berth.history.store.record_files import SCHEMA, plain_table, record_of, record_table
 from berth.history.store.usage import with_usage

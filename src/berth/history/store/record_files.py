@@ -12,9 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
+
 from berth.errors import HistoryError
 from berth.history.store.database import at, first_line, quoted_name
-from berth.history.store.duck import duckdb
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.history.store.records import records
 from berth.model import Event, Node, Record, RecordState, Share

@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import duckdb
+
 from berth.history.store.database import at, count, literal, read_parquet
-from berth.history.store.duck import duckdb
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 
 _CHUNK_ROWS = 100_000

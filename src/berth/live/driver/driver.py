@@ -7,7 +7,7 @@ the same site decides the same.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -166,6 +166,8 @@ class Driver:
         self._nodes: tuple[Node, ...] = ()
         self._away: dict[str, NodeState] = {}
         self._others: dict[GpuSlot, Share] = {}
+        self._in_use: Set[Gpu] = frozenset()
+        self._unexplained: dict[Gpu, Share] = {}  # in use, and by no job that is known
         self._needs = MemoryNeeds()
         self._known: dict[str, SiteJob] = {}  # of jobs that wait or run
         self._last_order: tuple[int, ...] = ()
@@ -216,6 +218,7 @@ class Driver:
         self._take_ends(now_ms, records)
         self._take_others(now_ms)
         self._take_runs(changed, now_ms, records)
+        self._take_in_use(now_ms)
         self._take_waiting(changed, now_ms)
         self._take_due(now_ms)
         decided = self._decide(now_ms, out_of_time, for_real=for_real)
@@ -268,18 +271,30 @@ class Driver:
 
     def _take_others(self, now_ms: int) -> None:
         """What others hold is not given away."""
+        self._hold_for_others(self.site.others(), now_ms)
+
+    def _take_in_use(self, now_ms: int) -> None:
+        """A GPU that is in use and on which no job is known is others', until the site looks at its GPUs again."""
+        cluster, site = self.scheduler.cluster, self.site
+        if not isinstance(site, KnowsInUse) or (in_use := site.in_use()) is self._in_use:
+            return
+        self._in_use, self._unexplained = in_use, {}
+        ours = {slot for run in cluster.running.values() for slot in run.slots}
+        ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
+        for gpu in in_use:
+            slot = self._slot(gpu)
+            if slot is not None and slot not in ours:
+                model = cluster.nodes[slot.node].gpu_model
+                self._unexplained[gpu] = Share(1000, model.mem_mib if model is not None else 0)
+        self._hold_for_others(site.others(), now_ms)
+
+    def _hold_for_others(self, others: Mapping[Gpu, Share], now_ms: int) -> None:
         scheduler, cluster = self.scheduler, self.scheduler.cluster
         held = {
-            slot: share for gpu, share in self.site.others().items() if (slot := self._slot(gpu)) is not None
+            slot: share
+            for gpu, share in {**self._unexplained, **others}.items()
+            if (slot := self._slot(gpu)) is not None
         }
-        if isinstance(self.site, KnowsInUse):
-            ours = {slot for run in cluster.running.values() for slot in run.slots}
-            ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
-            for gpu in self.site.in_use():
-                slot = self._slot(gpu)
-                if slot is not None and slot not in ours and slot not in held:
-                    model = cluster.nodes[slot.node].gpu_model
-                    held[slot] = Share(1000, model.mem_mib if model is not None else 0)
         if held == self._others:
             return
         for slot in self._others.keys() - held.keys():
@@ -545,6 +560,8 @@ class Driver:
             return  # it was told before
         attempt = end.attempt or of.attempt
         if (job_id, attempt) in self._ends:
+            if job_id in scheduler.cluster.running and job_id not in self._starting:
+                scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
             return
         gone = self._leaving.get(job_id)
         run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
@@ -742,7 +759,14 @@ class Driver:
         self._starts_after.start_after(self._order(early.placement), early.after)
 
     def _take_due(self, now_ms: int) -> None:
-        """Jobs for whose start nothing is waited any more have their places."""
+        """Jobs for whose start nothing is waited any more have their places; those whose nodes take no more jobs wait
+        again."""
+        for job_id in self._early.blocked(self.scheduler):
+            self._early.forget(job_id)
+            if (of := self._known.pop(job_id, None)) is not None:
+                self.site.again(
+                    Again(job_id, "nothing starts on its node", of.attempt, of.memory, of.start_failures)
+                )
         for placement in self._early.due(self.scheduler):
             job_id = placement.job.id
             of = self._known.get(job_id)

@@ -68,6 +68,15 @@ class EarlyStarts:
                 found.append(self._waiting.pop(job_id).placement)
         return found
 
+    def blocked(self, scheduler: Scheduler) -> list[str]:
+        """The jobs on whose nodes nothing starts any more."""
+        up = scheduler.cluster.up
+        return [
+            job_id
+            for job_id, early in self._waiting.items()
+            if not all(up[slot.node] for slot in early.placement.slots)
+        ]
+
     def ends_soon(self, scheduler: Scheduler, is_ending: Callable[[Running], bool]) -> list[str]:
         """The jobs that are about to end, the next first: of each GPU the first, if no job waits for another there."""
         running, up = scheduler.cluster.running, scheduler.cluster.up

@@ -317,7 +317,8 @@ class KnowsInUse(Protocol):
     """A site that knows which GPUs are in use, and not by whom."""
 
     def in_use(self) -> Set[Gpu]:
-        """GPUs that somebody uses. Those on which the driver knows no job count as others'."""
+        """GPUs that somebody uses. Those on which the driver knows no job count as others' until this returns another
+        set: a site that has not looked since returns the same object."""
         ...
 
 

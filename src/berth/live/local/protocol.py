@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     Message = dict[str, Any]
+    Flags = dict[str, str | bool | list[str]]
 else:
-    Message = dict
+    Message = Flags = dict
 
 __all__ = ["VERSION", "Caller", "Connection", "decoded", "encoded"]
 

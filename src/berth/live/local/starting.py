@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from berth.errors import LiveError
 from berth.live.local.places import Places, check_metrics, state_folder
-from berth.live.local.protocol import Connection, Message
-from berth.live.local.words import Parsed
+from berth.live.local.protocol import Connection, Flags, Message
 
 __all__ = ["up"]
 
@@ -19,11 +18,11 @@ BEGIN_S = 30.0
 READY_S = 300.0
 
 
-def up(values: Parsed) -> int:
+def up(values: Flags, as_json: bool) -> None:
     """Start the queue of this state folder; says so where it is up already."""
     places = Places(state_folder())
     places.check()
-    if values.get("json") and values.get("foreground"):
+    if as_json and values.get("foreground"):
         raise LiveError("berth up: --foreground prints no answer; leave --json out")
     words = [sys.executable, "-m", "berth.live.local"]
     for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics"):
@@ -37,7 +36,8 @@ def up(values: Parsed) -> int:
     _check(values)
     answer = _status(places)
     if answer is not None:
-        return _up_already(values, answer)
+        _up_already(values, answer, as_json)
+        return
     places.make()
     log = os.open(places.log + ".start", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     process = subprocess.Popen(
@@ -52,13 +52,13 @@ def up(values: Parsed) -> int:
             raise LiveError(f"the broker does not answer; see {places.log}")
         time.sleep(0.02)
     if answer["pid"] != process.pid:  # another process was faster
-        return _up_already(values, answer)
+        _up_already(values, answer, as_json)
+        return
     answer = _wait_for_brain(places, answer, lambda: _check_alive(process, log))
-    _say(values, answer, "is up")
-    return 0
+    _print(answer, "is up", as_json)
 
 
-def _check(values: Parsed) -> None:
+def _check(values: Flags) -> None:
     """Refuse what could never be served; LiveError says what is wrong."""
     if "metrics" in values:
         check_metrics(str(values["metrics"]))
@@ -66,7 +66,7 @@ def _check(values: Parsed) -> None:
         raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
 
 
-def _up_already(values: Parsed, answer: Message) -> int:
+def _up_already(values: Flags, answer: Message, as_json: bool) -> None:
     """Say that a queue is up; LiveError where it differs from what was asked for."""
     had = answer["settings"]
     differ = []
@@ -84,8 +84,7 @@ def _up_already(values: Parsed, answer: Message) -> int:
                 f"the queue is up already, with --{key} {answer[key]}; change it with: berth policy"
                 f" {'--knowledge ' if key == 'knowledge' else ''}{values[key]}"
             )
-    _say(values, answer, "is up already")
-    return 0
+    _print(answer, "is up already", as_json)
 
 
 def _check_alive(process: subprocess.Popen[bytes], log: int) -> None:
@@ -140,8 +139,8 @@ def _status(places: Places) -> Message | None:
         connection.close()
 
 
-def _say(values: Parsed, answer: Message, what: str) -> None:
-    if values.get("json"):
+def _print(answer: Message, what: str, as_json: bool) -> None:
+    if as_json:
         import json
 
         print(json.dumps(answer))

@@ -6,11 +6,11 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 
 from berth.errors import LiveError
 from berth.live.local.places import find_socket
-from berth.live.local.protocol import Connection
-from berth.live.local.words import COMMANDS, SUBMIT, Command, Parsed, parse
+from berth.live.local.protocol import Connection, Flags
 
 __all__ = ["submit"]
 
@@ -18,21 +18,22 @@ BATCH = 100
 """Jobs of `submit -` in one message, and so in one commit."""
 
 Message = dict[str, object]
+Parse = Callable[[list[str]], tuple[Flags, list[str]]]
+"""Takes words apart as `berth submit` does: the options that are given, and the command; LiveError at a mistake."""
 
 
-def submit(values: Parsed, operands: list[str]) -> int:
-    """Queue what the words name, and print the ids; LiveError where it is refused."""
-    if operands[:1] == ["-"]:
-        behind, rest = parse(COMMANDS["submit"], operands[1:])
+def submit(flags: Flags, command: list[str], as_json: bool, parse: Parse) -> None:
+    """Queue a command or script, or what standard input names, and print the ids; LiveError where it is refused."""
+    if command[:1] == ["-"]:
+        behind, rest = parse(command[1:])
         if rest:
             raise LiveError(
                 f"berth submit - '{rest[0]}': each line of standard input is a job, and no command follows"
             )
-        values, operands = {**values, **behind}, ["-"]
-    as_json = bool(values.pop("json", False))
-    if operands == ["-"]:
-        return _submit_lines(values, as_json)
-    job, lines = _job_of(values, operands)
+        as_json = bool(behind.pop("json", False)) or as_json
+        _submit_lines({**flags, **behind}, as_json, parse)
+        return
+    job, lines = _job_of(flags, command, parse)
     connection = Connection(find_socket())
     try:
         answer = connection.ask({"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]})
@@ -42,11 +43,10 @@ def submit(values: Parsed, operands: list[str]) -> int:
         raise LiveError(f"{where}: {error}" if where else str(error)) from error
     finally:
         connection.close()
-    _told(answer, as_json)
-    return 0
+    _print_ids(answer, as_json)
 
 
-def _told(answer: Message, as_json: bool) -> None:
+def _print_ids(answer: Message, as_json: bool) -> None:
     if as_json:
         print(json.dumps({key: answer[key] for key in ("ids", "count", "note", "hints")}, ensure_ascii=False))
         return
@@ -65,8 +65,8 @@ def _told(answer: Message, as_json: bool) -> None:
         print(f"berth: {text}", file=sys.stderr)
 
 
-def _submit_lines(values: Parsed, as_json: bool) -> int:
-    """Each line is what could stand behind `berth submit`; flags of the command itself hold for all."""
+def _submit_lines(flags: Flags, as_json: bool, parse: Parse) -> None:
+    """Each line is what could stand behind `berth submit`; options of the command itself hold for all."""
     jobs: list[Message] = []
     places: list[int] = []  # the line of each job
     for number, line in enumerate(sys.stdin, 1):
@@ -78,9 +78,9 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
             words = text.split() if not any(mark in text for mark in "'\"\\") else shlex.split(text)
         except ValueError as error:
             raise LiveError(f"{where}: {error}: {text[:80]}") from error
-        own, operands = parse(COMMANDS["submit"], words, where=where)
         try:
-            jobs.append(_job_of({**values, **own}, operands)[0])
+            own, command = parse(words)
+            jobs.append(_job_of({**flags, **own}, command, parse)[0])
             places.append(number)
         except LiveError as error:
             raise LiveError(f"{where}: {error}") from error
@@ -105,18 +105,17 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
                     else "no job is queued"
                 )
                 raise LiveError(f"{done}: {_with_line(str(error), places[at : at + BATCH])}") from error
-            told, here, hints_here = answer["ids"], answer["count"], answer["hints"]
-            assert isinstance(told, list)
+            ids_here, here, hints_here = answer["ids"], answer["count"], answer["hints"]
+            assert isinstance(ids_here, list)
             assert isinstance(hints_here, list)
             hints += [hint for hint in hints_here if hint not in hints]
             assert isinstance(here, int)
-            ids += told
+            ids += ids_here
             count += here
             note = str(answer["note"])
     finally:
         connection.close()
-    _told({"ids": ids, "count": count, "note": note, "hints": hints}, as_json)
-    return 0
+    _print_ids({"ids": ids, "count": count, "note": note, "hints": hints}, as_json)
 
 
 def _with_line(error: str, places: list[int]) -> str:
@@ -127,43 +126,43 @@ def _with_line(error: str, places: list[int]) -> str:
     return error
 
 
-def _job_of(values: Parsed, operands: list[str]) -> tuple[Message, dict[str, str]]:
+def _job_of(flags: Flags, command: list[str], parse: Parse) -> tuple[Message, dict[str, str]]:
     """The message about one job, and where its script says which flag: it holds where the command line says nothing."""
-    if not operands:
+    if not command:
         raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
-    first = operands[0]
+    first = command[0]
     text = _script(os.path.join(os.getcwd(), first)) if "/" in first or os.path.exists(first) else None
     if text is not None:
-        said, lines = _said_in(text, first)
-        lines = {flag: where for flag, where in lines.items() if flag[2:].replace("-", "_") not in values}
-        values = {**said, **values}
+        in_script, lines = _flags_of_script(text, first, parse)
+        lines = {flag: where for flag, where in lines.items() if flag[2:].replace("-", "_") not in flags}
+        flags = {**in_script, **flags}
         try:
-            _check_folders(values, _folder(values))
+            _check_folders(flags, _folder(flags))
         except LiveError as error:
             where = lines.get(str(error).partition(" ")[0])
             raise LiveError(f"{where}: {error}" if where else str(error)) from error
-        return {"flags": values, "argv": operands, "script": text}, lines
-    folder = _folder(values)
+        return {"flags": flags, "argv": command, "script": text}, lines
+    folder = _folder(flags)
     if _which(first, folder) is None:
         raise LiveError(f"there is no command '{first}' in {folder} or on the PATH")
-    _check_folders(values, folder)
-    return {"flags": values, "argv": operands}, {}
+    _check_folders(flags, folder)
+    return {"flags": flags, "argv": command}, {}
 
 
-def _folder(values: Parsed) -> str:
+def _folder(flags: Flags) -> str:
     """The folder that the job runs in; LiveError where it is not there."""
-    folder = os.path.join(os.getcwd(), str(values.get("chdir", "")))
+    folder = os.path.join(os.getcwd(), str(flags.get("chdir", "")))
     if not os.path.isdir(folder):
-        raise LiveError(f"--chdir {values['chdir']}: there is no such folder")
-    return folder if values.get("chdir") else os.getcwd()
+        raise LiveError(f"--chdir {flags['chdir']}: there is no such folder")
+    return folder if flags.get("chdir") else os.getcwd()
 
 
-def _check_folders(values: Parsed, folder: str) -> None:
+def _check_folders(flags: Flags, folder: str) -> None:
     """Refuse output files in folders that are not there."""
     for key in ("output", "error"):
-        place = os.path.dirname(str(values.get(key, "")))
+        place = os.path.dirname(str(flags.get(key, "")))
         if place and "%" not in place and not os.path.isdir(os.path.join(folder, place)):
-            raise LiveError(f"--{key} {values[key]}: there is no folder {place}; make it first")
+            raise LiveError(f"--{key} {flags[key]}: there is no folder {place}; make it first")
 
 
 _found: dict[tuple[str, str], str | None] = {}
@@ -191,29 +190,25 @@ def _script(path: str) -> str | None:
         return None
 
 
-_IN_SCRIPTS = Command("submit", "", "", SUBMIT)
-
-
-def _said_in(text: str, name: str) -> tuple[Parsed, dict[str, str]]:
-    """What the #BERTH lines of a script say, up to its first command, and at which line each flag stands."""
-    values: Parsed = {}
+def _flags_of_script(text: str, name: str, parse: Parse) -> tuple[Flags, dict[str, str]]:
+    """The options in the #BERTH lines of a script, up to its first command, and the line of each."""
+    flags: Flags = {}
     lines: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("#BERTH "):
             where = f"{name}, line {number}"
             try:
-                words = shlex.split(line[7:], comments=True)
-            except ValueError as error:
+                found, rest = parse(shlex.split(line[7:], comments=True))
+            except (ValueError, LiveError) as error:
                 raise LiveError(f"{where}: {error}") from error
-            found, rest = parse(_IN_SCRIPTS, words, where=where)
-            if rest:
-                raise LiveError(f"{where}: '{rest[0]}' is no option")
+            if rest or "json" in found:
+                raise LiveError(f"{where}: '{rest[0] if rest else '--json'}' is no option of a job")
             for key, value in found.items():
-                before = values.get(key)
-                values[key] = (
-                    [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
-                )
+                before = flags.get(key)
+                if isinstance(before, list) and isinstance(value, list):
+                    value = [*before, *value]
+                flags[key] = value
                 lines[f"--{key.replace('_', '-')}"] = where
         elif line.strip() and not line.startswith("#"):
             break
-    return values, lines
+    return flags, lines

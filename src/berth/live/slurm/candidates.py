@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from berth.history.values.applications import Rules
@@ -14,7 +14,7 @@ from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Job, Share
 
-__all__ = ["Candidates", "Reader", "Scope", "by_slurm"]
+__all__ = ["Candidates", "Reader", "Scope", "by_slurm", "place_of"]
 
 MOST_TASKS = 200
 """Waiting tasks of one array that are looked at; the next come as these start."""
@@ -54,8 +54,8 @@ class Candidates:
     """Held by the plugin, which a user could undo: they need an administrator's hold."""
     to_give_back: dict[str, tuple[Note, str]] = field(default_factory=dict)
     """Jobs that berth took and cannot decide on, and why."""
-    loose: list[str] = field(default_factory=list)
-    """Jobs with berth's note that wait unheld, though berth has not placed them."""
+    unheld: list[str] = field(default_factory=list)
+    """Jobs with berth's note that are not held, though berth has not placed them."""
     outside: list[str] = field(default_factory=list)
     """Jobs that are held with berth's note, and that this berth does not place: the watchdog gives them back."""
 
@@ -70,11 +70,8 @@ class Reader:
         self._sizes = (0, 0, 0)
         """What of the cards that goes by."""
 
-    def read(
-        self, view: View, priorities: Priorities, placed: Set[str], refused: Mapping[str, tuple[int, str]]
-    ) -> Candidates:
-        """Sort out the jobs of a view. `placed` are those that berth has placed and that have not started yet;
-        `refused` tells which jobs Slurm refused lately to start, until when they are left alone, and why."""
+    def read(self, view: View, priorities: Priorities, placed: Set[str]) -> Candidates:
+        """Sort out the jobs of a view. `placed` are those that berth has placed and that have not started yet."""
         found = Candidates()
         self._cards.update(view.nodes)
         sizes = (self._cards.shards_a_gpu, self._cards.least_mib, self._cards.most_mib)
@@ -86,46 +83,65 @@ class Reader:
             if (kept := before.get(job.id)) is not None and kept[0] == job:
                 self._read[job.id] = kept
             if job.runs:
-                self._running(job, found, priorities, view.at_ms)
+                found.running[job.id] = self.taken_as(job, priorities.of_job(job, view.at_ms))
             elif job.waits:
                 mine = self._scope.has(job)
                 if mine:
-                    self._waiting(job, found, priorities, placed, refused, view.at_ms, up)
+                    self._waiting(job, found, priorities, placed, view.at_ms, up)
                 if job.held and not (mine and self._scope.places) and note_of(job.admin_comment) is not None:
                     found.outside.append(job.id)
-        found.waiting.sort(key=lambda job: (job.submit_ms, _place(job.id)))
+        found.waiting.sort(key=place_of)
         return found
 
     def _job_of(self, job: SlurmJob, priority: int) -> Job:
         """The job as the scheduler knows it; LeftToSlurmError as in `job_of`."""
         kept = self._read.get(job.id)
         if kept is None:
-            ours = job_of(job, self._cards, self._rules, priority=priority, retries=self._retries)
+            retries = self._retries if self._scope.places and note_of(job.admin_comment) is not None else 0
+            ours = job_of(job, self._cards, self._rules, priority=priority, retries=retries)
         else:
             ours = kept[1] if kept[1].priority == priority else replace(kept[1], priority=priority)
         self._read[job.id] = (job, ours)
         return ours
 
-    def _running(self, job: SlurmJob, found: Candidates, priorities: Priorities, now_ms: int) -> None:
+    def taken_as(self, job: SlurmJob, priority: int = 0) -> Job:
+        """A job that runs, or ran, as the scheduler knows it. One that berth does not decide on has what Slurm says."""
         try:
-            found.running[job.id] = self._job_of(job, priorities.of_job(job, now_ms))
-        except LeftToSlurmError:  # a stranger, which has what Slurm says it has
-            nodes = max(1, job.nodes)
-            gpus, share = job.tres.gpus or job.tres.gpus_a_node * nodes, Share()
-            if not gpus and job.tres.shards:
-                gpus = nodes
-                milli = min(1000, 1000 * job.tres.shards // nodes // max(1, self._cards.shards_a_gpu))
-                share = Share(max(1, milli), self._cards.least_mib * milli // 1000)
-            found.running[job.id] = Job(
-                job.id, job.submit_ms, None, user=job.user, gpus=gpus, share=share, nodes=nodes,
-                cpu_milli=1000 * job.tres.cpus, mem_mib=job.tres.mem_mib, time_limit_ms=job.time_limit_ms,
-                virtual_cluster=job.partition,
-            )  # fmt: skip
+            return self._job_of(job, priority)
+        except LeftToSlurmError:
+            return self._of_slurm(job)
+
+    def _of_slurm(self, job: SlurmJob) -> Job:
+        nodes = max(1, job.nodes)
+        gpus, share = job.tres.gpus or job.tres.gpus_a_node * nodes, Share()
+        if not gpus and job.tres.shards:
+            gpus = nodes
+            milli = min(1000, 1000 * job.tres.shards // nodes // max(1, self._cards.shards_a_gpu))
+            share = Share(max(1, milli), self._cards.least_mib * milli // 1000)
+        return Job(
+            job.id,
+            job.submit_ms,
+            None,
+            user=job.user,
+            gpus=gpus,
+            share=share,
+            nodes=nodes,
+            cpu_milli=1000 * job.tres.cpus,
+            mem_mib=job.tres.mem_mib,
+            time_limit_ms=job.time_limit_ms,
+            retries=0,
+            virtual_cluster=job.partition,
+        )
 
     def _waiting(
-        self, job: SlurmJob, found: Candidates, priorities: Priorities, placed: Set[str],
-        refused: Mapping[str, tuple[int, str]], now_ms: int, up: Set[str],
-    ) -> None:  # fmt: skip
+        self,
+        job: SlurmJob,
+        found: Candidates,
+        priorities: Priorities,
+        placed: Set[str],
+        now_ms: int,
+        up: Set[str],
+    ) -> None:
         note = note_of(job.admin_comment)
         if self._scope.places:
             if note is None:
@@ -135,7 +151,7 @@ class Reader:
             if job.id in placed:
                 return
             if not job.held:
-                found.loose.append(job.id)
+                found.unheld.append(job.id)
                 found.kept_back[job.id] = "it was not held, and is held again"
                 return
             if job.reason == "JobHeldUser":
@@ -144,14 +160,10 @@ class Reader:
             ours = self._job_of(job, priorities.of_job(job, now_ms))
         except LeftToSlurmError as why:
             found.kept_back[job.id] = str(why)
-            if note is not None and self._scope.places and refused.get(job.id, (0, ""))[0] <= now_ms:
+            if note is not None and self._scope.places:
                 found.to_give_back[job.id] = (note, str(why))
             return
-        why_not = by_slurm(job, self._scope.places, now_ms, up)
-        until_ms, said = refused.get(job.id, (0, ""))
-        if not why_not and until_ms > now_ms:
-            why_not = f"Slurm: {said}; it is tried again later"
-        if why_not:
+        if why_not := by_slurm(job, self._scope.places, now_ms, up):
             found.kept_back[job.id] = why_not
         else:
             found.waiting.append(ours)
@@ -178,5 +190,7 @@ def _clock(ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
-def _place(job_id: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in job_id.replace("+", "_").split("_") if part.isdigit())
+def place_of(job: Job) -> tuple[int, ...]:
+    """A job's place in the queue: in the order of submission, and of ids."""
+    numbers = (int(part) for part in job.id.replace("+", "_").split("_") if part.isdigit())
+    return (job.submit_ms, *numbers)

@@ -14,7 +14,7 @@ from berth.live.slurm.priorities import LEFT_OUT
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.rest import NEW_TOKEN, started_by
 
-__all__ = ["OLDEST", "Fault", "Site", "faults"]
+__all__ = ["OLDEST", "Fault", "SlurmSetup", "faults"]
 
 OLDEST = (22, 5)
 """The first Slurm with shards."""
@@ -37,7 +37,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SlurmSetup:
     """What `check` looks at."""
 
     configuration: Mapping[str, str]
@@ -62,21 +62,21 @@ class Site:
     """The QoS whose jobs berth is to place."""
 
 
-def faults(site: Site, cards: Cards) -> list[Fault]:
+def faults(setup: SlurmSetup, cards: Cards) -> list[Fault]:
     """Everything that is wrong, what stops berth first."""
     found = [
-        *_of_slurm(site),
-        *_of_lua(site),
-        *_of_nodes(site, cards),
-        *_of_scripts(site),
-        *_of_talking(site),
+        *_of_slurm(setup),
+        *_of_lua(setup),
+        *_of_nodes(setup, cards),
+        *_of_scripts(setup),
+        *_of_talking(setup),
     ]
     return sorted(found, key=lambda fault: not fault.stops)
 
 
-def _of_slurm(site: Site) -> Iterator[Fault]:
-    get = site.configuration.get
-    version, release = _version(site), get("SLURM_VERSION", "of no version")
+def _of_slurm(setup: SlurmSetup) -> Iterator[Fault]:
+    get = setup.configuration.get
+    version, release = _version(setup), get("SLURM_VERSION", "of no version")
     if version is None or version < OLDEST:
         yield Fault(f"Slurm is {release}; shards came with 22.05", "update Slurm to 22.05 or later")
     elif version > TESTED[-1]:
@@ -101,14 +101,14 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
         yield Fault("the Lua plugin is not loaded, so no job is ever held for berth", line)
     if not get("SelectType", "").endswith("cons_tres"):
         yield Fault(f"{get('SelectType')} knows no GPUs of types", "slurm.conf: SelectType=select/cons_tres")
-    known = {each.name for each in site.partitions}
-    for name in sorted(site.wanted - known):
+    known = {each.name for each in setup.partitions}
+    for name in sorted(setup.wanted - known):
         yield Fault(f"there is no partition {name}; there are {', '.join(sorted(known))}", "--partitions")
     owner = get("SlurmUser", "root(0)").partition("(")[0]
-    if site.user not in ("root", owner):
+    if setup.user not in ("root", owner):
         yield Fault(
-            f"{site.user} may not hold and release other users' jobs",
-            f"run berth as root or {owner}, or: sacctmgr modify user {site.user} set AdminLevel=Operator",
+            f"{setup.user} may not hold and release other users' jobs",
+            f"run berth as root or {owner}, or: sacctmgr modify user {setup.user} set AdminLevel=Operator",
         )
     age = get("MinJobAge", "300 sec").split()[0]
     if age.isdecimal() and int(age) < LEAST_JOB_AGE_S:
@@ -143,28 +143,28 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
             )
 
 
-def _version(site: Site) -> tuple[int, int] | None:
-    found = _VERSION.match(site.configuration.get("SLURM_VERSION", ""))
+def _version(setup: SlurmSetup) -> tuple[int, int] | None:
+    found = _VERSION.match(setup.configuration.get("SLURM_VERSION", ""))
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def _of_lua(site: Site) -> Iterator[Fault]:
-    if "lua" not in site.configuration.get("JobSubmitPlugins", "").split(","):
+def _of_lua(setup: SlurmSetup) -> Iterator[Fault]:
+    if "lua" not in setup.configuration.get("JobSubmitPlugins", "").split(","):
         return
-    if site.lua is None:
+    if setup.lua is None:
         yield Fault(
             "job_submit.lua cannot be read beside slurm.conf: no job is held, and the controller refuses all jobs",
             "take the one of `berth slurm install --dry-run`",
         )
         return
-    if "berth_submit" not in site.lua or "berth_modify" not in site.lua:
+    if "berth_submit" not in setup.lua or "berth_modify" not in setup.lua:
         yield Fault(
             "job_submit.lua does not load berth's functions, so no job is held, or users release held ones",
             "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install --dry-run`",
         )
         return
-    for what, table, names in (("partition", "PARTITIONS", site.wanted), ("QoS", "QOS", site.qos)):
-        found = re.search(rf"local BERTH_{table} *= *\{{(.*?)\}}", site.lua, re.DOTALL)
+    for what, table, names in (("partition", "PARTITIONS", setup.wanted), ("QoS", "QOS", setup.qos)):
+        found = re.search(rf"local BERTH_{table} *= *\{{(.*?)\}}", setup.lua, re.DOTALL)
         for name in sorted(names):
             if found is None or not re.search(rf"\b{re.escape(name)}\b\W*\]?\s*=\s*true", found[1]):
                 yield Fault(
@@ -173,14 +173,14 @@ def _of_lua(site: Site) -> Iterator[Fault]:
                 )
 
 
-def _of_nodes(site: Site, cards: Cards) -> Iterator[Fault]:
-    names = {name for each in site.partitions if each.name in site.wanted for name in each.nodes}
-    nodes = [node for node in site.nodes if node.gpus and (node.name in names or not site.wanted)]
+def _of_nodes(setup: SlurmSetup, cards: Cards) -> Iterator[Fault]:
+    names = {name for each in setup.partitions if each.name in setup.wanted for name in each.nodes}
+    nodes = [node for node in setup.nodes if node.gpus and (node.name in names or not setup.wanted)]
     if not nodes:
         yield Fault(
             "no node of these partitions has GPUs",
             "slurm.conf: NodeName=… Gres=gpu:…",
-            stops=bool(site.wanted),
+            stops=bool(setup.wanted),
         )
     for node in nodes:
         if not node.typed:
@@ -219,12 +219,12 @@ def _of_nodes(site: Site, cards: Cards) -> Iterator[Fault]:
             )
 
 
-def _of_scripts(site: Site) -> Iterator[Fault]:
-    closes = site.configuration.get("TaskProlog") != "(null)" and "berth" in site.scripts.get(
+def _of_scripts(setup: SlurmSetup) -> Iterator[Fault]:
+    closes = setup.configuration.get("TaskProlog") != "(null)" and "berth" in setup.scripts.get(
         "TaskProlog", ""
     )
     for name in ("Prolog", "TaskProlog", "Epilog"):
-        path = site.configuration.get(name, "(null)")
+        path = setup.configuration.get(name, "(null)")
         stops = name == "Prolog" and closes
         lost = (
             "berth's TaskProlog gives jobs no GPU without it"
@@ -235,7 +235,7 @@ def _of_scripts(site: Site) -> Iterator[Fault]:
             yield Fault(
                 f"there is no {name}: {lost}", f"slurm.conf: {name}=/etc/slurm/berth/{_file(name)}", stops
             )
-        elif name in site.scripts and "berth" not in site.scripts[name]:
+        elif name in setup.scripts and "berth" not in setup.scripts[name]:
             yield Fault(
                 f"{path} does not call berth's {name}: {lost}",
                 f"{path}: at its end, /etc/slurm/berth/{_file(name)}",
@@ -247,23 +247,23 @@ def _file(name: str) -> str:
     return {"Prolog": "prolog.sh", "TaskProlog": "task_prolog.sh", "Epilog": "epilog.sh"}[name]
 
 
-def _of_talking(site: Site) -> Iterator[Fault]:
-    if site.state_fault:
-        yield Fault(site.state_fault, "--state DIR")
-    if site.skew_s is not None and abs(site.skew_s) > MOST_SKEW_S:
+def _of_talking(setup: SlurmSetup) -> Iterator[Fault]:
+    if setup.state_fault:
+        yield Fault(setup.state_fault, "--state DIR")
+    if setup.skew_s is not None and abs(setup.skew_s) > MOST_SKEW_S:
         yield Fault(
-            f"the controller's clock is {site.skew_s:+.0f} s from this machine's: waits are wrong by that",
+            f"the controller's clock is {setup.skew_s:+.0f} s from this machine's: waits are wrong by that",
             "run an NTP client, such as chrony, on both",
             stops=False,
         )
-    if site.rest:
-        yield Fault(site.rest, started_by(_version(site)), stops=False)
-    if site.rest is not None:
-        left_s = _expires_s(site.token) - site.now_s
-        if not site.token or left_s < 0:
+    if setup.rest:
+        yield Fault(setup.rest, started_by(_version(setup)), stops=False)
+    if setup.rest is not None:
+        left_s = _expires_s(setup.token) - setup.now_s
+        if not setup.token or left_s < 0:
             yield Fault(
                 "there is no token for slurmrestd"
-                if not site.token
+                if not setup.token
                 else f"the token expired {-left_s:.0f} s ago",
                 NEW_TOKEN,
                 stops=False,

@@ -1,34 +1,38 @@
-"""A decision of the scheduler as a change of Slurm's job: its nodes, and its GPUs or shards by their types."""
+"""A decision of the driver as a change of Slurm's job: its nodes, and its GPUs or shards by their types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from berth.history.values.gres import gres_list, same_gres
+from berth.live.driver.site import Gpu, Start
 from berth.live.slurm.controller import Change
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.requests import LeftToSlurmError, Note
-from berth.model import Placement
+from berth.model import NO_GPU
 
-__all__ = ["given_back", "gpus_by_node", "order_of", "taken_back"]
+__all__ = ["given_back", "order_of", "taken_back", "where_of"]
 
 
-def gpus_by_node(placement: Placement, nodes: Mapping[int, SlurmNode]) -> dict[str, tuple[int, ...]]:
-    """The indices of the GPUs on each node, by its name; `nodes` by their rows."""
+def gpus_by_node(gpus: Iterable[Gpu]) -> dict[str, tuple[int, ...]]:
+    """The indices of the GPUs on each node, by its name."""
     found: dict[str, tuple[int, ...]] = {}
-    for slot in placement.slots:
-        name = nodes[slot.node].name
-        found[name] = (*found.get(name, ()), slot.index)
+    for gpu in gpus:
+        found[gpu.node] = (*found.get(gpu.node, ()), gpu.index)
     return {name: tuple(sorted(at)) for name, at in sorted(found.items())}
 
 
+def where_of(gpus: Iterable[Gpu]) -> str:
+    """Nodes and GPUs as the log has them: `node1:0+1,node2:0`."""
+    return ",".join(
+        f"{name}:{'+'.join(map(str, at))}" if at != (NO_GPU,) else name
+        for name, at in gpus_by_node(gpus).items()
+    )
+
+
 def order_of(
-    placement: Placement,
-    note: Note,
-    nodes: Mapping[int, SlurmNode],
-    before: str = "",
-    after: Sequence[str] = (),
+    start: Start, note: Note, nodes: Mapping[str, SlurmNode], before: str = "", after: Sequence[str] = ()
 ) -> Change:
     """What is to be changed so that the job runs there, its release included.
 
@@ -38,16 +42,15 @@ def order_of(
     have ended before it begins. Raises LeftToSlurmError for a job whose shards would become another GPU's again: Slurm
     22.05 then may give it those of any that it was told before.
     """
-    by_node = gpus_by_node(placement, nodes)
-    named = {node.name: node for node in nodes.values()}
-    kinds = {tuple(named[name].gpu_kinds[at] for at in where) for name, where in by_node.items()}
-    typed = len(kinds) == 1 and all(named[name].typed for name in by_node)
-    first = named[next(iter(by_node))]
+    by_node = gpus_by_node(start.gpus)
+    kinds = {tuple(nodes[name].gpu_kinds[at] for at in where) for name, where in by_node.items()}
+    typed = len(kinds) == 1 and all(nodes[name].typed for name in by_node)
+    first = nodes[next(iter(by_node))]
     each = len(next(iter(by_node.values())))
-    shared = placement.share.milli < 1000 or placement.best_effort
+    shared = start.share.milli < 1000 or start.best_effort
     by_shards = bool(first.shards_a_gpu) and (shared or "shard" in before) and "gpu:" not in before
     if by_shards:
-        count = first.shards_a_gpu if not shared else _shards(placement, first)
+        count = first.shards_a_gpu if not shared else _shards(start, first)
         items = [f"shard:{kind}:{count}" for kind in kinds.pop()] if typed else [f"shard:{count * each}"]
     else:
         items = [f"gpu:{kind}:1" for kind in kinds.pop()] if typed else [f"gpu:{each}"]
@@ -61,10 +64,10 @@ def order_of(
             raise LeftToSlurmError("Slurm does not exchange its shards for another GPU's a second time")
         note = replace(note, moved=note.moved + 1)
     return Change(
-        placement.job.id,
+        start.job_id,
         node_list=",".join(by_node),
         gres=gres,
-        admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)),
+        admin_comment=str(replace(note, share=start.share, best_effort=start.best_effort)),
         hold=False,
         # Slurm never starts a job whose shards were taken off, and exchanges their type if it is told another.
         replaces=bool(before) and "shard" not in before and not same_gres(before, gres),
@@ -72,11 +75,11 @@ def order_of(
     )
 
 
-def _shards(placement: Placement, node: SlurmNode) -> int:
+def _shards(start: Start, node: SlurmNode) -> int:
     """How many shards stand for a part of a GPU in Slurm's books: rounded down, so that jobs that fit beside one
     another have room there. What is enforced is the partition."""
-    milli = placement.share.milli
-    if placement.best_effort:  # compute is not promised, so that memory alone counts
+    milli = start.share.milli
+    if start.best_effort:  # compute is not promised, so that memory alone counts
         return 1
     return max(1, node.shards_a_gpu * milli // 1000)
 

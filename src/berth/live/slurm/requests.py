@@ -5,7 +5,8 @@ The Lua plugin takes the GPUs off a job and notes them there, without spaces, wh
     berth:1;node=gres:gpu:1;job=;task=;socket=;share=500:8192:1
 
 `share` is added by berth when it places the job: per mille, MiB on each GPU, and 1 where compute is best effort. A
-job that ran out of GPU memory also has how often (`retries`) and what would have been enough (`needs`, MiB).
+job that ran out of GPU memory also has how often (`retries`) and what the next attempt needs (`needs`, MiB); one that
+Slurm did not start has how often in a row (`failures`), until when it is left alone (`until`, ms since 1970) and why.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from berth.errors import SettingError
 from berth.gpu_models import GPU_MODELS
@@ -52,9 +54,14 @@ class Note:
     retries: int = 0
     """How often it has run out of memory."""
     needs_mib: int = 0
-    """What would have been enough for the calls that were refused; it asks for that from then on."""
+    """What it needs since then of each GPU."""
     moved: int = 0
     """How often its shards became those of another GPU."""
+    failures: int = 0
+    """How often in a row Slurm did not start it."""
+    until_ms: int = 0
+    """Until when it is left alone because of that."""
+    why: str = ""
 
     def __str__(self) -> str:
         text = f"{BEGIN_OF_NOTE}node={self.per_node};job={self.per_job};task={self.per_task};socket={self.per_socket}"
@@ -64,6 +71,9 @@ class Note:
             ("retries", self.retries),
             ("needs", self.needs_mib),
             ("moved", self.moved),
+            ("failures", self.failures),
+            ("until", self.until_ms if self.failures else 0),
+            ("why", quote(self.why) if self.failures else ""),
         )
         return text + "".join(f";{name}={value}" for name, value in rest if value)
 
@@ -83,8 +93,17 @@ def note_of(admin_comment: str) -> Note | None:
         if share := pairs.get("share"):
             milli, mem, best_effort = map(int, share.split(":"))
             note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
-        retries, needs_mib, moved = (int(pairs.get(name, "0")) for name in ("retries", "needs", "moved"))
-        return replace(note, retries=retries, needs_mib=needs_mib, moved=moved)
+        names = ("retries", "needs", "moved", "failures", "until")
+        retries, needs_mib, moved, failures, until_ms = (int(pairs.get(name, "0")) for name in names)
+        return replace(
+            note,
+            retries=retries,
+            needs_mib=needs_mib,
+            moved=moved,
+            failures=failures,
+            until_ms=until_ms,
+            why=unquote(pairs.get("why", "")),
+        )
     except ValueError:
         return None  # it was written by something else
 
@@ -152,7 +171,8 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
     ):
         if wrong:
             raise LeftToSlurmError(f"{why}, which berth leaves to Slurm")
-    asked, share = _asked(job, note), part_of(job, cards)[1]
+    asked = _asked(job, note)
+    share = _share(job, asked, cards)
     features = tuple(f"feature:{each}" for each in job.features.split("&")) if job.features else ()
     named = (f"node:{job.req_nodes}",) if job.req_nodes and note_of(job.admin_comment) is None else ()
     return Job(

@@ -1,114 +1,561 @@
-"""Reads a site's configuration: what the controller tells, and the files beside slurm.conf."""
+"""Slurm as a site of the driver: what waits, runs and has ended there, and changes that are made at once for all jobs.
+
+Slurm keeps what must not be forgotten: the notes in AdminComment. What berth placed and Slurm has not started yet is
+known to this process alone; a berth that begins anew holds such jobs again.
+"""
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
-import time
-from collections.abc import Set
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
-from berth.live.slurm.check import Site
-from berth.live.slurm.controller import Controller
-from berth.live.slurm.rest import since_s, spoken
+from berth.history.values.causes import cause_after
+from berth.history.values.gres import gres_list
+from berth.history.values.hostlist import expand
+from berth.knowledge.out_of_memory import MemoryNeed
+from berth.live.driver.site import (
+    Again,
+    End,
+    FailedStart,
+    GiveUp,
+    Gpu,
+    NodeState,
+    SiteJob,
+    SiteNode,
+    SiteRun,
+    Start,
+)
+from berth.live.slurm.attempts import Attempts, EndedAttempt
+from berth.live.slurm.candidates import Candidates, Reader, place_of
+from berth.live.slurm.controller import Change, View
+from berth.live.slurm.decisions import ADVISED, GIVEN_BACK, GIVEN_UP, PLACED, TAKEN_BACK, Decision
+from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.journal import Journal
+from berth.live.slurm.nodes import SlurmNode
+from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
+from berth.live.slurm.priorities import Priorities
+from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, note_of
+from berth.model import NO_GPU, Job, Node, RecordState, Share
 
-__all__ = ["FILES", "read_files", "read_site", "rest_fault"]
+__all__ = ["SlurmSite"]
 
-FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
+MOST_PAUSE_MS = 600_000
+SLOW = 4
+"""Multiplies the patience while Slurm names only resources or priority."""
+FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
+_STATES = {
+    "COMPLETED": RecordState.COMPLETED,
+    "FAILED": RecordState.FAILED,
+    "TIMEOUT": RecordState.TIMEOUT,
+    "DEADLINE": RecordState.TIMEOUT,
+    "NODE_FAIL": RecordState.NODE_FAIL,
+    "BOOT_FAIL": RecordState.NODE_FAIL,
+    "PREEMPTED": RecordState.PREEMPTED,
+    "OUT_OF_MEMORY": RecordState.FAILED,
+}
+"""How an attempt ended by Slurm's word for it; CANCELLED by any other. OUT_OF_MEMORY is the node's memory; a GPU's is
+reported by the Epilog."""
+_AWAITED = re.compile(r"\d+(_\d+)?")
+"""Ids of jobs on whose end another can be made to wait: no parts of heterogeneous ones."""
+
+Apply = Callable[[Iterable[Change]], dict[str, str]]
+"""Makes changes; what went wrong, by the job's id."""
 
 
-def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[str, str], dict[str, str]]:
-    """The configuration, and the text of each file that can be read, by its name; `own` is berth's folder."""
-    configuration = controller.configuration()
-    folder = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
-    found = ((name, _text(folder / name)) for name in FILES)
-    ours = (
-        (f"berth/{path.name}", _text(path))
-        for path in (own.iterdir() if own is not None and own.is_dir() else ())
+@dataclass(slots=True)
+class _Placed:
+    """A job that was released on its GPUs and that Slurm has not started yet."""
+
+    at_ms: int
+    note: Note
+    where: str
+    run: SiteRun
+    after: tuple[str, ...] = ()
+    """The jobs that must have ended before."""
+
+
+class SlurmSite:
+    """One Slurm; `take` a view of it before each step of the driver, and `carry_out` what came of it after."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        reader: Reader,
+        cards: Cards,
+        attempts: Attempts,
+        journal: Journal,
+        apply: Apply,
+        *,
+        places: bool,
+        patience_ms: int,
+        follow_ms: int = 0,
+    ) -> None:
+        """`patience_ms` is how long Slurm may take to start a job, and `follow_ms` how much longer if the job waits for
+        others to end."""
+        self._reader, self._cards, self._attempts = reader, cards, attempts
+        self._journal, self._apply, self._places = journal, apply, places
+        self._patience_ms, self._follow_ms = patience_ms, follow_ms
+        self.again_after_s = 0
+        """How long a job that is queued again may not begin."""
+        self.found = Candidates()
+        """The jobs of the last view."""
+        self.reasons: dict[str, str] = {}
+        """Why waiting jobs were not started, in the driver's words."""
+        self._now_ms = 0
+        self._nodes: dict[str, SlurmNode] = {}
+        self._queried: Sequence[SlurmNode] = ()
+        self._in_use: frozenset[Gpu] = frozenset()
+        self._labels: frozenset[str] = frozenset()
+        self._waiting: dict[str, SiteJob] = {}
+        self._running: dict[str, SiteRun] = {}
+        self._known_runs: dict[str, tuple[SlurmJob, Job, SiteRun]] = {}
+        self._placed: dict[str, _Placed] = {}
+        self._ends: list[End | FailedStart] = []
+        self._failures: dict[str, Again] = {}
+        """What the driver said of jobs whose start failed; their notes have it for a berth that begins anew."""
+        self._gone: dict[str, SlurmJob] = {}
+        """Jobs whose attempts have ended since the last view."""
+        self._out_of_memory: dict[str, tuple[SlurmJob, int]] = {}
+        """Attempts that ran out of GPU memory, with what they needed, until the driver has said what comes of it."""
+        self._advised: set[str] = set()
+        self._given_back: dict[str, tuple[int, int]] = {}
+        """Jobs whose request Slurm did not take back: until when they are left alone, and for how long."""
+        self._changes: list[Change] = []
+        self._orders: dict[str, tuple[Change, Decision]] = {}
+        self._not_started: set[str] = set()
+        self._refused: dict[str, str] = {}
+        """What was logged last of jobs of which Slurm refused a change."""
+
+    # What Slurm has
+
+    def take(self, view: View, priorities: Priorities) -> None:
+        """Take in what Slurm has now. LiveError if it does not answer a further query: nothing is lost then."""
+        now_ms = view.at_ms
+        found = self._reader.read(view, priorities, self._placed.keys())
+        if view.nodes is not self._queried:
+            self._queried, self._in_use = view.nodes, _in_use(view.nodes)
+            self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
+        ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
+        self._now_ms, self.found = now_ms, found
+        self._labels |= {label for job in found.waiting for label in job.labels}
+        self._gone = {end.job.id: end.job for end in ends}
+        for end in ends:
+            self._take_end(end)
+        for job in starts:
+            self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
+        self._forget({job.user for job in self._gone.values()})
+        self._give_back()
+        self._take_back()
+        self._waiting = {
+            job.id: self._site_job(job, found.jobs[job.id])
+            for job in found.waiting
+            if job.id not in self._placed
+        }
+        self._waiting |= {job_id: placed.run.of for job_id, placed in self._placed.items() if placed.after}
+        self._take_runs()
+
+    def _take_end(self, end: EndedAttempt) -> None:
+        job, result, now_ms = end.job, end.result, self._now_ms
+        ours = self._reader.taken_as(job)
+        if end.start_unseen:
+            self._journal.started(now_ms, job, ours, self._planned(job))
+        if not end.logged:
+            self._journal.ended(now_ms, end)
+        self._placed.pop(job.id, None)
+        needed_mib = peak_mib = 0
+        state = _STATES.get(end.state, RecordState.CANCELLED)
+        if state is RecordState.PREEMPTED and self._is_lost(job):
+            state = RecordState.NODE_FAIL  # and Slurm queues it again
+        if result is not None:
+            needed_mib, peak_mib = result.needs_mib if result.refused else 0, result.peak_mib
+            if result.refused and end.state in FAILED:
+                state = RecordState.OUT_OF_MEMORY
+                self._out_of_memory[job.id] = job, max(needed_mib, peak_mib)
+        self._ends.append(
+            End(
+                job.id,
+                state,
+                end.end_ms,
+                waits_again=end.state == "PREEMPTED",
+                needed_mib=needed_mib,
+                peak_mib=peak_mib or None,
+                ran=self._run_of(job, ours),
+            )
+        )
+
+    def _is_lost(self, job: SlurmJob) -> bool:
+        """Whether a node of a job is lost."""
+        there = (self._nodes.get(name) for name in expand(job.node_list))
+        return any(node is None or node.lost for node in there)
+
+    def _planned(self, job: SlurmJob) -> str:
+        """Where berth had placed a job that has started."""
+        placed = self._placed.get(job.id)
+        return placed.where if placed is not None else self._attempts.placed_before(job)
+
+    def _forget(self, users: Set[str]) -> None:
+        """What kept a job back may be over now that another of its user's has ended, so that it need not wait long."""
+        jobs = self.found.jobs
+        for job_id, failed in [*self._failures.items()]:
+            if job_id not in jobs:
+                del self._failures[job_id]
+            elif jobs[job_id].user in users:
+                self._failures[job_id] = failed._replace(start_failures=0, not_before_ms=0)
+        self._given_back = {job_id: times for job_id, times in self._given_back.items() if job_id in jobs}
+        self._advised &= jobs.keys()
+        self._refused = {job_id: why for job_id, why in self._refused.items() if job_id in jobs}
+        self.reasons = {job_id: why for job_id, why in self.reasons.items() if job_id in jobs}
+
+    def _give_back(self) -> None:
+        """Let go of jobs that berth does not decide on after all, and hold those again that somebody has released."""
+        found, now_ms = self.found, self._now_ms
+        for job_id, (note, why) in found.to_give_back.items():
+            if self._given_back.get(job_id, (0, 0))[0] <= now_ms:
+                self._let_go(job_id, note, why)
+        for job_id in found.unheld:
+            note, job = found.notes[job_id], found.jobs[job_id]
+            self._changes.append(taken_back(job_id, note, job.dependency if note.share is not None else ""))
+            self._journal.add(now_ms, TAKEN_BACK, job, found.kept_back[job_id])
+
+    def _let_go(self, job_id: str, note: Note, why: str) -> None:
+        job = self.found.jobs[job_id]
+        self._changes.append(given_back(job_id, note, job.tres_per_node))
+        self._journal.add(self._now_ms, GIVEN_BACK, job, why)
+
+    def _take_back(self) -> None:
+        """Hold the placed jobs again that Slurm does not start, and forget those that it has started or lost."""
+        found, now_ms = self.found, self._now_ms
+        for job_id, placed in [*self._placed.items()]:
+            job = found.jobs.get(job_id)
+            if job is None or not job.waits:
+                del self._placed[job_id]
+                if job is None:
+                    self._ends.append(FailedStart(job_id))
+                continue
+            followed = bool(placed.after)
+            placed.after = tuple(each for each in placed.after if each in found.running)
+            if followed and not placed.after:
+                placed.at_ms = now_ms
+            slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
+            patience_ms = self._patience_ms * (SLOW if slow or placed.after else 1)
+            if placed.after:
+                patience_ms += self._follow_ms
+            if job.held or now_ms - placed.at_ms > patience_ms:
+                late = _runs_on(placed.after) if placed.after and not job.held else ""
+                self._hold_again(job_id, late or f"Slurm: {job.reason}")
+                self._ends.append(FailedStart(job_id, late or job.reason))
+
+    def _hold_again(self, job_id: str, why: str) -> None:
+        """Hold a placed job again."""
+        placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
+        self._changes.append(taken_back(job_id, placed.note, job.dependency))
+        self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+    def _site_job(self, job: Job, slurm_job: SlurmJob) -> SiteJob:
+        note = note_of(slurm_job.admin_comment) or Note()
+        memory, attempt = MemoryNeed(note.retries, note.needs_mib), slurm_job.restarts + 1
+        if (
+            slurm_job.waits and note.failures and job.id not in self._failures
+        ):  # a berth before this one noted it
+            self._failures[job.id] = Again(
+                job.id, note.why, attempt, memory, note.failures, not_before_ms=note.until_ms
+            )
+        failed = self._failures.get(job.id)
+        return SiteJob(
+            job,
+            order=place_of(job),
+            attempt=attempt,
+            memory=memory,
+            start_failures=failed.start_failures if failed is not None else 0,
+            not_before_ms=failed.not_before_ms if failed is not None else 0,
+            why=failed.why if failed is not None else "",
+        )
+
+    def _take_runs(self) -> None:
+        """What runs, and what was placed and starts at any moment."""
+        found, before = self.found, self._known_runs
+        self._known_runs = {}
+        for job_id, ours in found.running.items():
+            job, known = found.jobs[job_id], before.get(job_id)
+            if known is not None and known[0] == job and known[1] == ours:
+                self._known_runs[job_id] = known
+            else:
+                self._known_runs[job_id] = job, ours, self._run_of(job, ours)
+        self._running = {job_id: run for job_id, (_, _, run) in self._known_runs.items()}
+        self._running |= {job_id: placed.run for job_id, placed in self._placed.items() if not placed.after}
+
+    def _run_of(self, job: SlurmJob, ours: Job) -> SiteRun:
+        note = note_of(job.admin_comment)
+        gpus = self._gpus_of(job, ours)
+        return SiteRun(
+            self._site_job(ours, job),
+            gpus,
+            () if gpus else expand(job.node_list),
+            share=note.share if note is not None else None,
+            best_effort=note is not None and note.best_effort,
+            start_ms=job.start_ms,
+        )
+
+    def _gpus_of(self, job: SlurmJob, ours: Job) -> tuple[Gpu, ...]:
+        """The GPUs of a job that runs, if their types tell them."""
+        names = expand(job.node_list)
+        kinds = [each.kind for each in gres_list(job.tres_per_node, odd=True) if each.kind]
+        gpus: list[Gpu] = []
+        for name in names:
+            node = self._nodes.get(name)
+            exact = [at for kind in kinds if node is not None and (at := node.index_of(kind)) is not None]
+            if not ours.gpus or len(exact) != -(-ours.gpus // len(names)):
+                return ()
+            gpus += [Gpu(name, at) for at in exact]
+        return tuple(gpus)
+
+    # What the driver asks
+
+    def nodes(self) -> Sequence[SiteNode]:
+        """Slurm's nodes, with the labels that waiting jobs ask for."""
+        return [self._site_node(node) for _, node in sorted(self._nodes.items())]
+
+    def _site_node(self, node: SlurmNode) -> SiteNode:
+        labels = {
+            *(f"partition:{name}" for name in node.partitions),
+            *(f"feature:{name}" for name in node.features),
+            f"node:{node.name}",
+        }
+        state = NodeState.UP if node.up else NodeState.LOST if node.lost else NodeState.DRAINED
+        model = self._cards.model(node.model) if node.gpus else None
+        wanted = tuple(sorted(labels & self._labels))
+        return SiteNode(Node(node.name, node.gpus, model, 1000 * node.cpus, node.mem_mib, wanted), state)
+
+    def waiting(self) -> Mapping[str, SiteJob]:
+        """The jobs that Slurm's own rules do not keep back."""
+        return self._waiting
+
+    def running(self) -> Mapping[str, SiteRun]:
+        """What Slurm runs, whoever decided on it, and what it is to start."""
+        return self._running
+
+    def others(self) -> Mapping[Gpu, Share]:
+        """Slurm knows no processes that are no job's."""
+        return {}
+
+    def in_use(self) -> Set[Gpu]:
+        """The GPUs that were in use when Slurm's nodes were last queried."""
+        return self._in_use
+
+    def ended(self) -> Sequence[End | FailedStart]:
+        """What ended or did not start since this was asked last."""
+        ends, self._ends = self._ends, []
+        return ends
+
+    def can_wait(self, job_id: str) -> bool:
+        """Whether a job can be made to wait for others; not one that its user lets wait for another."""
+        return self._places and job_id in self.found.notes and not self.found.jobs[job_id].dependency
+
+    def can_be_awaited(self, job_id: str) -> bool:
+        """Whether Slurm can start another job when this one has ended."""
+        job = self.found.jobs.get(job_id)
+        return job is not None and job.runs and bool(_AWAITED.fullmatch(job_id))
+
+    def is_ending(self, job_id: str) -> bool:
+        """Whether a job completes already."""
+        job = self.found.jobs.get(job_id)
+        return job is not None and job.state == "COMPLETING"
+
+    # What is done
+
+    def start(self, start: Start) -> None:
+        """Release a job on these GPUs."""
+        self.start_after(start, ())
+
+    def start_after(self, start: Start, after: Sequence[str]) -> None:
+        """Release a job that Slurm starts when these jobs have ended."""
+        job_id, note, waits = start.job_id, self.found.notes.get(start.job_id), self._waiting[start.job_id]
+        job, where = self.found.jobs[job_id], where_of(start.gpus)
+        if note is None:
+            self._not_started.add(job_id)
+            return
+        try:
+            order = order_of(start, note, self._nodes, job.tres_per_node, after)
+        except LeftToSlurmError as why:
+            self._let_go(job_id, note, str(why))
+            self._not_started.add(job_id)
+            return
+        line = self._journal.decided(
+            self._now_ms, PLACED, job, waits.job, start.share, where, " ".join(after)
+        )
+        self._orders[job_id] = order, line
+        gpus = tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU)
+        run = SiteRun(waits, gpus, start.nodes, start.share, start.best_effort, started=False)
+        now_noted = note_of(order.admin_comment or "") or note
+        self._placed[job_id] = _Placed(self._now_ms, now_noted, where, run, tuple(after))
+
+    def advise(self, job_id: str, gpus: Sequence[Gpu], share: Share) -> None:
+        """Log where a job would start, once."""
+        if job_id not in self._advised:
+            self._advised.add(job_id)
+            job, ours = self.found.jobs[job_id], self._waiting[job_id].job
+            self._journal.decided(self._now_ms, ADVISED, job, ours, share, where_of(gpus))
+
+    def stop(self, job_id: str, why: str) -> None:
+        """Berth ends no job of Slurm."""
+
+    def again(self, again: Again) -> None:
+        """Queue a job again that ran out of GPU memory; of one that did not start, remember when to try again."""
+        job_id = again.job_id
+        if job_id in self._placed:  # it does not start after others after all
+            self._hold_again(job_id, again.why)
+            return
+        job, _ = self._out_of_memory.pop(job_id, (None, 0))
+        if job is None:
+            self._remember(again)
+            return
+        note = note_of(job.admin_comment)
+        if note is None or not self._places:
+            return
+        memory = again.memory
+        waits = replace(
+            note, share=None, best_effort=False, retries=memory.times, needs_mib=memory.mib, failures=0
+        )
+        self._journal.add(self._now_ms, TAKEN_BACK, job, again.why)
+        self._changes.append(
+            Change(
+                job_id,
+                requeue=True,
+                after_s=self.again_after_s,
+                hold=True,
+                node_list="",
+                admin_comment=str(waits),
+            )
+        )
+
+    def _remember(self, again: Again) -> None:
+        """Remember a failed start, here and in the job's note."""
+        job_id = again.job_id
+        self._failures[job_id] = again
+        if again.why:
+            self.reasons[job_id] = again.why
+        waits, note = self._waiting.get(job_id), self.found.notes.get(job_id)
+        if waits is not None:
+            self._waiting[job_id] = self._site_job(waits.job, self.found.jobs[job_id])
+        if not self._places or note is None or not again.start_failures:
+            return
+        noted = replace(
+            note,
+            share=None,
+            best_effort=False,
+            failures=again.start_failures,
+            until_ms=again.not_before_ms,
+            why=again.why,
+        )
+        for at, change in enumerate(self._changes):
+            if change.job_id == job_id and change.hold:  # it is held again anyway
+                self._changes[at] = replace(change, admin_comment=str(noted))
+                return
+        if waits is not None:
+            self._changes.append(Change(job_id, admin_comment=str(noted)))
+
+    def give_up(self, given_up: GiveUp) -> None:
+        """Log that berth can do no more for a job which ran out of GPU memory, or leave one to Slurm that waits."""
+        job_id, note = given_up.job_id, self.found.notes.get(given_up.job_id)
+        if job_id in self._waiting and note is not None:
+            del self._waiting[job_id]
+            self._let_go(job_id, note, given_up.why)
+        job, needs_mib = self._out_of_memory.pop(job_id, (None, 0))
+        if job is not None and self._places and note_of(job.admin_comment) is not None:
+            why = f"{given_up.why}: ask for gpu_mem={needs_mib}M"
+            self._journal.add(self._now_ms, GIVEN_UP, job, why)
+
+    def note(self, job_id: str, why: str) -> None:
+        """Keep why a job waits, for `berth slurm why`."""
+        self.reasons[job_id] = why
+
+    # What is told to Slurm
+
+    def placed(self) -> dict[str, str]:
+        """The jobs that were placed and have not started yet, and what they wait for."""
+        return {job_id: _why_placed(placed) for job_id, placed in self._placed.items()}
+
+    def not_started(self) -> set[str]:
+        """The jobs that the driver has started since this was asked last, and that Slurm was not told to."""
+        job_ids, self._not_started = self._not_started, set()
+        return job_ids
+
+    def carry_out(self) -> None:
+        """Write the log, and then make all changes: what is not in the log is not done. LiveError if it cannot be
+        written."""
+        orders, self._orders = self._orders, {}
+        try:
+            self._journal.save()
+        except LiveError:
+            self._journal.withdraw([line for _, line in orders.values()])
+            self._drop(orders)
+            raise
+        holds = [Change(job_id, hold=True) for job_id in self._to_hold(orders)]
+        changes = [*holds, *self._changes, *(order for order, _ in orders.values())]
+        self._changes = []
+        failed = self._apply(changes) if changes else {}
+        for change in changes:
+            why = failed.get(change.job_id)
+            if why is not None and change.admin_comment is not None:  # a hold is repeated with the next view
+                self._was_refused(change, why)
+        refused = orders.keys() & failed.keys()
+        self._ends += [FailedStart(job_id, failed[job_id]) for job_id in sorted(refused)]
+        self._drop(refused)
+        self._journal.save()
+
+    def _drop(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            del self._placed[job_id]
+            self._not_started.add(job_id)
+
+    def _to_hold(self, orders: Iterable[str]) -> list[str]:
+        """The jobs, and arrays, that need an administrator's hold."""
+        found = self.found
+        held = [job_id for job_id in found.to_hold if job_id not in {*orders, *found.to_give_back}]
+        return list(dict.fromkeys(found.jobs[job_id].array_id or job_id for job_id in held))
+
+    def _was_refused(self, change: Change, why: str) -> None:
+        """Log a change that Slurm refused, once; it is tried again later."""
+        job_id = change.job_id
+        if change.clears:
+            wait_ms = min(MOST_PAUSE_MS, 2 * self._given_back.get(job_id, (0, self._patience_ms // 2))[1])
+            self._given_back[job_id] = self._now_ms + wait_ms, wait_ms
+        job = self.found.jobs.get(job_id) or self._gone.get(job_id)
+        if job is None or self._refused.get(job_id) == why:
+            return
+        self._refused[job_id] = why
+        if change.requeue:
+            self._journal.add(self._now_ms, GIVEN_UP, job, f"Slurm does not queue it again: {why}")
+        elif change.clears:
+            why = f"its request cannot be given back, and it is tried again later: {why}"
+            self._journal.add(self._now_ms, GIVEN_UP, job, why)
+        else:
+            self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+
+def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
+    return frozenset(
+        Gpu(node.name, at)
+        for node in nodes
+        for gres in node.used
+        if gres.name == "gpu" and gres.count
+        for at in gres.where
+        if at < node.gpus
     )
-    return configuration, {name: text for name, text in (*found, *ours) if text is not None}
 
 
-def read_site(
-    controller: Controller, wanted: Set[str], state: Path, rest: Path | None, qos: Set[str] = frozenset()
-) -> Site:
-    """All that `check` looks at."""
-    configuration, texts = read_files(controller)
-    scripts = {
-        name: text
-        for name in ("Prolog", "TaskProlog", "Epilog")
-        if (text := _texts(configuration.get(name, "(null)"))) is not None
-    }
-    slurm_conf = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
-    return Site(
-        configuration,
-        controller.nodes(),
-        controller.partitions(),
-        wanted,
-        _with_loaded(texts.get("job_submit.lua")),
-        scripts,
-        pwd.getpwuid(os.geteuid()).pw_name,
-        _skew_s(configuration),
-        _state_fault(state),
-        None if rest is None else rest_fault(rest, slurm_conf),
-        os.environ.get("SLURM_JWT", ""),
-        time.time(),
-        qos,
-    )
+def _runs_on(job_ids: Sequence[str]) -> str:
+    return f"job {job_ids[0]} runs on" if len(job_ids) == 1 else f"jobs {' and '.join(job_ids)} run on"
 
 
-def _with_loaded(lua: str | None) -> str | None:
-    """job_submit.lua with the files that it loads."""
-    if lua is None:
-        return None
-    loaded = (_text(Path(name)) or "" for name in re.findall(r'^dofile\("([^"]+)"\)', lua, re.MULTILINE))
-    return "\n".join([lua, *loaded])
-
-
-def _texts(paths: str) -> str | None:
-    """The texts of all these scripts; None if none can be read."""
-    found = [text for path in paths.split(",") if (text := _text(Path(path))) is not None]
-    return "\n".join(found) if found else None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
-def _skew_s(configuration: dict[str, str]) -> float | None:
-    """How far the controller's clock is ahead, by the moment at which it told its configuration."""
-    as_of = configuration.get("as of", "")
-    try:
-        return datetime.fromisoformat(as_of).timestamp() - time.time()
-    except ValueError:
-        return None
-
-
-def _state_fault(state: Path) -> str:
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        return f"{state} cannot be made ({error.strerror})"
-    return "" if os.access(state, os.W_OK) else f"{state} cannot be written"
-
-
-def rest_fault(path: Path, slurm_conf: Path) -> str:
-    """Why slurmrestd cannot be used; empty if it answers in a version that berth speaks, and knows slurm.conf."""
-    try:
-        spoken(path)
-    except LiveError as error:
-        return str(error)
-    begun_s = since_s(path)
-    try:
-        changed_s = slurm_conf.stat().st_mtime
-    except OSError:
-        return ""
-    if begun_s is not None and changed_s > begun_s + 1:
-        return f"slurmrestd on {path} was started before {slurm_conf} was last changed: it does not know the change"
-    return ""
+def _why_placed(placed: _Placed) -> str:
+    """Why a job that was placed does not run yet."""
+    where, after = placed.where, placed.after
+    if not after:
+        return f"placed on {where}, and Slurm has not started it yet"
+    if len(after) == 1:
+        return f"placed on {where}, to start when job {after[0]} has ended"
+    return f"placed on {where}, to start when jobs {' and '.join(after)} have ended"

@@ -445,10 +445,13 @@ class Colocating:
         return self._candidate(job) if self._shares(job) else None
 
     def _shares(self, job: Job) -> bool:
-        """Whether the job is one that shares: on one GPU, with a profile, and believed to fit on a card at all; one
-        that is believed to need more than any card has runs by itself, for beliefs may be wrong."""
+        """Whether the job is one that shares: of one task on one GPU, with a profile, and believed to fit on a card.
+
+        One that is believed to need more than any card has runs by itself, for beliefs may be wrong.
+        """
         if (
             job.gpus != 1
+            or job.tasks
             or job.application not in self.known
             or self._doubts.most_beside(job.application) <= 1
         ):
@@ -461,8 +464,13 @@ class Colocating:
         """Whether a job waits that may not share; on a long queue of a few applications this is faster than to look at
         each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""
         for lane in queue.lane_counts(_lane):
-            application, models, gpus = cast(tuple[str, tuple[str, ...], int], lane)
-            if gpus != 1 or application not in self.known or self._doubts.most_beside(application) <= 1:
+            application, models, gpus, tasks = cast(tuple[str, tuple[str, ...], int, tuple[Job, ...]], lane)
+            if (
+                gpus != 1
+                or tasks
+                or application not in self.known
+                or self._doubts.most_beside(application) <= 1
+            ):
                 return True
             if not self._certain and not self._fits_somewhere(application, models, LONGEST_MS * 1000):
                 return True
@@ -496,5 +504,5 @@ class Colocating:
         return may
 
 
-_lane = attrgetter("application", "models", "gpus")
+_lane = attrgetter("application", "models", "gpus", "tasks")
 """What decides whether a job may share, but for its work."""

@@ -51,7 +51,7 @@ class WholeGpus:
             slots = _slots(job, cluster)
             if slots is not None:
                 some = True
-                if job.gpus == 1:
+                if job.gpus == 1 and not job.tasks:
                     beside = cluster.jobs_on(slots[0])
                     for run in beside:
                         self._alone.pop(run.job.id, None)  # what is recorded of it from now on is not its own
@@ -75,6 +75,8 @@ class WholeGpus:
 
 def _slots(job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
     """Where it fits: a part of a GPU where others have parts, else with none beside it; None if it does not."""
+    if job.tasks:
+        return cluster.slots_of_gang(job, _slots)
     nodes = cluster.fitting_nodes(job)
     if job.gpus != 1 or job.share.milli == 1000:
         return cluster.slots_for(job, nodes[np.argsort(cluster.rank[nodes])])

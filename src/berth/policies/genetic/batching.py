@@ -45,8 +45,8 @@ class Batching:
         return batch
 
     def spread(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
-        """Start jobs on several nodes that may spread and that no node could hold, even empty, as soon as there is
-        room: they are in no batch."""
+        """Start gangs of tasks, and jobs on several nodes that may spread and that no node could hold, even empty, as
+        soon as there is room: they are in no batch."""
         waiting = queue.lanes(_may_spread, as_queued).get(True, ())
         hopeless: set[int] = set()
         on_one: dict[int, bool] = {}  # by request type: whether some node that is up could hold it, if empty
@@ -54,7 +54,7 @@ class Batching:
             number = cluster.request(job)
             if number not in on_one:
                 on_one[number] = bool(cluster.up[cluster.fitting_nodes_when_empty(job)].any())
-            if number in hopeless or on_one[number]:
+            if number in hopeless or (on_one[number] and not job.tasks):
                 continue
             slots = cluster.spread(job)
             if slots is None:
@@ -66,6 +66,8 @@ class Batching:
         jobs: list[Job] = []
         fitting: dict[int, bool] = {}
         for job in queue:
+            if job.tasks:
+                continue
             number = cluster.request(job)
             fits = fitting.get(number)
             if fits is None:
@@ -96,7 +98,7 @@ def _due_ms(queue: Queue, now_ms: int, next_ms: int) -> int:
 
 
 def _may_spread(job: Job) -> bool:
-    return job.nodes == 0 and job.gpus > 1
+    return bool(job.tasks) or (job.nodes == 0 and job.gpus > 1)
 
 
 def _leaves_ms(job: Job) -> int:

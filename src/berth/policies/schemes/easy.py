@@ -17,7 +17,7 @@ from berth.cluster import Cluster, Key, Queue, Running
 from berth.cluster.shadow import Shadow
 from berth.knowledge import Knowledge
 from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of
-from berth.policies.protocol import Order, Place, draws
+from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
 from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, key_of
 
@@ -69,7 +69,7 @@ class Easy:
                 continue  # limits have hidden it since
             if heads and is_held_up(job.labels, heads):
                 continue
-            slots = self.place(job, cluster)
+            slots = place_job(self.place, job, cluster)
             if slots is not None:
                 yield placement_of(job, slots)
                 if state.started(job):
@@ -94,7 +94,7 @@ class Easy:
             turn = heappop(turns)
             key, serial, lane, job = turn
             if job in queue and job not in heads:
-                slots = self.place(job, cluster)
+                slots = place_job(self.place, job, cluster)
                 if slots is None:
                     state.barred[lane] = Barred(job, fits=False)
                     continue

@@ -15,7 +15,7 @@ from berth.cluster.fits import Fits
 from berth.cluster.queue import Key
 from berth.knowledge import Knowledge
 from berth.model import Job, Placement, placement_of
-from berth.policies.protocol import Order, Place, draws
+from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
 
 __all__ = ["Passing"]
@@ -62,7 +62,9 @@ class Passing:
         may_fit = {new[at] for at in fitting}
         for number in new:
             job = lanes[number][0][2]
-            if number in may_fit or (job.nodes == 0 and job.gpus > 1):  # it may fit on several nodes together
+            if number in may_fit or (
+                job.nodes == 0 and (job.gpus > 1 or job.tasks)
+            ):  # it may fit on several nodes together
                 turns.append((*lanes[number][0][:2], number))
             else:
                 hopeless.add(number)
@@ -76,7 +78,7 @@ class Passing:
             if (key_now, serial) != turns[0][:2]:
                 heapreplace(turns, (key_now, serial, number))
                 continue
-            slots = self.place(job, cluster)
+            slots = place_job(self.place, job, cluster)
             if slots is None:
                 hopeless.add(number)
                 heappop(turns)
@@ -96,7 +98,7 @@ class Passing:
             number = cluster.request(job)
             if number in hopeless:
                 continue
-            slots = self.place(job, cluster)
+            slots = place_job(self.place, job, cluster)
             if slots is None:
                 hopeless.add(number)
             else:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from berth.cluster import Cluster, Queue, Running
 from berth.cluster.shadow import Shadow
 from berth.model import Evict, Job, Placement, WakeAt, placement_of
-from berth.policies.protocol import Order, Place, draws
+from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
 
 __all__ = ["ByPriority", "Preemptive", "Rank", "Ranks", "victims"]
@@ -87,12 +87,12 @@ class Preemptive:
             for job in ranks(queue, cluster, now_ms):
                 if job not in queue:
                     continue  # limits have hidden it since
-                slots = self.place(job, cluster)
+                slots = place_job(self.place, job, cluster)
                 if slots is None and job.patience_ms != 0:
                     for run in victims(ranks, job, cluster, now_ms):
                         yield Evict(run.job)
                         anew = True  # an evicted job waits before those that rank behind it
-                    slots = self.place(job, cluster)
+                    slots = place_job(self.place, job, cluster)
                 if slots is not None:
                     yield placement_of(job, slots)
                 elif job.patience_ms != 0:

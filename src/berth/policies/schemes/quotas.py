@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from berth.cluster import Account, Cluster, Queue
 from berth.errors import SettingError
 from berth.model import Job, Node, Placement, placement_of
-from berth.policies.protocol import Order, Place, draws
+from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
 
 __all__ = ["Quotas", "check_names", "check_quotas"]
@@ -63,7 +63,7 @@ class Quotas:
         tried = stuck.get(pool)
         if tried is not None and tried[0] == cluster.openings and tried[1] is job:
             return None
-        slots = self.place(job, cluster)
+        slots = place_job(self.place, job, cluster)
         if slots is None:
             stuck[pool] = (cluster.openings, job)
             return None

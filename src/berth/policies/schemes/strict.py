@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from berth.cluster import Cluster, Queue
 from berth.model import GpuSlot, Job, Placement, placement_of
-from berth.policies.protocol import Order, Place, draws
+from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
 from berth.policies.sort_keys import as_queued, key_of
 
@@ -52,7 +52,7 @@ class Ordered:
         """Where the first job that does not fit holds up all others: half of the work of the general case."""
         stuck, place = tried.stuck, self.place
         for job in self.order(queue, cluster, now_ms):
-            slots = place(job, cluster) if not stuck or stuck.get(job.id) is not job else None
+            slots = place_job(place, job, cluster) if not stuck or stuck.get(job.id) is not job else None
             if slots is not None:
                 yield placement_of(job, slots)
             elif job.patience_ms != 0:
@@ -69,7 +69,7 @@ class Ordered:
             held_up = blocked and is_held_up(job.labels, blocked)
             if held_up and (not kept or not awaited.isdisjoint(kept)):
                 continue
-            slots = None if stuck.get(job.id) is job else place(job, cluster)
+            slots = None if stuck.get(job.id) is job else place_job(place, job, cluster)
             if held_up and slots is not None and not kept.issuperset(node for node, _ in slots):
                 slots = _slots_within(kept, job, cluster)
             if slots is not None:
@@ -96,7 +96,9 @@ def _reserved(cluster: Cluster) -> dict[str, frozenset[int]]:
 
 def _slots_within(rows: frozenset[int], job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
     """Slots on these nodes alone, the first by rank that fit; None where there are none. A job that may spread is tried
-    on single nodes."""
+    on single nodes, and a gang of tasks nowhere."""
+    if job.tasks:
+        return None
     fitting = sorted(rows.intersection(cluster.fitting_nodes(job).tolist()), key=cluster.rank.__getitem__)
     slots = cluster.slots_for(job, fitting)
     return slots if slots is not None and rows.issuperset(node for node, _ in slots) else None

@@ -25,9 +25,10 @@ from berth.errors import TraceError
 from berth.gpu_models import gpu_model
 from berth.model import Job, Node
 from berth.traces.fields import Field, Limits, amount, count, names, optional_seconds, seconds, text
+from berth.traces.opening import open_table
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.readers.philly import time_field
-from berth.traces.table import CsvTable, Table, open_table
+from berth.traces.table import CsvTable, Table
 
 __all__ = ["CanonicalReader", "HeliosReader", "canonical_nodes", "helios_nodes"]
 

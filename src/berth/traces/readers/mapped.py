@@ -24,7 +24,7 @@ from berth.traces.fields import (
     seconds,
     text,
 )
-from berth.traces.formats import Format
+from berth.traces.format import Format
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.table import Table
 

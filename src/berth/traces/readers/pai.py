@@ -28,6 +28,7 @@ from berth.errors import TraceError
 from berth.gpu_models import gpu_model
 from berth.model import WHOLE_GPU, Job, Node, Share
 from berth.traces.fields import Field, Limits, count, decimal, names, optional_seconds, seconds, text
+from berth.traces.published_clusters import pai_nodes
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.table import Table
 
@@ -114,9 +115,7 @@ def nodes(table: Table) -> tuple[Node, ...]:
     for beside in (folder / f"{_SPEC}.csv", folder / f"{_SPEC}.tar.gz"):
         if beside.exists():
             return _machines(beside)
-    from berth.traces.synthetic.pai import PaiLike
-
-    return PaiLike()().nodes
+    return pai_nodes()
 
 
 def _machines(path: Path) -> tuple[Node, ...]:

@@ -19,9 +19,10 @@ from typing import Any
 
 from berth.model import FOREVER_MS, Job
 from berth.traces.fields import Field, Limits, count, decimal, optional_seconds, seconds, text
+from berth.traces.opening import open_table
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.readers.pai import asked, gpu_types
-from berth.traces.table import Table, open_table
+from berth.traces.table import Table
 
 __all__ = ["PaiTaskReader"]
 

@@ -16,10 +16,10 @@ import re
 from collections.abc import Sequence
 from datetime import date
 
-from berth.gpu_models import gpu_model
 from berth.model import WHOLE_GPU, Job, Node
 from berth.traces.fields import Field, Limits, Remembered, count, seconds, text
 from berth.traces.job_draft import draft, finished
+from berth.traces.published_clusters import philly_nodes
 from berth.traces.table import Table
 
 __all__ = ["PhillyReader", "nodes", "time_field"]
@@ -107,17 +107,9 @@ class PhillyReader:
         )
 
 
-def nodes(table: Table | None = None) -> tuple[Node, ...]:
-    """The cluster that the trace was recorded on, wherever the file is: 2,490 GPUs in 552 servers.
-
-    These are the totals that are given for the publisher's `cluster_machine_list`; that file itself, in an
-    archive of 1 GB, was not counted here. With servers of two and of eight GPUs only, as it is described, the
-    totals leave one answer: 321 of two and 231 of eight. The publisher's README shows 24 GB of memory for one
-    GPU. Names of GPUs, and the servers' CPU and memory, are not told and stay unknown.
-    """
-    model = gpu_model("PHILLY")
-    counts = (2,) * 321 + (8,) * 231
-    return tuple(Node(f"philly-{number:03d}", gpus, model) for number, gpus in enumerate(counts))
+def nodes(_: Table) -> tuple[Node, ...]:
+    """The cluster that the trace was recorded on, wherever the file is."""
+    return philly_nodes()
 
 
 def time_field(name: str) -> Field[int]:

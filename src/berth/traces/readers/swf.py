@@ -27,7 +27,7 @@ from berth.gpu_models import gpu_model
 from berth.model import Job, Node
 from berth.traces.fields import Field, Limits, integer
 from berth.traces.readers.by_field import Contradiction, FieldReader
-from berth.traces.readers.swf_table import SwfTable
+from berth.traces.swf_table import SwfTable
 from berth.traces.table import Table
 
 __all__ = ["SwfReader", "nodes"]

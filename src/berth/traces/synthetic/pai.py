@@ -28,24 +28,14 @@ from typing import Final
 import numpy as np
 
 from berth.errors import SettingError
-from berth.gpu_models import gpu_model
-from berth.model import WHOLE_GPU, Job, Node, Share
+from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.job_draft import draft, finished
+from berth.traces.published_clusters import PAI_MACHINES, pai_nodes
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 
 __all__ = ["PaiLike"]
 
-# machines, GPU type, GPUs, cores, memory (GiB)
-_MACHINES: Final = (
-    (798, "P100", 2, 64, 512),
-    (497, "T4", 2, 96, 512),
-    (280, "MISC", 8, 96, 512),
-    (135, "V100M32", 8, 96, 384),
-    (83, "", 0, 96, 512),
-    (59, "V100", 8, 96, 512),
-    (45, "V100", 8, 96, 384),
-)
 # weight (per mille of tasks), GPUs, milli
 _REQUESTS: Final = (
     (12, 1, 50),
@@ -107,14 +97,7 @@ class PaiLike:
             raise SettingError("expected jobs and seed of 0 or more, load above 0, pinned from 0 to 1")
 
     def __call__(self) -> Workload:
-        nodes = tuple(
-            Node(
-                f"pai-{kind}-{index:03d}", gpus, gpu_model(model) if gpus else None, cores * 1000, gib * 1024
-            )
-            for kind, (machines, model, gpus, cores, gib) in enumerate(_MACHINES)
-            for index in range(machines)
-        )
-        return Workload(nodes, self._jobs)
+        return Workload(pai_nodes(), self._jobs)
 
     def _jobs(self) -> Iterator[Job]:
         number, seed = self.jobs, self.seed
@@ -131,7 +114,7 @@ class PaiLike:
         milli = gpus * np.array([milli for _, _, milli in _REQUESTS])[request]
         fits = gpus <= np.array([_LARGEST_NODE[name] for name in _TYPES])[kind]
         pinned = fits & (uniform(seed, "pinned", number) < self.pinned)
-        capacity = sum(machines * gpus for machines, _, gpus, _, _ in _MACHINES)
+        capacity = sum(machines * gpus for machines, _, gpus, _, _ in PAI_MACHINES)
         lasting_ms = span_ms(work_ms, milli, capacity, self.load)
         of_user = quantile((np.arange(_USERS) + 0.5) / _USERS, _USERS_AT, _TASKS_OF_USER)
         columns = (

@@ -17,7 +17,7 @@ import numpy as np
 
 from berth.errors import SettingError
 from berth.model import Job
-from berth.traces.readers.philly import nodes
+from berth.traces.published_clusters import philly_nodes
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 
@@ -70,7 +70,7 @@ class PhillyLike:
             raise SettingError("expected jobs and seed of 0 or more and a load above 0")
 
     def __call__(self) -> Workload:
-        return Workload(nodes(), self._jobs)
+        return Workload(philly_nodes(), self._jobs)
 
     def _jobs(self) -> Iterator[Job]:
         number, seed = self.jobs, self.seed
@@ -84,7 +84,7 @@ class PhillyLike:
         for index, run_s in enumerate(_RUN_S):
             of_size = runs == index
             work_ms[of_size] = (quantile(drawn[of_size], _RUN_AT, run_s) * 1000).astype(np.int64)
-        capacity = sum(node.gpus for node in nodes())
+        capacity = sum(node.gpus for node in philly_nodes())
         lasting_ms = span_ms(work_ms, gpus * 1000, capacity, self.load)
         submit_ms = arrivals(uniform(seed, "arrival", number), lasting_ms, _JOBS_BY_HOUR)
         cluster = chosen(uniform(seed, "cluster", number), _CLUSTERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TooMany"]
+__all__ = ["RateLimits"]
 
 A_SECOND = 50.0
 BURST = 400.0
@@ -11,7 +11,7 @@ LOGINS = 20.0
 MOST_CLIENTS = 10_000
 
 
-class TooMany:
+class RateLimits:
     """A bucket of requests a client, which fills again with time; another for attempts to log in."""
 
     def __init__(self) -> None:

@@ -12,14 +12,10 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from berth.advice.habits import Habit, habits_of
 from berth.advice.smaller import Smaller, smaller
 from berth.advice.workload import Workload, workload_of
-from berth.console.history import has_pseudonyms, missing
-from berth.console.identity import viewer
-from berth.console.pages import page, texts_of
-from berth.console.roles import Role, Viewer
-from berth.console.texts import Texts
-from berth.console.then.answers import Answer, Group, answer, settled
-from berth.console.then.api import Asked, Compared, Store, Who
-from berth.console.then.page import (
+from berth.console.formats import in_a_sentence, span
+from berth.console.history.access import has_pseudonyms, missing
+from berth.console.history.api import Asked, Compared, Store, Who
+from berth.console.history.page import (
     figure_name,
     job_texts,
     pictures,
@@ -27,10 +23,14 @@ from berth.console.then.page import (
     shown,
     words_for,
 )
-from berth.console.then.question import Question, asked
-from berth.console.words import in_a_sentence, span
+from berth.console.history.question import Question, asked
+from berth.console.history.results import Answer, Group, answer, settled
+from berth.console.identity import viewer
+from berth.console.pages import page, texts_of
+from berth.console.roles import Role, Viewer
+from berth.console.texts import Texts
 from berth.errors import SettingError
-from berth.history.store.kept import KeptHistory
+from berth.history.store.cached_history import CachedHistory
 
 __all__ = ["api", "router"]
 
@@ -96,7 +96,7 @@ def me(
     name = whose(who, user)
     if words := missing(request):
         return page(request, "history-none.html", who, detail=words)
-    history: KeptHistory = request.app.state.history
+    history: CachedHistory = request.app.state.history
     t = texts_of(request)
     told = _question(history, question, name)
     found = answer(history, told)
@@ -160,12 +160,12 @@ def own_waits(request: Request, who: Who, history: Store, user: User = "") -> Ow
     return OwnWaits(name, found, list(_of_waits(found, texts_of(request))))
 
 
-def _question(history: KeptHistory, question: Question, name: str) -> Question:
+def _question(history: CachedHistory, question: Question, name: str) -> Question:
     others = tuple(pair for pair in question.only if pair[0] != "user")
     return settled(history, replace(question, by="application", only=(*others, ("user", name))))
 
 
-def _habits(history: KeptHistory, question: Question, name: str) -> tuple[Habit, ...]:
+def _habits(history: CachedHistory, question: Question, name: str) -> tuple[Habit, ...]:
     period = question.period()
 
     def judged(_: object) -> tuple[Habit, ...]:
@@ -179,7 +179,7 @@ def _habits(history: KeptHistory, question: Question, name: str) -> tuple[Habit,
     return history.remembered(("habits", name, period), judged)
 
 
-def _workload(history: KeptHistory, name: str) -> Workload | None:
+def _workload(history: CachedHistory, name: str) -> Workload | None:
     """The jobs of all users until the user's last one; None if the user had none on a GPU."""
     with history.database() as database:
         row = database.execute(

@@ -1,4 +1,4 @@
-"""All that is known of one job, as text and as JSON; without Typer, so that `berth job ID` answers at once."""
+"""All that is known of one job, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from berth.history.importing.pending import Queued
-    from berth.history.jobs.story import Enough, JobStory
+    from berth.history.jobs.job_report import JobReport, RightSize
     from berth.model import Record
 
-__all__ = ["tell_job", "words_of_job"]
+__all__ = ["print_job_report"]
 
 MOST_POINTS = 24
 """The most lines of use that are printed; JSON has all."""
@@ -25,41 +25,14 @@ MOST_NAMES = 10
 """Jobs that shared GPUs with an attempt; JSON has all."""
 
 
-def words_of_job(words: Sequence[str], history: str) -> tuple[str, str, Path, bool] | None:
-    """The id, the cluster, the history and whether JSON is asked for, of the plain forms of `berth job`.
-
-    None for any other, such as one with a mistake, which Typer reads.
-    """
-    values = {"--cluster": "", "--history": history}
-    operands: list[str] = []
-    as_json = False
-    left = iter(words)
-    for word in left:
-        name, equals, value = word.partition("=")
-        if word == "--json":
-            as_json = True
-        elif name in values:
-            told = value if equals else next(left, None)
-            if told is None:
-                return None
-            values[name] = told
-        elif word.startswith("-"):
-            return None
-        else:
-            operands.append(word)
-    if len(operands) != 1:
-        return None
-    return operands[0], values["--cluster"], Path(values["--history"]), as_json
-
-
-def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
+def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
     """Print what the history knows of a job, or what Slurm's queue does; HistoryError if neither has this id."""
     from berth.errors import HistoryError
-    from berth.history.jobs.ended import HistoryJobs
-    from berth.history.jobs.story import stories, story_json
+    from berth.history.jobs.history_source import HistoryJobs
+    from berth.history.jobs.job_report import job_reports, report_json
     from berth.history.store.reader import HistoryReader, history_is_there
 
-    found: list[JobStory] = []
+    found: list[JobReport] = []
     lacking: HistoryError | None = None
     try:
         history_is_there(history)
@@ -68,11 +41,11 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
     else:
         found = [
             each
-            for each in stories(HistoryJobs(HistoryReader(history)), job_id)
+            for each in job_reports(HistoryJobs(HistoryReader(history)), job_id)
             if not cluster or each.attempts[0].cluster == cluster
         ]
-    asks_slurm = not cluster and all(_may_go_on(each) for each in found)
-    live, now_ms = _queued(job_id) if asks_slurm else ((), 0)
+    ask_slurm = not cluster and all(_may_go_on(each) for each in found)
+    live, now_ms = _queued(job_id) if ask_slurm else ((), 0)
     if not found and not live:
         if lacking is not None:
             raise HistoryError(f"no job '{job_id}' waits or runs here, and {lacking}") from lacking
@@ -82,8 +55,8 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
             "its label as `sacct` shows it, such as 12_3 for a task of an array"
         )
     if as_json:
-        told = [*map(story_json, found), *map(_queued_json, live)]
-        print(json.dumps(told, ensure_ascii=False, allow_nan=False))
+        jobs = [*map(report_json, found), *map(_queued_json, live)]
+        print(json.dumps(jobs, ensure_ascii=False, allow_nan=False))
         return
     for at, lines in enumerate([*map(_lines, found), *(_queued_lines(job, now_ms) for job in live)]):
         if at:
@@ -92,11 +65,11 @@ def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
             print(line)
 
 
-def _may_go_on(story: JobStory) -> bool:
+def _may_go_on(report: JobReport) -> bool:
     """Whether another attempt of a job may wait or run, as after one that was preempted."""
     from berth.model import RecordState
 
-    return story.attempts[-1].state in (RecordState.PREEMPTED, RecordState.NODE_FAIL)
+    return report.attempts[-1].state in (RecordState.PREEMPTED, RecordState.NODE_FAIL)
 
 
 def _queued(job_id: str) -> tuple[Sequence[Queued], int]:
@@ -125,19 +98,19 @@ def _queued_json(job: Queued) -> dict[str, Any]:
 def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
     state = "waiting" if job.start_ms is None else "suspended" if job.suspended else "running"
     yield f"Job {job.label or job.job_id}{f' (id {job.job_id})' if job.label else ''}: {state}"
-    asked = (
+    request = (
         f"{counted(job.gpus, 'GPU')} {job.gpu_model}".strip(),
         counted(job.cpu_milli / 1000, "CPU") if job.cpu_milli else "",
         _mib(job.mem_mib) if job.mem_mib else "",
         f"{_duration(job.time_limit_ms / 1000)} at most" if job.time_limit_ms else "",
     )
-    told = (
+    fields = (
         ("user", " / ".join(filter(None, (job.user, job.account)))),
         ("application", job.application or "unknown"),
         ("partition", " / ".join(filter(None, (job.virtual_cluster, job.qos)))),
-        ("asked for", ", ".join(filter(None, asked))),
+        ("asked for", ", ".join(filter(None, request))),
     )
-    yield from (f"  {name + ':':<13}{value}" for name, value in told if value)
+    yield from (f"  {name + ':':<13}{value}" for name, value in fields if value)
     yield ""
     yield f"  queued       {_moment(job.queued_ms)}"
     waited_s = ((now_ms if job.start_ms is None else job.start_ms) - job.queued_ms) / 1000
@@ -150,12 +123,12 @@ def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
     yield "It has not ended; its use is known once it has ended and has been imported."
 
 
-def _lines(story: JobStory) -> Iterator[str]:
-    last = story.attempts[-1]
+def _lines(report: JobReport) -> Iterator[str]:
+    last = report.attempts[-1]
     where = f" of {last.cluster}" if last.cluster else ""
-    number = f" (id {last.job_id})" if story.name != last.job_id else ""
-    yield f"Job {story.name}{number}{where}: {last.state.value}"
-    told = (
+    number = f" (id {last.job_id})" if report.name != last.job_id else ""
+    yield f"Job {report.name}{number}{where}: {last.state.value}"
+    fields = (
         ("name", last.name),
         ("user", " / ".join(filter(None, (last.user, last.account)))),
         ("application", last.application or "unknown"),
@@ -164,18 +137,18 @@ def _lines(story: JobStory) -> Iterator[str]:
         ("comment", last.comment),
         ("command", last.command),
     )
-    yield from (f"  {name + ':':<13}{' '.join(value.split())}" for name, value in told if value)
-    for record in story.attempts:
+    yield from (f"  {name + ':':<13}{' '.join(value.split())}" for name, value in fields if value)
+    for record in report.attempts:
         yield ""
-        yield from _attempt(record, story)
+        yield from _attempt(record, report)
     yield ""
-    yield from _cost(story)
-    if story.series:
+    yield from _cost(report)
+    if report.series:
         yield ""
         yield "Use of its GPUs (mean, peak):"
-        yield from _series(story)
+        yield from _series(report)
     yield ""
-    yield from _verdict(story)
+    yield from _verdict(report)
 
 
 def _asked(record: Record) -> str:
@@ -192,13 +165,13 @@ def _asked(record: Record) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _attempt(record: Record, story: JobStory) -> Iterator[str]:
-    from berth.history.jobs.story import cpu_use, mem_use, waits_of
+def _attempt(record: Record, report: JobReport) -> Iterator[str]:
+    from berth.history.jobs.job_report import cpu_use, mem_use, waits_of
 
     exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
-    said = record.end_reason and record.end_reason != record.state.value
-    reason = f", {record.end_reason}" if said else ""
-    yield f"Attempt {record.attempt} of {len(story.attempts)}: {record.state.value}{exit_code}{reason}"
+    differs = record.end_reason and record.end_reason != record.state.value
+    reason = f", {record.end_reason}" if differs else ""
+    yield f"Attempt {record.attempt} of {len(report.attempts)}: {record.state.value}{exit_code}{reason}"
     yield f"  queued       {_moment(record.queued_ms)}"
     for wait in waits_of(record):
         yield f"  waited       {_duration(wait.seconds)} for {wait.cause}"
@@ -209,7 +182,7 @@ def _attempt(record: Record, story: JobStory) -> Iterator[str]:
         counted(record.node_count, "node") if record.node_count else "nodes unknown"
     )
     yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {where}"
-    yield from _beside(story, record)
+    yield from _neighbours(report, record)
     suspended = f", suspended for {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
     yield f"  for          {_duration((record.end_ms - record.start_ms) / 1000)}{suspended}"
     uses = (
@@ -223,9 +196,9 @@ def _attempt(record: Record, story: JobStory) -> Iterator[str]:
             yield f"  {name + ' use':<15}{_mean_and_peak(mean, peak)}"
 
 
-def _beside(story: JobStory, record: Record) -> Iterator[str]:
+def _neighbours(report: JobReport, record: Record) -> Iterator[str]:
     """With whom an attempt shared its GPUs; nothing of a job without GPUs."""
-    found = story.beside(record)
+    found = report.beside(record)
     if found is None:
         yield "  beside       not known: its GPUs were not recorded"
     elif record.gpus:
@@ -244,26 +217,28 @@ def _mean_and_peak(mean: float | None, peak: float | None) -> str:
     )
 
 
-def _cost(story: JobStory) -> Iterator[str]:
+def _cost(report: JobReport) -> Iterator[str]:
     from berth.history.values.durations import hours_text
 
-    energy = f", {hours_text(story.energy_kwh)} kWh" if story.energy_kwh is not None else ""
-    cpus = "CPU-hours not recorded" if story.cpu_hours is None else f"{hours_text(story.cpu_hours)} CPU-hours"
-    yield f"It cost {hours_text(story.gpu_hours)} GPU-hours, {cpus}{energy}."
-    if story.failed_gpu_hours:
-        yield f"  {hours_text(story.failed_gpu_hours)} GPU-hours were held by attempts that failed."
-    if story.idle_gpu_hours is not None:
-        yield f"  {hours_text(story.idle_gpu_hours)} GPU-hours were held and not used."
-    elif story.gpu_hours:
+    energy = f", {hours_text(report.energy_kwh)} kWh" if report.energy_kwh is not None else ""
+    cpus = (
+        "CPU-hours not recorded" if report.cpu_hours is None else f"{hours_text(report.cpu_hours)} CPU-hours"
+    )
+    yield f"It cost {hours_text(report.gpu_hours)} GPU-hours, {cpus}{energy}."
+    if report.failed_gpu_hours:
+        yield f"  {hours_text(report.failed_gpu_hours)} GPU-hours were held by attempts that failed."
+    if report.idle_gpu_hours is not None:
+        yield f"  {hours_text(report.idle_gpu_hours)} GPU-hours were held and not used."
+    elif report.gpu_hours:
         yield "  The use of its GPUs was not measured."
-    if story.refused is not None:
-        yield f"It was refused {story.refused:,} allocations of GPU memory."
+    if report.refused is not None:
+        yield f"It was refused {report.refused:,} allocations of GPU memory."
 
 
-def _series(story: JobStory) -> Iterator[str]:
-    step = -(-len(story.series) // MOST_POINTS)
-    for at in range(0, len(story.series), step):
-        points = story.series[at : at + step]
+def _series(report: JobReport) -> Iterator[str]:
+    step = -(-len(report.series) // MOST_POINTS)
+    for at in range(0, len(report.series), step):
+        points = report.series[at : at + step]
         lasts = [max(point.end_ms - point.begin_ms, 1) for point in points]
 
         def mean(values: list[float | None], lasts: list[int] = lasts) -> float | None:
@@ -282,16 +257,16 @@ def _series(story: JobStory) -> Iterator[str]:
         )
 
 
-def _verdict(story: JobStory) -> Iterator[str]:
-    from berth.history.jobs.story import enough, little_used
+def _verdict(report: JobReport) -> Iterator[str]:
+    from berth.history.jobs.job_report import little_used, right_sizes
     from berth.model import RecordState
 
-    found = enough(story)
-    use = little_used(story)
+    found = right_sizes(report)
+    use = little_used(report)
     if found:
         yield "It could have asked for less:"
         yield from (f"  {_enough(each)}" for each in found)
-    elif not any(record.state is RecordState.COMPLETED for record in story.attempts):
+    elif not any(record.state is RecordState.COMPLETED for record in report.attempts):
         yield "No attempt completed, so what it needs is unknown."
     elif use is None:
         yield "Nothing that was measured shows that it could have asked for much less."
@@ -302,7 +277,7 @@ def _verdict(story: JobStory) -> Iterator[str]:
         )
 
 
-def _enough(each: Enough) -> str:
+def _enough(each: RightSize) -> str:
     def shown(value: float) -> str:
         if each.unit == "min":
             return _duration(value * 60)

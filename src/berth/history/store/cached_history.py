@@ -18,7 +18,7 @@ from berth.errors import HistoryError
 from berth.history.store.database import connect, first_line
 from berth.history.store.reader import HistoryReader, history_is_there
 
-__all__ = ["KeptHistory"]
+__all__ = ["CachedHistory"]
 
 REMEMBERED: Final = 256
 """At most this many answers are kept, those that were asked for last."""
@@ -39,7 +39,7 @@ class _Opened:
     """Held by the thread that works out the answer to a question."""
 
 
-class KeptHistory:
+class CachedHistory:
     """A history for a process that is asked again and again, from many threads.
 
     Every question takes the lock of readers, looks at the index, and sees the history as it is then; what an import

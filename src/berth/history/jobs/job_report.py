@@ -14,16 +14,16 @@ from berth.history.values.causes import cause_after, cause_before
 from berth.model import Record, RecordState
 
 __all__ = [
-    "Enough",
+    "JobReport",
     "JobSource",
-    "JobStory",
     "Neighbour",
+    "RightSize",
     "UsePoint",
     "Wait",
-    "enough",
+    "job_reports",
     "little_used",
-    "stories",
-    "story_json",
+    "report_json",
+    "right_sizes",
     "waits_of",
 ]
 
@@ -87,7 +87,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
+class RightSize:
     """Something that a job asked for, what it used, and what would have been enough."""
 
     what: str
@@ -98,7 +98,7 @@ class Enough:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStory:
+class JobReport:
     """All that is known of one job."""
 
     attempts: tuple[Record, ...]
@@ -191,25 +191,25 @@ def waits_of(record: Record) -> tuple[Wait, ...]:
     return tuple(part for part in parts if part.seconds)
 
 
-def stories(source: JobSource, job: str) -> tuple[JobStory, ...]:
+def job_reports(source: JobSource, job: str) -> tuple[JobReport, ...]:
     """The jobs of this id or label, one for each cluster that has it."""
     by_job: dict[tuple[str, str], list[Record]] = {}
     for record in source.attempts(job):
         by_job.setdefault((record.cluster, record.job_id), []).append(record)
     return tuple(
-        JobStory(
+        JobReport(
             tuple(each), tuple(source.series(each)), source.refused(each), tuple(source.neighbours(each))
         )
         for each in by_job.values()
     )
 
 
-def enough(story: JobStory) -> tuple[Enough, ...]:
+def right_sizes(report: JobReport) -> tuple[RightSize, ...]:
     """What the job should have asked for: what its attempts used at most, and a fifth more, where that is much less.
 
     Only what completed tells what a run takes; what was cut off may have needed more.
     """
-    done = [r for r in story.attempts if r.state is RecordState.COMPLETED and _ran_ms(r)]
+    done = [r for r in report.attempts if r.state is RecordState.COMPLETED and _ran_ms(r)]
     if not done:
         return ()
     last = done[-1]
@@ -217,14 +217,16 @@ def enough(story: JobStory) -> tuple[Enough, ...]:
     longest_min = max(_ran_ms(r, False) for r in done) / 60_000
     if last.time_limit_ms:
         found.append(
-            Enough("time limit", "min", last.time_limit_ms / 60_000, longest_min, ceil(longest_min * MARGIN))
+            RightSize(
+                "time limit", "min", last.time_limit_ms / 60_000, longest_min, ceil(longest_min * MARGIN)
+            )
         )
     memory = max((r.mem_peak_mib for r in done if r.mem_peak_mib is not None), default=None)
     if last.mem_mib and memory:
-        found.append(Enough("memory", "MiB", last.mem_mib, memory, _round_mib(memory * MARGIN)))
+        found.append(RightSize("memory", "MiB", last.mem_mib, memory, _round_mib(memory * MARGIN)))
     cores = max((r.cpu_used_ms / _ran_ms(r) for r in done if r.cpu_used_ms is not None), default=None)
     if last.cpu_milli and cores is not None:
-        found.append(Enough("CPUs", "", last.cpu_milli / 1000, cores, max(ceil(cores * MARGIN), 1)))
+        found.append(RightSize("CPUs", "", last.cpu_milli / 1000, cores, max(ceil(cores * MARGIN), 1)))
     if last.gpus and last.share.milli == 1000:
         busy = max((r.gpu_use_mean * r.gpus for r in done if r.gpu_use_mean is not None), default=None)
         peak = max((r.gpu_mem_peak * r.gpus for r in done if r.gpu_mem_peak is not None), default=None)
@@ -232,7 +234,7 @@ def enough(story: JobStory) -> tuple[Enough, ...]:
             wanted = max(busy, peak) * MARGIN
             # Less than one GPU is told in tenths: a part of one, where GPUs are shared.
             found.append(
-                Enough(
+                RightSize(
                     "GPUs",
                     "",
                     last.gpus,
@@ -243,14 +245,14 @@ def enough(story: JobStory) -> tuple[Enough, ...]:
     return tuple(each for each in found if each.enough <= LITTLE * each.asked)
 
 
-def little_used(story: JobStory) -> float | None:
+def little_used(report: JobReport) -> float | None:
     """The mean use of the GPUs of all its measured attempts, if that is little and `enough` suggests no fewer GPUs."""
     measured = [
-        (_ran_ms(r, False) * r.gpus, r.gpu_use_mean) for r in story.attempts if r.gpu_use_mean is not None
+        (_ran_ms(r, False) * r.gpus, r.gpu_use_mean) for r in report.attempts if r.gpu_use_mean is not None
     ]
     held = sum(held for held, _ in measured)
     use = sum(held * use for held, use in measured) / held if held else 1.0
-    return use if use < LITTLE_USE and not any(each.what == "GPUs" for each in enough(story)) else None
+    return use if use < LITTLE_USE and not any(each.what == "GPUs" for each in right_sizes(report)) else None
 
 
 def _round_mib(value: float) -> float:
@@ -258,11 +260,11 @@ def _round_mib(value: float) -> float:
     return ceil(value / step) * step
 
 
-def story_json(story: JobStory) -> dict[str, Any]:
-    """A story as JSON has it."""
-    first = story.attempts[0]
+def report_json(report: JobReport) -> dict[str, Any]:
+    """A report as JSON has it."""
+    first = report.attempts[0]
     return {
-        "job": story.name,
+        "job": report.name,
         "id": first.job_id,
         "cluster": first.cluster,
         "attempts": [
@@ -274,27 +276,27 @@ def story_json(story: JobStory) -> dict[str, Any]:
                 "ready_ms": record.ready_ms,
                 "cpu_use": cpu_use(record),
                 "mem_use": mem_use(record),
-                "beside": _beside_json(story, record),
+                "beside": _beside_json(report, record),
             }
-            for record in story.attempts
+            for record in report.attempts
         ],
-        "series": [asdict(point) for point in story.series],
-        "refused": story.refused,
+        "series": [asdict(point) for point in report.series],
+        "refused": report.refused,
         "cost": {
-            "gpu_hours": story.gpu_hours,
-            "failed_gpu_hours": story.failed_gpu_hours,
-            "idle_gpu_hours": story.idle_gpu_hours,
-            "cpu_hours": story.cpu_hours,
-            "energy_kwh": story.energy_kwh,
+            "gpu_hours": report.gpu_hours,
+            "failed_gpu_hours": report.failed_gpu_hours,
+            "idle_gpu_hours": report.idle_gpu_hours,
+            "cpu_hours": report.cpu_hours,
+            "energy_kwh": report.energy_kwh,
         },
-        "enough": [asdict(each) for each in enough(story)],
-        "little_used": little_used(story),
+        "enough": [asdict(each) for each in right_sizes(report)],
+        "little_used": little_used(report),
     }
 
 
-def _beside_json(story: JobStory, record: Record) -> list[dict[str, Any]] | None:
+def _beside_json(report: JobReport, record: Record) -> list[dict[str, Any]] | None:
     """Jobs that shared GPUs with an attempt, each once, with the GPUs that it shared; None if they are not known."""
-    found = story.beside(record)
+    found = report.beside(record)
     if found is None:
         return None
     shared: dict[tuple[str, str], set[str]] = {}

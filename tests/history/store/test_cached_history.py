@@ -11,9 +11,9 @@ import pytest
 
 from berth.errors import HistoryError
 from berth.history.importing.simulated import import_records
+from berth.history.store.cached_history import CachedHistory
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
-from berth.history.store.kept import KeptHistory
 from berth.history.store.record_files import write_records
 from berth.model import Record
 from berth.statistics.attempts import Picked
@@ -27,40 +27,40 @@ def add(folder: Path, found: Iterator[Record]) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[KeptHistory]:
+def kept(tmp_path: Path) -> Iterator[CachedHistory]:
     add(tmp_path, records("ann", "pytorch", range(5)))
-    kept = KeptHistory(tmp_path / "history")
+    kept = CachedHistory(tmp_path / "history")
     yield kept
     kept.close()
 
 
-def count(kept: KeptHistory) -> int:
+def count(kept: CachedHistory) -> int:
     return kept.remembered(
         "count", lambda db: int(db.execute("SELECT count(*) FROM records").fetchall()[0][0])
     )
 
 
-def test_an_import_is_seen_and_what_was_remembered_is_forgotten(tmp_path: Path, kept: KeptHistory) -> None:
+def test_an_import_is_seen_and_what_was_remembered_is_forgotten(tmp_path: Path, kept: CachedHistory) -> None:
     assert (count(kept), count(kept)) == (5, 5)
     add(tmp_path, records("bob", "lammps", range(3)))
     assert count(kept) == 8
 
 
-def test_an_answer_is_worked_out_once(kept: KeptHistory) -> None:
+def test_an_answer_is_worked_out_once(kept: CachedHistory) -> None:
     asked: list[int] = []
     for _ in range(3):
         kept.remembered("once", lambda _: asked.append(1))
     assert asked == [1]
 
 
-def test_a_question_under_way_keeps_what_an_import_replaces(tmp_path: Path, kept: KeptHistory) -> None:
+def test_a_question_under_way_keeps_what_an_import_replaces(tmp_path: Path, kept: CachedHistory) -> None:
     with kept.database() as database:
         add(tmp_path, records("bob", "lammps", range(3)))
         assert count(kept) == 8
         assert database.execute("SELECT count(*) FROM records").fetchall() == [(5,)]
 
 
-def test_many_threads_ask_while_imports_come(tmp_path: Path, kept: KeptHistory) -> None:
+def test_many_threads_ask_while_imports_come(tmp_path: Path, kept: CachedHistory) -> None:
     seen: list[int] = []
     threads = [threading.Thread(target=lambda: seen.extend(count(kept) for _ in range(10))) for _ in range(4)]
     for thread in threads:
@@ -73,7 +73,7 @@ def test_many_threads_ask_while_imports_come(tmp_path: Path, kept: KeptHistory) 
 
 
 def test_files_of_other_columns_are_read_as_the_plain_reader_reads_them(
-    tmp_path: Path, kept: KeptHistory
+    tmp_path: Path, kept: CachedHistory
 ) -> None:
     add(tmp_path, records("bob", "lammps", range(3), exit_code=3, label="7_1"))
     with kept.database() as opened, kept.reader.database() as plain:
@@ -83,10 +83,10 @@ def test_files_of_other_columns_are_read_as_the_plain_reader_reads_them(
 
 def test_without_a_history_it_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="berth import"):
-        count(KeptHistory(tmp_path))
+        count(CachedHistory(tmp_path))
 
 
-def test_a_page_of_attempts_is_a_part_of_all(kept: KeptHistory) -> None:
+def test_a_page_of_attempts_is_a_part_of_all(kept: CachedHistory) -> None:
     with kept.database() as database:
         tables = Tables(database)
         total, every = tables.attempts(Picked("gpu-hours"), 100)
@@ -94,7 +94,7 @@ def test_a_page_of_attempts_is_a_part_of_all(kept: KeptHistory) -> None:
     assert (total, [each for page in pages for each in page]) == (5, every)
 
 
-def test_two_threads_that_ask_the_same_at_once_have_it_worked_out_once(kept: KeptHistory) -> None:
+def test_two_threads_that_ask_the_same_at_once_have_it_worked_out_once(kept: CachedHistory) -> None:
     calls: list[int] = []
     twice = threading.Event()
 

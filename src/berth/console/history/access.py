@@ -6,24 +6,24 @@ from fastapi import HTTPException, Request
 
 from berth.console.roles import Role, Viewer
 from berth.errors import HistoryError
-from berth.history.store.kept import KeptHistory
+from berth.history.store.cached_history import CachedHistory
 from berth.history.store.reader import history_is_there
 from berth.statistics.attempts import Picked
 
 __all__ = ["has_pseudonyms", "history_of", "missing", "own_of", "picked_for"]
 
 
-def history_of(request: Request) -> KeptHistory:
+def history_of(request: Request) -> CachedHistory:
     """The history of this console, or 404 with how to make one; for FastAPI's Depends."""
     if words := missing(request):
         raise HTTPException(404, words)
-    kept: KeptHistory = request.app.state.history
+    kept: CachedHistory = request.app.state.history
     return kept
 
 
 def missing(request: Request) -> str:
     """Why there is no history to show, and how to make one; empty if there is one."""
-    kept: KeptHistory | None = request.app.state.history
+    kept: CachedHistory | None = request.app.state.history
     if kept is None:
         return "the console was started without a history; start it with `berth console --history DIR`"
     try:
@@ -33,20 +33,20 @@ def missing(request: Request) -> str:
     return ""
 
 
-def has_pseudonyms(history: KeptHistory) -> bool:
+def has_pseudonyms(history: CachedHistory) -> bool:
     """Whether the history holds pseudonyms instead of names."""
     return bool(history.reader.index().key_mark)
 
 
 def picked_for(
-    viewer: Viewer, history: KeptHistory, order: str, ranges: tuple[tuple[str, float, float], ...] = ()
+    viewer: Viewer, history: CachedHistory, order: str, ranges: tuple[tuple[str, float, float], ...] = ()
 ) -> Picked:
     """Attempts as this viewer may see them: of other people's neither commands nor files nor what was measured."""
     own = own_of(viewer, history)
     return Picked(order, ranges) if own is None else Picked(order, ranges, sees_all=False, user=own)
 
 
-def own_of(viewer: Viewer, history: KeptHistory) -> str | None:
+def own_of(viewer: Viewer, history: CachedHistory) -> str | None:
     """User whose attempts this viewer may see in full: None for all users, empty for no user."""
     if viewer.role is Role.OPERATOR:
         return None

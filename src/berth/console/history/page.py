@@ -10,16 +10,16 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 from markupsafe import Markup
 
-from berth.console.history import has_pseudonyms, missing, own_of
+from berth.console.formats import in_a_sentence, span, spans
+from berth.console.history.access import has_pseudonyms, missing, own_of
+from berth.console.history.api import applications, lines_for
+from berth.console.history.question import Measure, Question, asked
+from berth.console.history.results import Answer, Group, answer, settled
 from berth.console.identity import viewer
 from berth.console.pages import page, texts_of
 from berth.console.roles import Viewer
 from berth.console.texts import Texts
-from berth.console.then.answers import Answer, Group, answer, settled
-from berth.console.then.api import applications, lines_for
-from berth.console.then.question import Measure, Question, asked
-from berth.console.words import in_a_sentence, span, spans
-from berth.history.store.kept import KeptHistory
+from berth.history.store.cached_history import CachedHistory
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
 from berth.report.sections import as_json
@@ -65,7 +65,7 @@ def then(
     """The page of one question; heavy reads run in a thread, because this is no coroutine."""
     if words := missing(request):
         return page(request, "history-none.html", who, detail=words)
-    history: KeptHistory = request.app.state.history
+    history: CachedHistory = request.app.state.history
     t = texts_of(request)
     told = settled(history, question)
     found = answer(history, told)
@@ -74,7 +74,7 @@ def then(
     bars, lines = pictures(found, t, words_of)
     return page(
         request,
-        "then.html",
+        "history.html",
         who,
         question=told,
         found=found,
@@ -104,7 +104,7 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
     """The parallel coordinates of one application; brushed ranges pick the jobs of the table."""
     if words := missing(request):
         return page(request, "history-none.html", who, detail=words)
-    history: KeptHistory = request.app.state.history
+    history: CachedHistory = request.app.state.history
     t = texts_of(request)
     told = lines_for(who, history, settled(history, question))
     others = tuple(pair for pair in told.only if pair[0] != "application")

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
-from berth.console.answers import ActionAnswer, ActionRequest
 from berth.console.audit import Audit, Line, now_ms
+from berth.console.error_answers import Refusal
 from berth.console.hub import Hub
 from berth.console.identity import operator, user
-from berth.console.refusals import Refusal
 from berth.console.roles import Viewer
+from berth.console.schemas import ActionAnswer, ActionRequest
 from berth.errors import AccessError, BerthError
 
 __all__ = ["router"]

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
-from berth.console.history import has_pseudonyms, history_of, missing, own_of, picked_for
+from berth.console.history.access import has_pseudonyms, history_of, missing, own_of, picked_for
+from berth.console.history.exports import MOST_ROWS, Format, checked, rows_as_file, table_as_file
+from berth.console.history.question import BY, ORDER_OF, Measure, Question, asked, day_text
+from berth.console.history.results import Group, Line, answer, settled
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
-from berth.console.then.answers import Group, Line, answer, settled
-from berth.console.then.exports import MOST_ROWS, Format, checked, rows_as_file, table_as_file
-from berth.console.then.question import BY, ORDER_OF, Measure, Question, asked, day_text
-from berth.history.store.kept import KeptHistory
+from berth.history.store.cached_history import CachedHistory
 from berth.statistics.accounting import VARIABLES
 from berth.statistics.attempts import Attempt
 from berth.statistics.tables import Tables
@@ -25,7 +25,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1/history", tags=["history"])
 
 Who = Annotated[Viewer, Depends(viewer)]
-Store = Annotated[KeptHistory, Depends(history_of)]
+Store = Annotated[CachedHistory, Depends(history_of)]
 Asked = Annotated[Question, Depends(asked)]
 Form = Annotated[str, Query(alias="format", json_schema_extra={"enum": [*Format]})]
 
@@ -112,7 +112,7 @@ def state(request: Request, who: Who) -> HistoryState:
     first_ms = last_ms = None
     hidden = False
     if not words:
-        history: KeptHistory = request.app.state.history
+        history: CachedHistory = request.app.state.history
         first_ms, last_ms = history.remembered("span", lambda database: Tables(database).span())
         hidden = has_pseudonyms(history)
     return HistoryState(
@@ -231,7 +231,7 @@ def lines(
     )
 
 
-def lines_for(who: Viewer, history: KeptHistory, question: Question) -> Question:
+def lines_for(who: Viewer, history: CachedHistory, question: Question) -> Question:
     """The question about single attempts: an operator's as it is, a user's about their own; 403 for a viewer."""
     own = own_of(who, history)
     if own is None:
@@ -244,7 +244,7 @@ def lines_for(who: Viewer, history: KeptHistory, question: Question) -> Question
     return replace(question, only=(*others, ("user", own)))
 
 
-def applications(history: KeptHistory, question: Question) -> list[str]:
+def applications(history: CachedHistory, question: Question) -> list[str]:
     """The applications of a period, those with most GPU-hours first."""
     period = question.period()
     return history.remembered(
@@ -253,7 +253,7 @@ def applications(history: KeptHistory, question: Question) -> list[str]:
     )
 
 
-def largest_application(history: KeptHistory, question: Question) -> str:
+def largest_application(history: CachedHistory, question: Question) -> str:
     """The application with most GPU-hours, or 404 where nothing ended in the period."""
     names = applications(history, question)
     if not names:

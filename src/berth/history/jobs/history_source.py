@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from berth.history.jobs.story import Neighbour, UsePoint
+from berth.history.jobs.job_report import Neighbour, UsePoint
 from berth.history.store.jobs import attempts_of_job, neighbours_of_job, use_of_job
 from berth.history.store.reader import HistoryReader
 from berth.model import Record

@@ -8,8 +8,8 @@ from typing import Final
 
 import duckdb
 
-from berth.console.then.question import Measure, Question
-from berth.history.store.kept import KeptHistory
+from berth.console.history.question import Measure, Question
+from berth.history.store.cached_history import CachedHistory
 from berth.report.digest import Figure, main_figures
 from berth.statistics.accounting import NOTHING_USED, Usage
 from berth.statistics.attempts import Waited
@@ -89,13 +89,13 @@ class Answer:
         return next((group for group in self.groups if group.counts(self.question.measure)), None)
 
 
-def settled(history: KeptHistory, question: Question) -> Question:
+def settled(history: CachedHistory, question: Question) -> Question:
     """The question with both of its days."""
     first_ms, last_ms = history.remembered("span", lambda database: Tables(database, EVERYTHING).span())
     return question.within(first_ms, last_ms)
 
 
-def answer(history: KeptHistory, question: Question) -> Answer:
+def answer(history: CachedHistory, question: Question) -> Answer:
     """The answer to a question that is settled; it is worked out once until the history changes."""
     asked = replace(question, pick=None, at="", ranges=())
     return history.remembered(("answer", asked), lambda database: _answer(database, asked))

@@ -1,0 +1,114 @@
+"""Reads a site's configuration: what the controller tells, and the files beside slurm.conf."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Set
+from datetime import datetime
+from pathlib import Path
+
+from berth.errors import LiveError
+from berth.live.slurm.check import SlurmSetup
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.rest import since_s, spoken
+
+__all__ = ["FILES", "read_files", "read_setup", "rest_fault"]
+
+FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
+
+
+def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[str, str], dict[str, str]]:
+    """The configuration, and the text of each file that can be read, by its name; `own` is berth's folder."""
+    configuration = controller.configuration()
+    folder = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
+    found = ((name, _text(folder / name)) for name in FILES)
+    ours = (
+        (f"berth/{path.name}", _text(path))
+        for path in (own.iterdir() if own is not None and own.is_dir() else ())
+    )
+    return configuration, {name: text for name, text in (*found, *ours) if text is not None}
+
+
+def read_setup(
+    controller: Controller, wanted: Set[str], state: Path, rest: Path | None, qos: Set[str] = frozenset()
+) -> SlurmSetup:
+    """All that `check` looks at."""
+    configuration, texts = read_files(controller)
+    scripts = {
+        name: text
+        for name in ("Prolog", "TaskProlog", "Epilog")
+        if (text := _texts(configuration.get(name, "(null)"))) is not None
+    }
+    slurm_conf = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
+    return SlurmSetup(
+        configuration,
+        controller.nodes(),
+        controller.partitions(),
+        wanted,
+        _with_loaded(texts.get("job_submit.lua")),
+        scripts,
+        pwd.getpwuid(os.geteuid()).pw_name,
+        _skew_s(configuration),
+        _state_fault(state),
+        None if rest is None else rest_fault(rest, slurm_conf),
+        os.environ.get("SLURM_JWT", ""),
+        time.time(),
+        qos,
+    )
+
+
+def _with_loaded(lua: str | None) -> str | None:
+    """job_submit.lua with the files that it loads."""
+    if lua is None:
+        return None
+    loaded = (_text(Path(name)) or "" for name in re.findall(r'^dofile\("([^"]+)"\)', lua, re.MULTILINE))
+    return "\n".join([lua, *loaded])
+
+
+def _texts(paths: str) -> str | None:
+    """The texts of all these scripts; None if none can be read."""
+    found = [text for path in paths.split(",") if (text := _text(Path(path))) is not None]
+    return "\n".join(found) if found else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _skew_s(configuration: dict[str, str]) -> float | None:
+    """How far the controller's clock is ahead, by the moment at which it told its configuration."""
+    as_of = configuration.get("as of", "")
+    try:
+        return datetime.fromisoformat(as_of).timestamp() - time.time()
+    except ValueError:
+        return None
+
+
+def _state_fault(state: Path) -> str:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{state} cannot be made ({error.strerror})"
+    return "" if os.access(state, os.W_OK) else f"{state} cannot be written"
+
+
+def rest_fault(path: Path, slurm_conf: Path) -> str:
+    """Why slurmrestd cannot be used; empty if it answers in a version that berth speaks, and knows slurm.conf."""
+    try:
+        spoken(path)
+    except LiveError as error:
+        return str(error)
+    begun_s = since_s(path)
+    try:
+        changed_s = slurm_conf.stat().st_mtime
+    except OSError:
+        return ""
+    if begun_s is not None and changed_s > begun_s + 1:
+        return f"slurmrestd on {path} was started before {slurm_conf} was last changed: it does not know the change"
+    return ""

@@ -1,0 +1,124 @@
+"""The lines of `decisions.jsonl`: what berth decided and what Slurm did, built from jobs and kept until written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from berth.history.values.gres import gres_list
+from berth.history.values.hostlist import expand
+from berth.live.slurm.attempts import EndedAttempt
+from berth.live.slurm.decisions import ENDED, STARTED, Decision, append
+from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.nodes import SlurmNode
+from berth.live.slurm.requests import Cards
+from berth.model import Job, Share
+
+__all__ = ["NO_PARTITION", "Journal"]
+
+NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU there"
+
+
+class Journal:
+    """The log of one berth beside Slurm."""
+
+    def __init__(self, path: Path, cards: Cards, policy: str) -> None:
+        self._path, self._cards, self._policy = path, cards, policy
+        self._lines: list[Decision] = []
+        self.nodes: Mapping[str, SlurmNode] = {}
+        """Slurm's nodes of the last view, by name."""
+
+    def save(self) -> None:
+        """Write the lines that are not written yet; LiveError leaves them for the next time."""
+        append(self._path, self._lines)
+        self._lines.clear()
+
+    def withdraw(self, lines: list[Decision]) -> None:
+        """Take lines out that are not written yet."""
+        self._lines = [line for line in self._lines if line not in lines]
+
+    def add(self, now_ms: int, event: str, job: SlurmJob, why: str) -> None:
+        """Something happened to a job, for this reason."""
+        self._lines.append(
+            Decision(now_ms, event, job.id, job.raw_id, submit_ms=job.submit_ms, user=job.user, why=why)
+        )
+
+    def decided(
+        self, now_ms: int, event: str, job: SlurmJob, ours: Job, share: Share, where: str, after: str = ""
+    ) -> Decision:
+        """A job is placed, or would be."""
+        line = Decision(
+            now_ms,
+            event,
+            job.id,
+            job.raw_id,
+            policy=self._policy,
+            submit_ms=job.submit_ms,
+            gpus=ours.gpus,
+            milli=share.milli,
+            mem_mib=share.mem_mib,
+            where=where,
+            user=job.user,
+            application=ours.application,
+            after=after,
+        )
+        self._lines.append(line)
+        return line
+
+    def started(self, now_ms: int, job: SlurmJob, ours: Job, planned: str) -> None:
+        """Slurm has started a job; `planned` is where berth had placed it."""
+        self._lines.append(
+            Decision(
+                now_ms,
+                STARTED,
+                job.id,
+                job.raw_id,
+                submit_ms=job.submit_ms,
+                start_ms=job.start_ms,
+                gpus=ours.gpus,
+                milli=ours.share.milli,
+                mem_mib=ours.share.mem_mib,
+                user=job.user,
+                application=ours.application,
+                where=self._where(job),
+                planned=planned,
+            )
+        )
+
+    def ended(self, now_ms: int, end: EndedAttempt) -> None:
+        """An attempt has ended."""
+        job, result = end.job, end.result
+        self._lines.append(
+            Decision(
+                now_ms,
+                ENDED,
+                job.id,
+                job.raw_id,
+                state=end.state,
+                start_ms=job.start_ms,
+                submit_ms=job.submit_ms,
+                end_ms=end.end_ms,
+                user=job.user,
+                where=job.node_list,
+                peak_mib=result.peak_mib if result is not None else 0,
+                refused=result.refused if result is not None else 0,
+                card_mib=self._card_mib(job) if result is not None else 0,
+                why=NO_PARTITION if result is not None and result.closed else "",
+            )
+        )
+
+    def _where(self, job: SlurmJob) -> str:
+        """Slurm's nodes of a job, with the indices of its GPUs if their types tell them."""
+        kinds = [each.kind for each in gres_list(job.tres_per_node, odd=True) if each.kind]
+        places = []
+        for name in expand(job.node_list):
+            node = self.nodes.get(name)
+            at = [node.index_of(kind) for kind in kinds] if node is not None else []
+            known = sorted(index for index in at if index is not None)
+            places.append(f"{name}:{'+'.join(map(str, known))}" if known and len(known) == len(at) else name)
+        return ",".join(sorted(places))
+
+    def _card_mib(self, job: SlurmJob) -> int:
+        """The memory of a GPU of the job's first node; 0: unknown."""
+        node = self.nodes.get(next(iter(expand(job.node_list)), ""))
+        return 0 if node is None else self._cards.model(node.model).mem_mib
