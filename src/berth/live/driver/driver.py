@@ -554,17 +554,20 @@ class Driver:
     def _end(self, end: End, now_ms: int, records: list[Record]) -> None:
         """An attempt ended: release it, learn from it, record it, and say whether its job waits again."""
         scheduler, job_id = self.scheduler, end.job_id
+        gone = self._leaving.get(job_id)
+        run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
         ran, waits = end.ran or self.site.running().get(job_id), self.site.waiting().get(job_id)
         of = self._known.get(job_id) or (ran.of if ran is not None else waits)
-        if of is None or 0 < end.attempt < max(of.attempt, waits.attempt if waits is not None else 0):
+        now = (
+            run.attempt if run is not None else max((each.attempt for each in (of, waits) if each), default=0)
+        )
+        attempt = end.attempt or now
+        if of is None or attempt < now:
             return  # it was told before
-        attempt = end.attempt or of.attempt
         if (job_id, attempt) in self._ends:
             if job_id in scheduler.cluster.running and job_id not in self._starting:
                 scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
             return
-        gone = self._leaving.get(job_id)
-        run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
         if run is None and ran is not None:
             self._adopt(ran, now_ms)
             run = scheduler.cluster.running.get(job_id)
@@ -634,7 +637,7 @@ class Driver:
         of = of or (run.of if run is not None else self.site.waiting().get(job_id))
         if job_id in self.scheduler.cluster.running and job_id in self._starting:
             self._release(job_id, now_ms)
-        elif job_id in self.scheduler.cluster.running:
+        elif job_id in self.scheduler.cluster.running or (run is not None and run.started):
             return  # it runs: what is told is old
         self._leaving.pop(job_id, None)
         self._early.forget(job_id)

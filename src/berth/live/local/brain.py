@@ -166,7 +166,7 @@ class Brain:
             "candidates": [
                 {
                     "gpu": indices[each.gpu], "free_milli": each.free_milli, "free_mib": each.free_mib,
-                    "lacking": each.lacking, "left_milli": each.left_milli, "left_mib": each.left_mib,
+                    "lacking": list(each.lacking), "left_milli": each.left_milli, "left_mib": each.left_mib,
                 }
                 for each in found.candidates
             ],
