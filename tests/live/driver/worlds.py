@@ -153,8 +153,15 @@ def _slurm() -> World:
     return SlurmWorld()
 
 
+def _local() -> World:
+    from tests.live.local.local_world import LocalWorld
+
+    return LocalWorld()
+
+
 WORLDS: dict[str, Callable[[], World]] = {
     "memory": lambda: MemoryWorld(unkind=False),
     "unkind": lambda: MemoryWorld(unkind=True),
+    "local": _local,
     "slurm": _slurm,
 }

@@ -54,6 +54,10 @@ class FakeWorld:
     submitted: set[str] = field(default_factory=set)
     requeued: set[str] = field(default_factory=set)
     boot: str = "first"
+    policy: str = f"{__name__}:first_fit"
+    knowledge: str = "user"
+    start_faults: dict[str, str] = field(default_factory=dict)
+    """Jobs whose next start does not come about, and why."""
 
     def __post_init__(self) -> None:
         self.key = 0
@@ -90,7 +94,7 @@ class FakeWorld:
             }
             for mib in sorted(set(self.cards_mib), reverse=True)
         ]  # fmt: skip
-        begin = {"nodes": nodes, "policy": f"{__name__}:first_fit", "knowledge": "user"}
+        begin = {"nodes": nodes, "policy": self.policy, "knowledge": self.knowledge}
         self.brain = Brain(begin, self.hear)
         self.brain.take(self.book.begin_anew())
         self.heed()
@@ -129,17 +133,20 @@ class FakeWorld:
         """As the service does: written first."""
         self.key += 1
         made = self.book.draft(request, tasks, key=self.key, uid=1, user="ann", now_ms=self.now_ms)
-        self.submitted |= {
-            entry.id for entry in made
-        }  # known to the user only when it was written; see `crash`
+        self.write(request, made)
+        self.heed()
+        return made
+
+    def write(self, request: Request, made: list[Entry]) -> None:
+        """Write jobs that were submitted, and queue them."""
+        # A user knows of them only when they were written; see `crash`.
+        self.submitted |= {entry.id for entry in made}
         try:
             self.store.write([of_request(self.key, request), *map(of_entry, made)])
         except Crash:
             self.submitted -= {entry.id for entry in made}
             raise
         self.book.add(made, self.now_ms)
-        self.heed()
-        return made
 
     def heed(self, start: Callable[[str], bool] = lambda job_id: False) -> None:
         """Tell the brain, which settles what is over, until neither has more to say; it may start these jobs."""
@@ -187,6 +194,9 @@ class FakeWorld:
                 continue
             if entry.stop:
                 self.book.ended(entry, End(None, never_ran=True), self.now_ms)
+                continue
+            if why := self.start_faults.pop(entry.id, ""):
+                self.book.ended(entry, End(None, why, never_ran=True), self.now_ms)
                 continue
             key = (entry.id, entry.start)
             assert key not in self.processes, f"{key} is started twice"

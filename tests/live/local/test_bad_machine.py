@@ -93,6 +93,7 @@ def test_a_clock_that_jumps_moves_no_time_of_the_queue(
 
     class NoCards:
         fake, cards = False, ()
+        nodes = staticmethod(lambda limits: [])
 
     before = _broker(places, store, NoCards()).now_ms()
     monkeypatch.setattr(time, "time_ns", lambda: 0)  # back to 1970
@@ -116,6 +117,7 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
     class TwoCards:
         fake = True
         cards = (Card(0, "GPU-a", "A100", 80_000), Card(1, "GPU-b", "A100", 80_000))
+        nodes = staticmethod(lambda limits: [])
 
     async def run() -> None:
         broker = Broker(places, store, TwoCards(), Log(None))  # type: ignore[arg-type]
