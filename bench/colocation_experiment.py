@@ -14,8 +14,8 @@ from typing import Any
 from berth.interference import make_interference
 from berth.profiles import WORKLOADS
 from berth_papers.colocation.answer import colocation_dict, difference_pct
+from berth_papers.colocation.disagreement import disagreement
 from berth_papers.colocation.experiment import MODELS, POLICIES, measure_colocation
-from berth_papers.colocation.looks import disagreement
 from harness import count, save
 
 LOOKED_AT = 5

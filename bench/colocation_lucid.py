@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from berth.experiments.compare.conditions import Conditions
-from berth.experiments.compare.sweep import Task, run_all
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Task
 from berth.gpu_models import GPU_MODELS
 from berth.interference import make_speeds
 from berth.interference.profiled import ProfiledInterference

@@ -20,7 +20,7 @@ from pathlib import Path
 import lightgbm
 import numpy as np
 
-from berth.interference.named import NamedPairs, Observation, fit_named, read_named
+from berth.interference.named import NamedPairs
 from berth.interference.speeds import GPU
 from berth.interference.time_sliced import time_sliced
 from berth_papers.interference.fitting import (
@@ -32,6 +32,7 @@ from berth_papers.interference.fitting import (
 )
 from berth_papers.interference.measurements import Measurements, read_measurements
 from berth_papers.interference.mig_fitting import fit_slices, held_up, read_slices, speed_on
+from berth_papers.interference.named_fitting import Observation, fit_named, read_named
 from harness import data_folder, save
 
 SEEDS = 5

@@ -104,7 +104,7 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
     print("total time of one after the other:", {name: round(worth, 4) for name, worth in baselines.items()})
     begun, begun_cpu = time.perf_counter(), time.process_time()
     made = make(plan)
-    # No habits are looked for, and one order of the jobs that are not seen is tried: it is to be soon good enough.
+    # No heuristics are looked for, and one order of the jobs that are not seen is tried: it is to be soon good enough.
     settings = RolloutSettings(habits=0, draws=1)
     jobs = made.learner.players[0].domain.sets
     learner = RolloutLearner([Domain(made.task, make_speeds("time-sliced"), jobs, jobs)], settings)

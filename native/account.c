@@ -34,6 +34,14 @@ static uint64_t limit_of(const struct berth_region *region)
     return LOAD(region->limit->mem_bytes);
 }
 
+/* Before slot `index` overwrites a tag: that the change it names was done. */
+static void note_last(struct berth_use_file *use, uint64_t tag, uint32_t index)
+{
+    uint32_t last = (uint32_t)(tag & ((1u << BERTH_TAG_SLOT_BITS) - 1));
+    if (last != 0 && last <= BERTH_SLOTS && last != index + 1)
+        raise_to(&use->slots[last - 1].noted, tag >> BERTH_TAG_SLOT_BITS);
+}
+
 enum outcome { DONE, FULL };
 
 /* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`.
@@ -54,9 +62,7 @@ static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t 
                 *left = now.used < limit ? limit - now.used : 0;
             return FULL;
         }
-        uint32_t last = (uint32_t)(now.tag & ((1u << BERTH_TAG_SLOT_BITS) - 1));
-        if (last != 0 && last <= BERTH_SLOTS && last != index + 1)
-            raise_to(&use->slots[last - 1].noted, now.tag >> BERTH_TAG_SLOT_BITS);
+        note_last(use, now.tag, index);
         struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0),
                               seq << BERTH_TAG_SLOT_BITS | (index + 1) };
         if (swap_total(use, now, next)) {
@@ -94,6 +100,71 @@ static void settle(struct berth_use_file *use, uint32_t index)
     STORE_RELEASE(slot->intent, 0);
 }
 
+/* ---- whether the total is right ----
+
+   Any member may write into the counters. What a process holds itself it knows without them; what
+   the others hold stands in their slots. So one store into the total, or into a slot of a process
+   that still allocates, is found by the next that looks, and lifts no limit for long. Counters that
+   are forged all together are for NVML to tell from. */
+
+enum { VERIFY_BYTES = 16 << 20, VERIFY_EVERY = 256, VERIFY_TRIES = 8 };
+
+/* What a slot holds, with its last change where that happened. */
+static uint64_t held_of(struct berth_use_file *use, uint32_t index)
+{
+    struct berth_slot *slot = &use->slots[index];
+    uint64_t seq = LOAD_ACQUIRE(slot->intent);
+    if (seq == 0)
+        return LOAD(slot->held);
+    bool done = atomic_load(&use->total.tag) == (seq << BERTH_TAG_SLOT_BITS | (index + 1));
+    done = atomic_load(&slot->noted) >= seq || done;
+    return done ? LOAD(slot->next_held) : LOAD(slot->held);
+}
+
+/* With the turn of the slot. True where the total was wrong: it is the sum of the slots then. */
+static bool verify(struct berth_region *region)
+{
+    struct berth_use_file *use = region->use;
+    uint32_t index = (uint32_t)region->slot;
+    struct berth_slot *slot = &use->slots[index];
+    STORE(slot->held, region->held);
+    for (int tries = 0; tries < VERIFY_TRIES; tries++) {
+        struct total now = read_total(use), right = { 0, 0 };
+        for (uint32_t i = 0; i < BERTH_SLOTS; i++)
+            if (LOAD_ACQUIRE(use->slots[i].state) != BERTH_FREE)
+                right.used += held_of(use, i);
+        if (right.used == now.used)
+            return false;
+        if (read_total(use).tag != now.tag)
+            continue; /* others changed it meanwhile */
+        uint64_t seq = LOAD(slot->seq) + 1;
+        right.tag = seq << BERTH_TAG_SLOT_BITS | (index + 1);
+        STORE(slot->next_held, region->held);
+        STORE_RELEASE(slot->intent, seq);
+        note_last(use, now.tag, index);
+        bool swapped = swap_total(use, now, right);
+        if (swapped)
+            STORE(slot->seq, seq);
+        STORE_RELEASE(slot->intent, 0);
+        if (swapped) {
+            atomic_fetch_add(&use->mended, 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* With the turn: what any change of this process looks at first. */
+static void look_at_total(struct berth_region *region, uint64_t bytes)
+{
+    struct berth_use_file *use = region->use;
+    bool wrong =
+        LOAD(use->slots[region->slot].held) != region->held || LOAD(use->total.used) < region->held;
+    if (__builtin_expect(wrong || bytes >= VERIFY_BYTES || ++region->changes % VERIFY_EVERY == 0,
+                         0))
+        verify(region);
+}
+
 /* ---- in this process's slot ---- */
 
 static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *left, bool estimate)
@@ -105,8 +176,13 @@ static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *le
         return false;
     }
     turn_take(&region->turn);
-    enum outcome outcome =
-        change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
+    look_at_total(region, bytes);
+    uint32_t slot = (uint32_t)region->slot;
+    uint64_t limit = limit_of(region);
+    enum outcome outcome = change(region->use, slot, bytes, 0, limit, left, estimate);
+    if (outcome == FULL && verify(region))
+        outcome = change(region->use, slot, bytes, 0, limit, left, estimate);
+    region->held += outcome == DONE ? bytes : 0;
     turn_leave(&region->turn);
     return outcome == DONE;
 }
@@ -129,21 +205,42 @@ void region_give(struct berth_region *region, uint64_t bytes)
     if (bytes == 0 || region->slot < 0)
         return;
     turn_take(&region->turn);
+    look_at_total(region, bytes);
     change(region->use, (uint32_t)region->slot, 0, bytes, 0, NULL, false);
+    region->held -= bytes < region->held ? bytes : region->held;
     turn_leave(&region->turn);
 }
 
+void account_move(struct berth_use_file *use, uint32_t from, uint32_t to, uint64_t bytes)
+{
+    change(use, to, bytes, 0, UINT64_MAX, NULL, true);
+    change(use, from, 0, bytes, 0, NULL, false);
+}
+
+bool account_is_borrowed(struct berth_use_file *use, uint32_t index)
+{
+    for (uint32_t i = 0; i < BERTH_SLOTS; i++)
+        if (i != index && atomic_load(&use->slots[i].state) == BERTH_MEMBER &&
+            atomic_load(&use->slots[i].borrowed) != 0)
+            return true;
+    return false;
+}
+
+/* Which of the exported memory the others hold is not known: while any borrows, all of it may be.
+ */
 void account_end(struct berth_use_file *use, uint32_t index)
 {
     struct berth_slot *slot = &use->slots[index];
     settle(use, index);
-    uint64_t held = LOAD(slot->held);
-    if (held != 0)
-        change(use, index, 0, held, 0, NULL, false);
+    uint64_t held = LOAD(slot->held), exported = LOAD(slot->exported_bytes);
+    uint64_t lent =
+        exported != 0 && account_is_borrowed(use, index) ? (exported < held ? exported : held) : 0;
+    if (held != lent)
+        change(use, index, 0, held - lent, 0, NULL, false);
     uint64_t measuring = LOAD(use->measuring_ns);
     if (measuring != 0 && (measuring & BERTH_MEASURING_SLOT) == index)
         atomic_compare_exchange_strong(&use->measuring_ns, &measuring, 0);
-    STORE_RELEASE(slot->state, 0);
+    STORE_RELEASE(slot->state, lent != 0 ? BERTH_LENDS : BERTH_FREE);
 }
 
 void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left)

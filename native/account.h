@@ -18,5 +18,9 @@ static inline void raise_to(shared64 *cell, uint64_t value)
 /* A slot's process is gone: its last change is completed, what it held given back, the slot free.
    The caller alone buries it. */
 void account_end(struct berth_use_file *use, uint32_t index);
+/* Moves what is charged from one slot to another, which the caller alone changes. */
+void account_move(struct berth_use_file *use, uint32_t from, uint32_t to, uint64_t bytes);
+/* Whether a member other than the slot's borrows memory of any. */
+bool account_is_borrowed(struct berth_use_file *use, uint32_t index);
 
 #endif

@@ -5,6 +5,7 @@
 #include "parts.h"
 #include "pool.h"
 #include "settings.h"
+#include "steps.h"
 #include "vmm.h"
 
 /* NULL where that cannot be told, or nothing is limited. */
@@ -172,7 +173,7 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
         pools_free(&entry);
     } else { /* freed when the stream gets there */
         (void)wait_for(stream, per_thread);
-        give(device_at(entry.device), entry.bytes);
+        steps_give(&entry);
     }
     return result;
 }

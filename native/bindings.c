@@ -211,7 +211,7 @@ CUresult cuMulticastCreate(CUhandle *object, const CUmulticast_prop *prop)
     if (result != CUDA_SUCCESS || object == NULL ||
         !atomic_load_explicit(&limiting, memory_order_relaxed))
         return result;
-    vmm_keep_object(*object);
+    vmm_keep_object(*object, bindings_drop_all);
     return result;
 }
 
@@ -239,6 +239,10 @@ CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, siz
                             size_t bytes, unsigned long long flags)
 {
     struct record *record = vmm_hold(memory);
+    if (record != NULL && !vmm_grow(record, from + bytes, "cuMulticastBindMem")) {
+        vmm_drop(record, 0, 1);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return bound(REAL(cuMulticastBindMem)(object, offset, memory, from, bytes, flags), object, -1,
                  offset, record);
 }
@@ -247,6 +251,10 @@ CUresult cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUh
                                size_t from, size_t bytes, unsigned long long flags)
 {
     struct record *record = vmm_hold(memory);
+    if (record != NULL && !vmm_grow(record, from + bytes, "cuMulticastBindMem")) {
+        vmm_drop(record, 0, 1);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return bound(REAL(cuMulticastBindMem_v2)(object, dev, offset, memory, from, bytes, flags),
                  object, dev, offset, record);
 }

@@ -69,6 +69,11 @@ static bool ask(struct card *card, int ordinal, struct berth_error *error)
         (!HAVE(cuDeviceTotalMem_v2) ||
          real.cuDeviceTotalMem_v2(&card->bytes, card->handle) != CUDA_SUCCESS))
         card->bytes = 0;
+    int pageable = 0;
+    card->pageable =
+        HAVE(cuDeviceGetAttribute) &&
+        real.cuDeviceGetAttribute(&pageable, CU_ATTRIBUTE_PAGEABLE, card->handle) == CUDA_SUCCESS &&
+        pageable != 0;
     if (settings.mem_mib.per_device || settings.core_pct.per_device)
         card->position = position_of(card, ordinal);
     return true;

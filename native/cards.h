@@ -9,6 +9,7 @@ struct card {
     unsigned char uuid[16];
     size_t bytes;
     int position;
+    bool pageable; /* it reaches the memory of the system by itself */
     NVdevice nvml;
 };
 /* How many there are; an error where one cannot be told from others. The driver is called: with no

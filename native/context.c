@@ -5,6 +5,7 @@
 #include "measure.h"
 #include "overhead.h"
 #include "parts.h"
+#include "steps.h"
 
 #include <stdlib.h>
 
@@ -82,7 +83,7 @@ static void gone_with_context(const struct entry *entry)
 {
     if (entry->kind == ARRAY || entry->kind == MIPMAP)
         bindings_drop_all((const void *)(uintptr_t)entry->key);
-    overhead_give(entry);
+    steps_give(entry);
 }
 
 /* All that was allocated in a context goes with it. */
@@ -332,7 +333,7 @@ CUresult cuGreenCtxDestroy(CUgreen ctx)
     if (known && result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (known) {
-        overhead_give(&entry);
+        steps_give(&entry);
         pass_to_primary(as_context, entry.owner);
         end_primary(device_at(entry.device)->handle,
                     destroy_green); /* it may have been the last to hold it */

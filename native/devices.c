@@ -121,6 +121,13 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
                   : !attach(device, &cards[i], error))
             return false;
         error->text[0] = 0;
+        if (cards[i].pageable && device->region.slot >= 0 &&
+            atomic_exchange(&device->region.use->pageable_told, 1) == 0)
+            log_line(
+                "GPU %d reaches the memory of the system by itself: what is prefetched of it "
+                "counts, what kernels touch does not; uvm_disable_hmm=1 of nvidia-uvm (HMM) or "
+                "uvm_ats_mode=0 (ATS) turns that off",
+                cards[i].position);
         paced = paced || atomic_load(&device->region.limit->core_pct) != 0 ||
                 (atomic_load(&device->region.limit->flags) & (BERTH_AGENT | BERTH_LOW));
         atomic_store(&device_count, (uint32_t)i + 1);

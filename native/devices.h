@@ -11,6 +11,7 @@ struct device {
     bool limited; /* has a region */
     struct berth_region region;
     _Atomic(NVdevice) nvml;
+    shared32 exact; /* the driver does not round up what is allocated (steps.c) */
 };
 extern shared32 limiting; /* some device has a limit: the wrappers' one question */
 extern shared32 pacing;   /* some device has a compute limit */

@@ -85,6 +85,26 @@ HOOK(cuMipmappedArrayDestroy, (CUmipmap mipmap))
 HOOK(cuImportExternalMemory, (CUext * memory, const CUext_desc *desc))
 HOOK(cuDestroyExternalMemory, (CUext memory))
 
+/* system_memory.c: what is prefetched of the system's memory */
+HOOK(cuMemPrefetchAsync, (CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream))
+HOOK(cuMemPrefetchAsync_ptsz, (CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream))
+HOOK(cuMemPrefetchAsync_v2,
+     (CUdeviceptr at, size_t bytes, CUlocation location, unsigned flags, CUstream stream))
+HOOK(cuMemPrefetchAsync_v2_ptsz,
+     (CUdeviceptr at, size_t bytes, CUlocation location, unsigned flags, CUstream stream))
+HOOK(cuMemPrefetchBatchAsync,
+     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
+      size_t location_count, unsigned long long flags, CUstream stream))
+HOOK(cuMemPrefetchBatchAsync_ptsz,
+     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
+      size_t location_count, unsigned long long flags, CUstream stream))
+HOOK(cuMemDiscardAndPrefetchBatchAsync,
+     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
+      size_t location_count, unsigned long long flags, CUstream stream))
+HOOK(cuMemDiscardAndPrefetchBatchAsync_ptsz,
+     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
+      size_t location_count, unsigned long long flags, CUstream stream))
+
 /* vmm.c: physical memory and where it is mapped */
 HOOK(cuMemCreate,
      (CUhandle * handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags))
@@ -206,6 +226,7 @@ NEED(cuCtxPopCurrent_v2, (CUcontext * ctx))
 NEED(cuCtxGetDevice, (CUdevice * dev))
 NEED(cuCtxGetDevice_v2, (CUdevice * dev, CUcontext ctx))
 NEED(cuCtxFromGreenCtx, (CUcontext * ctx, CUgreen green))
+NEED(cuMemGetAllocationPropertiesFromHandle, (CUalloc_prop * prop, CUhandle handle))
 NEED(cuPointerGetAttribute, (void *value, int attribute, CUdeviceptr ptr))
 NEED(cuCtxGetLimit, (size_t *value, int limit))
 NEED(cuDeviceGetAttribute, (int *value, int attribute, CUdevice dev))

@@ -4,7 +4,7 @@
    unloaded: the call is refused and all that is left is taken for it. */
 #define _GNU_SOURCE
 #include "capture.h"
-#include "aside.h"
+#include "context_limits.h"
 #include "overhead.h"
 #include "settings.h"
 

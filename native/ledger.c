@@ -142,6 +142,22 @@ bool ledger_count(enum kind kind, uint64_t key, int by)
     return counted;
 }
 
+bool ledger_share(enum kind kind, uint64_t key, int by)
+{
+    turn_take(&turn);
+    struct entry *found = find(kind, key);
+    struct table *table = found == NULL && by > 0 ? roomy() : NULL;
+    bool alone = found == NULL || (by < 0 && found->count == 1);
+    if (table != NULL)
+        insert(table, (struct entry){ .key = key, .kind = (uint16_t)kind, .count = 1 });
+    else if (found != NULL && alone)
+        erase(atomic_load_explicit(&here, memory_order_relaxed), found);
+    else if (found != NULL)
+        found->count = (uint32_t)((int64_t)found->count + by);
+    turn_leave(&turn);
+    return alone;
+}
+
 bool ledger_charge(struct entry entry)
 {
     turn_take(&turn);

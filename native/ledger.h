@@ -16,7 +16,8 @@ enum kind {
     GRAPH,
     EXTERNAL,
     GREEN,
-    SET_ASIDE,
+    CONTEXT_LIMIT,
+    STEP, /* a step of the card's memory that allocations share: `count` is how many */
     ASKED /* a module or library whose variables are loaded, or a kernel that is, in the context
              that owns the entry */
 };
@@ -34,6 +35,9 @@ bool ledger_take(enum kind kind, uint64_t key, struct entry *entry);
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
 /* Adds to the count of an entry; false where there is none or the count would pass below 0. */
 bool ledger_count(enum kind kind, uint64_t key, int by);
+/* One more in what several share (`by` is 1), or one less (-1): whether it is the first or was the
+   last. */
+bool ledger_share(enum kind kind, uint64_t key, int by);
 /* Adds to the bytes of an entry, or puts it in where there is none; one without bytes takes its
    owner and device. False where there is one of another device. */
 bool ledger_charge(struct entry entry);

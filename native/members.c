@@ -162,6 +162,7 @@ static int open_mapped(const struct berth_region *region)
    without a descriptor of the file, because its path is gone, writes BY_SLOT and its own slot. If
    it dies before it is done, another takes over from that state. */
 enum { BY_SLOT = 2, BY_LOCK = BY_SLOT + BERTH_SLOTS };
+_Static_assert((int)BY_LOCK < (int)BERTH_LENDS, "the states of a slot are apart");
 
 static void unlock_byte(int fd, uint32_t index)
 {
@@ -193,6 +194,7 @@ static void charge_cut(const struct berth_region *region, const struct berth_slo
 static void clear(const struct berth_region *region, uint32_t index)
 {
     charge_cut(region, &region->use->slots[index]);
+    STORE(region->use->slots[index].open_since_ns, 0);
     account_end(region->use, index);
 }
 
@@ -201,13 +203,18 @@ static bool clear_by_lock(struct berth_region *region, uint32_t index, int fd,
 {
     struct berth_use_file *use = region->use;
     struct berth_slot *slot = &use->slots[index];
-    if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(slot, own_namespace))
+    bool lends = LOAD_ACQUIRE(slot->state) == BERTH_LENDS;
+    if (!lock_byte(fd, F_OFD_GETLK, index) || (!lends && !is_gone(slot, own_namespace)))
         return false;
     if (!lock_byte(fd, F_OFD_SETLK, index))
         return false;
     uint32_t state = LOAD_ACQUIRE(slot->state);
+    if (state == BERTH_LENDS && account_is_borrowed(use, index)) {
+        unlock_byte(fd, index);
+        return false;
+    }
     bool free_to_clear =
-        state == 1 || state == BY_LOCK ||
+        state == BERTH_MEMBER || state == BERTH_LENDS || state == BY_LOCK ||
         (state > 1 && state < BY_LOCK && lock_byte(fd, F_OFD_GETLK, state - BY_SLOT));
     bool ours = free_to_clear && atomic_compare_exchange_strong(&slot->state, &state, BY_LOCK);
     if (ours)
@@ -324,6 +331,32 @@ bool region_join(struct berth_region *region, struct berth_error *error)
     return joined;
 }
 
+/* A free slot, whose lock is held: as one that nothing happened in. */
+static void reset(struct berth_slot *slot)
+{
+    memset(slot->command, 0, sizeof slot->command);
+    strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
+    STORE(slot->held, 0);
+    STORE(slot->peak, 0);
+    STORE(slot->gpu_ns, 0);
+    STORE(slot->unproven_ns, 0);
+    STORE(slot->outer_pid, 0);
+    STORE(slot->borrowed, 0);
+    STORE(slot->exported_bytes, 0);
+    STORE(slot->first_serial, 0);
+    for (int word = 0; word < BERTH_EXPORT_WORDS; word++)
+        STORE(slot->export_marks[word], 0);
+    STORE(slot->open_since_ns, 0);
+    STORE(slot->open_charged_ns, 0);
+}
+
+static void see_slot(struct berth_use_file *use, uint32_t index)
+{
+    uint32_t seen = LOAD(use->slots_seen);
+    while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) {
+    }
+}
+
 static bool join(struct berth_region *region, struct berth_error *error)
 {
     /* Of many that start together, one looks for dead members. Each does so before it is refused.
@@ -373,22 +406,13 @@ static bool join(struct berth_region *region, struct berth_error *error)
         }
         struct life life = { 0 };
         read_life("/proc/self/stat", &life);
+        reset(slot);
         STORE(slot->pid, (uint32_t)getpid());
         STORE(slot->pid_namespace, own_pid_namespace());
         STORE(slot->start_ticks, life.start_ticks);
-        memset(slot->command, 0, sizeof slot->command);
-        strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
-        STORE(slot->held, 0);
-        STORE(slot->peak, 0);
-        STORE(slot->gpu_ns, 0);
-        STORE(slot->unproven_ns, 0);
-        STORE(slot->outer_pid, 0);
-        STORE(slot->open_since_ns, 0);
-        STORE(slot->open_charged_ns, 0);
-        STORE_RELEASE(slot->state, 1);
-        uint32_t seen = LOAD(use->slots_seen);
-        while (seen < index + 1 &&
-               !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }
+        STORE_RELEASE(slot->state, BERTH_MEMBER);
+        see_slot(use, index);
+        region->held = 0;
         region->proof = proof;
         region->slot = (int)index;
         close(fd);
@@ -400,6 +424,35 @@ static bool join(struct berth_region *region, struct berth_error *error)
              "another partition",
              region->path, (int)BERTH_SLOTS);
     return false;
+}
+
+bool region_lend(struct berth_region *region, uint64_t bytes)
+{
+    struct berth_use_file *use = region->use;
+    int fd = region->slot >= 0 ? open_mapped(region) : -1, error = errno;
+    bool lent = false;
+    for (uint32_t index = 0; fd >= 0 && index < BERTH_SLOTS && !lent; index++) {
+        struct berth_slot *slot = &use->slots[index];
+        if (LOAD_ACQUIRE(slot->state) != BERTH_FREE || !lock_byte(fd, F_OFD_SETLK, index))
+            continue;
+        if (LOAD_ACQUIRE(slot->state) == BERTH_FREE) {
+            reset(slot);
+            STORE(slot->pid, (uint32_t)getpid());
+            STORE(slot->exported_bytes, bytes);
+            STORE_RELEASE(slot->state, BERTH_LENDS);
+            see_slot(use, index);
+            turn_take(&region->turn);
+            account_move(use, (uint32_t)region->slot, index, bytes);
+            region->held -= bytes < region->held ? bytes : region->held;
+            turn_leave(&region->turn);
+            lent = true;
+        }
+        unlock_byte(fd, index);
+    }
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return lent;
 }
 
 /* ---- the end ---- */

@@ -5,6 +5,7 @@
 #include "devices.h"
 #include "ledger.h"
 #include "pool.h"
+#include "steps.h"
 
 #include <stdlib.h>
 
@@ -14,11 +15,12 @@ static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t b
                                .bytes = bytes,
                                .owner = device_context(),
                                .kind = (uint16_t)kind,
-                               .device = (uint16_t)device->ordinal });
+                               .device = (uint16_t)device->ordinal,
+                               .count = !steps_exact(device) });
 }
 
 /* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept
-   under the name that it gave, or given back. The device is NULL where nothing is counted. */
+   under the name that it gave, or given back. */
 static inline CUresult settled(struct device *device, enum kind kind, uint64_t bytes,
                                CUresult result, uint64_t key)
 {
@@ -29,37 +31,61 @@ static inline CUresult settled(struct device *device, enum kind kind, uint64_t b
     return result;
 }
 
+/* The same of linear memory, of which `taken` bytes were taken. */
+static inline CUresult settled_at(struct device *device, uint64_t bytes, uint64_t taken,
+                                  CUresult result, uint64_t at, const char *call)
+{
+    if (result != CUDA_SUCCESS) {
+        give(device, taken);
+        return result;
+    }
+    if (UNLIKELY(!steps_settle(device, at, bytes, taken))) {
+        refuse(device, bytes, 0, call);
+        (void)(at <= UINT32_MAX && HAVE(cuMemFree) ? real.cuMemFree((unsigned)at)
+                                                   : REAL(cuMemFree_v2)(at));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    keep(device, LINEAR, at, bytes);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
+    static const char call[] = "cuMemAlloc";
     struct device *device = device_for_memory();
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAlloc_v2)(ptr, bytes);
-    if (UNLIKELY(!take(device, bytes, "cuMemAlloc")))
+    uint64_t taken = steps_most(device, bytes);
+    if (UNLIKELY(!take(device, taken, call)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAlloc_v2)(ptr, bytes);
-    return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
+    return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
 }
 
 CUresult cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
+    static const char call[] = "cuMemAlloc";
     struct device *device = device_for_memory();
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAlloc)(ptr, bytes);
-    if (!take(device, bytes, "cuMemAlloc"))
+    uint64_t taken = steps_most(device, bytes);
+    if (!take(device, taken, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAlloc)(ptr, bytes);
-    return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
+    return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
+    static const char call[] = "cuMemAllocManaged";
     struct device *device = device_for_memory();
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAllocManaged)(ptr, bytes, flags);
-    if (UNLIKELY(!take(device, bytes, "cuMemAllocManaged")))
+    uint64_t taken = steps_most(device, bytes);
+    if (UNLIKELY(!take(device, taken, call)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocManaged)(ptr, bytes, flags);
-    return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
+    return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
 }
 
 enum { PITCH_STEP = 512 };
@@ -86,30 +112,28 @@ static CUresult ask_pitched(struct pitched *call, bool narrow)
 /* The pitch is known only afterwards: the usual one is taken first and the difference settled. */
 static CUresult allocate_pitched(struct device *device, struct pitched *call, bool narrow)
 {
-    uint64_t bytes = UINT64_MAX >> 1, real_bytes;
+    uint64_t bytes = UINT64_MAX >> 1, real_bytes = 0;
     if (call->width <= SIZE_MAX - PITCH_STEP) {
         uint64_t guess = (call->width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
         if (__builtin_mul_overflow(guess, (uint64_t)call->height, &bytes))
             bytes = UINT64_MAX >> 1;
     }
-    if (!take(device, bytes, "cuMemAllocPitch"))
+    uint64_t taken = steps_most(device, bytes), whole;
+    if (!take(device, taken, "cuMemAllocPitch"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask_pitched(call, narrow);
-    if (result != CUDA_SUCCESS) {
-        give(device, bytes);
-        return result;
-    }
-    if (__builtin_mul_overflow((uint64_t)call->pitch, (uint64_t)call->height, &real_bytes))
+    if (result == CUDA_SUCCESS &&
+        __builtin_mul_overflow((uint64_t)call->pitch, (uint64_t)call->height, &real_bytes))
         real_bytes = UINT64_MAX >> 1;
-    if (real_bytes < bytes) {
-        give(device, bytes - real_bytes);
-    } else if (real_bytes > bytes && !take(device, real_bytes - bytes, "cuMemAllocPitch")) {
+    whole = result == CUDA_SUCCESS ? steps_most(device, real_bytes) : taken;
+    if (whole < taken) {
+        give(device, taken - whole);
+    } else if (whole > taken && !take(device, whole - taken, "cuMemAllocPitch")) {
         (void)(narrow ? REAL(cuMemFree)((unsigned)call->ptr) : REAL(cuMemFree_v2)(call->ptr));
-        give(device, bytes);
+        give(device, taken);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    keep(device, LINEAR, call->ptr, real_bytes);
-    return CUDA_SUCCESS;
+    return settled_at(device, real_bytes, whole, result, call->ptr, "cuMemAllocPitch");
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
@@ -149,7 +173,7 @@ static CUresult freed(bool known, const struct entry *entry, CUresult result)
     if (known && UNLIKELY(result != CUDA_SUCCESS))
         ledger_put(*entry);
     else if (known)
-        give(device_at(entry->device), entry->bytes);
+        steps_give(entry);
     return result;
 }
 
@@ -170,7 +194,7 @@ static CUresult free_linear(uint64_t ptr, bool narrow)
     if (UNLIKELY(result != CUDA_SUCCESS))
         ledger_put(entry);
     else if (LIKELY(entry.kind == LINEAR))
-        give(device_at(entry.device), entry.bytes);
+        steps_give(&entry);
     else
         pools_free(&entry);
     return result;
@@ -264,7 +288,8 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUarray_desc *desc)
     struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArrayCreate_v2)(array, desc);
-    uint64_t bytes = array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0);
+    uint64_t bytes = steps_most(
+        device, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0));
     if (!take(device, bytes, "cuArrayCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuArrayCreate_v2)(array, desc);
@@ -276,7 +301,8 @@ CUresult cuArrayCreate(CUarray *array, const CUarray_desc_v1 *desc)
     struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArrayCreate)(array, desc);
-    uint64_t bytes = array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0);
+    uint64_t bytes = steps_most(
+        device, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0));
     if (!take(device, bytes, "cuArrayCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuArrayCreate)(array, desc);
@@ -288,8 +314,8 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *desc)
     struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArray3DCreate_v2)(array, desc);
-    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
-                                 desc->channels, desc->flags);
+    uint64_t bytes = steps_most(device, array_bytes(desc->width, desc->height, desc->depth,
+                                                    desc->format, desc->channels, desc->flags));
     if (!take(device, bytes, "cuArray3DCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuArray3DCreate_v2)(array, desc);
@@ -301,8 +327,8 @@ CUresult cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *desc)
     struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuArray3DCreate)(array, desc);
-    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
-                                 desc->channels, desc->flags);
+    uint64_t bytes = steps_most(device, array_bytes(desc->width, desc->height, desc->depth,
+                                                    desc->format, desc->channels, desc->flags));
     if (!take(device, bytes, "cuArray3DCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuArray3DCreate)(array, desc);
@@ -344,7 +370,7 @@ CUresult cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *desc, un
     struct device *device = mipmap != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
-    uint64_t bytes = mipmap_bytes(desc, levels);
+    uint64_t bytes = steps_most(device, mipmap_bytes(desc, levels));
     if (!take(device, bytes, "cuMipmappedArrayCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
@@ -369,7 +395,7 @@ CUresult cuImportExternalMemory(CUext *memory, const CUext_desc *desc)
     struct device *device = memory != NULL && desc != NULL ? device_for_memory() : NULL;
     if (device == NULL)
         return REAL(cuImportExternalMemory)(memory, desc);
-    uint64_t bytes = desc->size;
+    uint64_t bytes = steps_most(device, desc->size);
     if (!take(device, bytes, "cuImportExternalMemory"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuImportExternalMemory)(memory, desc);

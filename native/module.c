@@ -2,8 +2,9 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "image.h"
-#include "looks.h"
+#include "nvml_delta.h"
 #include "settings.h"
+#include "steps.h"
 
 enum { FIRST_MODULE_BYTES = 64 << 20 };
 
@@ -187,7 +188,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, 
 static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
 {
     if (known && result == CUDA_SUCCESS)
-        overhead_give(entry);
+        steps_give(entry);
     else if (known)
         ledger_put(*entry);
     return result;

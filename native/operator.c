@@ -113,6 +113,15 @@ int berth_resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint3
 
 #define U(x) ((unsigned long long)atomic_load(&(x)))
 
+static unsigned long long lent_bytes(struct berth_use_file *use)
+{
+    unsigned long long sum = 0;
+    for (uint32_t i = 0; i < BERTH_SLOTS; i++)
+        if (atomic_load(&use->slots[i].state) == BERTH_LENDS)
+            sum += U(use->slots[i].held);
+    return sum;
+}
+
 static int describe(const char *folder, const char *uuid, char *json, size_t size)
 {
     unsigned char bytes[16];
@@ -132,23 +141,25 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
         ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"priority\": \"%s\", "
         "\"used_bytes\": %llu, "
         "\"peak_bytes\": %llu, \"refused\": %llu, "
-        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"processes\": [",
+        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"lent_bytes\": %llu, \"mended\": %u, "
+        "\"processes\": [",
         U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
         flags & BERTH_BURST ? "true" : "false",
         flags & BERTH_HIGH  ? "high"
         : flags & BERTH_LOW ? "low"
                             : "normal",
-        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns));
+        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns),
+        lent_bytes(use), atomic_load(&use->mended));
     const char *comma = "";
     for (uint32_t i = 0; i < atomic_load(&use->slots_seen) && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &use->slots[i];
-        if (atomic_load(&slot->state) == 0)
+        if (atomic_load(&slot->state) == BERTH_FREE || atomic_load(&slot->state) == BERTH_LENDS)
             continue;
         add(&text,
             "%s{\"pid\": %u, \"pid_namespace\": %llu, \"held_bytes\": %llu, \"peak_bytes\": %llu, "
-            "\"gpu_ns\": %llu, \"command\": ",
+            "\"gpu_ns\": %llu, \"outer_pid\": %u, \"command\": ",
             comma, atomic_load(&slot->pid), U(slot->pid_namespace), U(slot->held), U(slot->peak),
-            U(slot->gpu_ns));
+            U(slot->gpu_ns), atomic_load(&slot->outer_pid));
         add_name(&text, slot->command, sizeof slot->command);
         add(&text, "}");
         comma = ", ";

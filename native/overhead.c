@@ -5,9 +5,10 @@
    amount. */
 #define _GNU_SOURCE
 #include "overhead.h"
-#include "looks.h"
+#include "nvml_delta.h"
 #include "parts.h"
 #include "processes.h"
+#include "steps.h"
 
 #include <errno.h>
 #include <time.h>
@@ -223,11 +224,6 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     return true;
 }
 
-void overhead_give(const struct entry *entry)
-{
-    give(device_at(entry->device), entry->bytes);
-}
-
 /* Of two threads that made the same primary context at once, the smaller part is given back: it is
    one context. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
@@ -241,7 +237,7 @@ void overhead_note(enum kind kind, const void *key, void *owner, struct device *
     if (kind != CONTEXT)
         (void)ledger_charge(entry); /* under another GPU's, it stays until the process ends */
     else if (!ledger_add(&entry))
-        overhead_give(&entry);
+        steps_give(&entry);
 }
 
 static void overhead_forget(void)

@@ -10,7 +10,7 @@ struct overhead {
     struct device *device;
     shared64 *learned; /* a lesson; 0: not yet */
     uint64_t reserved;
-    struct look *before; /* the card (looks.h) */
+    struct look *before; /* the card (nvml_delta.h) */
     const char *call;
     bool known, doubtful,
         believed;    /* doubtful: NVML did not tell; believed: whatever the card says is its own */
@@ -38,7 +38,6 @@ void overhead_failed(struct overhead *overhead, uint64_t *bytes);
    anything else's is added. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
                    uint64_t bytes);
-void overhead_give(const struct entry *entry);
 /* A module or library of this name is new, or may be: its variables are yet to load. */
 void overhead_renamed(const void *owner);
 

@@ -1,5 +1,5 @@
 /* Which of the processes that NVML tells of is this one: the one that came to hold memory with its
-   first context (looks.c), or that computes when it computes and rests when it rests. */
+   first context (nvml_delta.c), or that computes when it computes and rests when it rests. */
 #define _GNU_SOURCE
 #include "processes.h"
 #include "parts.h"

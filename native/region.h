@@ -28,6 +28,11 @@ enum {
     BERTH_REFUSALS = 256,
     BERTH_NAME = 64,
     BERTH_TAG_SLOT_BITS = 16,
+    BERTH_EXPORT_WORDS = 4,
+    /* A slot's state; what is between these is being cleared (members.c). */
+    BERTH_FREE = 0,
+    BERTH_MEMBER = 1,
+    BERTH_LENDS = BERTH_SLOTS + 3, /* its process died, and others hold memory that it exported */
     BERTH_MEASURING_SLOT = BERTH_SLOTS - 1 /* the bits of `measuring_ns` that are a slot */
 };
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
@@ -55,7 +60,7 @@ struct berth_limit_file {
 };
 
 struct berth_slot {
-    shared32 state; /* 0 free, 1 taken, more while it is buried (members.c) */
+    shared32 state; /* BERTH_FREE, BERTH_MEMBER, … */
     shared32 pid;   /* as its own pid namespace counts */
     shared64 start_ticks, pid_namespace;
     char command[16]; /* for lists only: one that is read while a new member writes it is mixed */
@@ -68,11 +73,15 @@ struct berth_slot {
     uint64_t retired_swapped; /* of 0.2 */
     shared32 outer_pid; /* what NVML calls it, which in a container is another than `pid`; 0: not
                            known */
-    unsigned char pad[20];
+    shared32 borrowed;  /* how many imports of its are of memory that other slots are charged for */
+    shared64 exported_bytes; /* what of `held` was exported */
+    unsigned char pad[8];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     shared64 open_since_ns,      /* since when launches run that were not measured yet; 0: none, */
         open_charged_ns;         /* and what they were charged */
-    unsigned char pad2[40];
+    shared64 export_marks[BERTH_EXPORT_WORDS]; /* by serial number: the slot is charged for it */
+    shared32 first_serial;                     /* of those that the marks are of */
+    unsigned char pad2[4];
 };
 
 struct berth_refusal {
@@ -100,9 +109,13 @@ struct berth_use_file {
     } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
     shared64 function_bytes, data_bytes; /* learned too, and seldom: what is loaded with the largest
                                             function, and with variables, plus one */
-    unsigned char pad1[32];
+    shared32 rounding; /* learned: 1: the driver gives bytes as they are asked for, 2: whole steps
+                        */
+    shared32 pageable_told; /* that the GPU reaches the memory of the system by itself */
+    unsigned char pad1[24];
     shared64 peak, refused, refused_bytes;
-    shared32 slots_seen, pad2;
+    shared32 slots_seen;
+    shared32 mended; /* how often the total was not what the slots hold, and was made so */
     shared64 context_bytes, module_bytes,
         pool_step_bytes; /* learned: what the driver takes for itself */
     shared64 reaped_ns;
@@ -140,6 +153,8 @@ struct berth_region {
     int slot;    /* -1: looks only */
     struct turn turn; /* this process's threads take turns at the slot; never across a system call
                          or driver call */
+    uint64_t held;    /* what this process holds, whatever is written into its slot */
+    uint32_t changes; /* of the total, by this process */
     shared64 looked_ns;
     uint64_t disk, inode; /* of the file that is mapped, to which the path may lead no more */
     char path[256];       /* of the use file */
@@ -173,6 +188,9 @@ bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left);
 /* Takes as much of `bytes` as fits. */
 uint64_t region_take_some(struct berth_region *region, uint64_t bytes);
 void region_give(struct berth_region *region, uint64_t bytes);
+/* Passes a charge on to a slot without a process, which keeps it while any member borrows. False
+   where there is none free. */
+bool region_lend(struct berth_region *region, uint64_t bytes);
 /* Gives back what dead processes held; returns how many were found. */
 int region_reap(struct berth_region *region);
 /* The same, at most every few milliseconds. */

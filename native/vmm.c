@@ -1,14 +1,13 @@
-/* Physical memory (cuMemCreate) lives while anything holds it: a handle, a mapping, a part of a
+/* Physical memory (cuMemCreate) lives while anything holds it: a handle, a mapping, a tile of a
    sparse array, a multicast object that it is bound to, or a file that it was exported to. It is
    counted once, and given back with the last of these.
 
-   What was exported and imported again in this process is one memory. A driver's files cannot be
-   told from each other (all are the same device), so a file that is not known by its number may
-   hold any of them: while such an import lives, nothing that was exported is given back. What
-   another process exported is counted there, and not here. */
+   What was exported and imported again in this process is one memory. Memory of another process of
+   the partition counts there as long as that is charged for it; any other counts here, from its
+   import on, or from its mapping on where nothing tells its size (exports.c). */
 #define _GNU_SOURCE
 #include "vmm.h"
-#include "bindings.h"
+#include "exports.h"
 #include "ledger.h"
 #include "parts.h"
 
@@ -22,8 +21,12 @@ struct record {
     uint64_t bytes;
     struct device *device; /* NULL: nothing is counted for it */
     uint32_t handles, maps;
-    bool exported, foreign; /* foreign: imported, and not known to be one of this process's own */
-    int fd;                 /* the file that it was exported to; -1: none */
+    void (*when_gone)(const void *); /* of a multicast object; NULL: nothing */
+    bool exported;
+    bool unsized; /* imported, and no larger than what was mapped of it, for all that is known */
+    struct export_tag tag;   /* of what was exported; serial 0: to no file */
+    struct device *borrowed; /* imported, and charged to another process of this GPU's region */
+    int fd;                  /* the file that it was exported to; -1: none */
     dev_t file_device, file_kind;
     ino_t file;
     unsigned char fabric[CU_FABRIC_BYTES];
@@ -37,7 +40,6 @@ static struct turn turn;
 static struct mapping *mappings; /* sorted by address */
 static size_t mapping_count, mapping_space;
 static struct record *exports;
-static uint32_t foreign_count;
 
 /* The first mapping that ends after `address`. */
 static size_t mapping_after(uint64_t address)
@@ -85,7 +87,7 @@ static bool unheld(struct record *record)
 {
     if (record->handles != 0 || record->maps != 0)
         return false;
-    if (record->exported && (foreign_count != 0 || is_open(record))) {
+    if (record->exported && is_open(record)) {
         atomic_store(&parts_dirty, 1); /* looked at again by reclaim_exports */
         return false;
     }
@@ -106,7 +108,6 @@ void vmm_drop(struct record *record, uint32_t handles, uint32_t maps)
     record->handles -= handles;
     record->maps -= maps;
     bool last = unheld(record);
-    foreign_count -= last && record->foreign;
     turn_leave(&turn);
     if (last)
         ended(record);
@@ -131,14 +132,15 @@ static void reclaim_exports(struct device *device)
 
 static void ended(struct record *record)
 {
-    bool foreign = record->foreign;
-    if (record->device != NULL)
+    if (record->device != NULL && record->tag.serial != 0)
+        exports_end(record->device, &record->tag);
+    else if (record->device != NULL)
         give(record->device, record->bytes);
-    else
-        bindings_drop_all(record); /* of a multicast object */
+    if (record->when_gone != NULL)
+        record->when_gone(record);
+    if (record->borrowed != NULL)
+        exports_return(record->borrowed);
     free(record);
-    if (foreign)
-        reclaim_exports(NULL);
 }
 
 /* The record of a handle, held by one mapping more; NULL where the handle is not known. */
@@ -217,12 +219,12 @@ static void keep(CUhandle handle, struct record *record)
 }
 
 /* Without memory for it what is bound to the object stays counted until the process ends. */
-void vmm_keep_object(CUhandle object)
+void vmm_keep_object(CUhandle object, void (*when_gone)(const void *))
 {
     struct record *record = calloc(1, sizeof *record);
     if (record == NULL)
         return;
-    *record = (struct record){ .handles = 1, .fd = -1 };
+    *record = (struct record){ .handles = 1, .fd = -1, .when_gone = when_gone };
     keep(object, record);
 }
 
@@ -273,10 +275,30 @@ CUresult cuMemRelease(CUhandle handle)
     return result;
 }
 
+bool vmm_grow(struct record *record, uint64_t bytes, const char *call)
+{
+    turn_take(&turn);
+    bool lacks = record->unsized && record->device != NULL && bytes > record->bytes;
+    uint64_t more = lacks ? bytes - record->bytes : 0;
+    turn_leave(&turn);
+    if (more == 0)
+        return true;
+    if (!take(record->device, more, call))
+        return false;
+    turn_take(&turn);
+    record->bytes += more;
+    turn_leave(&turn);
+    return true;
+}
+
 CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle,
                   unsigned long long flags)
 {
     struct record *record = vmm_hold(handle);
+    if (record != NULL && !vmm_grow(record, bytes, "cuMemMap")) {
+        vmm_drop(record, 0, 1);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult result = REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
     if (record == NULL)
         return result;
@@ -354,6 +376,18 @@ CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
 
 /* ---- export and import ---- */
 
+/* With the turn: what another process needs to know of it. */
+static void export_record(struct record *record, bool to_file)
+{
+    if (!record->exported) {
+        record->next = exports;
+        exports = record;
+        record->exported = true;
+    }
+    if (to_file && record->tag.serial == 0 && record->device != NULL)
+        record->tag = exports_begin(record->device, record->bytes);
+}
+
 CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
                                       unsigned long long flags)
 {
@@ -362,98 +396,111 @@ CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
     struct stat file;
     if (record == NULL)
         return result;
+    bool to_file = result == CUDA_SUCCESS && type == CU_SHARE_FD;
     turn_take(&turn);
-    if (result == CUDA_SUCCESS && !record->foreign) { /* which counts where it was made */
-        if (!record->exported) {
-            record->next = exports;
-            exports = record;
-        }
-        record->exported = true;
-        if (type == CU_SHARE_FD && fstat(*(int *)out, &file) == 0) {
-            record->fd = *(int *)out;
-            record->file_device = file.st_dev;
-            record->file = file.st_ino;
-            record->file_kind = file.st_rdev;
-        } else if (type == CU_SHARE_FABRIC) {
-            memcpy(record->fabric, out, CU_FABRIC_BYTES);
-        }
+    if (result == CUDA_SUCCESS && record->borrowed == NULL && !record->unsized)
+        export_record(record, to_file);
+    if (to_file && record->exported && fstat(*(int *)out, &file) == 0) {
+        record->fd = *(int *)out;
+        record->file_device = file.st_dev;
+        record->file = file.st_ino;
+        record->file_kind = file.st_rdev;
+    } else if (result == CUDA_SUCCESS && type == CU_SHARE_FABRIC) {
+        memcpy(record->fabric, out, CU_FABRIC_BYTES);
     }
+    if (to_file && !record->unsized)
+        exports_tag_file(*(int *)out, &record->tag);
     turn_leave(&turn);
     vmm_drop(record, 0, 1);
     return result;
 }
 
-/* With the turn: which of those exported it is, by what it came from; NULL where that cannot be
-   told. */
-static struct record *exported_as(void *from, int type)
+/* With the turn: which of those exported it is; NULL: none. */
+static struct record *exported_as(const void *from, int type, const struct export_tag *tag)
 {
     static const unsigned char none[CU_FABRIC_BYTES];
-    struct stat file;
-    int fd = (int)(intptr_t)from;
-    bool asked = type == CU_SHARE_FD && fstat(fd, &file) == 0;
+    bool own = tag != NULL && tag->serial != 0 && exports_is_own(tag);
     for (struct record *at = exports; at != NULL; at = at->next) {
-        if (type == CU_SHARE_FABRIC && memcmp(at->fabric, none, sizeof none) != 0 &&
+        if (type == CU_SHARE_FABRIC && from != NULL && memcmp(at->fabric, none, sizeof none) != 0 &&
             memcmp(at->fabric, from, sizeof none) == 0)
             return at;
-        if (asked && at->fd == fd && is_open(at))
-            return at;
-        /* Another descriptor of the file, where files have names of their own. */
-        if (asked && at->fd >= 0 && !S_ISCHR(file.st_mode) && file.st_dev == at->file_device &&
-            file.st_ino == at->file)
+        if (own && at->tag.serial == tag->serial && at->tag.region == tag->region)
             return at;
     }
     return NULL;
 }
 
+static struct device *device_of_handle(CUhandle handle)
+{
+    CUalloc_prop prop;
+    if (HAVE(cuMemGetAllocationPropertiesFromHandle) &&
+        real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) == CUDA_SUCCESS)
+        return device_at_location(&prop.location, prop.type);
+    return device_for_memory();
+}
+
+/* Charges what is imported, unless another process of the partition is charged for it. */
+static bool charge_import(struct record *record, CUhandle handle, const struct export_tag *tag)
+{
+    if (tag != NULL && tag->bytes == 0)
+        return true;
+    if (tag != NULL && (record->borrowed = exports_borrow(tag)) != NULL) {
+        record->tag = *tag;
+        return true;
+    }
+    record->device = device_of_handle(handle);
+    record->unsized = tag == NULL;
+    record->bytes = tag != NULL ? tag->bytes : 0;
+    return record->device == NULL ||
+           take(record->device, record->bytes, "cuMemImportFromShareableHandle");
+}
+
 CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 {
     CUhandle again;
+    struct export_tag tag;
     if (handle == NULL || !atomic_load_explicit(&limiting, memory_order_relaxed))
         return REAL(cuMemImportFromShareableHandle)(handle, from, type);
-    struct record *foreign = malloc(sizeof *foreign);
-    if (foreign == NULL)
+    bool tagged = type == CU_SHARE_FD && exports_read_tag((int)(intptr_t)from, &tag);
+    struct record *fresh = malloc(sizeof *fresh);
+    if (fresh == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *foreign = (struct record){ .handles = 1, .foreign = true, .fd = -1 };
+    *fresh = (struct record){ .handles = 1, .fd = -1 };
     turn_take(&turn);
-    struct record *record = from != NULL || type == CU_SHARE_FD ? exported_as(from, type) : NULL;
+    struct record *record = exported_as(from, type, tagged ? &tag : NULL);
     if (record != NULL)
         record->handles++;
-    else
-        foreign_count++; /* before the driver does it: none may be given back meanwhile */
     turn_leave(&turn);
     CUresult result = REAL(cuMemImportFromShareableHandle)(&again, from, type);
-    if (result == CUDA_SUCCESS)
-        *handle = again;
+    if (result == CUDA_SUCCESS && record == NULL &&
+        !charge_import(fresh, again, tagged ? &tag : NULL)) {
+        (void)REAL(cuMemRelease)(again);
+        free(fresh);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (record != NULL || result != CUDA_SUCCESS)
+        free(fresh);
     if (record != NULL && result != CUDA_SUCCESS)
         vmm_drop(record, 1, 0);
-    if (record != NULL || result != CUDA_SUCCESS) {
-        turn_take(&turn);
-        foreign_count -= record == NULL;
-        turn_leave(&turn);
-        free(foreign);
-    }
     if (result != CUDA_SUCCESS)
         return result;
+    *handle = again;
+    record = record != NULL ? record : fresh;
     /* A driver may give the same name again. */
     struct entry entry;
     turn_take(&turn);
-    if (ledger_take(HANDLE, again, &entry)) {
-        struct record *own = entry.owner;
-        if (own != record)
-            own->handles++;
-        if (own != record && record != NULL)
-            record->handles--; /* exported, so that something will look at it again */
-        if (record == NULL) {
-            foreign_count--;
-            free(foreign);
-        }
+    bool known = ledger_take(HANDLE, again, &entry);
+    struct record *own = known ? entry.owner : NULL;
+    if (known) {
+        own->handles += own != record;
         entry.count++;
         ledger_put(entry);
-        turn_leave(&turn);
-        return result;
     }
     turn_leave(&turn);
-    keep(again, record != NULL ? record : foreign);
+    if (!known)
+        keep(again, record);
+    else if (own != record)
+        vmm_drop(record, 1, 0);
     return result;
 }
 
@@ -463,7 +510,6 @@ static void vmm_forget(void)
     mappings = NULL; /* which may be amid its growth */
     mapping_count = mapping_space = 0;
     exports = NULL;
-    foreign_count = 0;
 }
 
 PART(.forget = vmm_forget, .reclaim = reclaim_exports);

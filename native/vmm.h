@@ -12,9 +12,13 @@ struct record *vmm_hold_at(CUdeviceptr address);
 void vmm_hold_again(struct record *record); /* one mapping more of what a mapping holds */
 /* One handle or mapping less, after the driver did it. */
 void vmm_drop(struct record *record, uint32_t handles, uint32_t maps);
+/* Charges what is used of memory whose size was not known when it was imported; false where that
+   does not fit. */
+bool vmm_grow(struct record *record, uint64_t bytes, const char *call);
 bool vmm_is_last(struct record *record);          /* one mapping alone holds it */
 CUdevice vmm_device(const struct record *record); /* -1: nothing is counted for it */
-void vmm_keep_object(CUhandle object);            /* a multicast object was made */
+/* A multicast object was made: what to tell with its record when that is gone. */
+void vmm_keep_object(CUhandle object, void (*when_gone)(const void *record));
 /* Whose memory it is: NULL for the host's alone, and where nothing is limited. */
 struct device *device_at_location(const CUlocation *location, int type);
 

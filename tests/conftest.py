@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.examples import examples
+
 # How long an example takes says more of the machine than of the code.
-settings.register_profile("berth", deadline=None)
+settings.register_profile("berth", deadline=None, max_examples=examples(100))
 settings.load_profile("berth")
 
 # pytest loads readline, which sets them for the workers of pytest-xdist: a table would be 80 columns wide there alone.

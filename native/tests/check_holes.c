@@ -1,6 +1,7 @@
 /* The ways past the limit that issue 36 of the project names, each as a program that tries it. */
 #include "check.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -233,4 +234,251 @@ void test_tiles(void)
     map_new(array, 1, 0, 64);
     OK(cuArrayDestroy(array));
     HELD(0);
+}
+
+/* ---- memory that passes from process to process ---- */
+
+/* One byte of news, with a file or without. */
+static void tell(int to, char news, int fd)
+{
+    char space[CMSG_SPACE(sizeof fd)] = { 0 };
+    struct iovec bytes = { &news, 1 };
+    struct msghdr message = { .msg_iov = &bytes, .msg_iovlen = 1 };
+    if (fd >= 0) {
+        message.msg_control = space;
+        message.msg_controllen = sizeof space;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    }
+    CHECK(sendmsg(to, &message, 0) == 1);
+}
+
+static int hear(int from, char news)
+{
+    int fd = -1;
+    char heard = 0, space[CMSG_SPACE(sizeof fd)] = { 0 };
+    struct iovec bytes = { &heard, 1 };
+    struct msghdr message = {
+        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space
+    };
+    CHECK(recvmsg(from, &message, 0) == 1 && heard == news);
+    if (CMSG_FIRSTHDR(&message) != NULL)
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+static CUhandle make_and_send(int to, uint64_t bytes, bool released)
+{
+    CUhandle handle;
+    int fd;
+    OK(cuMemCreate(&handle, bytes, &on_device, 0));
+    OK(cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0));
+    if (released)
+        OK(cuMemRelease(handle));
+    tell(to, 'f', fd);
+    close(fd);
+    return handle;
+}
+
+static CUdeviceptr map_whole(CUhandle handle, uint64_t bytes)
+{
+    CUdeviceptr at;
+    OK(cuMemAddressReserve(&at, bytes, 0, 0, 0));
+    OK(cuMemMap(at, bytes, 0, handle, 0));
+    return at;
+}
+
+static CUresult import(int fd, CUhandle *handle)
+{
+    return cuMemImportFromShareableHandle(handle, (void *)(intptr_t)fd, CU_SHARE_FD);
+}
+
+/* Imports what the other makes: charged here as soon as the other is not. */
+static void be_importer(int other)
+{
+    CUhandle handle;
+    CUdeviceptr at, a;
+    start();
+    for (int i = 0; i < 5; i++) {
+        int fd = hear(other, 'f');
+        OK(import(fd, &handle));
+        close(fd);
+        at = map_whole(handle, 40 * MIB);
+        CHECK(room() == 24 * MIB); /* one memory of two processes */
+        tell(other, 'm', -1);
+        hear(other, 'r');
+        OK(cuMemRelease(handle));
+        OOM(cuMemAlloc_v2(&a, 30 * MIB));
+        OK(cuMemUnmap(at, 40 * MIB));
+        OK(cuMemAlloc_v2(&a, 30 * MIB));
+        OK(cuMemFree_v2(a));
+        tell(other, 'u', -1);
+    }
+    /* What nobody but the file has held meanwhile. */
+    int fd = hear(other, 'f');
+    hear(other, 'c');
+    OOM(import(fd, &handle));
+    tell(other, 'o', -1);
+    hear(other, 'g');
+    OK(import(fd, &handle));
+    close(fd);
+    HELD(40 * MIB);
+    tell(other, 'm', -1);
+    hear(other, 'r');
+    OK(cuMemRelease(handle));
+    HELD(0);
+    tell(other, 'u', -1);
+    /* What one had that is killed. */
+    fd = hear(other, 'f');
+    OK(import(fd, &handle));
+    close(fd);
+    tell(other, 'm', -1);
+    hear(other, 'k');
+    CHECK(fake_used_bytes(0) == 40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    OK(cuMemRelease(handle));
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    OK(cuMemFree_v2(a));
+    HELD(0);
+}
+
+static void be_exporter(int other)
+{
+    CUhandle handle, again;
+    start();
+    for (int i = 0; i < 5; i++) {
+        handle = make_and_send(other, 40 * MIB, false);
+        hear(other, 'm');
+        OK(cuMemRelease(handle));
+        OOM(cuMemCreate(&again, 40 * MIB, &on_device, 0));
+        tell(other, 'r', -1);
+        hear(other, 'u');
+        HELD(0);
+    }
+    make_and_send(other, 40 * MIB, true);
+    OK(cuMemCreate(&again, 40 * MIB, &on_device, 0));
+    tell(other, 'c', -1);
+    hear(other, 'o');
+    OK(cuMemRelease(again));
+    tell(other, 'g', -1);
+    hear(other, 'm');
+    OOM(cuMemCreate(&again, 40 * MIB, &on_device, 0));
+    tell(other, 'r', -1);
+    hear(other, 'u');
+    HELD(0);
+    make_and_send(other, 40 * MIB, false);
+    hear(other, 'm');
+    raise(SIGKILL);
+}
+
+void test_export_and_release(void)
+{
+    int ends[2], first, second, status;
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+    if ((first = fork()) == 0) {
+        be_exporter(ends[0]);
+        _exit(0);
+    }
+    if ((second = fork()) == 0) {
+        be_importer(ends[1]);
+        CHECK(fake_violations(0) == 0);
+        _exit(0);
+    }
+    CHECK(waitpid(first, &status, 0) == first && WIFSIGNALED(status));
+    tell(ends[0], 'k', -1);
+    CHECK(waitpid(second, &status, 0) == second && status == 0);
+}
+
+/* In another partition: what is imported there counts there too, from its import on. */
+void test_import_elsewhere(void)
+{
+    CUhandle handle, second;
+    CUdeviceptr a;
+    int other = atoi(getenv("BERTH_TEST_SOCKET"));
+    start();
+    tell(other, 's', -1);
+    int fd = hear(other, 'f');
+    OK(import(fd, &handle));
+    close(fd);
+    CHECK(room() == 4 * MIB);
+    OOM(cuMemAlloc_v2(&a, 10 * MIB));
+    tell(other, 'm', -1);
+    fd = hear(other, 'f');
+    OOM(import(fd, &second));
+    close(fd);
+    tell(other, 'o', -1);
+    OK(cuMemRelease(handle));
+    CHECK(room() == LIMIT);
+    CHECK(fake_violations(0) == 0);
+}
+
+void test_export_elsewhere(void)
+{
+    int ends[2], child, status;
+    char folder[300], number[16];
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+    if ((child = fork()) == 0) {
+        snprintf(folder, sizeof folder, "%s-other", getenv("BERTH_REGION"));
+        snprintf(number, sizeof number, "%d", ends[1]);
+        setenv("BERTH_REGION", folder, 1);
+        setenv("BERTH_TEST_SOCKET", number, 1);
+        setenv("BERTH_FAKE_WATCH", "2:67108864", 1);
+        execl("/proc/self/exe", "check", "import_elsewhere", (char *)NULL);
+        _exit(9);
+    }
+    start();
+    hear(ends[0], 's'); /* so that its context is not measured amid others' allocations */
+    CUhandle handle = make_and_send(ends[0], 60 * MIB, false);
+    hear(ends[0], 'm');
+    OK(cuMemRelease(handle));
+    handle = make_and_send(ends[0], 60 * MIB, false);
+    hear(ends[0], 'o');
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    OK(cuMemRelease(handle));
+    HELD(0);
+}
+
+/* ---- rounding: the card takes 2 MiB for 1 MiB and a byte (BERTH_FAKE_STEP_KIB=2048) ---- */
+
+void test_rounding(void)
+{
+    CUdeviceptr list[64], a;
+    CUarray array;
+    CUarray_desc plane = { 1024, 257, 0x20, 1 };
+    size_t pitch;
+    int count = 0;
+    start();
+    while (count < 64 && cuMemAlloc_v2(&list[count], MIB + 1) == CUDA_SUCCESS)
+        count++;
+    CHECK(count == 32);
+    HELD(LIMIT);
+    OOM(cuMemAlloc_v2(&a, 1));
+    OOM(cuMemAllocManaged(&a, 1, 1));
+    OOM(cuArrayCreate_v2(&array, &plane));
+    for (int i = 0; i < count; i++)
+        OK(cuMemFree_v2(list[i]));
+    HELD(0);
+    for (int i = 0; i < 64; i++) { /* small ones share steps */
+        OK(cuMemAlloc_v2(&list[i], 64 << 10));
+        HELD((uint64_t)(i / 32 + 1) * 2 * MIB);
+    }
+    for (int i = 0; i < 63; i++)
+        OK(cuMemFree_v2(list[i]));
+    HELD(2 * MIB);
+    OK(cuMemFree_v2(list[63]));
+    HELD(0);
+    OK(cuMemAllocManaged(&a, 3 * MIB, 1));
+    HELD(4 * MIB);
+    OK(cuMemFree_v2(a));
+    OK(cuMemAllocPitch_v2(&a, &pitch, 513, 2049, 4));
+    HELD(4 * MIB);
+    OK(cuMemFree_v2(a));
+    OK(cuArrayCreate_v2(&array, &plane));
+    HELD(2 * MIB);
+    OK(cuArrayDestroy(array));
+    HELD(0);
+    CHECK(fake_violations(0) == 0);
 }

@@ -52,6 +52,7 @@
 #include <unistd.h>
 
 enum { FAKE_HOST_PIDS = 1 << 22 };
+enum { FAKE_SHARED = 256, FAKE_HOLDERS = 32 };
 enum { FAKE_GPUS = 64, FAKE_PROCESSES = 1024, FAKE_BUCKETS = 64, FAKE_LOCKS = 1 << 24 };
 #define FAKE_BUCKET_NS 100000000ull
 #define FAKE_EXPORT __attribute__((visibility("default")))
@@ -71,6 +72,16 @@ struct fake_gpu {
     _Atomic uint64_t used, busy_until_ns, violations, worst_bytes;
 };
 
+/* Memory that was exported to a file: it lives while a process holds it, or the file is open
+   anywhere, which a lock of the file's shows. It is in the cell of one of its holders; in nobody's
+   while a file alone holds it. Under the ledger's lock. */
+struct fake_shared {
+    uint64_t number; /* of its file; 0: a free place */
+    uint64_t bytes;
+    uint32_t gpu, owner;            /* a process's place plus one; 0: nobody */
+    uint32_t holders[FAKE_HOLDERS]; /* likewise */
+};
+
 struct fake_card {
     _Atomic uint64_t ready;
     uint32_t gpu_count, driver_version;
@@ -78,6 +89,8 @@ struct fake_card {
     struct fake_gpu gpus[FAKE_GPUS];
     _Atomic uint32_t seen, watched;
     pthread_mutex_t ledger; /* robust; on a watched card every change of `bytes` is made under it */
+    uint64_t shared_count;
+    struct fake_shared shared[FAKE_SHARED];
     struct fake_process processes[FAKE_PROCESSES];
 };
 
@@ -239,6 +252,58 @@ static inline void fake_unlock_ledger(struct fake_card *card)
     pthread_mutex_unlock(&card->ledger);
 }
 
+static inline void fake_shared_path(char path[300], uint64_t number)
+{
+    snprintf(path, 300, "%s.share.%llu", fake_path(), (unsigned long long)number);
+}
+
+/* Whether a description of the file is open, in this process or another. */
+static inline bool fake_shared_is_open(const struct fake_shared *shared)
+{
+    char path[300];
+    fake_shared_path(path, shared->number);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    bool is_open = fd >= 0 && !fake_lock(fd, F_OFD_GETLK, 0);
+    if (fd >= 0)
+        close(fd);
+    return is_open;
+}
+
+/* Frees what no process holds and no file. */
+static inline void fake_shared_settle(struct fake_card *card, struct fake_shared *shared)
+{
+    char path[300];
+    if (shared->number == 0 || shared->owner != 0 || fake_shared_is_open(shared))
+        return;
+    atomic_fetch_sub(&card->gpus[shared->gpu].used, shared->bytes);
+    fake_shared_path(path, shared->number);
+    unlink(path);
+    shared->number = 0;
+}
+
+/* A process holds it no more; its cell is told so unless it is dead, when the cell is empty. */
+static inline void fake_shared_leave(struct fake_card *card, struct fake_shared *shared,
+                                     uint32_t process, bool dead)
+{
+    uint32_t next = 0;
+    for (int i = 0; i < FAKE_HOLDERS; i++) {
+        if (shared->holders[i] == process + 1)
+            shared->holders[i] = 0;
+        if (shared->holders[i] != 0)
+            next = shared->holders[i];
+    }
+    if (shared->owner != process + 1)
+        return;
+    if (!dead)
+        atomic_fetch_sub(&card->processes[process].bytes[shared->gpu], shared->bytes);
+    else
+        atomic_fetch_add(&card->gpus[shared->gpu].used, shared->bytes);
+    if (next != 0)
+        atomic_fetch_add(&card->processes[next - 1].bytes[shared->gpu], shared->bytes);
+    shared->owner = next;
+    fake_shared_settle(card, shared);
+}
+
 /* Frees what dead processes held, as a driver does when their files are closed. The caller holds
    the ledger of a watched card. */
 static inline void fake_reap_locked(struct fake_card *card)
@@ -253,8 +318,13 @@ static inline void fake_reap_locked(struct fake_card *card)
             continue;
         for (int g = 0; g < FAKE_GPUS; g++)
             atomic_fetch_sub(&card->gpus[g].used, atomic_exchange(&process->bytes[g], 0));
+        for (int s = 0; s < FAKE_SHARED; s++)
+            if (card->shared[s].number != 0)
+                fake_shared_leave(card, &card->shared[s], i, true);
         atomic_store(&process->state, 0);
     }
+    for (int s = 0; fd >= 0 && s < FAKE_SHARED; s++)
+        fake_shared_settle(card, &card->shared[s]);
     if (fd >= 0)
         close(fd);
 }

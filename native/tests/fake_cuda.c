@@ -252,6 +252,7 @@ DO cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
              : attribute == CU_ATTRIBUTE_SM_THREADS ? 2048
              : attribute == 75                      ? 9
              : attribute == 76                      ? 0
+             : attribute == CU_ATTRIBUTE_PAGEABLE   ? fake_like("hmm")
                                                     : 1;
     return CUDA_SUCCESS;
 }

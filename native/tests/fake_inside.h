@@ -10,6 +10,7 @@
    - asked: with lazy, also when one is asked for by name, as by drivers before CUDA 12.4
    - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
    - slow: cuCtxSetLimit takes a while
+   - hmm: memory of the system can be prefetched to the card
 
    BERTH_FAKE_ERRORS=NAME:N:CODE,… has the Nth call of NAME, and all after it where N is 0, answer
    CODE. */
@@ -103,6 +104,7 @@ struct physical {
     uint32_t gpu, handles, maps;
     int fd;
     uint64_t file;
+    struct fake_shared *shared; /* NULL: never exported to a file */
     struct physical *next;
 };
 
@@ -136,6 +138,9 @@ extern struct node *fake_nodes;
 extern size_t fake_node_space;
 uint64_t fake_address(uint64_t bytes);
 void fake_address_back(uint64_t va, uint64_t bytes);
+/* What of a range lies in steps of the card (BERTH_FAKE_STEP_KIB) that nothing else is in, when it
+   comes (`by` is 1) or has gone (-1). */
+uint64_t fake_blocks(uint64_t va, uint64_t bytes, int by);
 struct node *fake_node_at(uint64_t va);
 struct node *fake_node_holding(uint64_t va); /* that `va` lies in */
 void fake_node_put(struct node node);
@@ -143,7 +148,8 @@ void fake_node_drop(struct node *gone);
 
 void fake_populate(void); /* managed memory that was not used yet comes to the card */
 CUresult fake_release(uint64_t va);
-void fake_drop_closed(void); /* physical memory that only a closed file held */
+void fake_drop_unmapped(void); /* memory of the system that is on the card no more */
+void fake_drop_closed(void);   /* physical memory that only a closed file held */
 CUresult fake_load_function(CUfunction function);
 struct CUstream_st *fake_stream(CUstream stream);
 uint64_t fake_length_ns(CUfunction function, uint64_t blocks); /* of the next launch */
@@ -164,6 +170,7 @@ void fake_events_gone(struct CUctx_st *context);
 /* With the books. */
 struct physical *fake_physical(uint64_t id);      /* by its handle */
 struct physical *fake_physical_kept(uint64_t id); /* whatever holds it */
+struct physical *fake_physical_shared(const struct fake_shared *shared);
 struct physical *fake_physical_at(uint64_t va);
 struct physical *fake_physical_new(uint32_t gpu, uint64_t bytes);
 void fake_physical_drop(struct physical *physical);

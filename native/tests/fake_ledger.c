@@ -163,6 +163,7 @@ FAKE_EXPORT uint64_t fake_worst_bytes(int gpu)
 FAKE_EXPORT uint64_t fake_own_bytes(int gpu)
 {
     fake_populate();
+    fake_drop_unmapped();
     fake_drop_closed();
     return atomic_load(&fake_self->bytes[gpu]);
 }
@@ -280,6 +281,27 @@ uint64_t fake_address(uint64_t bytes)
         return 0;
     heap_next = at + (1ull << class);
     return at;
+}
+
+uint64_t fake_blocks(uint64_t va, uint64_t bytes, int by)
+{
+    enum { USERS = 1 << 22 };
+    static uint64_t step = 1;
+    static uint16_t *users; /* of each step of the heap */
+    if (users == NULL && step == 1) {
+        step = fake_number("BERTH_FAKE_STEP_KIB", 0) << 10;
+        if (step != 0)
+            users = mmap(NULL, USERS * sizeof *users, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
+    if (__builtin_expect(step == 0, 1) || va == 0 || bytes == 0)
+        return bytes;
+    uint64_t first = (va - heap_base) / step, last = (va - heap_base + bytes - 1) / step, sum = 0;
+    for (uint64_t at = first; at <= last; at++) {
+        sum += by > 0 ? users[at % USERS] == 0 : users[at % USERS] == 1;
+        users[at % USERS] = (uint16_t)(users[at % USERS] + by);
+    }
+    return sum * step;
 }
 
 void fake_address_back(uint64_t va, uint64_t bytes)

@@ -9,8 +9,12 @@ void fake_populate(void)
         return;
     fake_books();
     struct node *found = fake_node_at(atomic_exchange(&unplaced, 0));
-    if (found != NULL && found->unplaced && fake_charge(found->gpu, found->bytes))
-        found->unplaced = false; /* where it does not fit it stays with the host */
+    if (found != NULL && found->unplaced) {
+        uint64_t need = fake_blocks(found->va, found->bytes, 1);
+        found->unplaced = !fake_charge(found->gpu, need);
+        if (found->unplaced) /* where it does not fit it stays with the host */
+            fake_blocks(found->va, found->bytes, -1);
+    }
     fake_books_done();
 }
 
@@ -20,12 +24,21 @@ static CUresult allocate(uint64_t *va, uint64_t bytes)
     if (wrong != CUDA_SUCCESS)
         return wrong;
     fake_populate();
+    fake_drop_unmapped();
     if (va == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!fake_charge(fake_context->gpu, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     fake_books();
-    uint64_t at = fake_address(bytes);
+    uint64_t at = fake_address(bytes), need = fake_blocks(at, bytes, 1);
+    fake_books_done();
+    if (!fake_charge(fake_context->gpu, need)) {
+        fake_books();
+        fake_blocks(at, bytes, -1);
+        if (at != 0)
+            fake_address_back(at, bytes);
+        fake_books_done();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    fake_books();
     if (at != 0)
         fake_node_put((struct node){ .va = at,
                                      .bytes = bytes,
@@ -34,7 +47,7 @@ static CUresult allocate(uint64_t *va, uint64_t bytes)
                                      .context = fake_owner() });
     fake_books_done();
     if (at == 0) {
-        fake_refund(fake_context->gpu, bytes);
+        fake_refund(fake_context->gpu, need);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *va = at;
@@ -60,8 +73,12 @@ CUresult fake_release(uint64_t va)
     if (node.what == ASYNC)
         node.pool->used -= node.bytes;
     fake_books_done();
-    if (node.what == BLOCK && !node.unplaced)
-        fake_refund(node.gpu, node.bytes);
+    if (node.what == BLOCK && !node.unplaced) {
+        fake_books();
+        uint64_t gone = fake_blocks(node.va, node.bytes, -1);
+        fake_books_done();
+        fake_refund(node.gpu, gone);
+    }
     fake_books(); /* the address comes back only after the bytes */
     fake_address_back(node.va, node.bytes);
     fake_books_done();
@@ -350,7 +367,8 @@ void fake_memory_gone(struct CUctx_st *context)
     for (size_t i = 0; i < fake_node_space; i++)
         while (fake_nodes[i].what == BLOCK && fake_nodes[i].context == context) {
             if (!fake_nodes[i].unplaced)
-                fake_refund(fake_nodes[i].gpu, fake_nodes[i].bytes);
+                fake_refund(fake_nodes[i].gpu,
+                            fake_blocks(fake_nodes[i].va, fake_nodes[i].bytes, -1));
             fake_address_back(fake_nodes[i].va, fake_nodes[i].bytes);
             fake_node_drop(&fake_nodes[i]);
         }

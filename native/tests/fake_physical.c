@@ -27,6 +27,14 @@ struct physical *fake_physical_kept(uint64_t id)
     return at;
 }
 
+struct physical *fake_physical_shared(const struct fake_shared *shared)
+{
+    struct physical *at = physicals;
+    while (at != NULL && at->shared != shared)
+        at = at->next;
+    return at;
+}
+
 struct physical *fake_physical_at(uint64_t va)
 {
     struct map *at = maps;
@@ -62,7 +70,14 @@ void fake_physical_drop(struct physical *physical)
         at = &(*at)->next;
     *at = physical->next;
     uint64_t id = physical->id;
-    fake_refund(physical->gpu, physical->bytes);
+    if (physical->shared == NULL) {
+        fake_refund(physical->gpu, physical->bytes);
+    } else {
+        fake_lock_ledger(fake_card);
+        fake_shared_leave(fake_card, physical->shared, (uint32_t)(fake_self - fake_card->processes),
+                          false);
+        fake_unlock_ledger(fake_card);
+    }
     free(physical);
     fake_bindings_of(id);
 }
@@ -102,6 +117,7 @@ DO cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigne
     uint32_t gpu = fake_gpu_at(dev);
     if (bytes == 0 || bytes % (2 << 20) != 0)
         return CUDA_ERROR_INVALID_VALUE;
+    fake_drop_closed();
     if (!fake_charge(gpu, counted))
         return CUDA_ERROR_OUT_OF_MEMORY;
     fake_books();

@@ -145,7 +145,37 @@ DO cuMemMapArrayAsync_ptsz(CUmap_info *list, unsigned count, CUstream stream)
 
 /* ---- export and import ---- */
 
-/* The file holds the memory, as a driver's does: until the last descriptor of it is closed. */
+/* The file holds the memory, as a driver's does: until the last descriptor of it is closed, in
+   whatever process. Its lock says whether one is open. Two words in it tell what it is. */
+static int share_as_file(struct physical *physical)
+{
+    char path[300];
+    fake_lock_ledger(fake_card);
+    struct fake_shared *shared = physical->shared;
+    for (int i = 0; shared == NULL && i < FAKE_SHARED; i++)
+        if (fake_card->shared[i].number == 0)
+            shared = &fake_card->shared[i];
+    if (shared == NULL)
+        abort();
+    uint32_t self = (uint32_t)(fake_self - fake_card->processes);
+    if (physical->shared == NULL)
+        *shared = (struct fake_shared){ .number = ++fake_card->shared_count,
+                                        .bytes = physical->bytes,
+                                        .gpu = physical->gpu,
+                                        .owner = self + 1,
+                                        .holders = { self + 1 } };
+    physical->shared = shared;
+    fake_shared_path(path, shared->number);
+    uint64_t told[2] = { (uint64_t)(shared - fake_card->shared), shared->number };
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    struct flock lock = { .l_type = F_RDLCK, .l_start = FAKE_LOCKS, .l_len = 1 };
+    if (fd < 0 || pwrite(fd, told, sizeof told, 0) != sizeof told ||
+        fcntl(fd, F_OFD_SETLK, &lock) != 0)
+        abort();
+    fake_unlock_ledger(fake_card);
+    return fd;
+}
+
 DO cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned long long flags)
 {
     CUresult wrong = fake_given(fake_ready(__func__), out);
@@ -161,8 +191,8 @@ DO cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned l
         memcpy(out, told, sizeof told);
     } else if (physical != NULL) {
         struct stat file;
-        int fd = memfd_create("berth-fake-memory", MFD_CLOEXEC);
-        if (fd < 0 || write(fd, told, sizeof told) != sizeof told || fstat(fd, &file) != 0)
+        int fd = share_as_file(physical);
+        if (fstat(fd, &file) != 0)
             abort();
         physical->fd = fd;
         physical->file = (uint64_t)file.st_ino;
@@ -172,24 +202,69 @@ DO cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned l
     return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* With the books: the memory of a file; one more that holds it. */
+static struct physical *import_file(int fd)
+{
+    uint64_t told[2] = { 0, 0 };
+    if (pread(fd, told, sizeof told, 0) != sizeof told || told[0] >= FAKE_SHARED)
+        return NULL;
+    struct fake_shared *shared = &fake_card->shared[told[0]];
+    struct physical *physical = fake_physical_shared(shared);
+    if (physical != NULL)
+        return physical->handles++, physical;
+    fake_lock_ledger(fake_card);
+    uint32_t self = (uint32_t)(fake_self - fake_card->processes);
+    int place = 0;
+    while (place < FAKE_HOLDERS && shared->holders[place] != 0)
+        place++;
+    if (shared->number == told[1] && place < FAKE_HOLDERS) {
+        shared->holders[place] = self + 1;
+        if (shared->owner == 0) {
+            shared->owner = self + 1;
+            atomic_fetch_add(&fake_self->bytes[shared->gpu], shared->bytes);
+        }
+        physical = fake_physical_new(shared->gpu, shared->bytes);
+        physical->shared = shared;
+    }
+    fake_unlock_ledger(fake_card);
+    return physical;
+}
+
+/* With the books: by what the process that made it told; another's is charged to it. */
+static struct physical *import_fabric(const uint64_t *told)
+{
+    struct physical *physical = told[0] == (uint64_t)getpid() ? fake_physical_kept(told[1]) : NULL;
+    if (physical != NULL)
+        physical->handles++;
+    return physical != NULL || told[0] == (uint64_t)getpid() ? physical : fake_physical_new(0, 0);
+}
+
 DO cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 {
     CUresult wrong = fake_given(fake_ready(__func__), handle);
     if (wrong != CUDA_SUCCESS)
         return wrong;
-    uint64_t told[2] = { 0, 0 };
-    if (type == CU_SHARE_FABRIC && from != NULL)
-        memcpy(told, from, sizeof told);
-    else if (type != CU_SHARE_FD || pread((int)(intptr_t)from, told, sizeof told, 0) != sizeof told)
+    if (type != CU_SHARE_FD && (type != CU_SHARE_FABRIC || from == NULL))
         return CUDA_ERROR_INVALID_VALUE;
     fake_books();
-    struct physical *physical = told[0] == (uint64_t)getpid() ? fake_physical_kept(told[1]) : NULL;
-    if (physical != NULL)
-        physical->handles++;
-    else if (told[0] != (uint64_t)getpid()) /* another process's, which it is charged to */
-        physical = fake_physical_new(0, 0);
+    struct physical *physical =
+        type == CU_SHARE_FD ? import_file((int)(intptr_t)from) : import_fabric(from);
     if (physical != NULL)
         *handle = physical->id;
+    fake_books_done();
+    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+DO cuMemGetAllocationPropertiesFromHandle(CUalloc_prop *prop, CUhandle handle)
+{
+    CUresult wrong = fake_given(fake_ready(__func__), prop);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_books();
+    struct physical *physical = fake_physical(handle);
+    *prop = (CUalloc_prop){ .type = 1, .location = { CU_LOCATION_DEVICE, 0 } };
+    if (physical != NULL)
+        prop->location.id = fake_ordinal_of(physical->gpu);
     fake_books_done();
     return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

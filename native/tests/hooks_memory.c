@@ -1,6 +1,8 @@
 /* Hooks of memory that is allocated at once. */
 #include "snippets.h"
 
+#include <sys/mman.h>
+
 /* ---- linear memory and arrays ---- */
 
 SNIPPET(cuMemAlloc)
@@ -317,3 +319,72 @@ SNIPPET(cuDestroyExternalMemory)
     OK(cuDestroyExternalMemory(memory));
     HELD(0);
 }
+
+/* ---- memory of the system that is prefetched (BERTH_FAKE_LIKE=hmm) ---- */
+
+static void *map_aligned(size_t bytes)
+{
+    char *at =
+        mmap(NULL, bytes + 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    char *aligned = (char *)(((uintptr_t)at + 2 * MIB - 1) & ~(uintptr_t)(2 * MIB - 1));
+    munmap(at, (size_t)(aligned - at));
+    munmap(aligned + bytes, (size_t)(at + 2 * MIB - aligned));
+    return aligned;
+}
+
+static void prefetches(CUresult (*prefetch)(CUdeviceptr at, size_t bytes, bool to_card))
+{
+    CUdeviceptr a, managed;
+    start();
+    char *block = map_aligned(40 * MIB);
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)block;
+    OK(prefetch(at, 40 * MIB, true));
+    HELD(40 * MIB);
+    OK(prefetch(at + 20 * MIB, 20 * MIB, true)); /* is there already */
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    OK(prefetch(at + 10 * MIB, 20 * MIB, false));
+    HELD(20 * MIB);
+    munmap(block, 10 * MIB);
+    OK(cuMemAlloc_v2(&a, 54 * MIB)); /* what was unmapped is given back before it is refused */
+    HELD(LIMIT);
+    OOM(prefetch(at + 10 * MIB, 2 * MIB, true));
+    OK(cuMemFree_v2(a));
+    OK(prefetch(at + 30 * MIB, 10 * MIB, false));
+    HELD(0);
+    OK(cuMemAllocManaged(&managed, 40 * MIB, 1)); /* counts since it was allocated */
+    OK(prefetch(managed, 40 * MIB, true));
+    HELD(40 * MIB);
+    CHECK(fake_violations(0) == 0);
+}
+
+static CUlocation place(bool on_card)
+{
+    return (CUlocation){ on_card ? CU_LOCATION_DEVICE : CU_LOCATION_HOST, 0 };
+}
+
+/* Each snippet with its call as `prefetches` makes it. */
+#define PREFETCHES(name, call)                                            \
+    static CUresult by_##name(CUdeviceptr at, size_t bytes, bool on_card) \
+    {                                                                     \
+        CUlocation to[1] = { place(on_card) };                            \
+        size_t first[1] = { 0 };                                          \
+        (void)to, (void)first;                                            \
+        return call;                                                      \
+    }                                                                     \
+    SNIPPET(name)                                                         \
+    {                                                                     \
+        prefetches(by_##name);                                            \
+    }
+PREFETCHES(cuMemPrefetchAsync, cuMemPrefetchAsync(at, bytes, on_card ? 0 : -1, NULL))
+PREFETCHES(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync_ptsz(at, bytes, on_card ? 0 : -1, NULL))
+PREFETCHES(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2(at, bytes, to[0], 0, NULL))
+PREFETCHES(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync_v2_ptsz(at, bytes, to[0], 0, NULL))
+PREFETCHES(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync(&at, &bytes, 1, to, first, 1, 0, NULL))
+PREFETCHES(cuMemPrefetchBatchAsync_ptsz,
+           cuMemPrefetchBatchAsync_ptsz(&at, &bytes, 1, to, first, 1, 0, NULL))
+PREFETCHES(cuMemDiscardAndPrefetchBatchAsync,
+           cuMemDiscardAndPrefetchBatchAsync(&at, &bytes, 1, to, first, 1, 0, NULL))
+PREFETCHES(cuMemDiscardAndPrefetchBatchAsync_ptsz,
+           cuMemDiscardAndPrefetchBatchAsync_ptsz(&at, &bytes, 1, to, first, 1, 0, NULL))

@@ -14,8 +14,8 @@ from berth.errors import SettingError
 from berth.interference import make_interference
 from berth.knowledge import make_knowledge
 from berth.traces import read, read_nodes
+from berth_papers.colocation.disagreement import disagreement
 from berth_papers.colocation.experiment import measure_colocation
-from berth_papers.colocation.looks import disagreement
 from berth_papers.genetic.batch_file import random_batches
 from berth_papers.genetic.cases import case_of
 from berth_papers.genetic.optimality import measure_optimality

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from berth.version import __version__ as __version__
+
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
     from typing import Any
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     )
     from berth.policies import Setting, make_policy
     from berth.traces import read, read_nodes, read_trace
-
-__version__ = "0.2.0"
 
 __all__ = [
     "BerthError",

@@ -341,10 +341,10 @@ def test_jobs_without_a_gpu_take_the_cpus_of_their_nodes_and_are_not_judged(tmp_
     outcome = replay(workload, "fifo+best-fit")
     assert outcome.wait_mean_s == pytest.approx(10 * 3600 / 2, abs=1)
     assert set(outcome.user_wait_s) == {one.user}
-    assert outcome.beside_wait_s == 0.0
+    assert outcome.others_wait_s == 0.0
     # A limit that lets the job start at once, and delays the one without a GPU, is not worth having.
-    then = replace(outcome, user_wait_s={one.user: 0.0}, beside_wait_s=120.0)
-    assert better(outcome, replace(then, beside_wait_s=59.0))
+    then = replace(outcome, user_wait_s={one.user: 0.0}, others_wait_s=120.0)
+    assert better(outcome, replace(then, others_wait_s=59.0))
     assert not better(outcome, then)
     assert workload_of(history, capacities=told, most_jobs=2).beside == 1
     many = [*history, replace(bare, job_id="b2"), replace(bare, job_id="b3")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from berth.cli.run_options import RunOptions, conditions_asked
 from berth.experiments.compare.conditions import Conditions, conditions_of
+from tests.command import berth
 
 BERTH = Path(sys.executable).parent / "berth"
 
@@ -32,19 +32,13 @@ BERTH = Path(sys.executable).parent / "berth"
     ],
 )
 def test_a_condition_that_cannot_be_is_told(options: tuple[str, ...], told: str) -> None:
-    done = subprocess.run(
-        [BERTH, "simulate", "synthetic:demo?jobs=20", *options], capture_output=True, text=True, timeout=300
-    )
+    done = berth("simulate", "synthetic:demo?jobs=20", *options)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"berth: {told}\n")
 
 
 def test_simulate_is_compare_with_one_policy() -> None:
     def printed(*command: str) -> str:
-        done = subprocess.run(
-            [BERTH, *command, "synthetic:demo?jobs=40", "--round", "60", "--restart", "5", "--json"],
-            capture_output=True, text=True, timeout=300, check=True,
-        )  # fmt: skip
-        return done.stdout
+        return berth(*command, "synthetic:demo?jobs=40", "--round", "60", "--restart", "5", "--json").stdout
 
     assert printed("simulate", "--policy", "sjf") == printed("compare", "--policies", "sjf")
 

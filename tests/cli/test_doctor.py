@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import berth
 from berth.errors import EXTRAS
-
-BERTH = str(Path(sys.executable).with_name("berth"))
+from tests import command
 
 
 def found(folder: Path) -> dict[str, dict[str, object]]:
     """Its answer where nothing but the programs of a folder are on the search path."""
     environment = {**os.environ, "PATH": str(folder)}
-    done = subprocess.run(
-        [BERTH, "doctor", "--json"], env=environment, capture_output=True, text=True, check=True
-    )
+    done = command.berth("doctor", "--json", env=environment)
+    assert done.returncode == 0
     return {finding["part"]: finding for finding in json.loads(done.stdout)}
 
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from berth.console.formats import span, spans
 from berth.console.sources.values import ValuesSource, look_of
-from berth.console.texts import Texts, composed_pairs, filled, told
+from berth.console.texts import Texts, composed_pairs, filled, translated_sentence
 from tests.console.browser import CHROMIUM, chromium, logged_in
 from tests.console.histories import made
 from tests.console.serving import served
@@ -165,9 +165,9 @@ def test_scripts_write_times_and_counts_as_the_server_does(
     ) == [filled(text, n=each, all=9) for each in counts]
     pairs = composed_pairs("ko")
     said = ["process 4711 (a.b)", "the node is DOWN*", "(x) $& {y}"]
-    assert page.evaluate("([pairs, said]) => said.map((each) => berth.told(each, pairs))", [pairs, said]) == [
-        told(each, "ko") for each in said
-    ]
+    assert page.evaluate(
+        "([pairs, said]) => said.map((each) => berth.sentence(each, pairs))", [pairs, said]
+    ) == [translated_sentence(each, "ko") for each in said]
     page.context.close()
 
 

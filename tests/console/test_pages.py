@@ -32,6 +32,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", Role)
 def test_no_link_leads_where_its_reader_may_not_go(world: World, role: Role) -> None:
     client = world.browser("ann", role)

@@ -13,14 +13,14 @@ from berth.console.what_if import worker
 from berth.console.what_if.answer import Answer, Row, answered
 from berth.console.what_if.question import asked, command
 from berth.console.what_if.queue import Queue
-from berth.experiments.lived import CLUSTER
+from berth.experiments.recorded_run import CLUSTER
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from tests.console.workers import ASKED, ORIGIN, Workers, queue_in
 from tests.console.world import World
-from tests.experiments.test_lived import history, record
+from tests.experiments.test_recorded_run import history, record
 
 __all__ = ["history"]
 BODY = {"policies": ["sjf"], "since": "2023-11-01", "until": "2023-12-01"}

@@ -15,6 +15,7 @@ from berth.errors import SimulationError, TraceError
 from berth.model import Event, Job, Node, Outage, sized
 from berth.traces import read
 from berth.traces.readers.native import write_csv
+from tests.examples import examples
 
 SPEEDS = ((1, 400), (2, 600), (4, 1000))
 
@@ -117,7 +118,7 @@ def test_a_job_whose_least_does_not_fit_is_rejected() -> None:
     assert (event.kind, event.reason) == ("reject", "never-fits")
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     jobs=st.lists(
         st.tuples(st.integers(0, 4_000), st.integers(1, 5_000), st.booleans(), st.booleans()),

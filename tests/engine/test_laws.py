@@ -30,6 +30,7 @@ from berth.model import (
 )
 from berth.policies import names
 from tests.engine.examples import clusters, half_each, outages, workloads
+from tests.examples import examples
 
 TWO_GPUS = Cluster([Node("a", gpus=2, gpu_model=GpuModel("V100", mem_mib=16_000))])
 POLICIES = names()
@@ -52,7 +53,7 @@ class Watched:
         assert (cluster.digest(), [job.id for job in queue]) == before
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(data=st.data(), name=st.sampled_from(POLICIES), shared=st.booleans())
 def test_no_run_breaks_the_laws(data: st.DataObject, name: str, shared: bool) -> None:
     """Capacity is never exceeded, time never runs back, every try starts and ends once, no job is forgotten."""
@@ -132,7 +133,7 @@ def check_lives(events: list[Event], jobs: list[Job]) -> None:
             assert last.reason in (Reason.TIME_LIMIT, Reason.OUT_OF_MEMORY)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(nodes=clusters(), jobs=workloads())
 def test_without_interference_a_finished_try_takes_exactly_its_work(
     nodes: tuple[Node, ...], jobs: list[Job]
@@ -173,7 +174,7 @@ class Evicting:
         yield from self.policy(queue, cluster, now_ms)  # type: ignore[misc]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_the_laws_hold_with_evictions_and_uneven_neighbours(data: st.DataObject) -> None:
     nodes = data.draw(clusters())
@@ -199,7 +200,7 @@ def test_the_laws_hold_with_evictions_and_uneven_neighbours(data: st.DataObject)
                 assert lasted_ms == event.job.work_ms
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 1000)), min_size=1, max_size=60),
     st.integers(0, 400),

@@ -24,6 +24,7 @@ from berth.policies import ORDERS, Policy, Setting, make_policy
 from berth.policies.protocol import Decision
 from berth.traces import nodes_of, read_nodes, read_trace
 from tests.engine.examples import clusters
+from tests.examples import examples
 
 PLACEMENTS = ("first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd", "worst-fit")
 POLICIES = [f"{order}+{place}" for order in ORDERS for place in PLACEMENTS]
@@ -82,7 +83,7 @@ def told(jobs: list[Job], cluster: Cluster, policy: Policy) -> tuple[list[Event]
     return events, ""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     nodes=clusters(),
     jobs=workloads(),
@@ -100,7 +101,7 @@ def test_the_events_are_those_of_the_loop(
     assert in_kernel == told(jobs, cluster, InThatLoop(looped))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(nodes=clusters(), jobs=workloads(), name=st.sampled_from(POLICIES))
 def test_the_file_of_events_is_that_of_the_loop_byte_for_byte(
     nodes: tuple[Node, ...], jobs: list[Job], name: str

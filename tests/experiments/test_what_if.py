@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.experiments.lived import CLUSTER
+from berth.experiments.recorded_run import CLUSTER
 from berth.experiments.what_if import AS_IT_WAS, REALLY, what_if
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
@@ -14,7 +14,7 @@ from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.history.values.moments import moment_ms, since_ms
 from berth.traces import read_nodes
-from tests.experiments.test_lived import history, record
+from tests.experiments.test_recorded_run import history, record
 
 __all__ = ["history"]
 ORIGIN = 1_700_000_000_000

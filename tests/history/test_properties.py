@@ -16,6 +16,7 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.statistics.accounting import DIMENSIONS, VARIABLES
 from berth.statistics.tables import Tables
+from tests.examples import examples
 from tests.history import exports
 from tests.history.by_records import GROUPS, VALUES, cdfs, usage, waits_by_cause
 
@@ -70,7 +71,7 @@ rows = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(lines=rows, pieces=st.lists(st.integers(0, 30), max_size=3), order=st.randoms(use_true_random=False))
 def test_a_history_is_the_same_however_its_import_is_cut_or_repeated(lines, pieces, order) -> None:  # type: ignore[no-untyped-def]
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +88,7 @@ def test_a_history_is_the_same_however_its_import_is_cut_or_repeated(lines, piec
         assert list(cut.records()) == list(whole.records())
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(lines=rows)
 def test_tables_by_sql_are_those_of_the_records(lines) -> None:  # type: ignore[no-untyped-def]
     with tempfile.TemporaryDirectory() as folder:

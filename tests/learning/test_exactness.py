@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from berth.interference import SPEEDS, make_speeds
 from berth.learning.environment import Settings
 from berth.learning.jobsets import JobSets
+from tests.examples import examples
 from tests.learning.replay import environment_of, groups_of, profiles_of, random_episode, replayed
 
 JOBS = 9
@@ -38,7 +39,7 @@ def drawn(seed: int, model: str, slots: int):
 @pytest.mark.parametrize(
     "model", [name for name in SPEEDS if name != "mig"]
 )  # under which no network is trained
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(key=st.integers(0, 2**31 - 1))
 def test_the_environment_equals_the_simulator(model: str, key: int) -> None:
     environment, profiles, speeds, episode = drawn(1, model, 3)

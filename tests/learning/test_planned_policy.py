@@ -15,7 +15,7 @@ from berth.interference import make_interference, mode_of
 from berth.knowledge import Noise, Noisy, Oracle
 from berth.learning.jobsets import JobSets
 from berth.learning.planned_policy import LearnedWithPlans
-from berth.learning.rollouts import Rollouts, habit
+from berth.learning.rollouts import Rollouts, heuristic
 from berth.model import EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.greedy import Greedy
@@ -76,7 +76,7 @@ def test_no_rule_that_was_followed_would_have_ended_sooner(known) -> None:
         np.array([[names.index(job.application) for job in jobs]]), np.array([[job.work_ms for job in jobs]])
     )
     queue = np.stack([sets.application, sets.work_ms * 1000], axis=-1)[0].astype(np.int64)
-    rules = np.stack([habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(INTERFERENCE))])
+    rules = np.stack([heuristic((0, 1.0)), heuristic((1, 1.0)), shipped_weights(mode_of(INTERFERENCE))])
     total_ms, _ = policy.models[0].plans(np.zeros((10, 3), np.int64), queue, rules)
     assert end_ms(events) <= total_ms.min()
 
@@ -84,7 +84,7 @@ def test_no_rule_that_was_followed_would_have_ended_sooner(known) -> None:
 def test_to_try_every_start_ends_sooner_than_the_rules_that_go_on_from_there(known) -> None:
     _, policy, _ = known
     model = policy.models[0]
-    rules, no_tenants = np.stack([habit((0, 1.0)), habit((1, 1.0))]), np.zeros((10, 3), np.int64)
+    rules, no_tenants = np.stack([heuristic((0, 1.0)), heuristic((1, 1.0))]), np.zeros((10, 3), np.int64)
     sooner = 0
     for seed in range(40_100, 40_106):
         queue = queue_of(model, workload_jobs("GPUmemory_light", 8, seed))
@@ -101,7 +101,7 @@ def test_what_a_start_is_worth_is_the_mean_over_worlds_of_what_the_better_rule_m
     jobs, policy, _ = known
     model = policy.models[0]
     queue, no_tenants = queue_of(model, jobs), np.zeros((2, 10, 3), np.int64)
-    worlds, rules = np.stack([queue, queue * [1, 2]]), np.stack([habit((0, 1.0)), habit((1, 1.0))])
+    worlds, rules = np.stack([queue, queue * [1, 2]]), np.stack([heuristic((0, 1.0)), heuristic((1, 1.0))])
     actions = np.array([1, 2, 4])
     found = model.starts_ms(no_tenants, worlds, actions, rules)
     each = [
@@ -210,7 +210,7 @@ def test_in_doubt_the_best_rule_is_found_anew_after_each_change_and_no_steps_are
 
 def test_in_doubt_a_changed_rule_may_be_better_than_those_that_ship(doubted) -> None:
     _, policy, _ = doubted
-    shipped = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(INTERFERENCE))]
+    shipped = [heuristic((0, 1.0)), heuristic((1, 1.0)), shipped_weights(mode_of(INTERFERENCE))]
     assert any(not any(np.array_equal(rule, one) for one in shipped) for rule in policy.rules)
 
 
@@ -255,7 +255,7 @@ def test_a_world_whose_tenants_need_more_memory_than_there_is_comes_to_an_end(kn
     tenants = np.zeros((10, 3), np.int64)
     tenants[:3] = large, 100_000_000, 190_000_000  # 3 × 5,135 MiB of 12,288
     queue = np.array([(names.index("GROMACS"), 190_000_000)], np.int64)
-    total_ms, _ = model.plans(tenants, queue, habit((0, 1.0))[None])
+    total_ms, _ = model.plans(tenants, queue, heuristic((0, 1.0))[None])
     # Counted as one after the other from the moment at which memory is short.
     assert 490_000 <= total_ms[0] < 491_000
 
@@ -290,7 +290,7 @@ def test_the_mean_over_worlds_is_that_of_each(known) -> None:
     model = policy.models[0]
     queue = queue_of(model, jobs)
     worlds = np.stack([queue, queue * [1, 2]])
-    no_tenants, rules = np.zeros((2, 10, 3), np.int64), np.stack([habit((0, 1.0)), habit((1, 1.0))])
+    no_tenants, rules = np.zeros((2, 10, 3), np.int64), np.stack([heuristic((0, 1.0)), heuristic((1, 1.0))])
     each = [model.mean_ms(no_tenants[[at]], worlds[[at]], rules) for at in (0, 1)]
     assert each[1].min() > each[0].min()
     assert model.mean_ms(no_tenants, worlds, rules).tolist() == ((each[0] + each[1]) / 2).tolist()

@@ -14,16 +14,18 @@ from berth.interference.known_speeds import BITS
 from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
-from berth.learning.queue_kernels import FINE, FULL, SEATS, SEEN, UNKNOWN, _run, room_for
+from berth.learning.queue_kernels import SEATS, SEEN, room_for
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
-from berth.learning.rollouts import Rollouts, habit
+from berth.learning.rollouts import Rollouts, heuristic
 from berth.network.catalogue import Demand
+from berth.policies.colocation import cards
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
+from berth.policies.colocation.future_kernels import DONE, FULL, UNKNOWN, follow
 from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.shield import shielded
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profiles
 
-PROGRESS = habit((0, 1.0))
+PROGRESS = heuristic((0, 1.0))
 
 
 @pytest.mark.slow
@@ -51,21 +53,22 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
         assert worlds.allowed[0, : len(allowed)].tolist() == allowed.tolist()
         every = len(allowed) - 1
         if allowed[every]:
-            worth_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=3, draws=2, seed=0)
+            worth_s = rollouts.worth_s(worlds, PROGRESS[None], lookahead=3, draws=2, seed=0)
             assert round(worth_s[0, every] * 1000) == forecasts.total_ms[0, every]
             compared += 1
     assert compared > 0
 
 
 @pytest.mark.parametrize("interference", ["mps", "time-sliced", "mig"])
-def test_both_kernels_of_one_gpus_future_say_the_same(interference: str) -> None:
-    """`_run` goes from segment to segment of one GPU, `forecast` from row to row of many combinations: jobs that have
-    done some of their work end at the same millisecond, or run out of memory, by both."""
+def test_one_gpu_followed_by_rollouts_ends_when_the_forecast_of_many_combinations_says(
+    interference: str,
+) -> None:
+    """Jobs that have done some of their work end at the same millisecond, or run out of memory, at once or in steps."""
     task = thesis_task(horizon=32, step_ms=5000)
     speeds = make_speeds(interference)
     rollouts, forecaster = Rollouts(task, speeds), Forecaster(thesis_profiles(), speeds)
     random = np.random.default_rng(1)
-    states = {FINE: 0, FULL: 0}
+    states = {DONE: 0, FULL: 0}
     for _ in range(60):
         size = int(random.integers(1, SEEN + 1))
         jobs = np.zeros((2 * SEATS, 3), np.int64)
@@ -77,17 +80,25 @@ def test_both_kernels_of_one_gpus_future_say_the_same(interference: str) -> None
             Candidate(task.applications[row], left, all_) for row, left, all_ in jobs[:size].tolist()
         )
         forecasts = forecaster.forecasts([Offer(tenants, ())], THESIS_GPU)
+        room, card = room_for(0), rollouts.card
         while True:
-            mine, room = jobs.copy(), room_for(0)
-            total_ms, state = _run(rollouts._card, mine, size, 0, room.ends_ms, room.work, room.asked)
+            mine = jobs.copy()
+            total_ms, state = follow(card.arrays, mine, size, 0, room.ends_ms, room.work)
             if state != UNKNOWN:
                 break
-            rollouts._learn(room.asked)
+            card.learn()
         states[state] += 1
-        assert (state == FINE) == forecasts.fits[0, 0]
-        if state == FINE:
+        assert (state == DONE) == forecasts.fits[0, 0]
+        if state == DONE:
             assert room.ends_ms[:size].tolist() == forecasts.ends_ms[0, 0].tolist()
             assert total_ms == forecasts.total_ms[0, 0]
+            stepped, ends_ms, now_ms = jobs.copy(), np.zeros(size, np.int64), 0
+            while (running := stepped[:size, 1] > 0).any():
+                passed, _ = follow(card.arrays, stepped, size, 7_001, room.ends_ms, room.work)
+                ended = running & (stepped[:size, 1] == 0)
+                ends_ms[ended] = now_ms + room.ends_ms[:size][ended]
+                now_ms += passed
+            assert ends_ms.tolist() == forecasts.ends_ms[0, 0].tolist()
     assert min(states.values()) > 3
 
 
@@ -95,33 +106,35 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
     task = thesis_task(horizon=32, step_ms=5000)
     rollouts = Rollouts(task, make_speeds("time-sliced"))
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 4, jobs=12)
-    worth_s = rollouts.worth_s(rollouts.begin(sets), PROGRESS[None], ahead=12, draws=1, seed=0)
-    assert (worth_s.min(axis=1) * 1000 <= rollouts.habit_ms(PROGRESS, sets)).all()
+    worth_s = rollouts.worth_s(rollouts.begin(sets), PROGRESS[None], lookahead=12, draws=1, seed=0)
+    assert (worth_s.min(axis=1) * 1000 <= rollouts.heuristic_ms(PROGRESS, sets)).all()
 
 
 def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=15)
     rollouts = Rollouts(task, make_speeds("mps"))
-    stopped_ms = rollouts.habit_ms(PROGRESS, sets)  # asks for hundreds of speeds on the way
-    known_ms = rollouts.habit_ms(PROGRESS, sets)
+    stopped_ms = rollouts.heuristic_ms(PROGRESS, sets)  # asks for hundreds of speeds on the way
+    known_ms = rollouts.heuristic_ms(PROGRESS, sets)
     assert stopped_ms.tolist() == known_ms.tolist()
     worlds = rollouts.begin(sets)
     other = Rollouts(task, make_speeds("mps"))
-    known_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0)
-    assert np.array_equal(other.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
-    assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+    known_s = rollouts.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0)
+    assert np.array_equal(other.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0), known_s)
+    assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], lookahead=10, draws=1, seed=0), known_s)
 
 
 def test_a_table_of_speeds_that_fills_up_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=10)
     roomy = Rollouts(task, make_speeds("mps"))
-    total_ms = roomy.habit_ms(PROGRESS, sets).tolist()
-    monkeypatch.setattr("berth.learning.rollouts.TABLE", 1 << 8)
+    total_ms = roomy.heuristic_ms(PROGRESS, sets).tolist()
+    monkeypatch.setattr(cards, "TABLE", 1 << 5)
+    monkeypatch.setattr(cards, "AT_ONCE", 1 << 3)
     narrow = Rollouts(task, make_speeds("mps"))
-    assert narrow.habit_ms(PROGRESS, sets).tolist() == total_ms
-    assert len(narrow._card.keys) > 1 << 8
+    narrow.card = cards.Card(task.applications, task.series, task.gpu.mem_mib, make_speeds("mps"))
+    assert narrow.heuristic_ms(PROGRESS, sets).tolist() == total_ms
+    assert len(narrow.card.arrays.keys) > 1 << 5
 
 
 def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
@@ -129,7 +142,9 @@ def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
     usage = np.tile(np.array([[10, 0, 10, 0]], np.int32), (1 << BITS, 1))
     usage[:, 1] = np.arange(1 << BITS)
     many = replace(task, series=(Series(1000, usage), *task.series[1:]))
-    with pytest.raises(SettingError, match=r"rows of use that differ; rollouts tells [\d,]+ apart"):
+    with pytest.raises(
+        SettingError, match=r"rows of use that differ than the 4,095 that rollouts tell apart"
+    ):
         Rollouts(many, make_speeds("mps")).begin(thesis_sets(task, "random", FIRST_TRAINING_SEED, 1))
 
 

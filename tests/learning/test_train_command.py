@@ -23,7 +23,7 @@ def berth(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("--curve", "c.pdf"), "c.pdf: a picture's file ends on .png, .svg or .html"),
         (("--curve", "none/c.html"), "there is no folder none"),
         (("--out", "none/model.npz"), "there is no folder none"),
-        (("--slots", "11"), "should be less than or equal to 10"),
+        (("--slots", "11"), "11 is not in the range"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_the_training(

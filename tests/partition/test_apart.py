@@ -16,9 +16,9 @@ from importlib.metadata import files
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import ROOT
 
 from berth.partition.regions import read, regions_in
-from conftest import ROOT
 
 SOURCE = ROOT / "tests" / "partition" / "apart"
 KINDS = ["true", "host", "own", "none"]

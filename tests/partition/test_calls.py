@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import Card
 
 from berth.partition.regions import read, regions_in
-from conftest import Card
 
 FAMILIES = [
     "linear", "pitch", "managed", "array", "mipmap", "vmm", "nccl", "async", "async_per_thread", "pool",
@@ -99,8 +99,13 @@ HOLES: dict[str, dict[str, str]] = {
     "green_stream": {},
     "green_ended": {},
     "tiles": {},
+    "export_and_release": {},
+    "export_elsewhere": {},
+    "rounding": {"BERTH_FAKE_STEP_KIB": "2048"},
 }
 """Ways past the limit, and false refusals, that only a strict driver shows."""
+TOTAL_USED = 64
+"""Where the sum is in a file of counters (native/region.h)."""
 TABLE = "111 possible, {} uncounted, {} falsely refused\n"
 
 
@@ -109,6 +114,32 @@ def test_a_way_past_the_limit_is_closed(card: Card, hole: str) -> None:
     card.settings = HOLES[hole]
     said = TABLE.format(0, 0) if hole == "streams_and_contexts" else ""
     assert card.run("check", hole) == (0, said)
+
+
+def test_a_store_into_the_counters_lifts_no_limit(card: Card) -> None:
+    with card.start("check", "hold") as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        region = card.folder / "region"
+        (use,) = region.glob("*.use")
+        with use.open("r+b") as file:
+            file.seek(TOTAL_USED)
+            file.write(bytes(8))
+        code, said = card.run("check", "linear")
+        assert (code, "cuMemAlloc_v2(&a, LIMIT - 1)" in said.replace("(64 * (1ull << 20))", "LIMIT")) == (
+            1,
+            True,
+        )
+        (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+        assert (now.used_bytes, now.mended) == (40 << 20, 1)
+        with use.open("r+b") as file:  # more than there is: nobody is refused for long
+            file.seek(TOTAL_USED)
+            file.write((1 << 40).to_bytes(8, "little"))
+        assert card.run("check", "linear")[0] == 1
+        (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+        assert (now.used_bytes, now.mended) == (40 << 20, 2)
+        assert holder.communicate("\n") == ("", None)
+        assert holder.returncode == 0
 
 
 FAILING = [
@@ -218,6 +249,7 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
     ).stdout.split()
     apart = {
         *HOLES,
+        "import_elsewhere",
         "context",
         "capture_beside",
         "became_other",

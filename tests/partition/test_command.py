@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError, SettingError
 from berth.partition import scratch
 from berth.partition.gpus import Gpu, gpu_named, gpus
-from conftest import CARDS, Berth, Card
 
 
 def test_run_keeps_a_process_tree_to_its_limit_and_sums_up(berth: Berth, card: Card) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.partition.conftest import Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
 from berth.partition import oci
 from berth.partition.cdi import specification
 from berth.partition.gpus import gpus
-from conftest import Card
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError
 from berth.partition import scratch
-from conftest import CARDS, Berth, Card
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from conftest import ROOT
+from tests.partition.conftest import ROOT
 
 DATA = ROOT.parent / "shared" / "data" / "cuda_lookups"
 DECLARED = re.compile(r"CUresult\s+CUDAAPI\s+(cu[A-Z]\w*)\s*\(")

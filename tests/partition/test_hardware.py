@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import Berth, Card
 
 from berth import partition as partitions
 from berth.partition import cdi
-from conftest import Berth, Card
 
 GPU = "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219"
 

@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from conftest import ROOT, Card
+from tests.partition.conftest import ROOT, Card
 
 HOOKS = re.findall(r"^(?:NV)?HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
 
@@ -28,6 +27,8 @@ def settings(card: Card, hook: str) -> dict[str, str]:
         clock = {"BERTH_TEST_CLOCK": str(card.folder / "clock"), "BERTH_TEST_CLOCK_PARTIES": "1"}
         preload = f"{card.native / 'libclock.so'} {card.native / 'libberth.so'}"
         return clock | {"BERTH_GPU_CORE_PCT": "50", "LD_PRELOAD": preload}
+    if "Prefetch" in hook:
+        return {"BERTH_FAKE_LIKE": "hmm"}
     return POOLS
 
 

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import Card
 
 from berth import partition as partitions
 from berth.partition.gpus import gpus
-from conftest import Card
 
 pytestmark = pytest.mark.slow
 

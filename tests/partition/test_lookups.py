@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from conftest import ROOT
+from tests.partition.conftest import ROOT
 
 SCRIPT = ROOT / "bench" / "partition_lookups.py"
 DATA = Path(os.environ.get("BERTH_TEST_DATA", ROOT.parent / "shared" / "data")) / "cuda_lookups"

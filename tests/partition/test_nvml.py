@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.partition.conftest import Card
 
 from berth.partition.regions import read, regions_in
-from conftest import Card
 
 KINDS = ["", "host", "own", "hidden", "hidden,ghost", "next", "old", "total", "missing", "lies"]
 CONTEXT_MIB, NEIGHBOUR_MIB, KNOWN_MIB = 300, 1500, 512

@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_runtimes import INSIDE, Podman, podman
-
-from conftest import ROOT
+from tests.partition.conftest import ROOT
+from tests.partition.test_runtimes import INSIDE, Podman, podman
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,7 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
-
-from conftest import ROOT
+from tests.partition.conftest import ROOT
 
 SCRIPT = ROOT / "bench" / "partition_real_gpu.py"
 QUICK = ["--fake-gpu", "--mem-mib", "512", "--share-s", "0.5", "--rounds", "1"]

@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError, SettingError
 from berth.partition.gpus import Gpu
-from conftest import Card
 
 GPU = Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384)
 STRANGER = 12345

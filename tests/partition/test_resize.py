@@ -12,11 +12,11 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import CARDS, Berth, Card
 
 from berth import partition as partitions
 from berth.errors import PartitionError, SettingError
 from berth.partition import lifecycle
-from conftest import CARDS, Berth, Card
 
 
 def test_a_partition_keeps_its_priority_when_it_is_resized(tmp_path: Path) -> None:

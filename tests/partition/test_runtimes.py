@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_containers import Containers, hooked, root_file_system
+from tests.partition.conftest import ROOT, Card
+from tests.partition.test_containers import Containers, hooked, root_file_system
 
 from berth import partition as partitions
 from berth.partition import oci
 from berth.partition.cdi import specification
 from berth.partition.gpus import gpus
-from conftest import ROOT, Card
 
 pytestmark = pytest.mark.slow
 

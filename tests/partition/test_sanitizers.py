@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from test_calls import FAMILIES
-
-from conftest import ROOT, Card
+from tests.partition.conftest import ROOT, Card
+from tests.partition.test_calls import FAMILIES
 
 
 @cache

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.partition.conftest import ROOT, Card
 
 from berth.partition.regions import read, regions_in
-from conftest import ROOT, Card
 
 POINTS = 3.0
 """How far from its share a partition may be, in per cent of the GPU's time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from graphlib import TopologicalSorter
 
-from conftest import ROOT
+from tests.partition.conftest import ROOT
 
 NATIVE = ROOT / "native"
 PARTS = {"region": ["region_files", "account", "members", "clock"]}

@@ -11,10 +11,10 @@ import random
 from itertools import combinations
 
 import pytest
-from test_shares import KINDS, POINTS, REAL, TELLING, VARYING, beside, program, run
+from tests.partition.conftest import Card
+from tests.partition.test_shares import KINDS, POINTS, REAL, TELLING, VARYING, beside, program, run
 
 from berth.partition.regions import read, regions_in
-from conftest import Card
 
 __all__ = ["program"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-
-from conftest import Card
+from tests.partition.conftest import Card
 
 LIMIT = {"BERTH_GPU_MEM_MIB": "1024", "BERTH_FAKE_WATCH": None}
 QUESTIONS = [

@@ -21,6 +21,8 @@ from berth.policies import ORDERS, SCHEMES, Ordered, Setting, make_policy
 from berth.policies.schemes.easy import Easy
 from berth.policies.schemes.quotas import check_quotas
 from berth.policies.sort_keys import ExpectedMs
+from tests.every_policy import some
+from tests.examples import examples
 
 EVERY = [*ORDERS, *(f"{scheme}+{order}" for scheme in SCHEMES for order in ORDERS)]
 EVERY = [
@@ -71,8 +73,8 @@ def workloads(draw: st.DrawFn) -> list[Job]:
 NODES = [Node("a", 4), Node("b", 2), Node("c", 2)]
 
 
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=10, deadline=None)
+@pytest.mark.parametrize("name", some(EVERY))
+@settings(max_examples=examples(10), deadline=None)
 @given(jobs=workloads())
 def test_every_job_finishes_once_within_what_there_is_and_nobody_changes_what_is_shown(
     name: str, jobs: list[Job]
@@ -105,7 +107,7 @@ def test_every_job_finishes_once_within_what_there_is_and_nobody_changes_what_is
     assert sorted(finished) == sorted(job.id for job in jobs)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", some(EVERY))
 def test_the_same_jobs_give_the_same_events(name: str) -> None:
     jobs = [
         Job(f"j{n}", n // 3, 5 + n * 7 % 11, user="ab"[n % 2], gpus=1 + n % 3, priority=n % 2)
@@ -171,7 +173,7 @@ class NaiveFairShare:
         return share, held
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @example(seed=147, users=6, patient=False)
 @given(seed=st.integers(0, 10**6), users=st.integers(1, 9), patient=st.booleans())
 def test_fair_share_serves_as_if_it_looked_at_every_user_each_time(
@@ -272,7 +274,7 @@ def test_easy_goes_by_limits_then_estimates_then_the_truth() -> None:
     assert starts(run(jobs, [Node("a", 4)], "easy")) == [("runs", 0), ("fill", 2), ("head", 62)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     jobs=workloads(),
     order=st.sampled_from(("fifo", "sjf", "largest-first")),

@@ -159,7 +159,7 @@ def test_a_resize_is_an_event_of_a_simulation_and_statistics_follow_it(tmp_path:
         (30_000, EventKind.FINISH, Share(1000, 0)),
     ]
     columns, nodes = event_columns(happened), [Node("n", 1)]
-    assert len(columns.tries.job) == 1
+    assert len(columns.attempts.job) == 1
     assert gpu_allocation_pct(columns, nodes) == pytest.approx(100 * (0.2 * 10 + 20) / 30)
     hours = gpu_hours(columns)
     assert (hours.held, hours.wasted) == (pytest.approx(22 / 3600), pytest.approx(0))
@@ -182,9 +182,9 @@ def test_neighbours_are_slowed_by_what_a_share_is_now() -> None:
 
 def test_a_job_that_runs_when_the_events_end_runs_though_its_last_event_is_a_resize() -> None:
     columns = event_columns(events()[:3])
-    assert (columns.tries.end_event.tolist(), columns.last_kind.tolist()) == ([-1], [2 - 1])
+    assert (columns.attempts.end_event.tolist(), columns.last_kind.tolist()) == ([-1], [2 - 1])
     assert columns.holdings.milli.tolist() == [200, 1000]
-    assert columns.try_of.tolist() == [0, 0]
+    assert columns.attempt_of.tolist() == [0, 0]
 
 
 def test_limits_follow_a_resize() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from berth.model import NO_GPU, EventKind
 from berth.statistics import event_columns, occupancy_at, run_of, summarise, timeline
+from tests.examples import examples
 from tests.statistics.histories import History, histories
 
 
@@ -53,7 +54,7 @@ def moments(history: History) -> list[Moment]:
 
 
 @given(histories())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_measures_over_time_are_those_of_every_millisecond(history: History) -> None:
     seen = moments(history)[:-1]
     gpus = sum(node.gpus for node in history.nodes)
@@ -75,7 +76,7 @@ def test_measures_over_time_are_those_of_every_millisecond(history: History) -> 
 
 
 @given(histories())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_useful_wasted_and_unfinished_hours_are_all_that_was_held(history: History) -> None:
     hours = summarise(event_columns(history.events), history.nodes).gpu_hours
     assert min(hours.useful, hours.wasted, hours.unfinished) >= 0
@@ -83,7 +84,7 @@ def test_useful_wasted_and_unfinished_hours_are_all_that_was_held(history: Histo
 
 
 @given(histories())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_job_is_in_one_state_at_the_end(history: History) -> None:
     summary = summarise(event_columns(history.events), history.nodes)
     ended = (summary.finished, summary.failed, summary.rejected, summary.cancelled)
@@ -91,7 +92,7 @@ def test_every_job_is_in_one_state_at_the_end(history: History) -> None:
 
 
 @given(histories(), st.integers(1, 60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_timeline_has_the_mean_and_the_peak_of_every_bin(history: History, points: int) -> None:
     seen = moments(history)
     begin = history.events[0].time_ms
@@ -113,7 +114,7 @@ def test_a_timeline_has_the_mean_and_the_peak_of_every_bin(history: History, poi
 
 
 @given(histories(), st.integers(0, 45))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_occupancy_is_what_every_gpu_held_at_that_time(history: History, after_ms: int) -> None:
     seen = moments(history)
     begin = history.events[0].time_ms
@@ -129,7 +130,7 @@ def test_occupancy_is_what_every_gpu_held_at_that_time(history: History, after_m
 
 
 @given(histories())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_run_keeps_maps_within_the_submissions(history: History) -> None:
     columns = event_columns(history.events)
     run = run_of(columns, history.nodes, "fifo", 3)

@@ -11,7 +11,7 @@ A, B = Job("a", 0, 5), Job("b", 1, 5)
 
 
 def test_columns_tell_each_try_with_its_queueing_start_end_and_slots() -> None:
-    tries = event_columns(golden().events).tries
+    tries = event_columns(golden().events).attempts
     told = [
         (int(job), int(queued), int(start), int(end), int(gpus), int(milli))
         for job, queued, start, end, gpus, milli in zip(
@@ -42,13 +42,13 @@ def test_columns_number_jobs_in_order_of_submission() -> None:
 def test_a_try_without_an_end_runs_until_the_last_event() -> None:
     tries = event_columns(
         [event(0, EventKind.SUBMIT, A), event(0, EventKind.START, A, (0, 0)), event(7, EventKind.SUBMIT, B)]
-    ).tries
+    ).attempts
     assert (tries.end_ms.tolist(), tries.end_event.tolist()) == ([7], [RUNNING])
 
 
 def test_no_events_are_columns_too() -> None:
     columns = event_columns(iter(()))
-    assert (len(columns.time_ms), len(columns.tries.job), columns.begin_ms, columns.end_ms) == (0, 0, 0, 0)
+    assert (len(columns.time_ms), len(columns.attempts.job), columns.begin_ms, columns.end_ms) == (0, 0, 0, 0)
 
 
 def test_events_may_come_as_an_iterator() -> None:

@@ -31,6 +31,7 @@ from berth.statistics import (
     summarise,
 )
 from berth.statistics.real_use import Attempt
+from tests.examples import examples
 from tests.statistics.histories import golden
 
 CARD = GpuModel("card", "", 10_000)
@@ -157,7 +158,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     drawn=JOBS,
     down=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(1, 20)), max_size=3),

@@ -14,12 +14,13 @@ from berth.statistics import (
     paired_difference_95,
     student_t_quantile,
 )
+from tests.examples import examples
 
 VALUES = st.lists(st.floats(0, 1e9) | st.integers(0, 5).map(float), min_size=1, max_size=300)
 
 
 @given(VALUES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_percentiles_are_those_of_numpy(values: list[float]) -> None:
     found = distribution(values)
     expected = [np.mean(values), *np.percentile(values, [50, 90, 99]), max(values)]
@@ -27,7 +28,7 @@ def test_percentiles_are_those_of_numpy(values: list[float]) -> None:
 
 
 @given(VALUES, st.integers(2, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_thinned_distribution_rises_to_1_and_every_point_is_exact(values: list[float], points: int) -> None:
     thin = cdf(values, points)
     assert len(thin.values) <= points

@@ -27,6 +27,7 @@ def flat(name: str, gpu: float, mem: float, seconds: int) -> Profile:
     return Profile(name, "", 0, "", THESIS_GPU, 1000, np.full((seconds, 4), [gpu, mem, gpu / 2, 0.0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_the_bound_is_below_the_shortest_schedule_of_all(workload: str, model: str) -> None:

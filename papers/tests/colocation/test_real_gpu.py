@@ -64,6 +64,7 @@ def test_each_training_is_in_pairs_triples_and_quadruples(bench: ModuleType) -> 
         assert {name for group in chosen for name in group} == set(bench.NAMES)
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_interrupted_and_writes_what_models_are_fitted_from(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_case_that_makes_no_sense_is_refused(text: str) -> None:
         case_of(text)
 
 
+@pytest.mark.slow
 def test_everything_is_finished_under_every_policy_and_a_seed_gives_the_same_again() -> None:
     case = case_of("synthetic:pai-like?jobs=150&load=8,part=0.01")
     first, second = (measure_utilisation([case], POLICIES, seeds=(0, 1)) for _ in range(2))
@@ -218,7 +219,7 @@ def test_no_policy_holds_more_than_the_bound(seed: int, policy: str) -> None:
     columns = event_columns(simulate(jobs, Cluster(nodes), policy))
     begin, end = sorted(draw.sample(range(12_000), 2))
     held = np.zeros(end, dtype=np.int64)
-    tries = columns.tries
+    tries = columns.attempts
     for start, stop, milli in zip(tries.start_ms, tries.end_ms, tries.gpus * tries.milli, strict=True):
         held[start:stop] += milli
     share = 100 * held[begin:].mean() / (1000 * sum(node.gpus for node in nodes))
@@ -278,7 +279,8 @@ def test_waits_are_told_by_the_gpus_that_a_job_asks_for() -> None:
     assert came.tolist() == [1, 12, 0, 1, 1]
     assert started.tolist() == [1, 12, 0, 1, 0]
     start = {
-        columns.job_ids[job]: at for job, at in zip(columns.tries.job, columns.tries.start_ms, strict=True)
+        columns.job_ids[job]: at
+        for job, at in zip(columns.attempts.job, columns.attempts.start_ms, strict=True)
     }
     assert mean_s[3] == (start["all"] - 4_500) / 1000
     assert mean_s[1] == pytest.approx(np.mean([(start[f"one{at}"] - 1_000 * at) / 1000 for at in range(12)]))

@@ -13,7 +13,6 @@ from berth.errors import ProfileError, SettingError
 from berth.interference import make_speeds
 from berth.interference.contention import Contention
 from berth.interference.mps import mps
-from berth.interference.named import fit_named, read_named
 from berth_papers.interference.fitting import (
     effective_use_milli,
     evaluate,
@@ -24,6 +23,7 @@ from berth_papers.interference.fitting import (
 )
 from berth_papers.interference.measurements import Measurements, read_measurements
 from berth_papers.interference.mig_fitting import fit_slices, held_up, read_slices, speed_on
+from berth_papers.interference.named_fitting import fit_named, read_named
 
 ALONE = "model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label\n"
 PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n"

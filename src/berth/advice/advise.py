@@ -130,8 +130,8 @@ def better(now: Outcome, then: Outcome, *, sharing: bool = False) -> bool:
     enough = then.typical_user_wait_s <= (1 - GAIN) * now.typical_user_wait_s
     noticed = any(change < 0 for change in noticed_changes(now, then).values())
     used = sharing or then.utilisation_pct >= now.utilisation_pct - LOSS_POINTS
-    longer_s = max(then.beside_wait_s - now.beside_wait_s, 0.0)
-    beside = not _notices(now.beside_wait_s, longer_s)
+    longer_s = max(then.others_wait_s - now.others_wait_s, 0.0)
+    beside = not _notices(now.others_wait_s, longer_s)
     return enough and noticed and used and beside and then.never <= now.never
 
 

@@ -39,7 +39,7 @@ def habits_of(records: Iterable[Record]) -> tuple[Habit, ...]:
         completed += 1
         for each in right_sizes(JobReport((record,), (), None)):
             found.setdefault((each.what, each.unit), []).append(each)
-    told = [
+    judged = [
         Habit(
             what,
             unit,
@@ -52,5 +52,5 @@ def habits_of(records: Iterable[Record]) -> tuple[Habit, ...]:
         for (what, unit), cases in found.items()
     ]
     # Where what three of four need is what most ask for, there is nothing to advise.
-    worth = [habit for habit in told if habit.enough < habit.asked]
+    worth = [habit for habit in judged if habit.enough < habit.asked]
     return tuple(sorted(worth, key=lambda habit: (-habit.jobs, habit.what)))

@@ -45,7 +45,7 @@ class Outcome:
     """Mean wait of each user's jobs that started."""
     slowed_pct: float
     """How much longer jobs ran than alone, in the mean; 0 where none shares a GPU that is too busy."""
-    beside_wait_s: float
+    others_wait_s: float
     """Mean wait of the jobs without a GPU that are replayed beside them; 0 where there are none."""
     peaks: Mapping[tuple[str, str], Peaks]
     """By scope (`user` or `virtual-cluster`) and name."""
@@ -87,7 +87,7 @@ def replay(
     known = make_knowledge(knowledge, chosen, model)
     made = make_policy(policy, Setting(0, knowledge=known))
     cluster = Cluster(workload.nodes)
-    return _Account(workload).told(simulate(chosen, cluster, made, knowledge=known, interference=model))
+    return _Account(workload).outcome_of(simulate(chosen, cluster, made, knowledge=known, interference=model))
 
 
 class _Account:
@@ -97,7 +97,7 @@ class _Account:
         self.workload = workload
         self.last_ms = max((job.submit_ms for job in workload.jobs), default=0)
 
-    def told(self, events: Any) -> Outcome:
+    def outcome_of(self, events: Any) -> Outcome:
         """The outcome of a whole run."""
         measured = self.workload.measured
         started: dict[str, int] = {}
@@ -134,7 +134,7 @@ class _Account:
             utilisation_pct=100 * held_ms / capacity,
             never=never,
             user_wait_s={user: float(np.mean(each)) for user, each in sorted(waits.items())},
-            beside_wait_s=float(np.mean(beside)) if beside else 0.0,
+            others_wait_s=float(np.mean(beside)) if beside else 0.0,
             slowed_pct=100 * (ran_ms / alone_ms - 1) if alone_ms else 0.0,
             peaks={
                 group: Peaks(sums[4], sums[5], -(-sums[6] // 1000), sums[7])

@@ -1,7 +1,7 @@
 """A history as something to replay: its jobs as they were submitted, and the cluster that it shows.
 
 A job is a try that ran on GPUs; it is submitted when it became eligible, since what lies before is no scheduler's
-doing, and works as long as it ran. Tries that never started are left out and counted, and so are tries without a GPU,
+doing, and works as long as it ran. Attempts that never started are left out and counted, and so are those without GPUs,
 except those that ran on the same nodes while it is known how many CPUs these have: they take CPUs, and are not judged.
 Where no cluster is given, a node has as many GPUs as were ever held on it at one time, and the partitions of its
 jobs as labels. CPU and memory count where it is known how much of them nodes have: from a cluster that is given, or
@@ -39,12 +39,12 @@ class Workload:
     use: dict[str, tuple[float, float | None]]
     """By job: mean use of its GPUs and of their memory as fractions, if measured."""
     beside: int = 0
-    """Tries without a GPU that are replayed."""
+    """Attempts without a GPU that are replayed."""
     without_gpu: int = 0
-    """Tries without a GPU that are left out."""
+    """Attempts without a GPU that are left out."""
     never_started: int = 0
     too_large: int = 0
-    """Tries that the given cluster could never start."""
+    """Attempts that the given cluster could never start."""
 
     @property
     def gpus(self) -> int:
@@ -76,14 +76,14 @@ def workload_of(
     origin = judged[0].ready_ms
     before = [record for record in on_gpus[: len(on_gpus) - len(judged)] if record.end_ms > origin]
     clusters = {record.cluster for record in judged}
-    told = (capacities or {}).get(next(iter(clusters)), ()) if len(clusters) == 1 else ()
+    capacity_rows = (capacities or {}).get(next(iter(clusters)), ()) if len(clusters) == 1 else ()
     last_ms = judged[-1].ready_ms
     bare = [r for r in ran if not r.gpus and r.nodes and r.end_ms > origin and r.ready_ms <= last_ms]
     on_nodes = {name for record in (*before, *judged) for name in record.nodes}
     bare = [record for record in bare if on_nodes.issuperset(record.nodes)]
     if most_jobs and len(bare) > most_jobs:
         bare = []  # they would be most of the replay
-    made = tuple(nodes) or _nodes_of([*before, *judged], bare, capacity_at(told, judged[-1].end_ms))
+    made = tuple(nodes) or _nodes_of([*before, *judged], bare, capacity_at(capacity_rows, judged[-1].end_ms))
     names_made = {node.name for node in made if node.cpu_milli is not None}
     bare = [record for record in bare if names_made.issuperset(record.nodes)]
     labels = {label for node in made for label in node.labels}
@@ -152,7 +152,7 @@ def _nodes_of(
     """Nodes with as many GPUs as were ever held at one time, by the partitions whose jobs ran there.
 
     Where the cluster had fewer, as its accounting says, what was held for the shortest time is taken off: a job's GPUs
-    are told together, not node by node. A node has an even part of the CPUs and memory that its accounting says, and
+    are stated together, not node by node. A node has an even part of the CPUs and memory that its accounting says, and
     no less than was held on it at one time, also by the `bare` jobs, which have no GPU.
     """
     held: dict[str, list[tuple[int, int]]] = defaultdict(list)

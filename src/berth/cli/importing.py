@@ -138,7 +138,7 @@ def sacct(
         else:
             header = XDMOD_FIELDS if columns == "xdmod" else columns
             result = import_text(store, path, options, delimiter=mark, columns=header)
-    tell(result, daily, as_json, dry_run)
+    print_result(result, daily, as_json, dry_run)
 
 
 @app.command()
@@ -196,7 +196,7 @@ def slurmdbd(
             from berth.live.slurm.decisions import read_decisions
 
             import_usage(store, measured(read_decisions(decisions), cluster))
-        tell(found, daily, as_json, dry_run)
+        print_result(found, daily, as_json, dry_run)
 
 
 @app.command("csv")
@@ -230,7 +230,7 @@ def csv_file(
     rows = csv_rows(file, chosen, rejections)
     with _store(history, f"csv {file}", dry_run) as store:
         result = import_rows(store, rows, header_of(chosen), options, str(file), rejections, tasks=True)
-    tell(result, daily, as_json, dry_run)
+    print_result(result, daily, as_json, dry_run)
 
 
 def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
@@ -256,7 +256,7 @@ def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str)
         jobs = getattr(source, function)(file, rejections)
         with _store(history, f"{name} {file}", dry_run) as store:
             result = import_jobs(store, jobs, options, str(file), rejections, source.ABSENT)
-        tell(result, daily, as_json, dry_run)
+        print_result(result, daily, as_json, dry_run)
 
     read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]
     app.command(name, help=help_text)(read)
@@ -324,7 +324,7 @@ def records(
 
     options = Options(cluster, key=_key(pseudonymise, history, dry_run))
     with _store(history, f"records {file}", dry_run) as store:
-        tell(import_records(store, file, options), daily, as_json, dry_run)
+        print_result(import_records(store, file, options), daily, as_json, dry_run)
 
 
 @app.command()
@@ -342,7 +342,7 @@ def samples(
     from berth.history.importing.samples import import_samples
 
     with _store(history, f"samples {spool}", dry_run) as store:
-        tell(import_samples(store, spool, cluster), daily, as_json, dry_run)
+        print_result(import_samples(store, spool, cluster), daily, as_json, dry_run)
 
 
 @app.command()
@@ -363,7 +363,7 @@ def series(
     from berth.history.importing.series import import_series
 
     with _store(history, f"series {' '.join(map(str, files))}", dry_run) as store:
-        tell(import_series(store, files, cluster), daily, as_json, dry_run)
+        print_result(import_series(store, files, cluster), daily, as_json, dry_run)
 
 
 def _key(path: Path | None, history: Path, dry_run: bool) -> bytes:
@@ -399,7 +399,7 @@ def _is_json(path: Path) -> bool:
         return False  # the reader says what is wrong
 
 
-def tell(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False) -> None:
+def print_result(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False) -> None:
     """Print what became of an import, or would; with `daily` nothing, unless rows are broken."""
     if as_json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))

@@ -133,7 +133,7 @@ def _lines(report: JobReport) -> Iterator[str]:
         ("user", " / ".join(filter(None, (last.user, last.account)))),
         ("application", last.application or "unknown"),
         ("partition", " / ".join(filter(None, (last.virtual_cluster, last.qos)))),
-        ("asked for", _asked(last)),
+        ("asked for", _requested(last)),
         ("comment", last.comment),
         ("command", last.command),
     )
@@ -151,7 +151,7 @@ def _lines(report: JobReport) -> Iterator[str]:
     yield from _verdict(report)
 
 
-def _asked(record: Record) -> str:
+def _requested(record: Record) -> str:
     gpus = f"{record.gpus} GPUs" if record.gpus != 1 else "1 GPU"
     if record.gpus and record.share.milli < 1000:
         gpus = f"{record.share.milli / 10:g} % of {gpus}"
@@ -198,7 +198,7 @@ def _attempt(record: Record, report: JobReport) -> Iterator[str]:
 
 def _neighbours(report: JobReport, record: Record) -> Iterator[str]:
     """With whom an attempt shared its GPUs; nothing of a job without GPUs."""
-    found = report.beside(record)
+    found = report.neighbours_of(record)
     if found is None:
         yield "  beside       not known: its GPUs were not recorded"
     elif record.gpus:
@@ -265,7 +265,7 @@ def _verdict(report: JobReport) -> Iterator[str]:
     use = little_used(report)
     if found:
         yield "It could have asked for less:"
-        yield from (f"  {_enough(each)}" for each in found)
+        yield from (f"  {_right_size(each)}" for each in found)
     elif not any(record.state is RecordState.COMPLETED for record in report.attempts):
         yield "No attempt completed, so what it needs is unknown."
     elif use is None:
@@ -277,7 +277,7 @@ def _verdict(report: JobReport) -> Iterator[str]:
         )
 
 
-def _enough(each: RightSize) -> str:
+def _right_size(each: RightSize) -> str:
     def shown(value: float) -> str:
         if each.unit == "min":
             return _duration(value * 60)

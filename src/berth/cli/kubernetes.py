@@ -61,9 +61,6 @@ def scheduler(
     mode: Annotated[Mode, typer.Option(help="Bind pods, or say in events where they would go.")] = Mode.PLACE,
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
-    gang_s: Annotated[
-        float, typer.Option(help="Seconds for which a gang holds GPUs while part of it lacks room.")
-    ] = 60.0,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several schedulers run.")
@@ -79,7 +76,7 @@ def scheduler(
     from berth.live.kubernetes.scheduling import Options, Scheduling
 
     _log()
-    settings = Settings(policy, knowledge, scheduler_name, compat, round(gang_s * 1000))
+    settings = Settings(policy, knowledge, scheduler_name, compat)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -295,9 +292,19 @@ def install(
         checked(fake_gpus)
     words = None if compat is None else compat.value
     how = Install(
-        image, policy, mode.value, knowledge, words, replicas, fake_gpus, claims, evict, extender,
-        gathers=history_folder(knowledge) == Path(HISTORY_FOLDER), history_claim=history_claim,
-    )  # fmt: skip
+        image,
+        policy,
+        mode.value,
+        knowledge,
+        words,
+        replicas,
+        fake_gpus,
+        claims,
+        evict,
+        extender,
+        gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
+        history_claim=history_claim,
+    )
     if history_claim and not how.gathers:
         raise SettingError(
             f"--history-claim '{history_claim}' keeps the history in {HISTORY_FOLDER}, and --knowledge"
@@ -380,9 +387,17 @@ def _table(seen: Snapshot) -> Any:
     from rich.table import Table
 
     gpus = Table(
-        "node", "GPU", "model", "compute", "memory", "pods",
-        box=SIMPLE_HEAD, pad_edge=False, title=f"{seen.nodes} nodes, {seen.running} pods", title_justify="left",
-    )  # fmt: skip
+        "node",
+        "GPU",
+        "model",
+        "compute",
+        "memory",
+        "pods",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{seen.nodes} nodes, {seen.running} pods",
+        title_justify="left",
+    )
     for gpu in seen.gpus:
         memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
         whose = "claims" if gpu.for_claims else "others"

@@ -72,9 +72,9 @@ def sample(
         raise SettingError("--push URL and --token-file FILE need each other; one of them is missing")
     name = node or socket.gethostname().partition(".")[0]
     pusher = Pusher(spool, name, push, read_token(token_file), push_every_s) if token_file else nullcontext()
-    told: list[int] = []
+    stopped_by: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, _: told.append(got))
+        signal.signal(number, lambda got, _: stopped_by.append(got))
     settings = Settings(
         interval_ms=round(interval_s * 1000),
         flush_ms=round(flush_s * 1000),
@@ -82,7 +82,7 @@ def sample(
         for_ms=round(for_s * 1000) if for_s else None,
     )
     with Nvml() as cards, SpoolWriter(spool, name, cluster, settings.interval_ms) as writer, pusher:
-        looks = run(cards, writer, settings, stopped=lambda: bool(told))
+        looks = run(cards, writer, settings, stopped=lambda: bool(stopped_by))
     print(f"took {looks:,} samples; the spool is {spool}")
 
 

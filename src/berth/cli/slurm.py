@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.lists import names_in
+from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
@@ -49,7 +49,7 @@ class Mode(StrEnum):
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(names_in(text))
+    return frozenset(names_of(text))
 
 
 def _uid(user: str) -> int:

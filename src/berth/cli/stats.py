@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.comma_separated import names_of
 from berth.cli.importing import HistoryFolder
-from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.history.values.moments import moment_ms
 
@@ -71,7 +71,7 @@ def _groups(by: str, measure: str, *, summed: bool = True) -> tuple[str, ...]:
     from berth.errors import SettingError
     from berth.statistics.accounting import MEASURES, USES, check_dimensions
 
-    names = names_in(by)
+    names = names_of(by)
     check_dimensions(names)
     if measure not in MEASURES:
         raise SettingError(f"no measure '{measure}'; there are {', '.join(MEASURES)}")
@@ -291,14 +291,14 @@ def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables
 def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Section:
     """The section about the decisions of one `berth slurm run`."""
     from berth.errors import SettingError
-    from berth.experiments.lived import CLUSTER
+    from berth.experiments.recorded_run import CLUSTER
     from berth.history.store.folder import open_history
     from berth.live.slurm.compare import attempts_of, compare, joined
     from berth.live.slurm.courses import courses
     from berth.live.slurm.decisions import read_decisions
     from berth.live.slurm.service import DECISIONS
     from berth.model import Node
-    from berth.report.beside import beside_slurm
+    from berth.report.slurm_comparison import slurm_comparison
     from berth.traces import read_nodes
 
     decisions = list(read_decisions(state / DECISIONS))
@@ -320,7 +320,7 @@ def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Secti
         f"made them; {found.never:,} were Slurm’s alone; {found.taken_back:,} placements were taken back.",
         f"{known:,} of {len(attempts):,} starts are in the accounting of this history.",
     ]
-    return beside_slurm(courses(attempts, nodes), count, notes)
+    return slurm_comparison(courses(attempts, nodes), count, notes)
 
 
 def _capacity(texts: list[str] | None) -> dict[str, int]:

@@ -13,10 +13,27 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray, compiled
 
 __all__ = [
-    "ALLOWED", "CPU", "GPUS", "GPU_MEM", "MEM", "MILLI", "Arrays", "arrays_of", "block_of",
-    "choose_devices", "fit_on", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back", "is_allowed",
-    "nodes_beside", "spread_over_nodes", "take",
-]  # fmt: skip
+    "ALLOWED",
+    "CPU",
+    "GPUS",
+    "GPU_MEM",
+    "MEM",
+    "MILLI",
+    "Arrays",
+    "arrays_of",
+    "block_of",
+    "choose_devices",
+    "copy_free",
+    "fit_on",
+    "fits",
+    "fitting_devices",
+    "fitting_nodes",
+    "fitting_on",
+    "give_back",
+    "is_allowed",
+    "spread_over_nodes",
+    "take",
+]
 
 # Columns of a request: what a job takes on one node, then the nodes, GPUs, CPU and memory of the whole job, and from
 # ALLOWED on the words of bits for the kinds of nodes that it may run on.
@@ -26,9 +43,13 @@ GPUS, MILLI, GPU_MEM, CPU, MEM, ALL_NODES, ALL_GPUS, ALL_CPU, ALL_MEM, ALLOWED =
 KIND_AT, KIND_BIT, UP, MODEL = range(4)
 
 
+FREE_AT = 3
+"""Where in a block what is free begins: CPU, memory, milli and memory of GPUs."""
+
+
 def block_of(nodes: int, width: int) -> IntArray:
     """Room for the arrays of a cluster of `nodes` nodes, with `width` GPU slots on the largest, all 0."""
-    block = np.zeros(3 + nodes * (14 + 5 * width), dtype=np.int64)
+    block = np.zeros(FREE_AT + nodes * (14 + 5 * width), dtype=np.int64)
     block[:2] = nodes, width
     return block
 
@@ -59,7 +80,7 @@ def arrays_of(block: IntArray) -> Arrays:
     """
     n = block[0]
     width = block[1]
-    a = 3
+    a = FREE_AT
     cpu = block[a : a + n]
     a += n
     mem = block[a : a + n]
@@ -88,6 +109,13 @@ def arrays_of(block: IntArray) -> Arrays:
 
 compiled_arrays_of = compiled(arrays_of)
 """The same for other kernels."""
+
+
+@compiled
+def copy_free(block: IntArray, room: IntArray) -> None:
+    """Copy what is free to an array of its own: CPU (N,), memory (N,), milli (N, G) and memory (N, G) of GPUs."""
+    for at in range(room.shape[0]):
+        room[at] = block[FREE_AT + at]
 
 
 def is_allowed(request: IntArray, traits: IntArray, node: int) -> bool:
@@ -416,36 +444,3 @@ def choose_devices(
             if not used:
                 best = index
         chosen[taken] = best
-
-
-@compiled
-def nodes_beside(
-    block: IntArray,  # what is free now
-    request: IntArray,  # of a job of one part
-    head: IntArray,  # the request of another one that is to start later
-    parts: int,  # nodes to spread over
-    then_cpu: IntArray,  # (N,): what is free then, written and restored
-    then_mem: IntArray,  # (N,)
-    then_milli: IntArray,  # (N, G)
-    then_gpu_mem: IntArray,  # (N, G)
-    chosen: IntArray,  # (G,), written
-    found: BoolArray,  # (N,), written
-) -> None:
-    """Whether the job fits on each node now, and leaves room for the other one then."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _, _ = compiled_arrays_of(block)
-    fitting_nodes(head, then_cpu, then_mem, then_milli, then_gpu_mem, traits, found)
-    spare = found.sum() - parts
-    for node in range(free_cpu.shape[0]):
-        needed = found[node] and spare == 0
-        found[node] = spare >= 0 and fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits)
-        if not (needed and found[node]):
-            continue
-        choose_devices(node, request, free_milli, free_gpu_mem, True, chosen)
-        for sign in (-1, 1):
-            then_cpu[node] += sign * request[CPU]
-            then_mem[node] += sign * request[MEM]
-            for place in range(request[GPUS]):
-                then_milli[node, chosen[place]] += sign * request[MILLI]
-                then_gpu_mem[node, chosen[place]] += sign * request[GPU_MEM]
-            if sign < 0:
-                found[node] = fits(node, head, then_cpu, then_mem, then_milli, then_gpu_mem, traits)

@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from sortedcontainers import SortedList
 
 from berth.model import Job
 
-__all__ = ["Key", "Lane", "Queue"]
+__all__ = ["Key", "Lane", "Queue", "Serial", "WaitingJobs"]
 
 Key = Callable[[Job], Any]
 """A function of a job that gives something to sort by, the smallest first."""
@@ -37,6 +37,22 @@ Serial = int | Fraction
 Entry = tuple[Any, Serial, Job]
 """Of a sorted order: key, serial and job. The key is that of the moment at which the job was queued, for what is
 believed of it may change while it waits."""
+
+
+class WaitingJobs(Protocol):
+    """The waiting jobs in a form of a policy's own, such as arrays for kernels, kept up by the queue."""
+
+    failed: bool
+    """Whether it could not take a job, so that it is to be made anew."""
+
+    def add(self, job: Job, serial: Serial) -> None:
+        """A job waits from now on. What this raises is not seen: it sets `failed`."""
+
+    def remove(self, job: Job) -> None:
+        """A job that was added waits no more."""
+
+
+Form = TypeVar("Form", bound=WaitingJobs)
 
 
 class _Order:
@@ -121,6 +137,7 @@ class Queue:
         self._orders: dict[Key, _Order] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
         self._counts: dict[Lane, _Counts] = {}
+        self._forms: dict[Hashable, WaitingJobs] = {}
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
@@ -202,6 +219,14 @@ class Queue:
             found = self._counts[lane] = _Counts(lane, [job for job in self._jobs if job is not None])
         return found.entries
 
+    def form(self, name: Hashable, make: Callable[[Iterable[tuple[Serial, Job]]], Form]) -> Form:
+        """The waiting jobs in the form that `make` gives them, kept between calls under this name, until lanes are
+        forgotten."""
+        found = self._forms.get(name)
+        if found is None:
+            found = self._forms[name] = make(self._entries())
+        return cast(Form, found)
+
     def add(self, job: Job) -> bool:
         """Queue a job behind all others; False where one of its id waits. For the scheduler alone."""
         if job.id in self._places:
@@ -212,7 +237,7 @@ class Queue:
         self._places[job.id] = len(self._jobs)
         self._jobs.append(job)
         self._serials.append(serial)
-        if self._orders or self._lanes or self._counts:
+        if self._orders or self._forms or self._lanes or self._counts:
             self._sort_in(job, serial)
         self.changes += 1
         return True
@@ -266,7 +291,7 @@ class Queue:
             while place_after < end and jobs[place_after] is None:
                 place_after += 1
             self._first = place_after
-        if self._orders or self._lanes or self._counts:
+        if self._orders or self._forms or self._lanes or self._counts:
             for each in self._sorted():
                 each.remove(job)
         self.changes += 1
@@ -302,10 +327,11 @@ class Queue:
         """Drop the lanes that this function tells, because its answers have changed. For the scheduler alone."""
         self._lanes = {kept: lanes for kept, lanes in self._lanes.items() if kept[0] != lane}
         self._counts.pop(lane, None)
+        self._forms.clear()
 
-    def _sorted(self) -> list[_Order | _Lanes | _Counts]:
+    def _sorted(self) -> list[WaitingJobs]:
         """All that is kept of the jobs that wait."""
-        return [*self._orders.values(), *self._lanes.values(), *self._counts.values()]
+        return [*self._orders.values(), *self._forms.values(), *self._lanes.values(), *self._counts.values()]
 
     def _sort_in(self, job: Job, serial: Serial) -> None:
         failed = False
@@ -318,6 +344,7 @@ class Queue:
             self._orders = {key: order for key, order in self._orders.items() if not order.failed}
             self._lanes = {told: lanes for told, lanes in self._lanes.items() if not lanes.failed}
             self._counts = {lane: counts for lane, counts in self._counts.items() if not counts.failed}
+            self._forms = {name: form for name, form in self._forms.items() if not form.failed}
 
     def _entries(self) -> Iterator[tuple[Serial, Job]]:
         return (

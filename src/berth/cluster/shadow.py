@@ -6,30 +6,43 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from berth.arrays import BoolArray, IntArray
+from berth.arrays import IntArray
 from berth.cluster import kernels
 from berth.cluster.cluster import Cluster
 from berth.cluster.room import size_of_task, spreadable_gpus
 from berth.cluster.running import Running, parts_of
 from berth.model import NO_GPU, GpuSlot, Job, Share, slots_by_task, starting_tasks
 
-__all__ = ["Shadow"]
+__all__ = ["Shadow", "free_room"]
+
+
+def free_room(cluster: Cluster) -> IntArray:
+    """What is free now, in one array that kernels read: CPU (N,), memory (N,), milli (N, G) and memory (N, G) of GPUs.
+
+    Where something is owed it is less than nothing, as what ends pays that first.
+    """
+    n, width = cluster.free.milli.shape
+    room = np.empty(n * (2 + 2 * width), dtype=np.int64)
+    kernels.copy_free(cluster.block, room)
+    if cluster.is_indebted:
+        room -= np.concatenate([owed.ravel() for owed in cluster.owed()])
+    return room
 
 
 class Shadow:
     """What is free on each node and GPU of a cluster, to be changed without touching the cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, room: IntArray | None = None) -> None:
+        """A copy of what is free now, or the arrays of a `free_room`, which are written to then."""
         self.cluster = cluster
-        self.cpu_milli: IntArray = cluster.free.cpu_milli.copy()  # (N,)
-        self.mem_mib: IntArray = cluster.free.mem_mib.copy()  # (N,)
-        self.milli: IntArray = cluster.free.milli.copy()  # (N, G)
-        self.gpu_mem_mib: IntArray = cluster.free.gpu_mem_mib.copy()  # (N, G)
+        room = free_room(cluster) if room is None else room
+        n, width = cluster.free.milli.shape
+        gpus = 2 * n + n * width
+        self.cpu_milli: IntArray = room[:n]  # (N,)
+        self.mem_mib: IntArray = room[n : 2 * n]  # (N,)
+        self.milli: IntArray = room[2 * n : gpus].reshape((n, width))  # (N, G)
+        self.gpu_mem_mib: IntArray = room[gpus:].reshape((n, width))  # (N, G)
         self._traits = cluster.traits
-        if cluster.is_indebted:  # what ends pays that first: less than nothing is free until then
-            mine = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
-            for array, owed in zip(mine, cluster.owed(), strict=True):
-                array -= owed
 
     def end(self, run: Running) -> None:
         """As if this run had ended."""
@@ -46,16 +59,6 @@ class Shadow:
     def undo_end(self, run: Running) -> None:
         """As if it ran on."""
         self._change(run.job, run.slots, run.taken, -1)
-
-    def limit(self, other: Shadow) -> None:
-        """As if no more were free than is free in another one, too."""
-        for mine, others in (
-            (self.cpu_milli, other.cpu_milli),
-            (self.mem_mib, other.mem_mib),
-            (self.milli, other.milli),
-            (self.gpu_mem_mib, other.gpu_mem_mib),
-        ):
-            np.minimum(mine, others, out=mine)
 
     def has_room(self, job: Job, slots: Sequence[GpuSlot]) -> bool:
         """Whether the job could take these slots."""
@@ -117,19 +120,6 @@ class Shadow:
             return None
         usable = spreadable_gpus(job, usable, self.cpu_milli, self.mem_mib)
         return _spread(job, usable, rank, self.milli, self.gpu_mem_mib)
-
-    def nodes_beside(self, head: Job, job: Job) -> BoolArray:
-        """(N,): the nodes on which a job of one part fits in the cluster now, and leaves room here for `head`, whose
-        parts are counted."""
-        cluster = self.cluster
-        of_head, of_job = cluster.request(head), cluster.request(job)  # first: a new type may grow the table
-        found = np.empty(len(cluster.nodes), dtype=np.bool_)
-        kernels.nodes_beside(
-            cluster.block, cluster.requests[of_job], cluster.requests[of_head], max(1, head.nodes),
-            self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib,
-            np.empty(self.milli.shape[1], dtype=np.int64), found,
-        )  # fmt: skip
-        return found
 
     def _slots_of_gang(self, job: Job) -> tuple[GpuSlot, ...] | None:
         """The slots of the tasks of a gang that start together, the largest placed first; None if one has no room."""

@@ -12,7 +12,7 @@ from berth.console.cluster_counts import gpu_json
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.job import find_job
-from berth.console.queue import Asked, chosen
+from berth.console.queue import QueueQuery, chosen
 from berth.console.roles import Viewer
 from berth.console.schemas import GpusAnswer, JobAnswer, QueueAnswer, QueuedJob, SourceAnswer
 
@@ -62,13 +62,16 @@ async def gpus(request: Request, who: Who, wanted: Annotated[GpuFilter, Depends(
 
 
 @router.get("/queue")
-async def queue(request: Request, who: Who, asked: Annotated[Asked, Depends()]) -> QueueAnswer:
+async def queue(request: Request, who: Who, asked: Annotated[QueueQuery, Depends()]) -> QueueAnswer:
     """Jobs that run and wait, in the order of the queue, a page at a time."""
     page = await chosen(request.app.state, asked, who)
     return QueueAnswer(
-        total=page.total, page=page.page, size=asked.size, now_ms=page.now_ms,
+        total=page.total,
+        page=page.page,
+        size=asked.size,
+        now_ms=page.now_ms,
         jobs=[QueuedJob(**row) for row in page.rows],
-    )  # fmt: skip
+    )
 
 
 @router.get("/jobs/{job_id:path}")

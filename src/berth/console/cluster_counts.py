@@ -50,7 +50,7 @@ def counts_of(looks: Iterable[Look]) -> Counts:
     looks = tuple(looks)
     gpus = [gpu for look in looks for gpu in look.gpus]
     held = [gpu for gpu in gpus if gpu.tenants]
-    told = [gpu.use_pct for gpu in gpus if gpu.use_pct is not None]
+    measured = [gpu.use_pct for gpu in gpus if gpu.use_pct is not None]
     return Counts(
         gpus=len(gpus),
         held=len(held),
@@ -61,7 +61,7 @@ def counts_of(looks: Iterable[Look]) -> Counts:
         drained=sum(gpu.drained for gpu in gpus),
         broken=sum(bool(gpu.health) for gpu in gpus),
         strangers=sum(bool(gpu.strangers) for gpu in gpus),
-        use_pct=round(sum(told) / len(told), 1) if told else None,
+        use_pct=round(sum(measured) / len(measured), 1) if measured else None,
         milli=sum(tenant.milli for gpu in held for tenant in gpu.tenants),
         waiting=sum(look.waiting for look in looks),
         running=sum(look.running for look in looks),
@@ -76,15 +76,28 @@ def key_of(source: str, gpu: Gpu) -> tuple[str, str, int]:
 def gpu_json(source: str, gpu: Gpu) -> dict[str, Any]:
     """A GPU as every viewer may see it: whose jobs are there, and nothing of what they are."""
     return {
-        "source": source, "node": gpu.node, "index": gpu.index, "model": gpu.model, "mem_mib": gpu.mem_mib,
-        "used_mib": gpu.used_mib, "use_pct": gpu.use_pct, "health": gpu.health, "drained": gpu.drained,
-        "rack": gpu.rack, "partition": gpu.partition,
+        "source": source,
+        "node": gpu.node,
+        "index": gpu.index,
+        "model": gpu.model,
+        "mem_mib": gpu.mem_mib,
+        "used_mib": gpu.used_mib,
+        "use_pct": gpu.use_pct,
+        "health": gpu.health,
+        "drained": gpu.drained,
+        "rack": gpu.rack,
+        "partition": gpu.partition,
         "tenants": [
             {
-                "job": each.job, "user": each.user, "milli": each.milli, "mem_mib": each.mem_mib,
-                "used_mib": each.used_mib, "use_pct": each.use_pct, "since_ms": each.since_ms,
+                "job": each.job,
+                "user": each.user,
+                "milli": each.milli,
+                "mem_mib": each.mem_mib,
+                "used_mib": each.used_mib,
+                "use_pct": each.use_pct,
+                "since_ms": each.since_ms,
             }
             for each in gpu.tenants
         ],
         "strangers": [{"what": each.what, "mem_mib": each.mem_mib} for each in gpu.strangers],
-    }  # fmt: skip
+    }

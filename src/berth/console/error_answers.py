@@ -71,9 +71,9 @@ def only_known(request: Request, _who: Annotated[Viewer, Depends(viewer)]) -> No
     known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
-        told = "; ".join(_unknown(name, known) for name in dict.fromkeys(unknown))
+        reasons = "; ".join(_unknown(name, known) for name in dict.fromkeys(unknown))
         there = f"there are {', '.join(known)}" if known else "there are none"
-        raise HTTPException(422, f"{told}; {there}")
+        raise HTTPException(422, f"{reasons}; {there}")
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -86,13 +86,13 @@ def words_of(errors: Sequence[Any]) -> str:
     """What FastAPI found wrong with a request, in one sentence."""
     found: dict[str, list[str]] = {}
     for error in errors:
-        what, wanted = _told(error)
+        what, wanted = _reason(error)
         found.setdefault(what, []).append(wanted)
-    told = "; ".join(f"{what} {' or '.join(dict.fromkeys(wanted))}" for what, wanted in found.items())
-    return f"{told}; {DOCUMENT} describes each request"
+    reasons = "; ".join(f"{what} {' or '.join(dict.fromkeys(wanted))}" for what, wanted in found.items())
+    return f"{reasons}; {DOCUMENT} describes each request"
 
 
-def _told(error: Any) -> tuple[str, str]:
+def _reason(error: Any) -> tuple[str, str]:
     """Which value is wrong, with what came, and what was wanted of it."""
     place, *path = error["loc"]
     if error["type"] == "json_invalid":

@@ -27,7 +27,7 @@ async def events(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> R
     if hub.full:
         raise HTTPException(503, "too many pages are open already; close some, or ask /events/last/look")
 
-    async def told() -> AsyncIterator[bytes]:
+    async def messages() -> AsyncIterator[bytes]:
         watching = hub.watch()
         again_s = time.monotonic() + RECOGNISED_S
         try:
@@ -41,7 +41,7 @@ async def events(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> R
         finally:
             await watching.aclose()
 
-    return StreamingResponse(told(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    return StreamingResponse(messages(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 @router.get("/events/last/look")

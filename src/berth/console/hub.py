@@ -85,9 +85,9 @@ class Hub:
         self.seen = {source.name: Seen(source) for source in sources}
         self.last = b""
         """The event that was told last."""
-        self._told: dict[tuple[str, str, int], Gpu] = {}
-        self._told_jobs = -1
-        self._told_here: tuple[Any, ...] = ()
+        self._sent_gpus: dict[tuple[str, str, int], Gpu] = {}
+        self._sent_jobs_version = -1
+        self._sent_sources: tuple[Any, ...] = ()
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._watchers: set[asyncio.Queue[bytes]] = set()
         self._poller: asyncio.Task[None] | None = None
@@ -179,7 +179,7 @@ class Hub:
             wait_s = min((seen.due_s(now_s) for seen in self.seen.values()), default=IDLE_S)
             await asyncio.sleep(max(0.05, wait_s))
 
-    def _tell(self, event: bytes) -> None:
+    def _send(self, event: bytes) -> None:
         self.last = event
         self._offer(event)
 
@@ -238,7 +238,7 @@ class Hub:
             )
             for name, seen in self.seen.items()
         )
-        if here == self._told_here and self.jobs_version == self._told_jobs and self.last:
+        if here == self._sent_sources and self.jobs_version == self._sent_jobs_version and self.last:
             return
         gpus = {
             key_of(name, gpu): gpu
@@ -246,9 +246,9 @@ class Hub:
             if seen.look is not None
             for gpu in seen.look.gpus
         }
-        changed = [key for key, gpu in gpus.items() if self._told.get(key) != gpu]
-        whole = len(changed) > MOST_CHANGED or gpus.keys() != self._told.keys()
-        self._told, self._told_jobs, self._told_here = gpus, self.jobs_version, here
+        changed = [key for key, gpu in gpus.items() if self._sent_gpus.get(key) != gpu]
+        whole = len(changed) > MOST_CHANGED or gpus.keys() != self._sent_gpus.keys()
+        self._sent_gpus, self._sent_jobs_version, self._sent_sources = gpus, self.jobs_version, here
         self.version += 1
         event = {
             "boot": self.boot,
@@ -259,18 +259,24 @@ class Hub:
             "sources": [source_json(seen) for seen in self.seen.values()],
             "gpus": None if whole else [gpu_json(key[0], gpus[key]) for key in changed],
         }
-        self._tell(json.dumps(event, separators=(",", ":")).encode())
+        self._send(json.dumps(event, separators=(",", ":")).encode())
 
 
 def source_json(seen: Seen) -> dict[str, Any]:
     """A source as pages and the API have it."""
     look = seen.look
     return {
-        "name": seen.source.name, "here": look is not None, "why": seen.why, "since_ms": seen.since_ms,
-        "at_ms": look.at_ms if look else None, "gpus": len(look.gpus) if look else 0,
-        "waiting": look.waiting if look else 0, "running": look.running if look else 0,
-        "policy": look.policy if look else "", "notes": list(look.notes) if look else [],
-    }  # fmt: skip
+        "name": seen.source.name,
+        "here": look is not None,
+        "why": seen.why,
+        "since_ms": seen.since_ms,
+        "at_ms": look.at_ms if look else None,
+        "gpus": len(look.gpus) if look else 0,
+        "waiting": look.waiting if look else 0,
+        "running": look.running if look else 0,
+        "policy": look.policy if look else "",
+        "notes": list(look.notes) if look else [],
+    }
 
 
 def _event(data: bytes) -> bytes:
@@ -279,8 +285,11 @@ def _event(data: bytes) -> bytes:
 
 def _pack(version: str, number: int, boot: str, gpus: Sequence[tuple[str, Gpu]]) -> Packed:
     document = {
-        "boot": boot, "version": number, "now_ms": _now_ms(), "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
-    }  # fmt: skip
+        "boot": boot,
+        "version": number,
+        "now_ms": _now_ms(),
+        "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
+    }
     plain = json.dumps(document, separators=(",", ":")).encode()
     return Packed(version, plain, gzip.compress(plain, 1, mtime=0))
 

@@ -42,7 +42,7 @@ _HIDDEN: Final[Mapping[str, object]] = {
 async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnswer:
     """A job by its id: of the first source that has it, with what the history has of the same id. 404 if none has."""
     hub: Hub = state.hub
-    told: list[str] = []
+    reasons: list[str] = []
     found: dict[str, Any] | None = None
     for name, seen in (await hub.fresh()).items():
         if source not in ("", name) or found is not None:
@@ -50,7 +50,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
         try:
             found = await seen.source.job(job_id, who, seen.look)
         except (BerthError, OSError) as error:
-            told.append(str(error))
+            reasons.append(str(error))
     reports: list[tuple[dict[str, Any], bool]] = []
     history: CachedHistory | None = state.history
     # The first attempt of what waits or runs is in no history.
@@ -59,7 +59,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
         try:
             reports = await asyncio.to_thread(_reports, history, job_id, who)
         except (BerthError, OSError) as error:
-            told.append(str(error))
+            reasons.append(str(error))
     if found is not None:
         look = hub.seen[found["source"]].look
         for each in [each for each in reports if _is_of(each[0], found)]:
@@ -68,7 +68,7 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
             reports = [each for each in reports if _is_of(each[0], found)]
     if found is None and not reports:
         raise HTTPException(
-            404, f"no job '{job_id}'; {'; '.join(told) or 'no source and no history is there'}"
+            404, f"no job '{job_id}'; {'; '.join(reasons) or 'no source and no history is there'}"
         )
     return JobAnswer(**(found or _of_report(*reports[-1], job_id)), history=[report for report, _ in reports])
 
@@ -115,11 +115,22 @@ def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]
     """The last attempt of a job that has ended, as a source would have told it."""
     last = report["attempts"][-1]
     return {
-        "source": HISTORY, "id": report["job"] or job_id, "user": last["user"], "state": last["state"], "own": own,
-        "name": last["name"], "application": last["application"], "gpus": last["gpus"],
-        "milli": last["share"]["milli"], "mem_mib": last["share"]["mem_mib"], "submit_ms": last["queued_ms"],
-        "start_ms": last["start_ms"], "end_ms": last["end_ms"], "attempt": len(report["attempts"]),
-        "partition": last["virtual_cluster"], "command": last["command"] or None,
+        "source": HISTORY,
+        "id": report["job"] or job_id,
+        "user": last["user"],
+        "state": last["state"],
+        "own": own,
+        "name": last["name"],
+        "application": last["application"],
+        "gpus": last["gpus"],
+        "milli": last["share"]["milli"],
+        "mem_mib": last["share"]["mem_mib"],
+        "submit_ms": last["queued_ms"],
+        "start_ms": last["start_ms"],
+        "end_ms": last["end_ms"],
+        "attempt": len(report["attempts"]),
+        "partition": last["virtual_cluster"],
+        "command": last["command"] or None,
         "series": [
             {
                 "time_ms": point["begin_ms"],
@@ -127,7 +138,7 @@ def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]
             }
             for point in report["series"]
         ],
-    }  # fmt: skip
+    }
 
 
 @router.get("/job/{job_id:path}")
@@ -156,6 +167,12 @@ async def job(
             and (command := live.source.command(name, {"id": found.id, "value": "VALUE"})) is not None
         }
     return page(
-        request, "job.html", who, job=found, actions=actions, now_ms=time.time_ns() // 1_000_000,
-        live_job=live is not None, lacks=lacks,
-    )  # fmt: skip
+        request,
+        "job.html",
+        who,
+        job=found,
+        actions=actions,
+        now_ms=time.time_ns() // 1_000_000,
+        live_job=live is not None,
+        lacks=lacks,
+    )

@@ -60,7 +60,7 @@ _OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
 )
 
 
-class _Looks(Collector):
+class _SourceMetrics(Collector):
     """Metrics of each source and of the console."""
 
     def __init__(self, hub: Hub) -> None:
@@ -109,6 +109,6 @@ async def metrics(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> 
     seen = await hub.fresh()
     gpus = [(name, gpu) for name, each in seen.items() if each.look for gpu in each.look.gpus]
     registry = CollectorRegistry()
-    registry.register(_Looks(hub))
+    registry.register(_SourceMetrics(hub))
     text = generate_latest(registry) + (await asyncio.to_thread(_gpu_text, gpus)).encode()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

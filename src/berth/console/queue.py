@@ -19,14 +19,14 @@ from berth.console.pages import page
 from berth.console.predictions import Held
 from berth.console.roles import Viewer
 
-__all__ = ["Asked", "Chosen", "chosen", "router"]
+__all__ = ["Chosen", "QueueQuery", "chosen", "router"]
 
 router = APIRouter(include_in_schema=False)
 State = Literal["", "waiting", "held", "starting", "running"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueueQuery:
     """Which jobs are wanted, and which page of them; empty for all."""
 
     source: Annotated[str, Query()] = ""
@@ -39,7 +39,7 @@ class Asked:
 
     def address(self) -> str:
         """The address of the same, up to the number of a page."""
-        plain = Asked()
+        plain = QueueQuery()
         values = {
             name: value
             for name in self.__slots__
@@ -59,7 +59,7 @@ class Chosen:
     rows: list[dict[str, Any]]
 
 
-async def chosen(state: Any, asked: Asked, who: Viewer) -> Chosen:
+async def chosen(state: Any, asked: QueueQuery, who: Viewer) -> Chosen:
     """The page that was asked for, or the last one if there are fewer."""
     hub: Hub = state.hub
     looks = {name: seen.look for name, seen in (await hub.fresh()).items() if seen.look is not None}
@@ -91,17 +91,30 @@ def _row(
 ) -> dict[str, Any]:
     begin_ms, end_ms = starts or (job.starts_from_ms, job.starts_to_ms)
     return {
-        "source": source, "id": job.id, "user": job.user, "name": job.name if who.owns(job.user) else "",
-        "state": job.state, "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "submit_ms": job.submit_ms,
-        "ready_ms": job.ready_ms, "start_ms": job.start_ms, "where": job.where, "why": job.why,
-        "starts_from_ms": begin_ms, "starts_to_ms": end_ms, "starts_held": held if starts else None,
-        "priority": job.priority, "partition": job.partition,
-    }  # fmt: skip
+        "source": source,
+        "id": job.id,
+        "user": job.user,
+        "name": job.name if who.owns(job.user) else "",
+        "state": job.state,
+        "gpus": job.gpus,
+        "milli": job.milli,
+        "mem_mib": job.mem_mib,
+        "submit_ms": job.submit_ms,
+        "ready_ms": job.ready_ms,
+        "start_ms": job.start_ms,
+        "where": job.where,
+        "why": job.why,
+        "starts_from_ms": begin_ms,
+        "starts_to_ms": end_ms,
+        "starts_held": held if starts else None,
+        "priority": job.priority,
+        "partition": job.partition,
+    }
 
 
 @router.get("/queue")
 async def queue(
-    request: Request, who: Annotated[Viewer, Depends(viewer)], asked: Annotated[Asked, Depends()]
+    request: Request, who: Annotated[Viewer, Depends(viewer)], asked: Annotated[QueueQuery, Depends()]
 ) -> HTMLResponse:
     """The queue as a page."""
     hub: Hub = request.app.state.hub
@@ -110,10 +123,19 @@ async def queue(
         {job.partition for seen in hub.seen.values() if seen.look for job in seen.look.jobs} - {""}
     )
     return page(
-        request, "queue.html", who, asked=asked, found=found, counts=hub.counts(), states=get_args(State),
-        partitions=partitions, sources=[source_json(seen) for seen in hub.seen.values()],
-        predicts=request.app.state.predictions.why, held=_cases(request.app.state.predictions.held), owns=who.controls,
-    )  # fmt: skip
+        request,
+        "queue.html",
+        who,
+        asked=asked,
+        found=found,
+        counts=hub.counts(),
+        states=get_args(State),
+        partitions=partitions,
+        sources=[source_json(seen) for seen in hub.seen.values()],
+        predicts=request.app.state.predictions.why,
+        held=_cases(request.app.state.predictions.held),
+        owns=who.controls,
+    )
 
 
 def _cases(held: Held) -> tuple[int, int] | None:

@@ -123,12 +123,12 @@ def _too_large(request: Request) -> Response | None:
     """The refusal of a request whose body is too long, or does not say how long it is; None for all others."""
     if "Transfer-Encoding" in request.headers:
         return JSONResponse({"detail": "the length of the body is unknown; send Content-Length"}, 411)
-    told = request.headers.get("Content-Length", "0")
-    if not (told.isascii() and told.isdecimal()):
+    length_text = request.headers.get("Content-Length", "0")
+    if not (length_text.isascii() and length_text.isdecimal()):
         return JSONResponse(
-            {"detail": f"Content-Length is {told[:40]!r}; expected a whole number of bytes"}, 400
+            {"detail": f"Content-Length is {length_text[:40]!r}; expected a whole number of bytes"}, 400
         )
-    if (length := int(told[:20])) > MOST_BODY:
+    if (length := int(length_text[:20])) > MOST_BODY:
         return JSONResponse({"detail": f"the body has {length:,} bytes; expected at most {MOST_BODY:,}"}, 413)
     return None
 

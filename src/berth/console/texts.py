@@ -1,12 +1,13 @@
 """The texts of the pages in each language: whole ones, with parts to fill in, and those that other modules compose.
 
+English texts stand in the templates and modules. For each other language `locale/` has a gettext catalogue of them.
+
 `{jobs:# job|# jobs}` in a text stands for a number with its noun: the first form for 1, the second for all others,
 with the number in place of `#`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -14,9 +15,11 @@ from importlib.resources import files
 from string import Formatter
 from typing import Final
 
+from babel.messages.pofile import read_po
+
 from berth.console.formats import decimal
 
-__all__ = ["COMPOSED", "LANGUAGES", "Texts", "composed_pairs", "filled", "told", "translated"]
+__all__ = ["COMPOSED", "LANGUAGES", "Texts", "composed_pairs", "filled", "translated", "translated_sentence"]
 
 LANGUAGES = {"en": "English", "ko": "한국어"}
 """Each language of the texts, in its own words."""
@@ -38,7 +41,14 @@ COMPOSED: Final = (
     "it could not be started: {why}",
     "it could not be started {count} times: {why}",
     "its last attempt: {what}",
-    "no room by policy {policy}; {count} submitted before it wait",
+    "waits for a node that may run it",
+    "waits for CPUs: {what}",
+    "waits for memory: {what}",
+    "{free} of {all} of a node's memory is free, {wanted} wanted",
+    "waits for its next start",
+    "{reason}; expected to start at {time}",
+    "{reason}; {count} job before it",
+    "{reason}; {count} jobs before it",
     "placed on {where}, and Slurm has not started it yet",
     "placed on {where}, to start when job {job} has ended",
     "placed on {where}, to start when jobs {jobs} have ended",
@@ -113,9 +123,9 @@ class Texts:
         found = translated(text, self.language)
         return filled(found, **parts) if parts else found
 
-    def told(self, sentence: str) -> str:
+    def sentence(self, text: str) -> str:
         """A sentence that another part of berth has composed; as it is if no template fits."""
-        return told(sentence, self.language)
+        return translated_sentence(text, self.language)
 
 
 def translated(text: str, language: str) -> str:
@@ -123,7 +133,7 @@ def translated(text: str, language: str) -> str:
     return text if language == "en" else _texts(language).get(text, text)
 
 
-def told(sentence: str, language: str) -> str:
+def translated_sentence(sentence: str, language: str) -> str:
     """A sentence that another part of berth has composed, in the reader's language; as it is if no template fits."""
     if language == "en" or not sentence:
         return sentence
@@ -131,7 +141,9 @@ def told(sentence: str, language: str) -> str:
         return _texts(language)[sentence]
     for pattern, text in _patterns(language):
         if found := pattern.fullmatch(sentence):
-            return text.format(**{name: told(part, language) for name, part in found.groupdict().items()})
+            return text.format(
+                **{name: translated_sentence(part, language) for name, part in found.groupdict().items()}
+            )
     return sentence
 
 
@@ -162,7 +174,6 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 @cache
 def _texts(language: str) -> dict[str, str]:
-    found: dict[str, str] = json.loads(
-        files("berth.console").joinpath(f"texts_{language}.json").read_text(encoding="utf-8")
-    )
-    return found
+    catalogue = files("berth.console").joinpath("locale", language, "LC_MESSAGES", "console.po")
+    with catalogue.open("rb") as file:
+        return {str(message.id): str(message.string) for message in read_po(file) if message.id}

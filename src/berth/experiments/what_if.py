@@ -8,7 +8,7 @@ from typing import Any
 
 from berth.experiments.compare import Comparison, Progress, compare
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
-from berth.experiments.lived import Lived, distances, lived
+from berth.experiments.recorded_run import RecordedRun, distances, recorded_run
 from berth.history.store.folder import History
 from berth.model import WHOLE_GPU, Node
 from berth.statistics import Cdf, Run
@@ -27,7 +27,7 @@ Apart = tuple[str, float, float]
 class WhatIf:
     """What really happened, and the replays."""
 
-    real: Lived
+    real: RecordedRun
     result: Comparison
     """What was asked for; where nothing but the policy changed, the policy that ran is among its runs."""
     as_it_was: Run | None
@@ -81,7 +81,7 @@ def what_if(
 
     Raises SettingError if no job ran then or the machine is unknown, and what `compare` raises.
     """
-    real = lived(history, since_ms=since_ms, until_ms=until_ms, nodes=nodes)
+    real = recorded_run(history, since_ms=since_ms, until_ms=until_ms, nodes=nodes)
     there = tuple(nodes) or real.nodes
     under = replace(conditions_of(conditions, there), interference_name="")
     changed = bool(nodes and real.known) or whole_gpus or under != AS_THE_TRACE_SAYS

@@ -38,8 +38,8 @@ def write_checkpoint(path: Path, training: Mapping[str, Any], checkpoint: Checkp
     """Write it whole or not at all. `training` says what is trained, and how, in plain values."""
     header = {"format": FORMAT, "version": VERSION, "training": dict(training), "notes": checkpoint.notes}
     arrays = {name: np.asarray(_plain(leaf)) for name, leaf in _named(checkpoint.state).items()}
-    with whole_file(path) as aside:
-        aside.write_bytes(archive_bytes(header, arrays))
+    with whole_file(path) as temporary:
+        temporary.write_bytes(archive_bytes(header, arrays))
 
 
 def read_checkpoint(path: Path, training: Mapping[str, Any], like: Any) -> Checkpoint:

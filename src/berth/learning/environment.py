@@ -215,9 +215,9 @@ class Environment:
         speed = self.speeds_of(state)(usage, present, self.capacity[1], xp=jnp)
         until_end = _duration_ms(state.left_ms, state.left_us, speed)
         # A row begins when its first microsecond of work does.
-        ahead_ms = state.left_ms - (state.work_ms[state.tenant] - change_ms)
+        until_row_ms = state.left_ms - (state.work_ms[state.tenant] - change_ms)
         until_change = jnp.where(
-            change_ms < NEVER_MS, _duration_ms(ahead_ms, state.left_us, speed), LONGEST_MS
+            change_ms < NEVER_MS, _duration_ms(until_row_ms, state.left_us, speed), LONGEST_MS
         )
         tick_ms = self.tick_ms - state.now_ms % self.tick_ms
         soonest = jnp.minimum(until_end, until_change)

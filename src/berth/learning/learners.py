@@ -9,7 +9,7 @@ from berth.errors import SettingError
 from berth.learning.learner import LearnerInputs, LearnerSpec, MadeLearner, TrainedFile
 from berth.learning.queue_kernels import SEEN
 from berth.learning.rollout_learner import RolloutLearner
-from berth.learning.rollouts import habit
+from berth.learning.rollouts import heuristic
 from berth.learning.rule_learner import RuleLearner
 from berth.network.model_file import Model, model_bytes
 from berth.policies.colocation.learned import model_named, shipped_for
@@ -58,7 +58,7 @@ def rollout_file(trained: TrainedFile) -> bytes:
 
 def _of_rule(inputs: LearnerInputs) -> MadeLearner:
     learner = RuleLearner(inputs.domains)
-    return MadeLearner(learner, learner.worth, lambda: learner.worth(habit((0, 1.0))))
+    return MadeLearner(learner, learner.worth, lambda: learner.worth(heuristic((0, 1.0))))
 
 
 def _rule_file(trained: TrainedFile) -> bytes:

@@ -31,7 +31,7 @@ HORIZON = 32
 STEPS_OF_THE_LONGEST = 60
 """The step is so fine a part of the longest run: the near future matters most, and the last step has the rest."""
 OF_A_FAMILY = RolloutSettings(sets=6, taught=1, habits=0, draws=1, ahead=8, followed_from=1 << 30)
-"""Many worlds share the time that there is: two common habits teach, by one order of the jobs that are not seen."""
+"""Many worlds share the time that there is: two common heuristics teach, by one order of the jobs that are not seen."""
 VALIDATION_SEED = 2_000_000
 """Sets of jobs that say which network is best; neither trained on nor tested on."""
 

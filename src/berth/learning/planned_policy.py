@@ -23,12 +23,12 @@ from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.player import Player, best_of_listed, listed
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
-from berth.learning.rollouts import STEP_MS, TICK_MS, Trace, habit
+from berth.learning.rollouts import STEP_MS, TICK_MS, Trace, heuristic
 from berth.model import GpuModel
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.network_chooser import best_of
-from berth.policies.colocation.rooms import LEAD_MS
+from berth.policies.colocation.open_gpus import LEAD_MS
 from berth.policies.colocation.rules import rule_scores, shipped_weights
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
@@ -87,10 +87,13 @@ class LearnedWithPlans(Learned):
     def _prepare(self) -> None:
         mine = self.settings
         self._may_plan = bool(
-            mine.plans and mine.shield and mine.window == SEEN and not mine.unslowed
+            mine.plans
+            and mine.shield
+            and mine.window == SEEN
+            and not mine.unslowed
             and self.model.learner != UNTRAINED
             and mode_of(self.knowledge.speeds) in PLANNED
-        )  # fmt: skip
+        )
         self._players: dict[tuple[GpuModel | None, tuple[str, ...]], Player | None] = {}
         self._plan: _Plan | None = None
         self._planned_for = (0, 0)
@@ -148,7 +151,7 @@ class LearnedWithPlans(Learned):
             when_ms, combination, then = step
             allowed = self.allowed(scene)[0]
             if when_ms > passed_ms and running and allowed[0]:
-                self.asks_again_ms = when_ms - passed_ms
+                self.next_decision_ms = when_ms - passed_ms
                 return 0
             if when_ms <= passed_ms and combination < len(allowed) and allowed[combination]:
                 plan.at += 1
@@ -207,20 +210,20 @@ class LearnedWithPlans(Learned):
         draw = np.random.default_rng(len(queue))
         worlds = self._drawn(scene, tenants, queue)
         first = self._best is None
-        rules = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
-        habits = np.stack(rules if self._best is None else [*rules, self._best])
+        rules = [heuristic((0, 1.0)), heuristic((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
+        heuristics = np.stack(rules if self._best is None else [*rules, self._best])
         tries = min(self.settings.plans, IN_DOUBT if first else IN_DOUBT_AGAIN)
-        best: FloatArray = habits[0]
+        best: FloatArray = heuristics[0]
         least_ms = 1e300
-        while len(habits):
-            total_ms = player.model.mean_ms(*worlds, habits)
+        while len(heuristics):
+            total_ms = player.model.mean_ms(*worlds, heuristics)
             at = int(total_ms.argmin())
             if total_ms[at] < least_ms:
-                best, least_ms = habits[at], float(total_ms[at])
+                best, least_ms = heuristics[at], float(total_ms[at])
             count = min(BATCH, tries)
             tries -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
-            habits = best + change * (draw.random(change.shape) < CHANGED)
+            heuristics = best + change * (draw.random(change.shape) < CHANGED)
         return best
 
     def _drawn(self, scene: Scene, tenants: IntArray, queue: IntArray) -> tuple[IntArray, IntArray]:
@@ -277,18 +280,18 @@ class LearnedWithPlans(Learned):
     ) -> list[tuple[int, int, int]]:
         """What ends soonest of the network, the rules, changes of these and, at first, of every start tried."""
         model, draw = player.model, np.random.default_rng(len(queue))
-        rules = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
-        habits = np.stack(rules if self._best is None else [*rules, self._best])
-        best, least_ms, steps = habits[0], 1 << 60, list[tuple[int, int, int]]()
-        while len(habits):
-            total_ms, trace = model.plans(tenants, queue, habits)
+        rules = [heuristic((0, 1.0)), heuristic((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
+        heuristics = np.stack(rules if self._best is None else [*rules, self._best])
+        best, least_ms, steps = heuristics[0], 1 << 60, list[tuple[int, int, int]]()
+        while len(heuristics):
+            total_ms, trace = model.plans(tenants, queue, heuristics)
             at = int(total_ms.argmin())
             if total_ms[at] < least_ms:
-                best, least_ms, steps = habits[at], int(total_ms[at]), _steps(trace, at)
+                best, least_ms, steps = heuristics[at], int(total_ms[at]), _steps(trace, at)
             count = min(BATCH, tries)
             tries -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
-            habits = best + change * (draw.random(change.shape) < CHANGED)
+            heuristics = best + change * (draw.random(change.shape) < CHANGED)
         short = least_ms <= LONGEST_PLAN_MS
         if self._best is None and short:
             for some in ([best, *rules], rules[:2], [best]):

@@ -71,13 +71,15 @@ class Player:
 
     def scores(self, network: Network, worlds: Worlds, masks: IntArray) -> FloatArray:
         """What the network says of combinations (W, C') of each world."""
-        return np.concatenate([scores(network, seen, np) for seen in self._looked(worlds, masks)])
+        return np.concatenate([scores(network, seen, np) for seen in self._features_of(worlds, masks)])
 
     def features(self, worlds: Worlds, masks: IntArray) -> Features:
         """What the network sees of combinations (W, C') of each world."""
-        return Features(*(np.concatenate(part) for part in zip(*self._looked(worlds, masks), strict=True)))
+        return Features(
+            *(np.concatenate(part) for part in zip(*self._features_of(worlds, masks), strict=True))
+        )
 
-    def _looked(self, worlds: Worlds, masks: IntArray) -> Iterator[Features]:
+    def _features_of(self, worlds: Worlds, masks: IntArray) -> Iterator[Features]:
         """The same for some of the worlds at a time."""
         scene = self._scene(worlds)
         for begin in range(0, len(masks), TOGETHER):
@@ -92,11 +94,11 @@ class Player:
         tenants, queue = worlds.tenants.copy(), worlds.queue.copy()
         for jobs in (tenants, queue):
             work_us = jobs[..., -1]
-            believed_us = (work_us * self.run[jobs[..., 0]]).astype(np.int64)
+            expected_us = (work_us * self.run[jobs[..., 0]]).astype(np.int64)
             if jobs is tenants:  # what a job has done is known, and one that runs is not over
-                left_us = np.maximum(believed_us - (work_us - jobs[..., 1]), 1_000_000)
-                jobs[..., 1] = np.where(jobs[..., 1] > 0, np.minimum(left_us, believed_us), 0)
-            jobs[..., -1] = believed_us
+                left_us = np.maximum(expected_us - (work_us - jobs[..., 1]), 1_000_000)
+                jobs[..., 1] = np.where(jobs[..., 1] > 0, np.minimum(left_us, expected_us), 0)
+            jobs[..., -1] = expected_us
         return self.seen.scene(replace(worlds, tenants=tenants, queue=queue), self.catalogue)
 
 

@@ -1,9 +1,8 @@
-"""One GPU and its queue followed to the end, compiled: what a start is worth if a simple habit goes on from there.
+"""One GPU and its queue followed to the end, compiled: what a start is worth if a simple heuristic goes on from there.
 
-A *habit* is a weighted sum of a few numbers of each combination's forecast (`_traits`); the best sum starts. Rows of
-use that follow each other and are equal are one *segment*. Time, work and rounding are those of the engine. What
+A *heuristic* is a weighted sum of a few numbers of each combination's forecast (`_traits`); the best sum starts. What
 would run out of memory, or end later together than one after the other, is never started. Letters: S seats, J jobs in
-the queue, M of them seen, A applications, F traits.
+the queue, M of them seen, F traits.
 """
 
 from __future__ import annotations
@@ -14,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import FloatArray, IntArray, compiled
-from berth.interference.known_speeds import MOST, find, free_row, key_of
-from berth.policies.colocation.rooms import LEAD_MS
+from berth.interference.known_speeds import MOST
+from berth.policies.colocation.future_kernels import DONE, FULL, UNKNOWN, WORK_ROWS, CardArrays, follow
+from berth.policies.colocation.open_gpus import LEAD_MS
 
 __all__ = [
     "NONE",
     "SEATS",
     "SEEN",
     "TRAITS",
-    "Card",
     "Room",
-    "enter",
     "next_choice",
     "room_for",
     "worth_of",
@@ -33,27 +31,10 @@ __all__ = [
 SEATS, SEEN = MOST, 5
 TRAITS = 8
 FULL_LINE_MS = 600_000
-"""With at least this much work in the queue the first weights of a habit hold, with none the second."""
+"""With at least this much work in the queue the first weights of a heuristic hold, with none the second."""
 NEAR_MS = 60_000
-ASKED = 4096
-"""Sets whose speeds are asked for at once, at most."""
-GUESSED = 700
-"""Speed, per mille, at which a set of unknown speeds goes on, only to ask at once for the sets that come next."""
 NONE = -1
-FINE, FULL, UNKNOWN = 0, 1, 2
 NOT = -1e300
-
-
-class Card(NamedTuple):
-    """The applications on one card under one model of interference."""
-
-    first: IntArray  # (A,): an application's first segment
-    kind: IntArray  # (segments,): the class of its use
-    until_us: IntArray  # (segments,): work at which it ends, for ever of the last
-    mem_mib: IntArray  # (classes,)
-    capacity_mib: int
-    keys: IntArray  # (H, 2): sets of classes as `berth.interference.known_speeds` has them
-    speeds: IntArray  # (H, S): per mille, of a set's classes in ascending order
 
 
 class Room(NamedTuple):
@@ -63,10 +44,7 @@ class Room(NamedTuple):
     mine: IntArray  # (2 S, 3)
     line: IntArray  # (J, 2)
     ends_ms: IntArray  # (2 S,)
-    work: IntArray  # (5, 2 S)
-    asked: (
-        IntArray  # (ASKED, 2): keys of sets of unknown speeds; of the last row the first number is how many
-    )
+    work: IntArray  # (WORK_ROWS, 2 S)
     traits: FloatArray  # (F,)
     allowed: NDArray[np.bool_]  # (2^M,)
 
@@ -78,118 +56,16 @@ def room_for(jobs: int) -> Room:
         np.zeros((2 * SEATS, 3), np.int64),
         np.zeros((jobs, 2), np.int64),
     )
-    work, asked = np.zeros((5, 2 * SEATS), np.int64), np.zeros((ASKED + 1, 2), np.int64)
-    return Room(many, many.copy(), line, seats, work, asked, np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_))
-
-
-@compiled
-def enter(sets: IntArray, counts: IntArray, values: IntArray, keys: IntArray, speeds: IntArray) -> int:
-    """Write speeds (n, S) of sets (n, S) of classes, in ascending order, into the table, those that it lacks.
-
-    How many these were.
-    """
-    entered = 0
-    for one in range(sets.shape[0]):
-        high, low = key_of(sets[one], counts[one])
-        if find(high, low, keys) < 0:
-            at = free_row(high, low, keys)
-            for seat in range(counts[one]):
-                speeds[at, seat] = values[one, seat]
-            entered += 1
-    return entered
-
-
-@compiled
-def _run(
-    card: Card,
-    jobs: IntArray,
-    count: int,
-    limit_ms: int,
-    ends_ms: IntArray,
-    work: IntArray,
-    unknown: IntArray,
-) -> tuple[int, int]:
-    """Go on for `limit_ms`, or to the end (0). `jobs` (S, 3) are application, work left and all work, in µs.
-
-    It is written twice for speed: here it goes from segment to segment, and stops at a time; `forecast` of
-    `policies/colocation/forecast_kernels.py` goes from row to row, and asks for speeds of many GPUs at once.
-    `tests/learning/test_rollouts.py` holds both equal.
-
-    Gives the time that went by and FINE, FULL or UNKNOWN; then `unknown` has the keys of the sets that the table lacks,
-    and the rest was guessed.
-    """
-    who, kinds, order, segment, ordered = work[0], work[1], work[2], work[3], work[4]
-    running, missed = 0, False
-    for seat in range(count):
-        ends_ms[seat] = 0
-        if jobs[seat, 1] > 0:
-            who[running] = seat
-            running += 1
-            segment[seat] = card.first[jobs[seat, 0]]
-    now = 0
-    while running > 0:
-        mem = 0
-        for at in range(running):
-            seat = who[at]
-            while card.until_us[segment[seat]] <= jobs[seat, 2] - jobs[seat, 1]:
-                segment[seat] += 1
-            kinds[at] = card.kind[segment[seat]]
-            mem += card.mem_mib[kinds[at]]
-            to = at
-            while to > 0 and kinds[order[to - 1]] > kinds[at]:
-                order[to] = order[to - 1]
-                to -= 1
-            order[to] = at
-        if card.capacity_mib > 0 and mem > card.capacity_mib:
-            return now, UNKNOWN if missed else FULL
-        for at in range(running):
-            ordered[at] = kinds[order[at]]
-        high, low = key_of(ordered, running)
-        found = find(high, low, card.keys)
-        if found < 0:
-            missed = True
-            number = unknown[-1, 0]
-            if number >= unknown.shape[0] - 1:
-                return now, UNKNOWN
-            unknown[number, 0], unknown[number, 1] = high, low
-            unknown[-1, 0] = number + 1
-        passes = 1 << 60
-        for at in range(running):
-            seat, speed = who[order[at]], card.speeds[found, at] if found >= 0 else GUESSED
-            if speed <= 0:  # it stands still, as where no slice is left, until others end
-                continue
-            done, until = jobs[seat, 2] - jobs[seat, 1], card.until_us[segment[seat]]
-            passes = min(passes, -(-jobs[seat, 1] // speed))
-            if until < jobs[seat, 2]:
-                passes = min(passes, -(-(until - done) // speed))
-        if limit_ms > 0:
-            passes = min(passes, limit_ms - now)
-        elif passes == 1 << 60:  # no job advances any more
-            return now, UNKNOWN if missed else FULL
-        now += passes
-        for at in range(running):
-            seat = who[order[at]]
-            speed = card.speeds[found, at] if found >= 0 else GUESSED
-            jobs[seat, 1] = max(0, jobs[seat, 1] - passes * speed)
-            if jobs[seat, 1] == 0:
-                ends_ms[seat] = now
-        kept = 0
-        for at in range(running):
-            if jobs[who[at], 1] > 0:
-                who[kept] = who[at]
-                kept += 1
-        running = kept
-        if limit_ms > 0 and now >= limit_ms:
-            break
-    return now, UNKNOWN if missed else FINE
+    work = np.zeros((WORK_ROWS, 2 * SEATS), np.int64)
+    return Room(many, many.copy(), line, seats, work, np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_))
 
 
 @compiled
 def _traits(
     jobs: IntArray, old: int, count: int, ends_ms: IntArray, total_ms: int, traits: FloatArray
 ) -> None:
-    """What a habit goes by: joint progress; the sum of mean speeds, to the end and in the next minute; how many start;
-    the longest of them; the first end; how many run; whether it holds."""
+    """The traits of a combination: joint progress; the sum of mean speeds, to the end and in the next minute; how many
+    start; the longest of them; the first end; how many run; whether it holds."""
     for at in range(TRAITS):
         traits[at] = 0.0
     first = 1 << 60
@@ -210,11 +86,18 @@ def _traits(
 
 @compiled
 def _chosen(
-    card: Card, habit: FloatArray, tenants: IntArray, count: int, queue: IntArray, length: int, head: int,
+    card: CardArrays,
+    heuristic: FloatArray,
+    tenants: IntArray,
+    count: int,
+    queue: IntArray,
+    length: int,
+    head: int,
     backlog_ms: int,
-    room: Room, allowed: NDArray[np.bool_],
-) -> tuple[int, int, int]:  # fmt: skip
-    """The combination that a habit takes, after how long the first tenant ends, and FINE or UNKNOWN."""
+    room: Room,
+    allowed: NDArray[np.bool_],
+) -> tuple[int, int, int]:
+    """The combination that a heuristic takes, after how long the first tenant ends, and DONE or UNKNOWN."""
     then, ends_ms, traits = room.then, room.ends_ms, room.traits
     seen = min(SEEN, length - head)
     best, most, first, holds_ms, missed = NONE, NOT, 0, 0, False
@@ -242,7 +125,7 @@ def _chosen(
         for seat in range(count):
             for column in range(3):
                 then[seat, column] = tenants[seat, column]
-        total_ms, state = _run(card, then, size, 0, ends_ms, room.work, room.asked)
+        total_ms, state = follow(card, then, size, 0, ends_ms, room.work)
         if state == UNKNOWN:
             missed = True
             continue
@@ -259,10 +142,10 @@ def _chosen(
         _traits(then, count, size, ends_ms, total_ms, traits)
         value = 0.0
         for at in range(TRAITS):
-            value += traits[at] * (habit[0, at] * full + habit[1, at] * (1 - full))
+            value += traits[at] * (heuristic[0, at] * full + heuristic[1, at] * (1 - full))
         if value > most:
             best, most = mask, value
-    return best, first, UNKNOWN if missed else FINE
+    return best, first, UNKNOWN if missed else DONE
 
 
 @compiled
@@ -286,11 +169,11 @@ def _started(
 
 @compiled
 def _held(
-    card: Card, tenants: IntArray, count: int, first_ms: int, tick_ms: int, step_ms: int, room: Room
-) -> tuple[int, int, int]:  # fmt: skip
+    card: CardArrays, tenants: IntArray, count: int, first_ms: int, tick_ms: int, step_ms: int, room: Room
+) -> tuple[int, int, int]:
     """Go on to the next moment at which to decide: tenants left, the time that went by, and whether it is known."""
     passes = first_ms - LEAD_MS if first_ms > LEAD_MS else min(first_ms, step_ms)
-    now, state = _run(card, tenants, count, max(1, min(passes, tick_ms)), room.ends_ms, room.work, room.asked)
+    now, state = follow(card, tenants, count, max(1, min(passes, tick_ms)), room.ends_ms, room.work)
     kept = 0
     for seat in range(count):
         if tenants[seat, 1] > 0:
@@ -332,9 +215,16 @@ def _left_ms(tenants: IntArray, count: int) -> int:
 
 @compiled
 def _kept(
-    mine: IntArray, count: int, line: IntArray, length: int, head: int, now: int, tenants: IntArray, queue: IntArray,
+    mine: IntArray,
+    count: int,
+    line: IntArray,
+    length: int,
+    head: int,
+    now: int,
+    tenants: IntArray,
+    queue: IntArray,
     reached: IntArray,
-) -> None:  # fmt: skip
+) -> None:
     """Write down how far one entry has come."""
     for seat in range(SEATS):
         for column in range(3):
@@ -355,15 +245,25 @@ def _noted(trace: IntArray, noted: int, now: int, mask: int, count: int) -> int:
 
 @compiled
 def worth_of(
-    card: Card, habits: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray,
-    step_ms: int, room: Room, reached: IntArray, out: IntArray, trace: IntArray, traced: IntArray,
-) -> None:  # fmt: skip
-    """Total time of each entry where `out` is NONE: the action first (NONE: what its habit takes), then the habit.
+    card: CardArrays,
+    heuristics: FloatArray,
+    tenants: IntArray,
+    queue: IntArray,
+    action: IntArray,
+    behind: IntArray,
+    step_ms: int,
+    room: Room,
+    reached: IntArray,
+    out: IntArray,
+    trace: IntArray,
+    traced: IntArray,
+) -> None:
+    """Total time of each entry where `out` is NONE: first the action (NONE: that of the heuristic), then the heuristic.
 
     (E, 2, F), (E, S, 3), (E, J, 2), (E,), (E,): of each queue its jobs. Every start, and every end before the last
     start, is written to `trace` (E, T, 3) as time, combination (0: a job has ended) and how many run then, as far as
-    there is room; `traced` (E,) is how many these are. Where a speed is unknown `out` stays NONE, `room.asked`
-    has the keys of sets, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
+    there is room; `traced` (E,) is how many these are. Where a speed is unknown `out` stays NONE, `card.asked`
+    has the sets, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
     them by then: enter the speeds, and call again.
     """
     mine, line = room.mine, room.line
@@ -380,12 +280,12 @@ def worth_of(
                 traced[entry] = noted
                 _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
                 action[entry] = forced
-                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work, room.asked)
+                passed, state = follow(card, mine, count, 0, room.ends_ms, room.work)
                 if state != UNKNOWN:
                     out[entry] = now + passed + (_left_ms(mine, count) if state == FULL else 0)
                 break
             best, first, state = _chosen(
-                card, habits[entry], mine, count, line, length, head, backlog_ms, room, room.allowed
+                card, heuristics[entry], mine, count, line, length, head, backlog_ms, room, room.allowed
             )
             if state == UNKNOWN:
                 traced[entry] = noted
@@ -414,15 +314,26 @@ def worth_of(
 
 @compiled
 def next_choice(
-    card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, head: IntArray, now_ms: IntArray,
-    action: IntArray, tick_ms: int, step_ms: int, room: Room, allowed: NDArray[np.bool_], unknown: NDArray[np.bool_],
-    trace: IntArray, traced: IntArray,
-) -> None:  # fmt: skip
+    card: CardArrays,
+    heuristic: FloatArray,
+    tenants: IntArray,
+    queue: IntArray,
+    head: IntArray,
+    now_ms: IntArray,
+    action: IntArray,
+    tick_ms: int,
+    step_ms: int,
+    room: Room,
+    allowed: NDArray[np.bool_],
+    unknown: NDArray[np.bool_],
+    trace: IntArray,
+    traced: IntArray,
+) -> None:
     """Do each world's action (NONE: nothing), then go on to where two combinations or more are allowed, or to the end.
 
     All in place, of E worlds; one whose head is at the queue's end and where no job runs is over. Where a speed is
-    unknown a world goes no further, `unknown` (E,) says so, what is to be done is in `action`, and `room.asked` has the
-    keys of sets: enter them, and call again. Starts and ends are noted as `worth_of` notes them.
+    unknown a world goes no further, `unknown` (E,) says so, what is to be done is in `action`, and `card.asked` has the
+    sets: learn them, and call again. Starts and ends are noted as `worth_of` notes them.
     """
     mine, length = room.mine, queue.shape[1]
     for world in range(head.shape[0]):
@@ -431,7 +342,7 @@ def next_choice(
         while True:
             count = _seated(tenants[world], mine)
             if head[world] == length:
-                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work, room.asked)
+                passed, state = follow(card, mine, count, 0, room.ends_ms, room.work)
                 if state == UNKNOWN:
                     unknown[world] = True
                     break
@@ -440,7 +351,7 @@ def next_choice(
                 break
             backlog_ms = _work_ms(line, length, head[world])
             best, first, state = _chosen(
-                card, habit, mine, count, line, length, head[world], backlog_ms, room, allowed[world]
+                card, heuristic, mine, count, line, length, head[world], backlog_ms, room, allowed[world]
             )
             if state == UNKNOWN:
                 unknown[world] = True

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
 from berth.learning.domains import Domain
-from berth.learning.habits import tuned_habits
+from berth.learning.heuristics import tuned_heuristics
 from berth.learning.jobsets import JobSets
 from berth.learning.learner import Figures
 from berth.learning.player import Player, best_of_listed, listed
-from berth.learning.rollouts import Worlds, habit
+from berth.learning.rollouts import Worlds, heuristic
 from berth.network.catalogue import Demand
 from berth.network.features import Features
 from berth.network.scores import Network, Sizes, new_network, scores
@@ -52,13 +52,13 @@ class RolloutSettings:
     """Orders of these jobs that are tried."""
     followed_from: int = 60
     """From this iteration on what a start is worth is found by following the network itself as well, whose continuation
-    is better than any habit's once it has learned something."""
+    is better than any heuristic's once it has learned something."""
     followed: int = 4
     """Of what the network would do, this many of the best and two others are followed then, and learned from alone."""
     choices: int = 16
     """Combinations of a moment that are learned from: the best one and others."""
     habits: int = 2
-    """Habits that are looked for, besides the two of every world."""
+    """Heuristics that are looked for, besides the two of every world."""
     tries: int = 400
     """Changes of each that are tried, on `tuned_on` sets."""
     tuned_on: int = 25
@@ -122,17 +122,17 @@ class RolloutLearner:
         self._update = jax.jit(self._updated)
 
     def begin(self, seed: int) -> RolloutState:
-        """The network to start with, else one that knows nothing; and habits that suit the sets."""
+        """The network to start with, else one that knows nothing; and heuristics that suit the sets."""
         network = jax.tree.map(jnp.asarray, self.start or new_network(seed, self.settings.sizes))
         settings = self.settings
         looked_for = settings.habits, settings.tries, settings.tuned_on, seed
-        habits = jnp.stack(
+        heuristics = jnp.stack(
             [
-                jnp.asarray(tuned_habits(one.model, one.domain.sets, *looked_for), jnp.float32)
+                jnp.asarray(tuned_heuristics(one.model, one.domain.sets, *looked_for), jnp.float32)
                 for one in self.players
             ]
         )
-        return RolloutState(network, self.optimiser.init(network), habits, jnp.int32(seed), jnp.int32(0))
+        return RolloutState(network, self.optimiser.init(network), heuristics, jnp.int32(seed), jnp.int32(0))
 
     def network(self, state: RolloutState) -> Network:
         """The network as it is."""
@@ -143,16 +143,16 @@ class RolloutLearner:
         settings, iteration = self.settings, int(state.iteration)
         draw = np.random.default_rng([int(state.seed), iteration])
         number = iteration % len(self.players)
-        habits = np.asarray(state.habits[number], np.float64)
+        heuristics = np.asarray(state.habits[number], np.float64)
         player = self.players[number]
         all_sets = player.domain.sets
         rows = draw.choice(len(all_sets.work_ms), min(settings.sets, len(all_sets.work_ms)), replace=False)
         sets = JobSets(all_sets.application[rows], all_sets.work_ms[rows])
         network = jax.tree.map(np.asarray, state.network)
         taught = iteration < settings.taught * len(self.players)
-        every, offered, total_ms = self._played(player, sets, habits, None if taught else network, draw)
+        every, offered, total_ms = self._played(player, sets, heuristics, None if taught else network, draw)
         follows = iteration >= settings.followed_from
-        seen = self._judged(player, every, offered, habits, network if follows else None, draw)
+        seen = self._judged(player, every, offered, heuristics, network if follows else None, draw)
         network, optimiser, losses = state.network, state.optimiser, []
         moments = len(seen.there)
         batch = min(settings.batch, moments)
@@ -174,10 +174,10 @@ class RolloutLearner:
 
     def greedy(self) -> float:
         """The same where best joint progress decides."""
-        progress = habit((0, 1.0))
+        progress = heuristic((0, 1.0))
         return float(
             np.mean(
-                [_worth(one, one.model.habit_ms(progress, one.domain.validation)) for one in self.players]
+                [_worth(one, one.model.heuristic_ms(progress, one.domain.validation)) for one in self.players]
             )
         )
 
@@ -185,13 +185,13 @@ class RolloutLearner:
         self,
         player: Player,
         sets: JobSets,
-        habits: FloatArray,
+        heuristics: FloatArray,
         network: Network | None,
         draw: np.random.Generator,
     ) -> tuple[Worlds, NDArray[np.bool_], IntArray]:
         """The moments of some sets under way, what is offered in each, and each set's total time, in ms.
 
-        Without a network the best by habits is done.
+        Without a network the best by heuristics is done.
         """
         settings, model = self.settings, player.model
         worlds = model.begin(sets)
@@ -205,7 +205,7 @@ class RolloutLearner:
                 masks, there = listed(here.allowed)
                 if network is None:
                     seed = int(draw.integers(1 << 30))
-                    worth_s = model.worth_s(here, habits, settings.ahead, settings.draws, seed)
+                    worth_s = model.worth_s(here, heuristics, settings.ahead, settings.draws, seed)
                     score = -np.take_along_axis(worth_s, masks, axis=1)
                 else:
                     score = player.scores(network, here, masks)
@@ -225,16 +225,18 @@ class RolloutLearner:
         player: Player,
         worlds: Worlds,
         offered: NDArray[np.bool_],
-        habits: FloatArray,
+        heuristics: FloatArray,
         network: Network | None,
         draw: np.random.Generator,
     ) -> Seen:
-        """What some of what is offered (W, C) costs: by habits, and by the network where there is one."""
+        """What some of what is offered (W, C) costs: by heuristics, and by the network where there is one."""
         settings, model, seed = self.settings, player.model, int(draw.integers(1 << 30))
-        worth_s = model.worth_s(worlds, habits, settings.ahead, settings.draws, seed)
+        worth_s = model.worth_s(worlds, heuristics, settings.ahead, settings.draws, seed)
         worst_s = np.max(worth_s, axis=1, where=worlds.allowed, initial=0.0)[:, None] + settings.refused_s
         worth_s = np.where(offered & ~worlds.allowed, worst_s, worth_s)
-        turn = np.where(offered, draw.random(offered.shape), 2.0)  # any of them, but first the best by habits
+        turn = np.where(
+            offered, draw.random(offered.shape), 2.0
+        )  # any of them, but first the best by heuristics
         np.put_along_axis(turn, worth_s.argmin(axis=1)[:, None], -1.0, axis=1)
         choices = settings.choices
         if network is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray
 from berth.learning.jobsets import Task
 from berth.learning.queue_kernels import SEATS, SEEN
-from berth.learning.rollouts import Rollouts, Worlds, habit
+from berth.learning.rollouts import Rollouts, Worlds, heuristic
 from berth.model import GpuModel
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.network_chooser import best_of
@@ -25,11 +25,11 @@ __all__ = ["RolloutPolicy"]
 
 AHEAD = 10
 """Jobs behind those that are offered which a rollout places as well."""
-HABITS = np.stack([habit((1, 1.0)), habit((0, 1.0))])
+HEURISTICS = np.stack([heuristic((1, 1.0)), heuristic((0, 1.0))])
 
 
 class RolloutPolicy(Colocating):
-    """Start the combination after which all would end soonest, if the better of two simple habits went on from there.
+    """Start the combination after which all would end soonest, if the better of two simple heuristics went on.
 
     Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", Journal of Heuristics 3, 1997. It
     goes by what is believed of the first fifteen waiting jobs, within the shield.
@@ -49,7 +49,7 @@ class RolloutPolicy(Colocating):
         score = np.where(allowed, 0.0, -np.inf)
         if len(rows):
             worlds = self._worlds(scene, rows, allowed[rows])
-            worth_s = self._model(scene).worth_s(worlds, HABITS, AHEAD, 1, 0)
+            worth_s = self._model(scene).worth_s(worlds, HEURISTICS, AHEAD, 1, 0)
             score[rows] = -worth_s[:, : score.shape[1]]
         return best_of(score, allowed, forecasts)
 

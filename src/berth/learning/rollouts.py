@@ -1,16 +1,15 @@
 """What each start is worth, found by going on from it to the end: the teacher of `learned`.
 
-Applications, their profiles and the model of interference are known, so that whatever a simple habit makes of a queue
-is known too, exactly and in a millisecond. The worth of a start is the total time if a habit goes on after it, the
-least over several habits (Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", Journal
-of Heuristics 3, 1997). Letters as in `queue_kernels`; N sets of J jobs, W worlds under way, B habits.
+Applications, their profiles and the model of interference are known. So what a simple heuristic makes of a queue is
+known too, exactly and in a millisecond. The worth of a start is the total time if a heuristic goes on after it, the
+least over several heuristics (Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization",
+Journal of Heuristics 3, 1997). Letters as in `queue_kernels`; N sets of J jobs, W worlds under way, B heuristics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,38 +18,32 @@ from numpy.typing import NDArray
 from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.interference.known_speeds import BITS, MOST, move
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.queue_kernels import (
     NONE,
     SEATS,
     SEEN,
     TRAITS,
-    Card,
-    enter,
     next_choice,
     room_for,
     worth_of,
 )
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, use_now
 from berth.network.features import Scene
+from berth.policies.colocation.cards import MOST_CLASSES, card_of
 
-__all__ = ["Rollouts", "Trace", "Worlds", "habit"]
+__all__ = ["Rollouts", "Trace", "Worlds", "heuristic"]
 
 TICK_MS, STEP_MS = 15_000, 1_000
 """How often something may be decided while all hold, and while a job is about to end."""
 COARSE_MS = 5_000
-"""The second for habits, which only say what a start is worth."""
-TABLE = 1 << 16
-"""Sets of classes of use whose speeds can be kept at first; then four times as many, and so on."""
-NOBODY = 1 << 30
+"""The second for heuristics, which only say what a start is worth."""
 
-_SHIFTS = BITS * np.arange(MOST // 2 - 1, -1, -1)
 BoolArray = NDArray[np.bool_]
 
 
-def habit(*weights: tuple[int, float]) -> FloatArray:
-    """A habit that goes by these traits, however much waits: (2, F)."""
+def heuristic(*weights: tuple[int, float]) -> FloatArray:
+    """A heuristic that goes by these traits, however much waits: (2, F)."""
     found = np.zeros((2, TRAITS))
     for trait, weight in weights:
         found[:, trait] = weight
@@ -114,17 +107,25 @@ class Rollouts:
     speeds: Speeds
 
     def __post_init__(self) -> None:
-        self._card = self._made()
-        self._entered = 0
+        task = self.task
+        self.card = card_of(task.applications, task.series, task.gpu.mem_mib, self.speeds)
+        if self.card.rounded:
+            raise SettingError(
+                f"the profiles have more rows of use that differ than the {MOST_CLASSES:,} that rollouts tell apart:"
+                " take profiles of longer intervals"
+            )
 
     def begin(self, sets: JobSets) -> Worlds:
         """Sets of jobs, none of which has started, at the first moment with a choice."""
         queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1).astype(np.int64)
         count = len(queue)
         worlds = Worlds(
-            np.zeros((count, SEATS, 3), np.int64), queue, np.zeros(count, np.int64), np.zeros(count, np.int64),
+            np.zeros((count, SEATS, 3), np.int64),
+            queue,
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
             np.zeros((count, 1 << SEEN), np.bool_),
-        )  # fmt: skip
+        )
         return self.advance(worlds, np.full(count, NONE, np.int64))
 
     def begin_on_one(self, tenants: IntArray, queue: IntArray) -> tuple[Worlds, Trace]:
@@ -140,14 +141,14 @@ class Rollouts:
         tenants, queue, head = worlds.tenants.copy(), worlds.queue.copy(), worlds.head.copy()
         now_ms, allowed = worlds.now_ms.copy(), worlds.allowed.copy()
         unknown, action = np.zeros(len(head), np.bool_), action.copy()
-        room, usual = room_for(queue.shape[1]), habit((1, 1.0))
+        room, usual = room_for(queue.shape[1]), heuristic((1, 1.0))
         rows, noted = np.arange(len(head)), trace or Trace.of(len(head), 0)
         while True:
             steps, many = noted.steps[rows], noted.many[rows]
             mine, line, first, now, does = tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows]
             may, missing = allowed[rows], unknown[rows]
             next_choice(
-                self._card,
+                self.card.arrays,
                 usual,
                 mine,
                 line,
@@ -170,48 +171,50 @@ class Rollouts:
                 return replace(
                     worlds, tenants=tenants, queue=queue, head=head, now_ms=now_ms, allowed=allowed
                 )
-            self._learn(room.asked)
+            self.card.learn()
 
-    def worth_s(self, worlds: Worlds, habits: FloatArray, ahead: int, draws: int, seed: int) -> FloatArray:
-        """Seconds until all are done that are seen and `ahead` jobs behind them, after each action: (W, C).
+    def worth_s(
+        self, worlds: Worlds, heuristics: FloatArray, lookahead: int, draws: int, seed: int
+    ) -> FloatArray:
+        """Seconds until all are done that are seen and `lookahead` jobs behind them, after each action: (W, C).
 
-        The least over the habits (B, 2, F); the mean over `draws` orders of the jobs that are not seen, the real one
-        and others, because the network knows nothing of that order. Infinite for what is not allowed.
+        The least over the heuristics (B, 2, F); the mean over `draws` orders of the jobs that are not seen, the real
+        one and others, because the network knows nothing of that order. Infinite for what is not allowed.
         """
         world, action = np.nonzero(worlds.allowed)
         total = np.zeros(len(world))
-        for drawn in self.drawn(worlds, ahead, draws, seed):
+        for drawn in self.drawn(worlds, lookahead, draws, seed):
             length = drawn.queue.shape[1] - drawn.head
             queue = np.stack(
                 [np.roll(line, -head, axis=0) for line, head in zip(drawn.queue, drawn.head, strict=True)]
             )
             found = [
                 self._followed(one, drawn.tenants[world], queue[world], action, length[world])
-                for one in habits
+                for one in heuristics
             ]
             total += np.min(found, axis=0) / (1000 * draws)
         worth = np.full(worlds.allowed.shape, np.inf)
         worth[world, action] = total
         return worth
 
-    def drawn(self, worlds: Worlds, ahead: int, draws: int, seed: int) -> Iterator[Worlds]:
-        """The same moments at 0 with `ahead` jobs behind those that are seen: the real ones, then any of the others."""
+    def drawn(self, worlds: Worlds, lookahead: int, draws: int, seed: int) -> Iterator[Worlds]:
+        """The same moments at 0 with `lookahead` jobs behind the seen ones: the real ones, then any of the others."""
         random = np.random.default_rng(seed)
         jobs = worlds.queue.shape[1]
         for draw in range(draws):
-            queue = np.zeros((len(worlds.head), SEEN + ahead, 2), np.int64)
-            length = np.minimum(jobs - worlds.head, SEEN + ahead)
+            queue = np.zeros((len(worlds.head), SEEN + lookahead, 2), np.int64)
+            length = np.minimum(jobs - worlds.head, SEEN + lookahead)
             for at, head in enumerate(worlds.head):
                 order = np.arange(head, jobs)
                 if draw:
                     random.shuffle(order[SEEN:])
-                queue[at, SEEN + ahead - length[at] :] = worlds.queue[at, order[: length[at]]]
+                queue[at, SEEN + lookahead - length[at] :] = worlds.queue[at, order[: length[at]]]
             yield replace(
-                worlds, queue=queue, head=SEEN + ahead - length, now_ms=np.zeros_like(worlds.now_ms)
+                worlds, queue=queue, head=SEEN + lookahead - length, now_ms=np.zeros_like(worlds.now_ms)
             )
 
-    def habit_ms(self, one: FloatArray, sets: JobSets) -> IntArray:
-        """Total time of each set, (N,), if a habit decides from the beginning."""
+    def heuristic_ms(self, one: FloatArray, sets: JobSets) -> IntArray:
+        """Total time of each set, (N,), if a heuristic decides from the beginning."""
         queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1).astype(np.int64)
         count, jobs = queue.shape[:2]
         nobody = np.zeros((count, SEATS, 3), np.int64)
@@ -238,24 +241,24 @@ class Rollouts:
             self.task.step_ms,
         )
 
-    def plans(self, tenants: IntArray, queue: IntArray, habits: FloatArray) -> tuple[IntArray, Trace]:
+    def plans(self, tenants: IntArray, queue: IntArray, heuristics: FloatArray) -> tuple[IntArray, Trace]:
         """Total time, (B,), of jobs that run (S, 3) and wait (J, 2) on one GPU, and what is done when, if each of the
-        habits (B, 2, F) decides."""
-        count, jobs = len(habits), len(queue)
+        heuristics (B, 2, F) decides."""
+        count, jobs = len(heuristics), len(queue)
         trace = Trace.of(count, 2 * (jobs + SEATS))
         many = np.repeat(tenants[None], count, axis=0), np.repeat(queue[None], count, axis=0)
         nothing, length = np.full(count, NONE, np.int64), np.full(count, jobs, np.int64)
-        return self._followed(habits, *many, nothing, length, STEP_MS, trace), trace
+        return self._followed(heuristics, *many, nothing, length, STEP_MS, trace), trace
 
-    def mean_ms(self, tenants: IntArray, queue: IntArray, habits: FloatArray) -> FloatArray:
+    def mean_ms(self, tenants: IntArray, queue: IntArray, heuristics: FloatArray) -> FloatArray:
         """Mean total time, (B,), over worlds of jobs that run (W, S, 3) and wait (W, J, 2) on one GPU each, if each of
-        the habits (B, 2, F) decides."""
-        worlds, many = len(tenants), len(habits)
+        the heuristics (B, 2, F) decides."""
+        worlds, many = len(tenants), len(heuristics)
         which = np.tile(np.arange(worlds), many)
         length = np.full(worlds * many, queue.shape[1], np.int64)
         nothing = np.full(worlds * many, NONE, np.int64)
         total_ms = self._followed(
-            np.repeat(habits, worlds, axis=0), tenants[which], queue[which], nothing, length
+            np.repeat(heuristics, worlds, axis=0), tenants[which], queue[which], nothing, length
         )
         mean: FloatArray = total_ms.reshape(many, worlds).mean(axis=1)
         return mean
@@ -265,37 +268,37 @@ class Rollouts:
         tenants: IntArray,
         queue: IntArray,
         actions: IntArray,
-        habits: FloatArray,
+        heuristics: FloatArray,
         step_ms: int = COARSE_MS,
     ) -> FloatArray:
         """Mean total time, (A,), over worlds of jobs that run (W, S, 3) and wait (W, J, 2), after each of the actions
-        (A,), 0 being to hold, if the best of the habits (B, 2, F) for it goes on."""
+        (A,), 0 being to hold, if the best of the heuristics (B, 2, F) for it goes on."""
         worlds, many = len(tenants), len(actions)
         which, action = np.tile(np.arange(worlds), many), np.repeat(actions, worlds)
         length = np.full(worlds * many, queue.shape[1], np.int64)
         total_ms = [
             self._followed(one, tenants[which], queue[which], action, length, step_ms).reshape(many, worlds)
-            for one in habits
+            for one in heuristics
         ]
         least: FloatArray = np.min([one.mean(axis=1) for one in total_ms], axis=0)
         return least
 
-    def improved(self, tenants: IntArray, queue: IntArray, habits: FloatArray) -> tuple[int, Trace]:
+    def improved(self, tenants: IntArray, queue: IntArray, heuristics: FloatArray) -> tuple[int, Trace]:
         """Total time of jobs that run (S, 3) and wait (J, 2) on one GPU, and what is done when, if at each moment the
-        start is made that is best when the best of the habits (B, 2, F) for it goes on.
+        start is made that is best when the best of the heuristics (B, 2, F) for it goes on.
 
         Bertsekas, Tsitsiklis and Wu 1997, with several heuristics.
         """
         worlds, trace = self.begin_on_one(tenants, queue)
         while not worlds.over.all():
             actions, waits = np.flatnonzero(worlds.allowed[0]), worlds.queue[:, worlds.head[0] :]
-            after_ms = self.starts_ms(worlds.tenants, waits, actions, habits, STEP_MS)
+            after_ms = self.starts_ms(worlds.tenants, waits, actions, heuristics, STEP_MS)
             worlds = self.advance(worlds, actions[[after_ms.argmin()]], trace)
         return int(worlds.now_ms[0]), trace
 
     def _followed(
         self,
-        habits: FloatArray,
+        heuristics: FloatArray,
         tenants: IntArray,
         queue: IntArray,
         action: IntArray,
@@ -303,9 +306,9 @@ class Rollouts:
         step_ms: int | None = None,
         trace: Trace | None = None,
     ) -> IntArray:
-        """Total time of each entry (E,) if the habit, or that of each, (E, 2, F), goes on after the action."""
-        if habits.ndim == 2:
-            habits = np.repeat(habits[None], len(action), axis=0)
+        """Total time of each entry (E,) if the heuristic, or that of each, (E, 2, F), goes on after the action."""
+        if heuristics.ndim == 2:
+            heuristics = np.repeat(heuristics[None], len(action), axis=0)
         noted = trace or Trace.of(len(action), 0)
         step_ms = step_ms or COARSE_MS
         out: IntArray = np.full(len(action), NONE, np.int64)
@@ -313,63 +316,19 @@ class Rollouts:
         tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
             worth_of(
-                self._card, habits, tenants, queue, action, length, step_ms, room, reached, out,
-                noted.steps, noted.many,
-            )  # fmt: skip
+                self.card.arrays,
+                heuristics,
+                tenants,
+                queue,
+                action,
+                length,
+                step_ms,
+                room,
+                reached,
+                out,
+                noted.steps,
+                noted.many,
+            )
             if (out != NONE).all():
                 return out
-            self._learn(room.asked)
-
-    @cached_property
-    def _classes(self) -> tuple[NDArray[np.int32], IntArray]:
-        usage, kinds = np.unique(
-            np.concatenate([one.usage for one in self.task.series]), axis=0, return_inverse=True
-        )
-        if len(usage) >= 1 << BITS:
-            raise SettingError(
-                f"the profiles have {len(usage):,} rows of use that differ; rollouts tells {(1 << BITS) - 1:,} apart:"
-                " take profiles of longer intervals"
-            )
-        return usage, kinds.reshape(-1).astype(np.int64)
-
-    def _made(self) -> Card:
-        usage, kinds = self._classes
-        first: list[int] = []
-        kind: list[int] = []
-        until_us: list[int] = []
-        for one in self.task.series:
-            rows, kinds = kinds[: len(one.usage)], kinds[len(one.usage) :]
-            ends = np.flatnonzero(np.append(rows[1:] != rows[:-1], True))
-            first.append(len(kind))
-            kind += rows[ends].tolist()
-            until_us += ((ends + 1) * one.interval_ms * 1000).tolist()
-            until_us[-1] = 1 << 60
-        return Card(
-            np.array(first, np.int64), np.array(kind, np.int64), np.array(until_us, np.int64),
-            usage[:, 1].astype(np.int64), self.task.gpu.mem_mib, np.full((TABLE, 2), NONE, np.int64),
-            np.zeros((TABLE, SEATS), np.int64),
-        )  # fmt: skip
-
-    def _learn(self, asked: IntArray) -> None:
-        """Ask the model for the speeds of the sets that it was not asked for before, and empty the list of them."""
-        keys = asked[: asked[-1, 0]]
-        # Told apart by one number: one that is taken for another here is asked for again.
-        keys = keys[np.unique(keys[:, 0] * 0x9E3779B1 + keys[:, 1], return_index=True)[1]]
-        asked[-1, 0] = 0
-        halves = [(keys[:, [half]] >> _SHIFTS) & ((1 << BITS) - 1) for half in (0, 1)]
-        sets = np.concatenate(halves, axis=1)
-        sets = np.sort(np.where(sets > 0, sets, NOBODY), axis=1)
-        present = sets < NOBODY
-        widest = int(present.any(axis=0).sum())
-        sets, present = sets[:, :widest], present[:, :widest]
-        usage = np.where(present[..., None], self._classes[0][np.where(present, sets - 1, 0)], 0)
-        speeds = np.asarray(self.speeds(usage.astype(np.int32), present, self.task.gpu.mem_mib))
-        counts = present.sum(axis=1)
-        while 2 * (self._entered + len(sets)) > len(self._card.keys):
-            card = self._card
-            self._card = card._replace(
-                keys=np.full((4 * len(card.keys), 2), NONE, np.int64),
-                speeds=np.zeros((4 * len(card.keys), SEATS), np.int64),
-            )
-            move(card.keys, card.speeds, self._card.keys, self._card.speeds)
-        self._entered += enter(sets - 1, counts, speeds.astype(np.int64), self._card.keys, self._card.speeds)
+            self.card.learn()

@@ -14,7 +14,7 @@ from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets
 from berth.learning.learner import Figures
 from berth.learning.queue_kernels import TRAITS
-from berth.learning.rollouts import Rollouts, habit
+from berth.learning.rollouts import Rollouts, heuristic
 
 __all__ = ["RuleLearner", "RuleState"]
 
@@ -46,7 +46,7 @@ class RuleLearner:
 
     def begin(self, seed: int) -> RuleState:
         """The better of joint progress and the sum of speeds."""
-        firsts = [habit((0, 1.0)), habit((1, 1.0))]
+        firsts = [heuristic((0, 1.0)), heuristic((1, 1.0))]
         worths = [self._trained(one, seed) for one in firsts]
         best = int(np.argmin(worths))
         size = jnp.float32(0.5)
@@ -88,4 +88,4 @@ class RuleLearner:
 
 
 def _worth(model: Rollouts, weights: FloatArray, sets: JobSets) -> float:
-    return float(np.mean(model.habit_ms(weights, sets) / sets.work_ms.sum(axis=1)))
+    return float(np.mean(model.heuristic_ms(weights, sets) / sets.work_ms.sum(axis=1)))

@@ -67,7 +67,7 @@ class Point(NamedTuple):
     episode_return: float | None
     """Mean over the episodes that ended in it; None where none did."""
     measured: float | None
-    """What `measure` said; None where it was not asked."""
+    """What `measure` gave; None where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,9 +120,9 @@ def train(
     elif path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
 
-    def stage(said: str) -> None:
+    def stage(text: str) -> None:
         if progress is not None:
-            progress(len(curve), settings.iterations, said)
+            progress(len(curve), settings.iterations, text)
 
     stage("the first network is made and compiled, which takes a while")
     state = learner.begin(settings.seed)
@@ -152,7 +152,7 @@ def train(
             notes = {"curve": [list(point) for point in curve], "begun": first}
             write_checkpoint(path, described, Checkpoint((state, best), notes))
         if progress is not None:
-            progress(iteration, settings.iterations, _said(curve))
+            progress(iteration, settings.iterations, _return_text(curve))
         if over:
             break
     if (
@@ -191,7 +191,7 @@ def _point(curve: list[Point], figures: Figures, seconds: float, measured: float
     return Point(len(curve) + 1, decisions, seconds, None if np.isnan(earned) else earned, measured)
 
 
-def _said(curve: list[Point]) -> str:
+def _return_text(curve: list[Point]) -> str:
     """The current return in words."""
     earned = next(
         (point.episode_return for point in reversed(curve) if point.episode_return is not None), None

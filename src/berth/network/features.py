@@ -111,7 +111,7 @@ def features(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
     seats = _seated(left_ms, running, members, sits)
     usage = np.empty((scenes, count, len(LOOKS) + 2, seats, 4), np.int32)
     there = np.empty(usage.shape[:-1], np.bool_)
-    _beside(cells, now, largest, left_ms, sits, scene.step_ms, usage, there)
+    _with_neighbours(cells, now, largest, left_ms, sits, scene.step_ms, usage, there)
     found = speeds(usage, there, np.broadcast_to(mem_mib[:, None, None], there.shape[:-1]))
 
     present = np.empty((scenes, count, jobs), np.float32)
@@ -119,9 +119,22 @@ def features(scene: Scene, members: BoolArray, speeds: Speeds) -> Features:
     backlog_jobs = np.ascontiguousarray(scene.backlog_jobs, np.int32)
     backlog_ms = np.ascontiguousarray(scene.backlog_ms, np.int32)
     _of_combinations(
-        job, held, now, left_ms, same_ms, running, sits, np.ascontiguousarray(found, np.int32),
-        backlog_jobs, backlog_ms, mem_mib, scene.step_ms, np.empty(seats, np.int64), present, combination,
-    )  # fmt: skip
+        job,
+        held,
+        now,
+        left_ms,
+        same_ms,
+        running,
+        sits,
+        np.ascontiguousarray(found, np.int32),
+        backlog_jobs,
+        backlog_ms,
+        mem_mib,
+        scene.step_ms,
+        np.empty(seats, np.int64),
+        present,
+        combination,
+    )
     return Features(job, present, (scene.waiting_left_ms > 0).astype(np.float32), combination)
 
 
@@ -184,7 +197,7 @@ def _seated(
 
 
 @compiled
-def _beside(
+def _with_neighbours(
     cells: Int32,  # (O, T, H, 4)
     now: Int32,  # (O, T, 4)
     largest: Int32,  # (O, T, 4)

@@ -77,6 +77,8 @@ class Process:
     held_bytes: int
     peak_bytes: int
     gpu_ns: int
+    outer_pid: int = 0
+    """Its pid as NVML counts, if that differs from `pid`; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,10 @@ class Partition:
     refused: int
     refused_bytes: int
     gpu_ns: int
+    lent_bytes: int
+    """What processes exported that have released it or ended, while others may still hold it."""
+    mended: int
+    """How often the counters were not what the processes hold, and were corrected."""
     processes: tuple[Process, ...]
     refusals: tuple[Refusal, ...]
     """The last few, oldest first."""

@@ -55,10 +55,13 @@ def profile_figure(profile: Profile) -> go.Figure:
     )
     dress(figure, f"{escape(profile.application)} alone on {escape(profile.hardware.name)}", HEIGHT_PX)
     figure.add_hline(
-        profile.hardware.mem_mib, line={"color": INK, "width": 1}, row=2, col=1,
+        profile.hardware.mem_mib,
+        line={"color": INK, "width": 1},
+        row=2,
+        col=1,
         annotation={"text": f"the card's memory: {profile.hardware.mem_mib:,} MiB", "font": {"size": 12}},
         annotation_position="bottom right",
-    )  # fmt: skip
+    )
     figure.update_yaxes(title={"text": "of the card"}, ticksuffix=" %", range=[0, 105], row=1, col=1)
     figure.update_yaxes(
         title={"text": "GPU memory, MiB"}, range=[0, 1.05 * profile.hardware.mem_mib], row=2, col=1

@@ -76,9 +76,13 @@ def training_curve(
         )
     for name, level in (others or {}).items():
         figure.add_hline(
-            level, row=2, col=1, line={"color": INK, "width": 1, "dash": "dot"},
-            annotation={"text": escape(name), "font": {"size": 12}}, annotation_position="top right",
-        )  # fmt: skip
+            level,
+            row=2,
+            col=1,
+            line={"color": INK, "width": 1, "dash": "dot"},
+            annotation={"text": escape(name), "font": {"size": 12}},
+            annotation_position="top right",
+        )
     dress(figure, f"Training of {escape(next(iter(curves)))}" if len(curves) == 1 else "Training", height=560)
     figure.update_layout(margin={"t": 104}, legend={"y": 1.06}, showlegend=len(curves) > 1)
     for row, text in enumerate(
@@ -89,9 +93,17 @@ def training_curve(
         start=1,
     ):
         figure.add_annotation(
-            text=text, x=0, xref="x domain", xanchor="left", y=1, yref=f"y{row if row > 1 else ''} domain",
-            yanchor="bottom", yshift=3, showarrow=False, font={"size": 13},
-        )  # fmt: skip
+            text=text,
+            x=0,
+            xref="x domain",
+            xanchor="left",
+            y=1,
+            yref=f"y{row if row > 1 else ''} domain",
+            yanchor="bottom",
+            yshift=3,
+            showarrow=False,
+            font={"size": 13},
+        )
     levels = [value for line in figure.data[1::2] for value in line.y] + list((others or {}).values())
     if levels:  # a level line does not stretch the axis by itself
         room = max(0.02, 0.1 * (max(levels) - min(levels)))

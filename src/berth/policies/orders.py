@@ -100,8 +100,12 @@ def deadline_first(queue: Queue) -> Iterator[Job]:
     return queue.by(_deadline)
 
 
-def _size(job: Job) -> tuple[int, int]:
-    return (-job.gpus * job.share.milli, -job.cpu_milli)
+def _size(job: Job) -> int:
+    return -(job.gpus * job.share.milli << 32) - min(job.cpu_milli, MOST_CPU_MILLI)
+
+
+MOST_CPU_MILLI = (1 << 32) - 1
+"""More CPU is all the same to `largest_first`."""
 
 
 @keyed(_size)

@@ -78,8 +78,8 @@ def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
     """Write a profile into a folder of profiles, in place of the same application's; says where."""
     path = Path(folder) / file_name(profile.application)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as aside:
-        aside.write_text(profile_text(checked(profile)), encoding="utf-8")
+    with whole_file(path) as temporary:
+        temporary.write_text(profile_text(checked(profile)), encoding="utf-8")
     return path
 
 

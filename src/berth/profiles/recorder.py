@@ -188,11 +188,11 @@ def _model_of(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> GpuModel:
     _asked(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
     cores = ctypes.c_uint()
     _asked(nvml, "nvmlDeviceGetNumGpuCores", handle, ctypes.byref(cores))
-    said = name.value.decode(errors="replace")
-    words = said.upper().replace("-", " ").split()
+    full_name = name.value.decode(errors="replace")
+    words = full_name.upper().replace("-", " ").split()
     known = next((model for key, model in GPU_MODELS.items() if key.split("-")[0] in words), GpuModel(""))
     return GpuModel(
-        *(said or known.name, known.architecture, memory.total >> 20),
+        *(full_name or known.name, known.architecture, memory.total >> 20),
         *(cores.value or known.cores, known.pcie_mbps),
     )
 

@@ -250,5 +250,5 @@ def write_digest(digest: Digest, path: Path) -> None:
             part=_part,
         )
         return
-    with whole_file(path) as aside:
-        aside.write_text(digest_text(digest), encoding="utf-8", newline="\n")
+    with whole_file(path) as temporary:
+        temporary.write_text(digest_text(digest), encoding="utf-8", newline="\n")

@@ -22,7 +22,7 @@ __all__ = ["Filters", "filters_of"]
 MOST_BYTES: Final = 3_900_000
 """What the sums may take packed, a third less than in the page; if days take more, weeks are added up, then months."""
 SAMPLED: Final = 20_000
-"""Attempts of which waits are told: their median is within 1 % of the rank."""
+"""Attempts of which waits are given: their median is within 1 % of the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Filters:
     """What the page's script reads."""
 
     unit: str
-    """`day`, `week`, `month` or `year`: what dates are told apart by."""
+    """`day`, `week`, `month` or `year`: what dates are grouped by."""
     cells: int
     sampled: int
     json: Markup
@@ -70,7 +70,7 @@ def _text(cells: Cells) -> Markup | None:
         "sample.day": sample_day,
         "sample.wait_s": np.rint(cells.sample_wait_ms / 1000).astype(np.int64),
     }
-    told, data = _packed(columns)
+    layout, data = _packed(columns)
     packed = _compressed(data)
     if len(packed) > MOST_BYTES:
         return None
@@ -79,7 +79,7 @@ def _text(cells: Cells) -> Markup | None:
         "hour": 3_600_000_000 / unit,
         "days": days.tolist(),
         "names": {name: [text or UNKNOWN for text in cells.names[name]] for name in FACETS},
-        "columns": told,
+        "columns": layout,
         "data": base64.b64encode(packed).decode(),
     }
     text = json.dumps(content, ensure_ascii=False)
@@ -105,7 +105,7 @@ def _largest_unit(cells: Cells) -> int:
 
 
 def _part(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A part of a sum, which is mostly nothing (0) or all of it (1); any other is told with 1 added."""
+    """A part of a sum, which is mostly nothing (0) or all of it (1); any other is stored with 1 added."""
     return np.where(part == whole, np.minimum(part, 1), np.where(part == 0, 0, part + 1))
 
 
@@ -114,15 +114,15 @@ def _packed(columns: dict[str, NDArray[np.int64]]) -> tuple[dict[str, tuple[int,
 
     Told are how many bytes a number has, the first byte of the column and its length.
     """
-    told: dict[str, tuple[int, int, int]] = {}
+    layout: dict[str, tuple[int, int, int]] = {}
     parts: list[bytes] = []
     at = 0
     for name, column in columns.items():
         width = max((int(column.max(initial=0)).bit_length() + 7) // 8, 1)
-        told[name] = (width, at, len(column))
+        layout[name] = (width, at, len(column))
         parts += [((column >> 8 * byte) & 255).astype(np.uint8).tobytes() for byte in range(width)]
         at += width * len(column)
-    return told, b"".join(parts)
+    return layout, b"".join(parts)
 
 
 def _compressed(data: bytes) -> bytes:

@@ -45,8 +45,8 @@ def write_image(figure: go.Figure, out: Path, answers: Sequence[str] = ()) -> No
 
 
 def _write(content: bytes, out: Path) -> None:
-    with whole_file(out) as aside:
-        aside.write_bytes(content)
+    with whole_file(out) as temporary:
+        temporary.write_bytes(content)
 
 
 def image_kind(out: Path) -> str:

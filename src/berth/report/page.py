@@ -81,8 +81,8 @@ def _packed_plotly() -> str:
 
 
 def _write(page: str, path: Path) -> None:
-    with whole_file(path) as aside:
-        aside.write_text(page, encoding="utf-8", newline="\n")
+    with whole_file(path) as temporary:
+        temporary.write_text(page, encoding="utf-8", newline="\n")
 
 
 @cache

@@ -163,8 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _admitted(self) -> str | None:
         """The segment's name; None where the request has been refused."""
-        told = self.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(told, f"Bearer {self.server.token}".encode()):
+        authorization = self.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(authorization, f"Bearer {self.server.token}".encode()):
             self._refuse(
                 HTTPStatus.UNAUTHORIZED, "expected 'Authorization: Bearer TOKEN' with the collector's token"
             )

@@ -167,9 +167,9 @@ class _Gpu:
         for sample in self._utilisation():
             busy[sample.pid] = float(sample.smUtil)  # the latest of a process comes last
             self._since_us = max(self._since_us, int(sample.timeStamp))
-        told = "by process" not in self._mute
+        by_process = "by process" not in self._mute
         return tuple(
-            ProcessReading(pid, memory, busy.get(pid, 0.0) if told else None)
+            ProcessReading(pid, memory, busy.get(pid, 0.0) if by_process else None)
             for pid, memory in sorted(held.items())
         )
 

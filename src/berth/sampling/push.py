@@ -82,7 +82,7 @@ class Pusher:
         self._token = token
         self._every_s = every_s
         self._ended = threading.Event()
-        self._told = ""
+        self._last_error = ""
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
 
     def __enter__(self) -> Pusher:
@@ -99,10 +99,10 @@ class Pusher:
             try:
                 push(self._spool, self._node, self._url, self._token, now_s=time.time())
             except SamplingError as error:
-                if str(error) != self._told:
+                if str(error) != self._last_error:
                     _log.warning("%s; the spool %s keeps what is not sent", error, self._spool)
-                self._told = str(error)
+                self._last_error = str(error)
             else:
-                self._told = ""
+                self._last_error = ""
             if ended:
                 return

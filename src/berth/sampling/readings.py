@@ -120,12 +120,12 @@ def _parts(gpu: GpuReading, job_of: Mapping[int, str], given: set[str]) -> dict[
     everybody = sorted({*jobs, *owners})  # with "" for processes of no job
     share = _shares(gpu, owners, everybody)
     memory = dict.fromkeys(everybody, 0)
-    told = all(process.mem_bytes is not None for process in gpu.processes)
+    known = all(process.mem_bytes is not None for process in gpu.processes)
     for owner, process in zip(owners, gpu.processes, strict=True):
         memory[owner] += process.mem_bytes or 0
     found = {}
     for job in jobs:
-        if told:
+        if known:
             mem = memory[job] / gpu.mem_total_bytes if gpu.mem_total_bytes else None
         else:
             mem = None if held is None else held / len(everybody)
@@ -150,10 +150,10 @@ def _use(job: str, parts: Sequence[tuple[_Part, GpuReading]]) -> JobUse:
     held = [part.mem for part, _ in parts if part.mem is not None]
 
     def of_card(values: Iterable[float | None]) -> float | None:
-        told = [
+        known = [
             part.rest * value for (part, _), value in zip(parts, values, strict=True) if value is not None
         ]
-        return sum(told) if told else None
+        return sum(known) if known else None
 
     sm = of_card(gpu.sm_pct for _, gpu in parts)
     return JobUse(

@@ -49,11 +49,19 @@ class Gangs:
         gang.running.add(task.id)
 
     def end(self, task: Job) -> None:
-        """A task has ended, or left the queue, for good."""
+        """A task has ended for good: it counts as one that runs."""
         gang = self._gangs.get(task.gang)
         if gang is not None and gang.tasks.pop(task.id, None) is not None:
             gang.running.discard(task.id)
             gang.ended += 1
+            if not gang.tasks:
+                del self._gangs[task.gang]
+
+    def leave(self, task: Job) -> None:
+        """A task was taken away, or could not be started, and does not come again: the others run on without it."""
+        gang = self._gangs.get(task.gang)
+        if gang is not None and gang.tasks.pop(task.id, None) is not None:
+            gang.running.discard(task.id)
             if not gang.tasks:
                 del self._gangs[task.gang]
 

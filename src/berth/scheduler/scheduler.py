@@ -153,7 +153,7 @@ class Scheduler:
             self._release(job_id, now_ms, "be withdrawn")
             queued_ms = self.attempts.get(job_id, FIRST).queued_ms
             self._forget(job_id)
-            self._gangs.end(run.job)
+            self._gangs.leave(run.job)
             self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
             return run
         job = self.waiting(job_id)
@@ -161,7 +161,7 @@ class Scheduler:
             raise SchedulerError(f"job '{job_id}' cannot be withdrawn: it neither waits nor runs")
         self._unqueue(job)
         if job.gang:
-            self._gangs.end(job)
+            self._gangs.leave(job)
         for task in job.tasks or (job,):
             self._leaves_waiting(task, now_ms)
         return job
@@ -209,7 +209,7 @@ class Scheduler:
         if again:
             self._queue_again(run, now_ms, done_us=self.attempts.get(job_id, FIRST).done_us)
         else:
-            self._gangs.end(run.job)
+            self._gangs.leave(run.job)
             self._leaves_waiting(run.job, now_ms)
         return run
 

@@ -5,7 +5,7 @@ keeps what a report is made from.
 """
 
 from berth.statistics.answers import answers, best_sentence
-from berth.statistics.columns import EventColumns, Tries, event_columns
+from berth.statistics.columns import AttemptColumns, EventColumns, event_columns
 from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.fairness import finish_time_fairness, jain_index, service
 from berth.statistics.measures import (
@@ -56,6 +56,7 @@ __all__ = [
     "METRICS",
     "NOT_A_GPU",
     "REAL_USE",
+    "AttemptColumns",
     "Cdf",
     "Distribution",
     "EventColumns",
@@ -69,7 +70,6 @@ __all__ = [
     "Standing",
     "Summary",
     "Timeline",
-    "Tries",
     "Unit",
     "answers",
     "attempts_of",

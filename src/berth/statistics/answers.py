@@ -32,17 +32,17 @@ def answers(runs: Sequence[Run]) -> tuple[str, ...]:
     """
     policies = list(dict.fromkeys(run.policy for run in runs))
     headlines = {metric.name: metric for metric in headlines_of(run.summary for run in runs)}
-    said = [_nearly_empty(runs)]
+    sentences = [_nearly_empty(runs)]
     if len(policies) > 1:
-        said.append(_answer(runs, headlines["Mean wait"]))
-        said.append(_answer(runs, headlines.get("GPU use") or headlines["GPU allocation"]))
+        sentences.append(_answer(runs, headlines["Mean wait"]))
+        sentences.append(_answer(runs, headlines.get("GPU use") or headlines["GPU allocation"]))
     elif policies:
-        said.append(
+        sentences.append(
             _alone(runs, headlines["Mean wait"], headlines.get("GPU use") or headlines["GPU allocation"])
         )
     if policies:
-        said.append(_unfinished(runs))
-    return tuple(sentence for sentence in said if sentence)
+        sentences.append(_unfinished(runs))
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def best_sentence(

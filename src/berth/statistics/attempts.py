@@ -146,8 +146,8 @@ class Picked:
     @property
     def own_only(self) -> bool:
         """Whether other people's attempts are left out, because the ranges or the order would tell what is hidden."""
-        told = self.order == "idle-gpu-hours" or any(name in _TOLD_BY for name, _, _ in self.ranges)
-        return told and not self.sees_all
+        needs_measured = self.order == "idle-gpu-hours" or any(name in _TOLD_BY for name, _, _ in self.ranges)
+        return needs_measured and not self.sees_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +181,14 @@ def attempts_of(
 
 def attempts_query(source: str, picked: Picked) -> str:
     """All attempts of `FROM records WHERE …` that are picked, in their order, with the columns of `Attempt`."""
-    told = {**_COLUMNS}
+    by_name = {**_COLUMNS}
     if not picked.sees_all:
         own = f'"user" = {literal(picked.user)} AND "user" <> \'\''
-        told |= {
+        by_name |= {
             name: f"CASE WHEN {own} THEN {_COLUMNS[name]} ELSE {instead} END"
             for name, instead in HIDDEN.items()
         }
-    columns = ", ".join(f"{value} AS {quoted_name(name)}" for name, value in told.items())
+    columns = ", ".join(f"{value} AS {quoted_name(name)}" for name, value in by_name.items())
     order = ORDERS[picked.order][1]
     return (
         f"SELECT {columns} {source} AND {_conditions(picked)} "
@@ -237,6 +237,6 @@ def waited_by(
     found = []
     for *names, whole, started, median, p90, mean, longest in rows:
         if started:
-            told = (each / 1000 for each in (median, p90, mean, longest))
-            found.append(Waited(() if whole else tuple(map(str, names)), started, *told))
+            waits_s = (each / 1000 for each in (median, p90, mean, longest))
+            found.append(Waited(() if whole else tuple(map(str, names)), started, *waits_s))
     return sorted(found, key=lambda each: (-each.median_s, each.keys))

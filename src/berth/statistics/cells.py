@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Sums of N cells of C combinations of the facets, and S attempts of which the wait is told."""
+    """Sums of N cells of C combinations of the facets, and S attempts of which the wait is known."""
 
     unit: str
     """`day`, `week`, `month` or `year`."""
@@ -79,11 +79,11 @@ def _units(
 ) -> Generator[Cells, None, None]:
     """The cells of each unit, by way of temporary tables."""
     # A join finds no NULL, and an attempt of an unknown account would be lost.
-    told = ", ".join(f"coalesce({facets[name]}, '') AS \"{name}\"" for name in FACETS)
+    facet_columns = ", ".join(f"coalesce({facets[name]}, '') AS \"{name}\"" for name in FACETS)
     names = ", ".join(f'"{name}"' for name in FACETS)
     kinds = ("tries", "held", "wasted", "measured", "idle")
     database.execute(
-        f"CREATE OR REPLACE TEMP TABLE cell_days AS SELECT end_ms // {_DAY_MS} AS day, {told}, "
+        f"CREATE OR REPLACE TEMP TABLE cell_days AS SELECT end_ms // {_DAY_MS} AS day, {facet_columns}, "
         f"count(*) AS tries, {', '.join(sums)} {source} GROUP BY ALL",
         list(values),
     )
@@ -99,7 +99,7 @@ def _units(
     places = {name: np.unique(groups[name].astype(str), return_inverse=True) for name in FACETS}
     database.execute(
         f"CREATE OR REPLACE TEMP TABLE cell_sample AS SELECT g, day, wait_ms FROM (SELECT end_ms // {_DAY_MS} AS day, "
-        f"{told}, {WAIT_SQL} AS wait_ms {source} AND start_ms IS NOT NULL "
+        f"{facet_columns}, {WAIT_SQL} AS wait_ms {source} AND start_ms IS NOT NULL "
         f"ORDER BY hash(cluster, job_id, attempt) LIMIT {int(sampled)}) JOIN cell_groups USING ({names})",
         list(values),
     )

@@ -1,6 +1,6 @@
 """Events as columns: what happened in a simulation, as NumPy arrays that metrics are computed on.
 
-In the shapes, E is the number of events, J of jobs, T of tries that started, S of slots taken by all tries.
+In the shapes, E is the number of events, J of jobs, T of attempts that started, S of slots taken by all attempts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from berth.errors import SimulationError
 from berth.model import NO_GPU, Event, EventKind, Job, Reason
 
-__all__ = ["KINDS", "REASONS", "RUNNING", "EventColumns", "Tries", "event_columns"]
+__all__ = ["KINDS", "REASONS", "RUNNING", "AttemptColumns", "EventColumns", "event_columns"]
 
 KINDS = tuple(EventKind)
 """The kind that each code of `EventColumns.kind` stands for."""
@@ -36,7 +36,7 @@ _FIELDS = len(Event._fields)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tries:
+class AttemptColumns:
     """Every try of a job that started, in order of its start."""
 
     job: NDArray[np.int64]  # (T,)
@@ -67,7 +67,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventColumns:
-    """The events of one run, in their order, and the jobs and tries that they tell of."""
+    """The events of one run, in their order, and the jobs and attempts that they tell of."""
 
     time_ms: NDArray[np.int64]  # (E,)
     kind: NDArray[np.int8]  # (E,)
@@ -90,17 +90,17 @@ class EventColumns:
     """By when it was to have finished; −1 where it has no deadline. Empty where no job has one."""
     last_kind: NDArray[np.int8]  # (J,)
     """The kind of the job's last event that is no resize: where it stood at the end."""
-    tries: Tries
-    holdings: Tries  # H rows instead of T
-    """What was held over time: the tries, but one that was resized is a row for each share that it had, each from when
-    it had it. The same object as `tries` where nothing was resized."""
-    try_of: NDArray[np.int64]  # (H,)
+    attempts: AttemptColumns
+    holdings: AttemptColumns  # H rows instead of T
+    """What was held over time: the attempts, but one that was resized is a row for each share that it had, from when it
+    had it. The same object as `attempts` where nothing was resized."""
+    attempt_of: NDArray[np.int64]  # (H,)
     """The number of each holding's try."""
 
     def ran(self) -> NDArray[np.bool_]:
         """(E,) Whether the event ended an attempt that ran, which a failure or cancellation need not."""
         ran = np.zeros(len(self.kind), np.bool_)
-        ran[self.tries.end_event[self.tries.end_event != RUNNING]] = True
+        ran[self.attempts.end_event[self.attempts.end_event != RUNNING]] = True
         return ran
 
     @property
@@ -149,11 +149,11 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
     resized = kind == RESIZE
     stages = by_job[~resized[by_job]] if resized.any() else by_job
     last_event = stages[np.cumsum(np.bincount(job[~resized], minlength=len(ordinals))) - 1]
-    tries = _tries(time_ms, np.flatnonzero(kind == START), job, stages, flat)
-    holdings, try_of = tries, np.arange(len(tries.job))
+    attempts = _attempts(time_ms, np.flatnonzero(kind == START), job, stages, flat)
+    holdings, attempt_of = attempts, np.arange(len(attempts.job))
     if resized.any():
-        holdings = _tries(time_ms, np.flatnonzero((kind == START) | resized), job, by_job, flat)
-        try_of = _tries_of(holdings, tries, by_job)
+        holdings = _attempts(time_ms, np.flatnonzero((kind == START) | resized), job, by_job, flat)
+        attempt_of = _attempts_of(holdings, attempts, by_job)
     columns = EventColumns(
         time_ms=time_ms,
         kind=kind,
@@ -170,9 +170,9 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
         keeps_work=_of_each(first_jobs, "keeps_work").astype(np.bool_),
         due_ms=_due_ms(first_jobs),
         last_kind=kind[last_event],
-        tries=tries,
+        attempts=attempts,
         holdings=holdings,
-        try_of=try_of,
+        attempt_of=attempt_of,
     )
     _check_sequences(columns, by_job)
     return columns
@@ -203,13 +203,13 @@ def _due_ms(jobs: list[Job]) -> NDArray[np.int64]:
     return np.fromiter(due, np.int64, len(jobs))
 
 
-def _tries(
+def _attempts(
     time_ms: NDArray[np.int64],
     starts: NDArray[np.int64],  # (T,): positions of the events that begin one
     job: NDArray[np.int64],
     by_job: NDArray[np.int64],  # positions of the events that begin or end one, by job
     flat: list[Any],
-) -> Tries:
+) -> AttemptColumns:
     rank = np.empty(len(time_ms), np.int64)
     rank[by_job] = np.arange(len(by_job))
     count = len(starts)
@@ -230,7 +230,7 @@ def _tries(
     before = by_job[np.maximum(rank[starts] - 1, 0)]
     after = by_job[np.minimum(rank[starts] + 1, len(by_job) - 1)] if count else starts
     ended = (job[after] == job[starts]) & (after != starts)
-    return Tries(
+    return AttemptColumns(
         job=job[starts],
         queued_ms=time_ms[before],
         start_ms=time_ms[starts],
@@ -247,12 +247,14 @@ def _tries(
     )
 
 
-def _tries_of(holdings: Tries, tries: Tries, by_job: NDArray[np.int64]) -> NDArray[np.int64]:
+def _attempts_of(
+    holdings: AttemptColumns, attempts: AttemptColumns, by_job: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """(H,) The try of each holding: the last one of its job that started by then."""
     rank = np.empty(len(by_job), np.int64)
     rank[by_job] = np.arange(len(by_job))
-    order = np.argsort(rank[tries.start_event])
-    last = np.searchsorted(rank[tries.start_event][order], rank[holdings.start_event], side="right") - 1
+    order = np.argsort(rank[attempts.start_event])
+    last = np.searchsorted(rank[attempts.start_event][order], rank[holdings.start_event], side="right") - 1
     return order[last]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.model import NO_GPU, EventKind, Node, Reason
-from berth.statistics.columns import KINDS, REASONS, RUNNING, EventColumns, Tries
+from berth.statistics.columns import KINDS, REASONS, RUNNING, AttemptColumns, EventColumns
 
 __all__ = [
     "SLOWDOWN_BOUND_MS",
@@ -110,21 +110,23 @@ def gpu_hours(columns: EventColumns) -> GpuHours:
     """The GPU hours held, and what became of them.
 
     A finished job's useful hours are its work, but not more than its run time, on the part of the GPUs that
-    it held: of all its tries where it keeps its work, of the last one where it does not.
+    it held: of all its attempts where it keeps its work, of the last one where it does not.
     """
-    tries = columns.tries
+    attempts = columns.attempts
     jobs = len(columns.job_ids)
     held = _held_milli_ms(columns)
-    ended_by = np.where(tries.end_event == RUNNING, RUNNING, columns.kind[tries.end_event])
+    ended_by = np.where(attempts.end_event == RUNNING, RUNNING, columns.kind[attempts.end_event])
     finished = _last_kind_is(columns, EventKind.FINISH)
     gave_up = np.logical_or.reduce(
         [_last_kind_is(columns, kind) for kind in (EventKind.FAIL, EventKind.REJECT, EventKind.CANCEL)]
     )
-    counts = columns.keeps_work[tries.job] | np.isin(ended_by, [KINDS.index(EventKind.FINISH), RUNNING])
+    counts = columns.keeps_work[attempts.job] | np.isin(ended_by, [KINDS.index(EventKind.FINISH), RUNNING])
 
     weights = np.where(counts, held, 0)
-    held_of_job = np.bincount(tries.job, weights, minlength=jobs)
-    run_of_job = np.bincount(tries.job, np.where(counts, tries.end_ms - tries.start_ms, 0), minlength=jobs)
+    held_of_job = np.bincount(attempts.job, weights, minlength=jobs)
+    run_of_job = np.bincount(
+        attempts.job, np.where(counts, attempts.end_ms - attempts.start_ms, 0), minlength=jobs
+    )
     part = np.divide(
         np.minimum(columns.work_ms, run_of_job), run_of_job, out=np.zeros(jobs), where=run_of_job > 0
     )
@@ -137,41 +139,41 @@ def gpu_hours(columns: EventColumns) -> GpuHours:
 
 def busy_gpu_ms(columns: EventColumns) -> float:
     """GPU milliseconds during which a GPU had at least one job, over all GPUs."""
-    tries = columns.tries
-    durations = tries.end_ms - tries.start_ms
-    if bool((tries.milli == WHOLE_MILLI).all()) and not tries.shared.any():
-        return float((durations * tries.gpus).sum())
-    owner, gpu = slots_on_gpus(tries)
-    # Tries are in order of start, which a stable sort keeps; 16-bit keys sort by radix, much faster.
+    attempts = columns.attempts
+    durations = attempts.end_ms - attempts.start_ms
+    if bool((attempts.milli == WHOLE_MILLI).all()) and not attempts.shared.any():
+        return float((durations * attempts.gpus).sum())
+    owner, gpu = slots_on_gpus(attempts)
+    # Attempts are in order of start, which a stable sort keeps; 16-bit keys sort by radix, much faster.
     narrow = int(gpu.max(initial=0)) < 2**16
     order = np.argsort(gpu.astype(np.uint16) if narrow else gpu, kind="stable")
     # Setting each GPU off by more than the whole window lets one running maximum serve all GPUs.
     stride = columns.end_ms - columns.begin_ms + 1
     shift = gpu[order] * stride - columns.begin_ms
-    start, end = tries.start_ms[owner[order]] + shift, tries.end_ms[owner[order]] + shift
+    start, end = attempts.start_ms[owner[order]] + shift, attempts.end_ms[owner[order]] + shift
     covered = np.maximum.accumulate(end)
     begin = start.copy()
     begin[1:] = np.maximum(start[1:], covered[:-1])
     return float(np.maximum(end - begin, 0).sum())
 
 
-def slots_on_gpus(tries: Tries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def slots_on_gpus(attempts: AttemptColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Of each GPU that an attempt holds the attempt and a number of the GPU, in order of the attempts."""
-    owner = np.repeat(np.arange(len(tries.job)), np.diff(tries.slot_offsets))
-    on_gpu = tries.slot_index != NO_GPU
-    owner, node, index = owner[on_gpu], tries.slot_node[on_gpu], tries.slot_index[on_gpu]
+    owner = np.repeat(np.arange(len(attempts.job)), np.diff(attempts.slot_offsets))
+    on_gpu = attempts.slot_index != NO_GPU
+    owner, node, index = owner[on_gpu], attempts.slot_node[on_gpu], attempts.slot_index[on_gpu]
     return owner, node * (int(index.max(initial=0)) + 1) + index
 
 
 def queueing_delay_s(columns: EventColumns) -> NDArray[np.float64]:
     """(T,) From entering the queue to the start, of each try that started."""
-    return (columns.tries.start_ms - columns.tries.queued_ms) / 1000.0
+    return (columns.attempts.start_ms - columns.attempts.queued_ms) / 1000.0
 
 
 def waiting_time_s(columns: EventColumns) -> NDArray[np.float64]:
     """From submission to the last start, of each job that ever started, in order of the jobs."""
     last_start = np.full(len(columns.job_ids), -1, np.int64)
-    np.maximum.at(last_start, columns.tries.job, columns.tries.start_ms - columns.begin_ms)
+    np.maximum.at(last_start, columns.attempts.job, columns.attempts.start_ms - columns.begin_ms)
     started = last_start >= 0
     return (last_start[started] + columns.begin_ms - columns.submit_ms[started]) / 1000.0
 
@@ -218,8 +220,8 @@ def deadlines_missed_pct(columns: EventColumns) -> float | None:
 
 def given_up(columns: EventColumns) -> tuple[str, ...]:
     """The ids of up to 10 jobs that were given up since their nodes were lost too often."""
-    told = np.flatnonzero(columns.reason == REASONS.index(Reason.LOST_TOO_OFTEN))[:10]
-    return tuple(columns.job_ids[job] for job in columns.job[told].tolist())
+    events = np.flatnonzero(columns.reason == REASONS.index(Reason.LOST_TOO_OFTEN))[:10]
+    return tuple(columns.job_ids[job] for job in columns.job[events].tolist())
 
 
 def ended_with(columns: EventColumns, kind: EventKind) -> int:
@@ -235,22 +237,22 @@ def _last_kind_is(columns: EventColumns, kind: EventKind) -> NDArray[np.bool_]:
 def _held_milli_ms(columns: EventColumns, until_ms: int | None = None) -> NDArray[np.float64 | np.int64]:
     """(T,) What each attempt held, over all its GPUs, until a time or to the end."""
     held = _held_of(columns.holdings, until_ms)
-    if columns.holdings is columns.tries:
+    if columns.holdings is columns.attempts:
         return held
-    return np.bincount(columns.try_of, held, minlength=len(columns.tries.job))
+    return np.bincount(columns.attempt_of, held, minlength=len(columns.attempts.job))
 
 
-def _held_of(tries: Tries, until_ms: int | None) -> NDArray[np.float64 | np.int64]:
-    """(T,) The same of these tries or holdings."""
-    start_ms, end_ms = tries.start_ms, tries.end_ms
+def _held_of(attempts: AttemptColumns, until_ms: int | None) -> NDArray[np.float64 | np.int64]:
+    """(T,) The same of these attempts or holdings."""
+    start_ms, end_ms = attempts.start_ms, attempts.end_ms
     if until_ms is not None:
         start_ms, end_ms = np.minimum(start_ms, until_ms), np.minimum(end_ms, until_ms)
-    if not tries.shared.any():
-        return (end_ms - start_ms) * tries.gpus * tries.milli
+    if not attempts.shared.any():
+        return (end_ms - start_ms) * attempts.gpus * attempts.milli
     # On each GPU the part that is left of a share is integrated over time; an attempt held what came between.
-    owner, gpu = slots_on_gpus(tries)
+    owner, gpu = slots_on_gpus(attempts)
     number = len(owner)
-    milli = tries.milli[owner]
+    milli = attempts.milli[owner]
     times = np.concatenate((start_ms[owner], end_ms[owner]))
     order = np.lexsort((times, np.concatenate((gpu, gpu))))
     asked = np.cumsum(np.concatenate((milli, -milli))[order])
@@ -258,7 +260,7 @@ def _held_of(tries: Tries, until_ms: int | None) -> NDArray[np.float64 | np.int6
     lasted = np.where(asked[:-1] > 0, np.diff(times[order]), 0)
     passed = np.empty(2 * number)
     passed[order] = np.concatenate(([0.0], np.cumsum(left[:-1] * lasted)))
-    return np.bincount(owner, milli * (passed[number:] - passed[:number]), minlength=len(tries.job))
+    return np.bincount(owner, milli * (passed[number:] - passed[:number]), minlength=len(attempts.job))
 
 
 def _capacity_milli_ms(columns: EventColumns, nodes: Sequence[Node]) -> float:

@@ -259,11 +259,11 @@ def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
 
 
 def _priced(runs: Sequence[Summary]) -> tuple[Metric, ...]:
-    said = [metric for metric in PRICED if not all(math.isnan(metric.of(summary)) for summary in runs)]
+    priced = [metric for metric in PRICED if not all(math.isnan(metric.of(summary)) for summary in runs)]
     currency = next((summary.currency for summary in runs if summary.currency), "")
-    if said and currency:
-        said[0] = replace(said[0], name=f"Cost ({currency})")
-    return tuple(said)
+    if priced and currency:
+        priced[0] = replace(priced[0], name=f"Cost ({currency})")
+    return tuple(priced)
 
 
 def headlines_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:

@@ -65,7 +65,7 @@ class RealUse:
 def attempts_of(columns: EventColumns, jobs: Iterable[Job]) -> Iterator[Attempt]:
     """Every attempt of a run that started and has GPUs, in the order of their starts; `jobs` are those of the run."""
     by_id = {job.id: job for job in jobs}
-    tries = columns.tries
+    tries = columns.attempts
     offsets = tries.slot_offsets.tolist()
     slots = [GpuSlot(*slot) for slot in zip(tries.slot_node.tolist(), tries.slot_index.tolist(), strict=True)]
     shares = map(Share, tries.milli.tolist(), tries.mem_mib.tolist())

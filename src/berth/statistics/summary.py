@@ -58,7 +58,7 @@ class Summary:
     """Starts, of all jobs together."""
     evictions: int
     failures: Mapping[Reason, int]
-    """Tries that failed, by reason; reasons that never occurred are left out."""
+    """Attempts that failed, by reason; reasons that never occurred are left out."""
     rejections: Mapping[Reason, int]
     """Jobs rejected, by reason."""
     gpu_allocation_pct: float
@@ -121,7 +121,7 @@ def summarise(
         cancelled=ended_with(columns, EventKind.CANCEL),
         waiting=ended_with(columns, EventKind.SUBMIT) + ended_with(columns, EventKind.EVICT),
         running=ended_with(columns, EventKind.START),
-        tries=len(columns.tries.job),
+        tries=len(columns.attempts.job),
         evictions=int(np.count_nonzero(columns.kind == KINDS.index(EventKind.EVICT))),
         failures=events_by_reason(columns, EventKind.FAIL),
         rejections=events_by_reason(columns, EventKind.REJECT),

@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from berth.statistics import Interval, Mark, Metric, Run, Unit, metrics_of, readable_unit, standings
+from berth.statistics.comparison import Mark, standings
+from berth.statistics.metrics import Metric, Unit, metrics_of, readable_unit
+from berth.statistics.run import Run
+from berth.statistics.spread import Interval
 
 __all__ = ["Cell", "Row", "table_rows"]
 

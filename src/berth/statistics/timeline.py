@@ -97,14 +97,14 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
 
 def occupancy_at(columns: EventColumns, nodes: Sequence[Node], time_ms: int) -> Occupancy:
     """What every GPU held at a time: jobs that started by then, and end later or never."""
-    tries = columns.holdings
+    attempts = columns.holdings
     shape = (len(nodes), max((node.gpus for node in nodes), default=0))
-    runs = (tries.start_ms <= time_ms) & ((tries.end_ms > time_ms) | (tries.end_event == RUNNING))
-    owner = np.repeat(np.arange(len(runs)), np.diff(tries.slot_offsets))
-    here = runs[owner] & (tries.slot_index != NO_GPU)
-    slot = (tries.slot_node * shape[1] + tries.slot_index)[here]
+    runs = (attempts.start_ms <= time_ms) & ((attempts.end_ms > time_ms) | (attempts.end_event == RUNNING))
+    owner = np.repeat(np.arange(len(runs)), np.diff(attempts.slot_offsets))
+    here = runs[owner] & (attempts.slot_index != NO_GPU)
+    slot = (attempts.slot_node * shape[1] + attempts.slot_index)[here]
     cells = shape[0] * shape[1]
-    held = np.bincount(slot, tries.milli[owner[here]], minlength=cells).reshape(shape)
+    held = np.bincount(slot, attempts.milli[owner[here]], minlength=cells).reshape(shape)
     used = np.minimum(held, WHOLE_MILLI)  # tenants that share it may each hold all of it
     jobs = np.bincount(slot, minlength=cells).reshape(shape)
     gpus = np.array([node.gpus for node in nodes], np.int64).reshape(-1, 1)
@@ -127,14 +127,14 @@ def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDA
 
 def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:
     """(E,) What each event adds to the per mille held of all GPUs, of each of which no more than the whole counts."""
-    tries = columns.holdings
-    held = tries.gpus * tries.milli
+    attempts = columns.holdings
+    held = attempts.gpus * attempts.milli
     deltas = np.zeros(len(columns.time_ms), np.int64)
-    if tries.shared.any():
-        owner, gpu = slots_on_gpus(tries)
-        started = tries.start_event[owner]
-        left = tries.end_event[owner]
-        milli = tries.milli[owner]
+    if attempts.shared.any():
+        owner, gpu = slots_on_gpus(attempts)
+        started = attempts.start_event[owner]
+        left = attempts.end_event[owner]
+        milli = attempts.milli[owner]
         ends = left != RUNNING
         at = np.concatenate((started, left[ends]))
         of = np.concatenate((gpu, gpu[ends]))
@@ -147,9 +147,9 @@ def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:
         before = np.where(first, 0, np.concatenate(([0], capped[:-1])))
         np.add.at(deltas, at[order], capped - before)
         return deltas
-    deltas[tries.start_event] = held
-    ended = tries.end_event != RUNNING
-    deltas[tries.end_event[ended]] -= held[ended]  # a resize begins what it ends
+    deltas[attempts.start_event] = held
+    ended = attempts.end_event != RUNNING
+    deltas[attempts.end_event[ended]] -= held[ended]  # a resize begins what it ends
     return deltas
 
 

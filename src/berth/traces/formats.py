@@ -79,7 +79,7 @@ FORMATS: dict[str, Format] = {
         ),
         Format(
             "history",
-            "berth's own records of finished tries, one row a try, as jobs again",
+            "berth's own records of finished attempts, one row each, as jobs again",
             ("job_id", "attempt", "submit_ms", "end_ms", "state", "gpus"),
             (
                 *("start_ms", "work_ms", "user", "application", "virtual_cluster", "share_milli"),

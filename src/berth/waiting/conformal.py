@@ -72,11 +72,11 @@ def rolling_interval(
         ended = past & (asked_s + wait_s < now)
         passed = np.log10(1 + np.maximum(now - asked_s, 0.0))
         held = ended & (lower <= target) & (target <= upper)
-        told = int(ended.sum() + (past & ~ended & (passed > upper)).sum())
+        known = int(ended.sum() + (past & ~ended & (passed > upper)).sum())
         level = wanted
-        if told:
-            a_day = max(told / len(np.unique(days[past])), 1.0)
-            level += gain * (wanted * told - int(held.sum())) / a_day
+        if known:
+            a_day = max(known / len(np.unique(days[past])), 1.0)
+            level += gain * (wanted * known - int(held.sum())) / a_day
         recent = past & (asked_s >= now - window_s)
         so_far = np.where(ended, target, passed)[recent]
         outside, seen = np.maximum(low[recent] - so_far, so_far - high[recent]), ended[recent]

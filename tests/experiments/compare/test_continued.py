@@ -20,11 +20,10 @@ from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import PolicyError, SimulationError
-from berth.experiments.compare import compare, sweep
+from berth.experiments.compare import compare, parallel
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
-from berth.experiments.compare.workers import Turns
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
 from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
@@ -61,13 +60,13 @@ def test_only_what_is_missing_or_under_other_conditions_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[tuple[str, int]] = []
-    original = sweep.run_task
+    original = parallel.run_task
 
     def counted(task: Task, *rest: object) -> object:
         ran.append((task.policy, task.seed))
         return original(task, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sweep, "run_task", counted)
+    monkeypatch.setattr(parallel, "run_task", counted)
     compare(TRACE, POLICIES[:2], keep=tmp_path)
     compare(TRACE, POLICIES, seeds=2, keep=tmp_path)
     assert ran == [
@@ -204,7 +203,9 @@ def interrupted(
 def test_what_fails_in_a_process_is_told_by_the_one_that_asked() -> None:
     with pytest.raises(PolicyError, match="the policy fails: ZeroDivisionError"):
         compare(TRACE, [f"{__name__}:fails", "random"], seeds=2, processes=2)
-    with pytest.raises(SimulationError, match="a process of the sweep died"):
+    with pytest.raises(
+        SimulationError, match=f"a process of the sweep died, which ran .*'{__name__}:dies' with seed"
+    ):
         compare(TRACE, [f"{__name__}:dies", "random"], seeds=2, processes=2)
 
 
@@ -214,22 +215,6 @@ def fails(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
 
 def dies(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
     os._exit(1)
-
-
-def test_each_trace_is_read_once_while_there_are_more_traces_than_processes() -> None:
-    tasks = [
-        Task(read_trace(f"{TRACE}&seed={seed}"), (), name, seed) for seed in range(3) for name in POLICIES
-    ]
-    turns = Turns(tasks)
-    one = turns.next(None)
-    other = turns.next(None)
-    assert one is tasks[0]
-    assert other is tasks[3]
-    assert [turns.next(one), turns.next(one), turns.next(other)] == [tasks[1], tasks[2], tasks[4]]
-    assert turns.next(one) is tasks[6]  # the third, which nobody has begun
-    assert turns.next(other) is tasks[5]
-    assert turns.next(other) is tasks[7]  # and then what another is at
-    assert [turns.next(one), turns.next(one), turns.next(other)] == [tasks[8], None, None]
 
 
 def test_an_interruption_of_what_fails_is_heard_all_the_same() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from berth.experiments.compare.conditions import Conditions
-from berth.experiments.compare.sweep import Task, run_all
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Task
 from berth.model import Job, Node
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +10,13 @@ from berth.errors import HistoryError
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
+from tests import command
 from tests.history import exports
-
-BERTH = Path(sys.executable).parent / "berth"
 
 
 def berth(*words: object) -> tuple[int, str, str]:
     """Status, output and errors of a command."""
-    done = subprocess.run([BERTH, *map(str, words)], capture_output=True, text=True, timeout=300)
+    done = command.berth(*words)
     return done.returncode, done.stdout, done.stderr
 
 

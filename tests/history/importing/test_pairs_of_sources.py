@@ -175,7 +175,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[Source, dict[str, ob
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [pytest.param(*pair, id=f"{pair[0].__name__}-{pair[1].__name__}") for pair in permutations(SOURCES, 2)],
+    [
+        pytest.param(
+            *pair,
+            id=f"{pair[0].__name__}-{pair[1].__name__}",
+            marks=[pytest.mark.slow] if number % 5 else [],
+        )
+        for number, pair in enumerate(permutations(SOURCES, 2))
+    ],
 )
 def test_what_one_source_does_not_tell_stays_as_the_other_told_it(
     tmp_path: Path, alone: dict[Source, dict[str, object]], one: Source, other: Source

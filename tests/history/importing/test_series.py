@@ -16,6 +16,7 @@ from berth.history.importing.sacct import import_text
 from berth.history.importing.series import import_series
 from berth.history.store.folder import SEGMENTS, History, open_history
 from berth.history.store.import_result import ImportResult, Options
+from tests.examples import examples
 from tests.history import exports
 
 BASE_S = 1_767_225_600
@@ -304,7 +305,7 @@ told_values = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(told=told_values, data=st.data())
 def test_what_series_say_is_the_same_however_their_import_is_cut_or_repeated(
     told: list[tuple[str, str, str, int, int]], data: st.DataObject

@@ -14,6 +14,7 @@ from berth.gpu_models import gpu_model
 from berth.history.store import events as events_module
 from berth.history.store.events import SCHEMA, join_events, write_events
 from berth.model import NO_GPU, Event, EventKind, GpuSlot, Job, Node, Reason, Share
+from tests.examples import examples
 
 NODES = tuple(Node(f"n{index}", 8, gpu_model("V100")) for index in range(4))
 GANG = Job("gang", 0, 9, gpus=3, cpu_milli=100, mem_mib=7, nodes=0)
@@ -82,7 +83,9 @@ def _starts(draw: st.DrawFn) -> Event:
     return _event(0, EventKind.START, job, *slots)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(starts=st.lists(_starts(), min_size=1, max_size=5))
 def test_each_node_gives_its_share_of_the_total_rounded_up(tmp_path: Path, starts: list[Event]) -> None:
     path = tmp_path / "events.parquet"

@@ -17,6 +17,7 @@ from berth.live.kubernetes.entries import State
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from berth.live.kubernetes.served import served_by
 from berth.live.kubernetes.steps import Bind
+from tests.examples import examples
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.test_board import board_of, node
 from tests.live.kubernetes.test_board import pod as board_pod
@@ -106,7 +107,7 @@ def test_a_pod_that_names_a_claim_its_own_or_anothers_is_told_and_others_are_pla
     assert "a scheduler that knows DRA" in board.entries["u"].message
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.dictionaries(
         st.sampled_from([names.ASKED_MILLI, names.ASKED_MEM_MIB, names.GANG, names.MODELS, names.ESTIMATE,

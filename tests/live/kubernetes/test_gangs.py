@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.board import Board
@@ -89,10 +90,12 @@ def test_gangs_that_never_fit_stop_no_other_and_hold_nothing() -> None:
     for now in range(1, 4):
         bound |= bound_by(board, now=now)
     assert sorted(bound) == ["s0", "s1"]
-    assert all(state.since_ms is None for state in board.gangs.gangs.values())  # nothing is held
 
 
-def test_gangs_that_have_no_room_let_others_take_their_turn() -> None:
+@pytest.mark.parametrize(
+    ("policy", "others"), [("passing+fifo+best-fit", ["s0", "s1"]), ("fifo+best-fit", [])]
+)
+def test_gangs_that_have_no_room_hold_up_others_as_the_policy_says(policy: str, others: list[str]) -> None:
     large = [
         pod(f"l{gang:02}-{at}", gang=f"l{gang:02}/4", version=gang) for gang in range(20) for at in range(4)
     ]
@@ -101,11 +104,11 @@ def test_gangs_that_have_no_room_let_others_take_their_turn() -> None:
     before = board_of([node("n1", 4)], [pod("full", 4, gpu_milli=999, gpu_mem_mib=80_000)])
     full = on(bound_by(before)["full"], gpu_milli=999, gpu_mem_mib=80_000)
     full.spec.containers = pod("full", 4).spec.containers
-    board = board_of([node("n1", 4)], [full, *large, *fits])
+    board = board_of([node("n1", 4)], [full, *large, *fits], policy=policy)
     bound: dict[str, Bind] = {}
     for now in range(1, 5):
         bound |= bound_by(board, now=now)
-    assert sorted(bound) == ["s0", "s1"]
+    assert sorted(bound) == others
 
 
 def test_a_failed_bind_waits_longer_each_time_and_keeps_no_place() -> None:
@@ -163,3 +166,63 @@ def test_in_advise_mode_a_pod_that_would_give_way_to_one_that_is_not_placed_runs
     board.pod_gone(high, 4)
     list(board.decide(5))
     assert board.entries["uid-low"].state is State.BOUND
+
+
+def arrivals_until_large_starts(policy: str, *, gangs: bool, priority: int = 0, most: int = 40) -> int:
+    """Two GPUs, a waiting pod of both, and pods of one GPU for 10 minutes every 5 minutes: how many of these arrive
+    before the large one is bound."""
+    board = board_of([node("n1", 2)], [], policy=policy)
+    ends: dict[str, tuple[int, api.Pod]] = {}
+    large = pod("large", 2, version=1)
+    large.spec.priority = priority
+    for at in range(most):
+        now = 1 + at * 300_000
+        for name, (end_ms, there) in list(ends.items()):
+            if end_ms <= now:
+                del ends[name]
+                board.pod_changed(ended(there), now)
+                board.pod_gone(there, now)
+        said = {"gang": f"g{at}/1"} if gangs else {}
+        small = pod(f"s{at}", version=2 + at, **said)
+        small.spec.priority = -5 if priority else 0
+        board.pod_changed(small, now)
+        if at == 0:
+            board.pod_changed(large, now)
+        for bind in bound_by(board, now=now).values():
+            if bind.name == "large":
+                return at + 1
+            there = on(bind, **said)
+            board.pod_changed(there, now)
+            ends[bind.name] = (now + 600_000, there)
+    return most
+
+
+@pytest.mark.parametrize("policy", ["fifo+best-fit", "easy+fifo+best-fit", "priority+best-fit"])
+@pytest.mark.parametrize("priority", [0, 1000])
+def test_small_gangs_starve_a_large_pod_no_more_than_small_pods_do(policy: str, priority: int) -> None:
+    plain = arrivals_until_large_starts(policy, gangs=False, priority=priority)
+    assert plain < 5
+    assert arrivals_until_large_starts(policy, gangs=True, priority=priority) == plain
+
+
+def test_a_gang_does_not_pass_a_pod_of_a_higher_priority() -> None:
+    board = board_of([node("n1", 2)], [pod("runs")], policy="priority+best-fit")
+    assert sorted(bound_by(board)) == ["runs"]
+    high = pod("high", 2)
+    high.spec.priority = 1000
+    low = pod("low", gang="low/1")
+    low.spec.priority = -5
+    for each in (low, high):
+        board.pod_changed(each, 2)
+    assert bound_by(board, now=3) == {}
+    board.pod_gone(pod("runs"), 4)
+    assert sorted(bound_by(board, now=5)) == ["high"]
+
+
+def test_pods_of_a_gang_run_on_when_another_of_it_loses_its_node() -> None:
+    board = board_of([node("n1", 1), node("n2", 1)], [pod(f"g{at}", gang="g/2") for at in range(2)])
+    for bind in bound_by(board).values():
+        board.pod_changed(on(bind, gang="g/2"), 2)
+    board.nodes.gone(node("n2", 1))
+    assert [step for step in board.decide(3) if isinstance(step, Bind | Stop)] == []
+    assert len(board.cluster.running) == 1

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from berth.errors import AskError
 from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.gpu_labels import indices_of, label_of
+from tests.examples import examples
 
 LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 """What Kubernetes takes as a label's value."""
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.sets(st.integers(0, 40), max_size=16))
 def test_what_is_written_into_a_label_is_read_again(indices: set[int]) -> None:
     text = label_of(indices)

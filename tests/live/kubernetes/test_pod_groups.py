@@ -11,7 +11,7 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.entries import State
 from berth.live.kubernetes.reasons import Reasons
-from berth.live.kubernetes.steps import Bind, Tell
+from berth.live.kubernetes.steps import Bind
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.test_board import board_of, node, pod
 from tests.live.kubernetes.test_slices import definition
@@ -53,7 +53,7 @@ def test_more_pods_than_the_least_start_as_there_is_room_for_each() -> None:
     assert bound(board, 3) == ["m4"]
 
 
-def test_a_group_that_comes_to_ask_for_fewer_starts_with_the_places_that_it_holds() -> None:
+def test_a_group_that_comes_to_ask_for_fewer_starts_with_those() -> None:
     board = board_of([node("n1", 2)], [member(f"m{at}", version=at) for at in range(4)])
     board.pod_group_changed(names.PLUGINS_GROUP, group(minMember=3))
     assert bound(board) == []
@@ -63,16 +63,18 @@ def test_a_group_that_comes_to_ask_for_fewer_starts_with_the_places_that_it_hold
     assert bound(board, 3) == ["m0", "m1"]
 
 
-def test_a_group_that_has_no_room_for_its_least_holds_it_for_as_long_as_it_says() -> None:
+def test_a_group_that_has_no_room_for_its_least_holds_nothing_and_keeps_its_turn() -> None:
     board = board_of([node("n1", 2)], [pod("first")])
     assert bound(board) == ["first"]
     for at in range(2):
         board.pod_changed(member(f"m{at}"), 1)
     board.pod_group_changed(names.PLUGINS_GROUP, group(minMember=2, scheduleTimeoutSeconds=7))
     assert bound(board) == []
-    assert board.next_wake_ms(1) == 1 + 7000
-    told = [step for step in board.decide(7001) if isinstance(step, Tell)]
-    assert {(step.reason, step.name) for step in told} == {("GangTimeout", "m0"), ("GangTimeout", "m1")}
+    assert board.cluster.free_total_milli == 1000
+    board.pod_changed(pod("later"), 2)
+    assert bound(board, 7001) == []
+    board.pod_gone(pod("first"), 7002)
+    assert bound(board, 7003) == ["m0", "m1"]
 
 
 def test_a_group_that_is_deleted_keeps_what_runs_and_gives_back_what_it_holds() -> None:

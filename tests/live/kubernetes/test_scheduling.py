@@ -113,7 +113,7 @@ def test_gangs_start_whole_or_not_at_all(play: Played) -> None:
         for at in range(2):
             await world.pod(f"small-{at}", annotations={names.GANG: "small/2"})
         await world.pod("half-0", annotations={names.GANG: "half/2"})
-        async with world.scheduler(gang_ms=1500, policy="easy+fifo+best-fit"):
+        async with world.scheduler(policy="easy+fifo+best-fit"):
             await world.until_bound("small-0", "small-1")
             await world.check()
             assert "1 of 2 pods are there" in await world.until_told("half-0", "gang half")

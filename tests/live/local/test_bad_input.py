@@ -265,6 +265,7 @@ def test_jobs_that_were_started_after_the_last_good_copy_are_not_started_again(w
     assert (world.folder / "ran").read_text() == "once\n"
 
 
+@pytest.mark.slow
 def test_a_policy_that_crashes_three_times_gives_way_and_the_queue_says_so(world: World) -> None:
     bad = world.submit("true", name="crash")
     good = world.submit("true")

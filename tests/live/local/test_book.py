@@ -17,6 +17,7 @@ from berth.errors import LiveError
 from berth.live.local.entry import ENDED, End, Entry
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import of_request
+from tests.examples import examples
 from tests.live.local.fake_world import CARD_MIB, Crash, FakeWorld
 
 ONE = Tasks(None, ((),))
@@ -151,7 +152,7 @@ class Everything(RuleBasedStateMachine):
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -53,8 +53,8 @@ class FakeSlurm:
     """The GresUsed of nodes on which something runs."""
     comments: dict[str, str] = field(default_factory=dict)
     """Of nodes."""
-    told: list[str] = field(default_factory=list)
-    """Every line that scontrol was told."""
+    commands: list[str] = field(default_factory=list)
+    """Every line that scontrol was given."""
     refuses: dict[str, str] = field(default_factory=dict)
     """What is printed below a line that begins so."""
     starts: bool = True
@@ -87,7 +87,7 @@ class FakeSlurm:
             if released and job.get("Dependency"):
                 self._begin(job)
 
-    def __call__(self, words: Sequence[str], told: str) -> str:
+    def __call__(self, words: Sequence[str], lines: str) -> str:
         if self.gone:
             raise LiveError("slurmctld does not answer")
         if words[0] == "squeue" and "Exclusive:" in words[-1]:
@@ -132,7 +132,7 @@ class FakeSlurm:
         if words[0] == "sshare":
             return ""
         answers = []
-        for line in told.splitlines():
+        for line in lines.splitlines():
             if self.gone_after is not None:
                 self.gone_after -= 1
                 if self.gone_after < 0:
@@ -143,7 +143,7 @@ class FakeSlurm:
         return "".join(answers)
 
     def _do(self, line: str) -> str:
-        self.told.append(line)
+        self.commands.append(line)
         answer = f"scontrol: {line}\n"
         what, job_id = line.split()[0], line.split()[1].removeprefix("JobId=")
         if job_id in self.begins and line.startswith(self.begins[job_id]):

@@ -138,7 +138,7 @@ def test_a_berth_renews_its_claim_and_places_nothing_once_another_has_it(tmp_pat
     clock.now_s += 40
     with pytest.raises(ClaimChangedError, match="another berth places now, b:/x"):
         service.step()
-    assert slurm.told == []
+    assert slurm.commands == []
 
 
 def test_one_that_only_advises_learns_that_the_other_has_ended(tmp_path: Path) -> None:

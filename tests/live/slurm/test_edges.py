@@ -35,7 +35,7 @@ from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import VERSIONS, RestChannel, spoken
 from berth.live.slurm.results import Result, keep, taken
 from berth.model import Node
-from berth.report.beside import beside_slurm
+from berth.report.slurm_comparison import slurm_comparison
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 
@@ -102,7 +102,7 @@ def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Pa
         ("2", {"hold": False, "node_list": "node2"}),
     ]
     # What it cannot say goes through scontrol, before it.
-    assert slurm.told == [
+    assert slurm.commands == [
         "hold 3", "update JobId=4_5 ReqNodeList=node1", "update JobId=1 AdminComment=berth:1;x", "release 4_5",
     ]  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_rest_speaks_the_version_that_its_slurm_does(rest: Path, version: str) -
     Handler.speaks = VERSIONS[0]
     Handler.answers["1"] = (404, {})
     assert channel.apply(changes[:1]) == {}
-    assert slurm.told[-1] == "release 1"
+    assert slurm.commands[-1] == "release 1"
     assert len(said) == 1
     assert spoken(rest) == VERSIONS[0] == "v0.0.45"
 
@@ -188,7 +188,7 @@ def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_
         said: list[str] = []
         channel = RestChannel(path, Controller(slurm), said.append)
         assert channel.apply([Change("1", node_list="node1", hold=False)]) == {}
-        assert slurm.told == ["update JobId=1 ReqNodeList=node1", "release 1"]
+        assert slurm.commands == ["update JobId=1 ReqNodeList=node1", "release 1"]
         channel.apply([Change("1", node_list="node1", hold=False)])
         (told,) = said  # once, not at each look
         assert why in told
@@ -459,7 +459,7 @@ def test_the_report_puts_slurms_course_beside_berths_and_beside_whole_gpus(tmp_p
     assert (slurm.waits_s, slurm.spans) == ((4.0, 4.0), ((4.0, 24.0, 0.5), (4.0, 24.0, 0.5)))
     assert (ours.waits_s, ours.lasts_s) == ((0.0, 0.0), 20.0)
     assert (sorted(whole.waits_s), whole.lasts_s, whole.use(1)) == ([0.0, 20.0], 40.0, 1.0)
-    section = beside_slurm((slurm, ours, whole), 1, ["As told."])
+    section = slurm_comparison((slurm, ours, whole), 1, ["As told."])
     assert section.rows[1:] == (
         ("wait, mean", "4.0 s", "0.0 s", "10.0 s"), ("wait, median", "4.0 s", "0.0 s", "10.0 s"),
         ("first submission to last end", "24.0 s", "20.0 s", "40.0 s"),

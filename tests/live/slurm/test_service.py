@@ -20,7 +20,7 @@ def test_a_held_job_gets_its_gpu_and_is_released_after_the_update_alone(tmp_path
     slurm.held("2", "gres:gpu:2", NumNodes="2")
     ours = service(slurm, tmp_path)
     ours.step()
-    assert slurm.told == [
+    assert slurm.commands == [
         "hold 2",
         f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:gpu:v100_0:1 AdminComment={NOTE};share=1000:0:0",
         "release 1",
@@ -28,7 +28,7 @@ def test_a_held_job_gets_its_gpu_and_is_released_after_the_update_alone(tmp_path
     ours.step()
     slurm.end("1")
     ours.step()
-    assert slurm.told[3:] == [
+    assert slurm.commands[3:] == [
         "update JobId=2 ReqNodeList=node1,node2 TresPerNode=gres:gpu:v100_0:1,gres:gpu:v100_1:1"
         " AdminComment=berth:1;node=gres:gpu:2;job=;task=;socket=;share=1000:0:0",
         "release 2",
@@ -45,7 +45,7 @@ def test_two_parts_share_a_card_and_a_whole_job_does_not(tmp_path: Path) -> None
         slurm.held(job_id, request)
     ours = service(slurm, tmp_path)
     ours.step()
-    assert [line.split()[3] for line in slurm.told if line.startswith("update")] == [
+    assert [line.split()[3] for line in slurm.commands if line.startswith("update")] == [
         "TresPerNode=gres:shard:v100_0:2", "TresPerNode=gres:shard:v100_0:2", "TresPerNode=gres:gpu:v100_1:1",
     ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_a_placed_job_that_slurm_keeps_back_is_held_again_and_its_gpu_is_free(tm
     ours.step()
     slurm.jobs["1"]["Reason"] = "AssocGrpGRES"
     ours.step()
-    held, update = slurm.told[-2:]
+    held, update = slurm.commands[-2:]
     assert held == "hold 1"
     note = rf"{NOTE};failures=1;until=\d+;why=it%20could%20not%20be%20started%3A%20AssocGrpGRES"
     assert re.fullmatch(f"update JobId=1 ReqNodeList= AdminComment={note}", update)
@@ -69,7 +69,7 @@ def test_a_job_of_berths_that_waits_unheld_is_held_again(tmp_path: Path) -> None
     slurm = FakeSlurm()
     slurm.held("1", Reason="None", PriorityLong="100", tres_per_node="gres:gpu:v100_0:1")
     service(slurm, tmp_path).step()
-    assert slurm.told == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
+    assert slurm.commands == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
     slurm = FakeSlurm()
     slurm.held("1", **fields)
     service(slurm, tmp_path).step()
-    assert slurm.told == [
+    assert slurm.commands == [
         "update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1", "release 1", "update JobId=1 AdminComment=",
     ]  # fmt: skip
     assert [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS)] == [("given-back", why)]
@@ -106,7 +106,7 @@ def test_slurms_own_rules_come_first(tmp_path: Path) -> None:
     }
     ours = service(slurm, tmp_path)
     ours.step()
-    assert [line for line in slurm.told if "ReqNodeList" in line] == [
+    assert [line for line in slurm.commands if "ReqNodeList" in line] == [
         f"update JobId=3 ReqNodeList=node2 TresPerNode=gres:gpu:v100_0:1 AdminComment={NOTE};share=1000:0:0"
     ]
     assert "afterok:9(unfulfilled)" in ours.why["1"]
@@ -119,7 +119,7 @@ def test_a_drained_node_gets_nothing_and_one_that_is_down_loses_what_ran(tmp_pat
     slurm = FakeSlurm(nodes={"node1": "IDLE+DRAIN", "node2": "IDLE"})
     slurm.held("1")
     service(slurm, tmp_path).step()
-    assert "ReqNodeList=node2" in slurm.told[0]
+    assert "ReqNodeList=node2" in slurm.commands[0]
     slurm = FakeSlurm()
     slurm.held("1")
     ours = service(slurm, tmp_path)
@@ -129,14 +129,14 @@ def test_a_drained_node_gets_nothing_and_one_that_is_down_loses_what_ran(tmp_pat
     slurm.nodes = {"node1": "DOWN*", "node2": "DOWN"}
     slurm.end("1", "NODE_FAIL")
     slurm.held("2")
-    slurm.told.clear()
+    slurm.commands.clear()
     for _ in range(4):  # nodes are queried on every fourth look
         ours.step()
     assert ours.driver.scheduler.cluster.running == {}
     assert [(e.job, e.state) for e in read_decisions(tmp_path / DECISIONS) if e.event == "ended"] == [
         ("1", "NODE_FAIL")
     ]
-    assert not any(line.startswith("release") for line in slurm.told[2:])
+    assert not any(line.startswith("release") for line in slurm.commands[2:])
 
 
 def test_advice_is_given_once_a_job_and_changes_nothing(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_advice_is_given_once_a_job_and_changes_nothing(tmp_path: Path) -> None:
     ours = service(slurm, tmp_path, places=False, partitions=frozenset())
     ours.step()
     ours.step()
-    assert slurm.told == []
+    assert slurm.commands == []
     assert events(tmp_path) == [
         ("advised", "1", "node1:0"), ("advised", "2", "node1:1"), ("advised", "3", "node2:0"),
         ("advised", "4", "node2:1"),
@@ -165,7 +165,7 @@ def test_a_slurm_that_writes_requests_otherwise_is_told_them_so(tmp_path: Path) 
     slurm = FakeSlurm()
     slurm.held("1", "gres/gpu:1")
     service(slurm, tmp_path).step()
-    assert slurm.told == [
+    assert slurm.commands == [
         "update JobId=1 ReqNodeList=node1 TresPerNode=gres/gpu:v100_0:1"
         " AdminComment=berth:1;node=gres/gpu:1;job=;task=;socket=;share=1000:0:0",
         "release 1",
@@ -176,7 +176,7 @@ def test_a_request_in_another_form_is_the_same_one(tmp_path: Path) -> None:
     slurm = FakeSlurm(changes={"1": "gres/gpu:v100_0:1"})  # what a later Slurm shows of gres:gpu:v100_0:1
     slurm.held("1")
     service(slurm, tmp_path).step()
-    assert slurm.told[-1] == "release 1"
+    assert slurm.commands[-1] == "release 1"
 
 
 def test_a_job_that_a_limit_kept_back_is_tried_again_when_another_of_its_user_has_ended(
@@ -211,14 +211,14 @@ def test_a_gpu_that_slurm_says_is_used_is_not_free_whatever_is_known_of_the_job(
     ours = service(slurm, tmp_path)
     ours.step()
     assert "ReqNodeList=node1 TresPerNode=gres:gpu:v100_1:1" in next(
-        line for line in slurm.told if "JobId=2" in line
+        line for line in slurm.commands if "JobId=2" in line
     )
     slurm.used = {}
     slurm.end("1")
     slurm.held("3")
     for _ in range(5):
         ours.step()
-    assert "TresPerNode=gres:gpu:v100_0:1" in next(line for line in slurm.told if "JobId=3" in line)
+    assert "TresPerNode=gres:gpu:v100_0:1" in next(line for line in slurm.commands if "JobId=3" in line)
 
 
 def test_shards_of_a_job_that_berth_does_not_know_are_used(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_shards_of_a_job_that_berth_does_not_know_are_used(tmp_path: Path) -> No
     slurm.held("2", "gres:shard:2")
     ours = service(slurm, tmp_path, card_mib={"v100": 1000})
     ours.step()
-    assert "TresPerNode=gres:shard:v100_1:2" in next(line for line in slurm.told if "JobId=2" in line)
+    assert "TresPerNode=gres:shard:v100_1:2" in next(line for line in slurm.commands if "JobId=2" in line)
 
 
 def test_a_berth_that_places_tells_the_watchdog_whose_jobs_and_one_that_advises_does_not(
@@ -261,7 +261,7 @@ def test_a_job_placed_on_other_gpus_than_before_has_those_alone(tmp_path: Path) 
     slurm.held("1", tres_per_node="gres:gpu:v100_0:1", Feature="(null)")
     slurm.nodes = {"node1": "IDLE"}
     service(slurm, tmp_path).step()
-    assert slurm.told == [
+    assert slurm.commands == [
         "update JobId=1 TresPerNode=",
         f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:gpu:v100_1:1 AdminComment={NOTE};share=1000:0:0",
         "release 1",
@@ -292,7 +292,7 @@ def test_shards_become_another_gpus_once_and_then_slurm_decides(tmp_path: Path) 
     slurm.jobs["2"]["admin_comment"] = "berth:1;node=gres:shard:2;job=;task=;socket=;moved=1"
     service(slurm, tmp_path, card_mib={"v100": 1000}).step()
     note = "berth:1;node=gres:shard:2;job=;task=;socket=;share=500:500:0;moved=1"
-    assert [line for line in slurm.told if "hold" not in line] == [
+    assert [line for line in slurm.commands if "hold" not in line] == [
         "update JobId=2 ReqNodeList=",
         f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:shard:v100_1:2 AdminComment={note}",
         "release 2", "release 1", "update JobId=2 AdminComment=",

@@ -32,11 +32,11 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
         keep(tmp_path / "results", Result("1", "node1", 250, 1, needs))
         ours.step()
         if attempt == 1:
-            assert slurm.told[-3:] == [
+            assert slurm.commands[-3:] == [
                 "requeuehold 1", "hold 1",
                 f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=337 StartTime=now+125",
             ]  # fmt: skip
-    assert any(";share=1000:337:0;retries=1;needs=337" in line for line in slurm.told)
+    assert any(";share=1000:337:0;retries=1;needs=337" in line for line in slurm.commands)
     told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
     assert [each.why for each in told] == [
         "it ran out of GPU memory 2 times, and needs 400 MiB of each GPU: ask for gpu_mem=400M"
@@ -115,7 +115,7 @@ def test_a_job_whose_prolog_could_not_make_its_partition_is_told(tmp_path: Path)
     ours.step()
     (ended,) = (each for each in read_decisions(tmp_path / DECISIONS) if each.event == "ended")
     assert ended.why == "a Prolog could not make its GPU partition, so that it got no GPU there"
-    assert not any(line.startswith("requeuehold") for line in slurm.told)
+    assert not any(line.startswith("requeuehold") for line in slurm.commands)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_an_end_is_told_once_and_lost_by_no_exception_that_comes_after_it(
     assert [event for event, *_ in events(tmp_path)].count("ended") == 1
     (ended,) = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "ended"]
     assert (ended.peak_mib, ended.refused) == (1000, 3)
-    assert slurm.told.count("requeuehold 1") == 1
+    assert slurm.commands.count("requeuehold 1") == 1
 
 
 def test_what_began_and_ended_while_berth_was_away_is_told_by_the_next_one_and_nothing_twice(
@@ -262,7 +262,7 @@ def test_what_ran_out_of_memory_while_berth_was_away_is_queued_again(tmp_path: P
     keep(tmp_path / "results", Result("77", "node1", 1, 0, 0))
     os.utime(tmp_path / "results" / "77-node1", (1, 1))
     service(slurm, tmp_path, card_mib={"v100": 1000}).step()
-    assert "requeuehold 1" in slurm.told
+    assert "requeuehold 1" in slurm.commands
     assert list((tmp_path / "results").iterdir()) == []
 
 

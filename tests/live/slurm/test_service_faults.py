@@ -85,7 +85,7 @@ def test_a_job_that_slurm_starts_by_itself_keeps_what_it_runs_with(tmp_path: Pat
     slurm.jobs["1"]["admin_comment"] = f"{NOTE};share=300:500:0"
     slurm.begins["1"] = "hold"
     service(slurm, tmp_path).step()
-    assert slurm.told == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
+    assert slurm.commands == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
     assert (
         slurm.jobs["1"]["admin_comment"] == f"{NOTE};share=300:500:0"
     )  # Slurm takes all of an update or nothing
@@ -101,7 +101,7 @@ def test_a_change_that_slurm_refuses_is_logged_once_and_tried_later(tmp_path: Pa
     assert [each.why for each in told] == [
         "its request cannot be given back, and it is tried again later: Invalid gres"
     ]
-    assert len([line for line in slurm.told if line.startswith("update")]) == 1
+    assert len([line for line in slurm.commands if line.startswith("update")]) == 1
     assert slurm.jobs["1"]["admin_comment"] == NOTE  # by which the watchdog finds it
 
 
@@ -152,7 +152,7 @@ def test_a_job_whose_gpus_somebody_changed_before_its_release_is_not_released(tm
     slurm.held("1")
     slurm.held("2")
     service(slurm, tmp_path).step()
-    assert [line for line in slurm.told if line.startswith("release")] == ["release 2"]
+    assert [line for line in slurm.commands if line.startswith("release")] == ["release 2"]
     told = [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS) if each.job == "1"]
     assert told == [
         ("placed", ""), ("taken-back", "its GPUs were changed before its release: gres:gpu:v100_1:2"),
@@ -164,7 +164,7 @@ def test_what_slurm_does_not_take_is_not_released(tmp_path: Path) -> None:
     slurm.held("1")
     ours = service(slurm, tmp_path, patience_s=60.0)
     ours.step()
-    assert not any(line.startswith("release") for line in slurm.told)
+    assert not any(line.startswith("release") for line in slurm.commands)
     told = [(line.event, line.why) for line in read_decisions(tmp_path / DECISIONS)]
     assert told == [
         ("placed", ""), ("taken-back", "Invalid generic resource (gres) specification for job 1"),
@@ -187,8 +187,8 @@ def test_a_berth_that_begins_anew_takes_up_what_runs(tmp_path: Path) -> None:
     assert again.driver.unplaced == {}
     slurm.end("3")
     again.step()
-    assert slurm.told[-1] == "release 5"
-    assert "TresPerNode=gres:gpu:v100_0:1" in slurm.told[-2]
+    assert slurm.commands[-1] == "release 5"
+    assert "TresPerNode=gres:gpu:v100_0:1" in slurm.commands[-2]
 
 
 def test_a_job_that_never_fits_holds_up_nobody_and_says_why(tmp_path: Path) -> None:

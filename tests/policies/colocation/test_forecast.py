@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import SettingError
-from berth.interference import make_speeds
+from berth.interference import Speeds, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.network.model_file import Model
@@ -20,7 +20,8 @@ from berth.network.scores import new_network
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.network_chooser import NetworkScores, best_of
 from berth.policies.colocation.scene import Scene
-from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles
+from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, series, thesis_profiles
+from tests.examples import examples
 
 PROFILES = thesis_profiles()
 SLOT = GpuSlot(0, 0)
@@ -75,7 +76,7 @@ applications = st.sampled_from(WORKLOADS["random"])
     second=st.lists(applications, min_size=1, max_size=3, unique=True),
     later_ms=st.integers(1, 50_000),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_a_forecast_is_what_the_simulator_then_does(
     model: str, first: list[str], second: list[str], later_ms: int
 ) -> None:
@@ -199,7 +200,7 @@ def test_scores_of_many_kinds_of_jobs_are_the_same_as_of_one_gpu() -> None:
 
 
 @given(st.lists(applications, min_size=1, max_size=3), st.lists(applications, min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_what_is_kept_of_tenants_that_begin_is_what_is_followed_to_the_end(
     tenants: list[str], window: list[str]
 ) -> None:
@@ -232,3 +233,36 @@ def test_speeds_that_could_not_be_told_are_asked_for_again() -> None:
     found = forecaster.forecasts([offer], THESIS_GPU)
     assert (found.ends_ms == expected.ends_ms).all()
     assert (found.fits == expected.fits).all()
+
+
+def plain_next_ms(offer: Offer, speeds: Speeds) -> int:
+    """How long until a tenant ends or enters a new row, at the speeds of now; 0 if memory runs out at once."""
+    scaled = [series(PROFILES[one.application], THESIS_GPU) for one in offer.tenants]
+    rows = [
+        one.row_at((job.work_us - job.left_us) // 1000)
+        for one, job in zip(scaled, offer.tenants, strict=True)
+    ]
+    usage = np.array([[one.usage[row] for one, row in zip(scaled, rows, strict=True)]])
+    if usage[0, :, 1].sum() > THESIS_GPU.mem_mib:
+        return 0
+    pace = speeds(usage, np.ones((1, len(rows)), bool), THESIS_GPU.mem_mib)[0]
+    soonest = []
+    for one, job, row, speed in zip(scaled, offer.tenants, rows, pace.tolist(), strict=True):
+        ends = job.left_us
+        if row < len(one.usage) - 1:
+            ends = min(ends, (row + 1) * one.interval_ms * 1000 - (job.work_us - job.left_us))
+        soonest.append(-(-ends // speed))
+    return min(soonest)
+
+
+@given(st.lists(st.tuples(applications, st.floats(0.001, 1)), min_size=1, max_size=4))
+def test_a_forecast_says_when_the_first_tenant_ends_or_enters_a_new_row(
+    jobs: list[tuple[str, float]],
+) -> None:
+    tenants = []
+    for name, part in jobs:
+        whole = candidate(name)
+        tenants.append(whole._replace(left_us=max(1, int(whole.work_us * part)), ran_ms=1))
+    offer, speeds = Offer(tuple(tenants), ()), make_speeds("mps")
+    found = Forecaster(PROFILES, speeds).forecasts([offer], THESIS_GPU)
+    assert found.next_ms.tolist() == [plain_next_ms(offer, speeds)]

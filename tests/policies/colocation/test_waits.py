@@ -16,7 +16,7 @@ from berth.knowledge.noisy import Noise, Noisy
 from berth.model import EventKind, GpuSlot, Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
-from berth.policies.colocation.rooms import Rooms
+from berth.policies.colocation.open_gpus import OpenGpus
 from berth.policies.colocation.scene import Offered, Scene, Waits
 from berth.policies.colocation.shield import shielded
 from berth.policies.colocation.waits import NEVER_MS, EmptyGpus
@@ -101,7 +101,7 @@ def four() -> tuple[Cluster, EmptyGpus]:
     for at, slot in enumerate((GpuSlot(0, 0), GpuSlot(0, 1), GpuSlot(1, 0))):
         job = Job(f"{at}", 0, 1000, share=Share(100))
         cluster.place(Placement(job, (slot,), Share(100), True, True), now_ms=0)
-    rooms = Rooms(cluster, [0, 1])
+    rooms = OpenGpus(cluster, [0, 1])
     rooms.open(cluster, 0, 0, closed=())
     return cluster, EmptyGpus(rooms, [0, 1], 4)
 
@@ -164,7 +164,7 @@ def test_jobs_that_are_alike_are_looked_at_once_for_each_kind_of_node(four) -> N
 
 def test_an_idle_gpu_whose_node_has_too_little_left_is_not_waited_for() -> None:
     cluster = Cluster([Node("a", gpus=2, cpu_milli=4000), Node("b", gpus=2, cpu_milli=500)])
-    rooms = Rooms(cluster, [0, 1])
+    rooms = OpenGpus(cluster, [0, 1])
     empty = EmptyGpus(rooms, [0, 1], 4)
     rooms.open(cluster, 0, 0, closed=())
     for cpu_milli, idle in ((2000, 2), (500, 4)):
@@ -238,7 +238,8 @@ def test_on_one_gpu_and_before_a_long_queue_no_job_waits(four) -> None:
     assert empty.waits(offered(0), cluster, 0, waiting=17, **given) is None
     assert empty.waits(offered(0), cluster, 0, waiting=16, **given) is not None
     assert (
-        EmptyGpus(Rooms(cluster, [0, 1]), [0, 1], 1).waits(offered(0), cluster, 0, waiting=1, **given) is None
+        EmptyGpus(OpenGpus(cluster, [0, 1]), [0, 1], 1).waits(offered(0), cluster, 0, waiting=1, **given)
+        is None
     )
 
 

@@ -15,6 +15,7 @@ from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuModel, Job, Node, Outage, Placement, Share
 from berth.policies import Setting, make_policy, names
 from berth.policies.genetic.batch import batch_of, shortage_of
+from tests.examples import examples
 
 T4 = GpuModel("T4", mem_mib=16_000)
 POLICIES = [name for name in ("genetic", "genetic-paper") if name in names()]
@@ -96,7 +97,7 @@ def test_nodes_of_more_gpus_than_can_be_told_apart_are_refused(policy: str) -> N
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_everybody_is_served_in_the_end_with_gangs_among_them(policy: str, seed: int) -> None:
     draw = random.Random(seed)
     cluster = nodes(*(draw.choice([1, 2, 4]) for _ in range(draw.randint(2, 5))))

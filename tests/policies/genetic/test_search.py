@@ -20,6 +20,7 @@ from berth.policies.genetic.batch import batch_of, shortage_of
 from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings, Weights
 from berth.policies.placements.fgd import typical_requests
+from tests.examples import examples
 
 MODELS = [GpuModel("T4", mem_mib=16_000), GpuModel("V100", mem_mib=32_000)]
 QUICK = GeneticSettings(population=3, generations=4, steps=10)
@@ -61,7 +62,7 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Job]]:
 
 
 @given(clusters(), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_found_can_be_carried_out_and_nothing_that_fits_is_left(made, seed) -> None:
     cluster, jobs = made
     profiles = {"a": 0.7, "b": 0.5}

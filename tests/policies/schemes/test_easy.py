@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster, Queue
+from berth.cluster import Cluster, Key, Queue
 from berth.engine import simulate
 from berth.knowledge import Oracle
 from berth.model import Event, EventKind, Job, Node, Placement
 from berth.policies import Ordered, make_policy
+from berth.policies.protocol import Order
 from berth.policies.schemes.easy import Easy
+from berth.policies.sort_keys import key_of
 from tests.engine.examples import clusters, outages, workloads
+from tests.examples import examples
 
 NODES, GPUS = 4, 8
 
@@ -154,7 +157,7 @@ def easy_of(order: str) -> Easy:
     return Easy(parts.order, parts.place, Oracle())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), order=st.sampled_from(("fifo", "sjf", "largest-first")))
 def test_what_easy_keeps_between_decisions_changes_none_of_them(data: st.DataObject, order: str) -> None:
     nodes = data.draw(clusters())
@@ -164,3 +167,35 @@ def test_what_easy_keeps_between_decisions_changes_none_of_them(data: st.DataObj
         return list(simulate(jobs, Cluster(nodes), policy, outages=lost))  # type: ignore[arg-type]
 
     assert events(easy_of(order)) == events(Fresh(order))
+
+
+class ByTuple:
+    """An order whose key is a tuple, which kernels cannot sort by."""
+
+    def __init__(self, key: Key) -> None:
+        def in_a_tuple(job: Job) -> tuple[int]:
+            return (key(job),)
+
+        self.key = in_a_tuple
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
+        return queue.by(self.key)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), order=st.sampled_from(("fifo", "sjf", "largest-first", "priority")))
+@pytest.mark.parametrize("place", ["best-fit", "first-fit"])
+def test_waiting_jobs_are_found_alike_by_kernels_and_in_turn(
+    place: str, data: st.DataObject, order: str
+) -> None:
+    nodes = data.draw(clusters())
+    jobs, lost = data.draw(workloads()), data.draw(outages(nodes))
+    parts = make_policy(f"{order}+{place}")
+    assert isinstance(parts, Ordered)
+    key = key_of(parts.order)
+    assert key is not None
+
+    def events(order: Order) -> list[Event]:
+        return list(simulate(jobs, Cluster(nodes), Easy(order, parts.place, Oracle()), outages=lost))
+
+    assert events(parts.order) == events(ByTuple(key))

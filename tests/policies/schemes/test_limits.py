@@ -17,6 +17,7 @@ from berth.model import Event, EventKind, Job, Node, Outage, Placement
 from berth.policies import make_policy
 from berth.policies.schemes.limit_settings import Limit, LimitSettings, read_limits, write_limits
 from berth.policies.schemes.limits import Limits
+from tests.examples import examples
 
 NODES = [Node("a", 4), Node("b", 2)]
 SIZES = ((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))
@@ -115,7 +116,7 @@ def events(jobs: list[Job], policy: object) -> list[Event]:
     return list(simulate(jobs, Cluster(NODES), policy))  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(jobs=workloads(), given_limits=limits)
 def test_limits_do_what_their_plain_words_say(jobs: list[Job], given_limits: list[Limit]) -> None:
     if any(limit.submitted is not None for limit in given_limits):
@@ -129,7 +130,7 @@ def test_limits_do_what_their_plain_words_say(jobs: list[Job], given_limits: lis
 
 
 @pytest.mark.parametrize("inner", ["fifo", "easy+sjf-requested+best-fit", "fair-share", "preempt+fifo"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(jobs=workloads(spreading=True), given_limits=limits)
 def test_no_limit_is_ever_passed_whatever_decides_within(
     inner: str, jobs: list[Job], given_limits: list[Limit]
@@ -154,7 +155,7 @@ def test_no_limit_is_ever_passed_whatever_decides_within(
 
 
 @pytest.mark.parametrize("inner", ["fifo+best-fit", "easy+sjf-requested", "fair-share", "genetic-paper"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(jobs=workloads())
 def test_limits_that_nobody_reaches_change_nothing(inner: str, jobs: list[Job]) -> None:
     wide = [Limit("user", running=99, gpus=99, submitted=99), Limit("virtual-cluster", nodes=99)]

@@ -13,6 +13,7 @@ from berth.engine import simulate
 from berth.model import Job, Node, Placement
 from berth.policies import Order, Place, make_policy
 from berth.policies.schemes.passing import Passing
+from tests.examples import examples
 from tests.policies.test_orders import workloads
 
 
@@ -30,7 +31,7 @@ class EachInTurn:
 
 
 @pytest.mark.parametrize("name", ["fifo+first-fit", "sjf+best-fit", "deadline-first+worst-fit"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(jobs=workloads())
 def test_passing_starts_what_trying_each_waiting_job_in_turn_starts(name: str, jobs: list[Job]) -> None:
     nodes = [Node("a", gpus=2), Node("b", gpus=3)]

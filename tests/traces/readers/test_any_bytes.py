@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from berth import traces
 from berth.errors import TraceError
 from berth.model import Job
+from tests.examples import examples
 
 SAMPLES = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
@@ -43,7 +44,9 @@ def outcome(path: Path, skip_bad: list[TraceError] | None = None) -> list[Job] |
         return error
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=spoilt())
 def test_a_spoilt_file_gives_jobs_or_says_what_is_wrong(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "trace"

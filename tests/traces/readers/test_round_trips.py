@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from berth import traces
 from berth.errors import SettingError, TraceError
 from berth.model import Job, Node
+from tests.examples import examples
 from tests.traces.any_jobs import JOB_LISTS, nodes
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.mark.parametrize("name", ["jobs.csv", "jobs.csv.gz", "jobs.parquet"])

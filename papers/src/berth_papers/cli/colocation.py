@@ -83,10 +83,11 @@ def colocation(
     from berth.policies.colocation.learned import model_named, shipped_for
     from berth.profiles import WORKLOADS
     from berth.profiles.drawn import DRAWN
-    from berth_papers.cli.genetic import show_answers, show_chapter, write_chapters
+    from berth_papers.baselines.deeprm import package_of
+    from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters
     from berth_papers.colocation.answer import colocation_dict
+    from berth_papers.colocation.disagreement import disagreement, pairs
     from berth_papers.colocation.experiment import POLICIES, measure_colocation
-    from berth_papers.colocation.looks import disagreement, pairs
     from berth_papers.colocation.matrix import OPPONENTS, worlds_of
 
     chosen = tuple(WORKLOADS) if workload == "all" else tuple(name.strip() for name in workload.split(","))
@@ -116,12 +117,12 @@ def colocation(
             file=sys.stderr,
         )
     model = make_interference(interference)
-    looks = []
+    disagreements = []
     if "learned" in names:
         looked_at = tuple(range(first_seed, first_seed + min(seeds, LOOKED_AT)))
         with progress_bar("learned beside greedy", long=True) as progress:
             for number, name in enumerate(chosen):
-                looks.append(disagreement(name, model, looked_at, knowledge))
+                disagreements.append(disagreement(name, model, looked_at, knowledge))
                 if progress:
                     progress(number + 1, len(chosen))
     pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
@@ -129,17 +130,18 @@ def colocation(
     speeds = make_knowledge(knowledge, (), model).speeds
     training_s = {
         name: figures["seconds"]
-        for name in trained
-        if name in names and "seconds" in (figures := model_named(shipped_for(name, speeds)).figures)
+        for name, package in ((one, package_of(one)) for one in trained)
+        if name in names
+        and "seconds" in (figures := model_named(shipped_for(name, speeds, package), package=package).figures)
     }
-    answer = colocation_dict(result, looks, pair_maps, training_s)
-    table = form is Form.TABLE and not as_json
+    answer = colocation_dict(result, disagreements, pair_maps, training_s)
+    table = is_table(form, as_json)
     written: list[Path] = []
     if out is not None or table:
         from berth_papers.colocation.chapters import colocation_answers, colocation_chapters
 
         answers = colocation_answers(result)
-        chapters = colocation_chapters(result, looks, pair_maps, training_s)
+        chapters = colocation_chapters(result, disagreements, pair_maps, training_s)
         if out is not None:
             what = (
                 f"sets of 30 jobs of {', '.join(chosen)}, seeds {first_seed}…{first_seed + seeds - 1};"
@@ -171,16 +173,20 @@ def _matrix(
     """Measure many worlds, and print or write what came of it."""
     from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
-    from berth_papers.cli.genetic import show_chapter, write_chapters
+    from berth_papers.cli.pages import show_chapter, write_chapters
     from berth_papers.colocation.matrix import measure_matrix
     from berth_papers.colocation.matrix_chapters import matrix_chapter, matrix_dict
 
     what = f"{len(worlds)} × {len(policies)} × {len(seeds)} runs"
     with told_what_is_kept(out, "kept"), progress_bar(what, long=True) as progress:
         found = measure_matrix(
-            worlds, policies=policies, seeds=seeds, processes=processes,
-            keep=None if out is None else out / "kept", progress=progress,
-        )  # fmt: skip
+            worlds,
+            policies=policies,
+            seeds=seeds,
+            processes=processes,
+            keep=None if out is None else out / "kept",
+            progress=progress,
+        )
     answer, chapter = matrix_dict(found), matrix_chapter(found)
     written: list[Path] = []
     if out is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, printed
 from berth.cli.run_options import Knowledge
 from berth_papers.cli import colocation, genetic
+from berth_papers.cli.pages import show_answers, show_table, write_chapters
 
 if TYPE_CHECKING:
     from berth_papers.inflate import Inflation
@@ -111,51 +111,50 @@ def _row(result: Inflation) -> dict[str, object]:
 
 
 def _write(results: list[Inflation], out: Path, answer: object) -> list[Path]:
-    from berth.cli.files import command_line, write_aside
-    from berth_papers.inflate.chapters import write_inflation_report
+    from berth.experiments.compare.page import cluster_in_words
+    from berth_papers.inflate.chapters import inflation_answers, inflation_chapter
+    from berth_papers.inflate.inflation import UP_TO_PCT
 
-    out.mkdir(parents=True, exist_ok=True)
-    report = write_inflation_report(results, out / "report.html", command=command_line())
-    numbers = out / "result.json"
-    write_aside(numbers, json.dumps(answer, indent=1) + "\n")
-    return [report, numbers]
+    first, curves = results[0], [result.curve for result in results]
+    what = (
+        f"{first.workload}: jobs arrive until {UP_TO_PCT} % of the GPUs is asked for; none leaves;"
+        f" knowledge: {first.knowledge}"
+    )
+    title, where = f"Inflation of {Path(first.workload).name}", cluster_in_words(first.nodes)
+    chapters, answers = [inflation_chapter(curves)], inflation_answers(curves)
+    return write_chapters(out, title, what, where, chapters, answer, answers)
 
 
 def _show(results: list[Inflation], written: list[Path]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from berth_papers.inflate.chapters import inflation_answers
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in (
-        "policy",
-        "seed",
-        "arrivals",
-        "placed",
-        "allocation at 100 %",
-        "at 130 %",
-        "fragmentation at 100 %",
-        "seconds",
-    ):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
-    for result in results:
-        curve = result.curve
-        table.add_row(
-            curve.policy,
-            str(curve.seed),
-            f"{result.arrivals:,}",
-            f"{result.placed:,}",
-            f"{curve.allocation_pct[100]:.2f} %",
-            f"{curve.allocation_pct[130]:.2f} %",
-            f"{curve.fragmentation_ratio_pct[100]:.2f} %",
-            f"{result.seconds:.3f}",
-        )
-    screen = console()
-    genetic.show_answers(inflation_answers([result.curve for result in results]))
-    screen.print(table)
-    for path in written:
-        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+    show_answers(inflation_answers([result.curve for result in results]))
+    show_table(
+        (
+            "policy",
+            "seed",
+            "arrivals",
+            "placed",
+            "allocation at 100 %",
+            "at 130 %",
+            "fragmentation at 100 %",
+            "seconds",
+        ),
+        [
+            (
+                result.curve.policy,
+                str(result.curve.seed),
+                f"{result.arrivals:,}",
+                f"{result.placed:,}",
+                f"{result.curve.allocation_pct[100]:.2f} %",
+                f"{result.curve.allocation_pct[130]:.2f} %",
+                f"{result.curve.fragmentation_ratio_pct[100]:.2f} %",
+                f"{result.seconds:.3f}",
+            )
+            for result in results
+        ],
+        written=written,
+    )
 
 
 @app.command()
@@ -185,21 +184,19 @@ def pai(
     same = same and knowledge == "oracle" and all(result.jobs == jobs for result in results)
     if printed(form, as_json, [pai_dict(result, same) for result in results]):
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    title = None if knowledge == "oracle" else f"knowledge: {knowledge}"
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title)
-    for heading in ("order", "mean completion", "published", "mean wait", "makespan", "jobs", "seconds"):
-        table.add_column(heading, justify="left" if heading == "order" else "right")
-    for result in results:
-        table.add_row(
-            result.order,
-            f"{result.completion_s:,.2f} s",
-            f"{PUBLISHED[result.order]:,.2f} s" if same else "–",
-            f"{result.wait_s:,.2f} s",
-            f"{result.makespan_s:,.0f} s",
-            f"{result.jobs:,}",
-            f"{result.seconds:.2f}",
-        )
-    console().print(table)
+    show_table(
+        ("order", "mean completion", "published", "mean wait", "makespan", "jobs", "seconds"),
+        [
+            (
+                result.order,
+                f"{result.completion_s:,.2f} s",
+                f"{PUBLISHED[result.order]:,.2f} s" if same else "–",
+                f"{result.wait_s:,.2f} s",
+                f"{result.makespan_s:,.0f} s",
+                f"{result.jobs:,}",
+                f"{result.seconds:.2f}",
+            )
+            for result in results
+        ],
+        None if knowledge == "oracle" else f"knowledge: {knowledge}",
+    )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, printed
 from berth.cli.run_options import Knowledge
+from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters, write_numbers
 
-__all__ = ["optimality", "show_answers", "show_chapter", "utilisation", "write_chapters"]
+__all__ = ["optimality", "utilisation"]
 
 if TYPE_CHECKING:
-    from berth.report import Chapter
     from berth_papers.genetic.optimality import Optimality
-    from berth_papers.genetic.utilisation import Outcome
 
 Out = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json to this folder.")
@@ -66,36 +63,26 @@ def optimality(
     measured = optimality_dict(found)
     answer = {"seed": None if batches else seed, "knowledge": knowledge} | measured
     whole = [one for one in found if not one.interrupted]
-    written: list[Path] = []
-    if out is not None and whole:
-        from berth_papers.genetic.chapters import (
-            batches_chapter,
-            convergence_chapter,
-            optimality_answers,
-            optimality_chapter,
-        )
-
-        chapters = [optimality_chapter(whole), batches_chapter(whole)]
-        chapters += convergence_chapter(whole[0])
-        drawn = f"{instances} random instances on {machines} machines, seed {seed}"
-        what = f"{len(whole)} {'batch' if len(whole) == 1 else 'batches'} of {batches or drawn}; knowledge: {knowledge}"
-        written = write_chapters(
-            out,
-            "Distance to the optimum",
-            what,
-            "the machines of each batch",
-            chapters,
-            answer,
-            optimality_answers(whole),
-        )
-    elif out is not None:
-        from berth.cli.files import write_aside
-
-        out.mkdir(parents=True, exist_ok=True)
-        write_aside(out / "result.json", json.dumps(answer, allow_nan=False, indent=1) + "\n")
     rows = [{"policy": name} | figures for name, figures in measured["policies"].items()]
-    if not printed(form, as_json, rows, answer):
-        _show_optimality(whole, written)
+    written: list[Path] = []
+    if whole and (out is not None or is_table(form, as_json)):
+        from berth_papers.genetic import chapters as pages
+
+        first, answers = pages.optimality_chapter(whole), pages.optimality_answers(whole)
+        if out is not None:
+            drawn = batches or f"{instances} random instances on {machines} machines, seed {seed}"
+            number = "1 batch" if len(whole) == 1 else f"{len(whole)} batches"
+            chapters = [first, pages.batches_chapter(whole), *pages.convergence_chapter(whole[0])]
+            what, where = f"{number} of {drawn}; knowledge: {knowledge}", "the machines of each batch"
+            written = write_chapters(out, "Distance to the optimum", what, where, chapters, answer, answers)
+    elif out is not None:
+        write_numbers(out, answer)
+    if not printed(form, as_json, rows, answer) and whole:
+        show_answers(answers)
+        show_chapter(first, written)
+        for one in whole:
+            for line in one.unplaceable:
+                print(f"batch {one.batch}: {line}", file=sys.stderr)
     if len(whole) < len(tasks):
         if found[-1].interrupted:
             _show_interrupted(found[-1], out)
@@ -150,60 +137,18 @@ def utilisation(
     measured = utilisation_dict(outcomes)
     answer = {"knowledge": knowledge} | measured
     written: list[Path] = []
-    if out is not None:
-        from berth_papers.genetic.chapters import utilisation_answers, utilisation_chapters
+    if out is not None or is_table(form, as_json):
+        from berth_papers.genetic import chapters as pages
 
-        what = f"{'; '.join(case.name for case in chosen)}; knowledge: {knowledge}"
-        chapters = utilisation_chapters(outcomes)
-        written = write_chapters(
-            out,
-            "GPU utilisation under genetic scheduling",
-            what,
-            "of each trace",
-            chapters,
-            answer,
-            utilisation_answers(outcomes),
-        )
+        chapters, answers = pages.utilisation_chapters(outcomes), pages.utilisation_answers(outcomes)
+        if out is not None:
+            title = "GPU utilisation under genetic scheduling"
+            what = f"{'; '.join(case.name for case in chosen)}; knowledge: {knowledge}"
+            written = write_chapters(out, title, what, "of each trace", chapters, answer, answers)
     if not printed(form, as_json, measured["runs"], answer):
-        _show_utilisation(outcomes, written)
-
-
-def write_chapters(
-    out: Path,
-    title: str,
-    trace: str,
-    cluster: str,
-    chapters: Sequence[Chapter],
-    answer: object,
-    answers: Sequence[str] = (),
-) -> list[Path]:
-    """Write an experiment's chapters as a report and its answer as JSON into a folder; the files' paths.
-
-    `answers` are the sentences that the page begins with.
-    """
-    from datetime import UTC, datetime
-
-    from berth import __version__
-    from berth.cli.files import command_line, write_aside
-    from berth.report import Report, write
-
-    out.mkdir(parents=True, exist_ok=True)
-    report, numbers = out / "report.html", out / "result.json"
-    write(
-        Report(
-            title=title,
-            command=command_line(),
-            trace=trace,
-            cluster=cluster,
-            created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-            version=__version__,
-            chapters=chapters,
-            answers=answers,
-        ),
-        report,
-    )
-    write_aside(numbers, json.dumps(answer, allow_nan=False, indent=1) + "\n")
-    return [report, numbers]
+        show_answers(answers)
+        for chapter in chapters:
+            show_chapter(chapter, written if chapter is chapters[-1] else ())
 
 
 def _show_interrupted(one: Optimality, out: Path | None) -> None:
@@ -215,48 +160,3 @@ def _show_interrupted(one: Optimality, out: Path | None) -> None:
         f" ({'result.json' if out else '--json'} has each with its GPUs)",
         file=sys.stderr,
     )
-
-
-def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> None:
-    from berth_papers.genetic.chapters import optimality_answers, optimality_chapter
-
-    if not found:
-        return
-    show_answers(optimality_answers(found))
-    chapter = optimality_chapter(found)
-    show_chapter(chapter, written)
-    for one in found:
-        for line in one.unplaceable:
-            print(f"batch {one.batch}: {line}", file=sys.stderr)
-
-
-def _show_utilisation(outcomes: Sequence[Outcome], written: Sequence[Path]) -> None:
-    from berth_papers.genetic.chapters import utilisation_answers, utilisation_chapters
-
-    chapters = utilisation_chapters(outcomes)
-    show_answers(utilisation_answers(outcomes))
-    for chapter in chapters:
-        show_chapter(chapter, written if chapter is chapters[-1] else ())
-
-
-def show_answers(answers: Sequence[str]) -> None:
-    """Print what was found, before any table."""
-    screen = console(soft_wrap=True)
-    for sentence in answers:
-        screen.print(sentence, highlight=False, markup=False, style="bold")
-
-
-def show_chapter(chapter: Chapter, written: Sequence[Path]) -> None:
-    """Print an experiment's table, and what was written."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=chapter.title, title_justify="left")
-    for at, heading in enumerate(chapter.headings):
-        table.add_column(heading, justify="right" if at else "left")
-    for row in chapter.rows:
-        table.add_row(*row)
-    screen = console(soft_wrap=True)
-    screen.print(table)
-    for path in written:
-        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

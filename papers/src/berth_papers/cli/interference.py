@@ -100,8 +100,12 @@ def fit(
     model = fitted(measured, seed, mode)
     write_aside(out, model.to_json())
     answer = {
-        "mae": round(mae, 6), "pairs": len(measured), "mode": mode, "use_milli": model.use_milli, "model": str(out),
-    }  # fmt: skip
+        "mae": round(mae, 6),
+        "pairs": len(measured),
+        "mode": mode,
+        "use_milli": model.use_milli,
+        "model": str(out),
+    }
     if printed(form, as_json, [answer], answer):
         return
     print(

@@ -11,11 +11,11 @@ import numpy as np
 
 from berth.interference import make_interference, mode_of
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
+from berth_papers.colocation.disagreement import Disagreement, Pair
 from berth_papers.colocation.experiment import FRONTIER_WORKLOAD, LEARNED, SJF, UNTRAINED, Colocation
-from berth_papers.colocation.looks import Disagreement, Pair
 from berth_papers.colocation.outcome import CLASSES, Outcome
 from berth_papers.colocation.thesis import COSTS, CostModel, thesis_dict
-from berth_papers.colocation.untrained import untrained_beside
+from berth_papers.colocation.untrained import untrained_comparisons
 
 __all__ = [
     "RIVALS",
@@ -96,7 +96,10 @@ def weight_of(policy: str) -> int:
 
 
 def colocation_dict(
-    result: Colocation, looks: Sequence[Disagreement], pairs: Sequence[Pair], training_s: Mapping[str, float]
+    result: Colocation,
+    disagreements: Sequence[Disagreement],
+    pairs: Sequence[Pair],
+    training_s: Mapping[str, float],
 ) -> dict[str, Any]:
     """What `berth experiment colocation --json` prints."""
     summary = [
@@ -158,8 +161,8 @@ def colocation_dict(
             for cost in costs(result)
         ],
         "training_s": {name: training_s.get(name) for name in LEARNED if name in result.policies},
-        "differs_from_greedy": [{**asdict(look), "different_pct": look.different_pct} for look in looks],
-        "untrained": [{**asdict(one), "sets": one.sets} for one in untrained_beside(result)],
+        "differs_from_greedy": [{**asdict(one), "different_pct": one.different_pct} for one in disagreements],
+        "untrained": [{**asdict(one), "sets": one.sets} for one in untrained_comparisons(result)],
         "thesis": thesis_dict(),
         "pairs": [asdict(pair) for pair in pairs],
         "claims": claims(result),

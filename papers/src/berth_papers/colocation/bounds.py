@@ -57,8 +57,8 @@ def kept_bounds(
     def note(key: Key, bound: TimeBound) -> None:
         found[key] = bound
         places[key].parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(places[key]) as aside:
-            aside.write_text(json.dumps(asdict(bound)), encoding="utf-8")
+        with whole_file(places[key]) as temporary:
+            temporary.write_text(json.dumps(asdict(bound)), encoding="utf-8")
         if progress:
             progress(len(found), len(sets))
 

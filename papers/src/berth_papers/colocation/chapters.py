@@ -11,11 +11,11 @@ from berth.report.report import Chapter
 from berth.statistics import best_sentence
 from berth_papers.colocation.chapters_of_random import cost, not_slowed, overhead, slowdowns
 from berth_papers.colocation.chapters_of_totals import claimed, pairwise, to_bound, totals, use
+from berth_papers.colocation.disagreement import PAIR_APPLICATIONS, Disagreement, Pair
 from berth_papers.colocation.experiment import FRONTIER_WORKLOAD, Colocation
-from berth_papers.colocation.looks import PAIR_APPLICATIONS, Disagreement, Pair
 from berth_papers.colocation.plots import pair_map
 from berth_papers.colocation.thesis import CONTRADICTIONS
-from berth_papers.colocation.untrained import Beside, untrained_beside
+from berth_papers.colocation.untrained import UntrainedComparison, untrained_comparisons
 
 __all__ = ["colocation_answers", "colocation_chapters"]
 
@@ -31,7 +31,10 @@ def colocation_answers(result: Colocation) -> tuple[str, ...]:
 
 
 def colocation_chapters(
-    result: Colocation, looks: Sequence[Disagreement], pairs: Sequence[Pair], training_s: Mapping[str, float]
+    result: Colocation,
+    disagreements: Sequence[Disagreement],
+    pairs: Sequence[Pair],
+    training_s: Mapping[str, float],
 ) -> list[Chapter]:
     """Everything that was measured, in the order of the thesis; parts without anything to show are left out."""
     styles = policy_styles(result.policies)
@@ -44,38 +47,46 @@ def colocation_chapters(
         chapters += [slowdowns(result), *overhead(result, training_s), *cost(result)]
         if result.frontier:
             chapters.append(not_slowed(result, styles))
-    if looks:
-        chapters.append(_looks(looks))
-    if beside := untrained_beside(result):
-        chapters.append(_untrained(beside))
+    if disagreements:
+        chapters.append(_disagreements(disagreements))
+    if comparisons := untrained_comparisons(result):
+        chapters.append(_untrained(comparisons))
     chapters.append(_pairs(pairs, result.interference))
     chapters.append(_contradictions())
     return chapters
 
 
-def _looks(looks: Sequence[Disagreement]) -> Chapter:
+def _disagreements(disagreements: Sequence[Disagreement]) -> Chapter:
     return Chapter(
         "How often the network differs from greedy",
         f"At each decision of learned at which somebody could start, what greedy would have done; on the first "
-        f"{f'{looks[0].seeds} sets' if looks[0].seeds > 1 else 'set'} of each workload.",
+        f"{f'{disagreements[0].seeds} sets' if disagreements[0].seeds > 1 else 'set'} of each workload.",
         (),
         (
-            "Workload", "decisions", "different, %", "another combination", "holds where greedy starts",
+            "Workload",
+            "decisions",
+            "different, %",
+            "another combination",
+            "holds where greedy starts",
             "starts where greedy holds",
         ),
         [
             (
-                one.workload, f"{one.decisions:,}", f"{one.different_pct:.1f}", f"{one.other_combination:,}",
-                f"{one.holds:,}", f"{one.starts:,}",
+                one.workload,
+                f"{one.decisions:,}",
+                f"{one.different_pct:.1f}",
+                f"{one.other_combination:,}",
+                f"{one.holds:,}",
+                f"{one.starts:,}",
             )
-            for one in looks
+            for one in disagreements
         ],
-    )  # fmt: skip
+    )
 
 
-def _untrained(beside: Sequence[Beside]) -> Chapter:
-    ahead = sum(one.better for one in beside if one.over != "learned")
-    sets = sum(one.sets for one in beside if one.over != "learned")
+def _untrained(comparisons: Sequence[UntrainedComparison]) -> Chapter:
+    ahead = sum(one.better for one in comparisons if one.over != "learned")
+    sets = sum(one.sets for one in comparisons if one.over != "learned")
     return Chapter(
         "A network that has learned nothing",
         "learned?model=untrained has random weights, but the forecast and the shield of learned: it starts nothing "
@@ -87,12 +98,15 @@ def _untrained(beside: Sequence[Beside]) -> Chapter:
         ("Workload, other policy", "its mean against the other's, %", "sooner, sets", "the same", "later"),
         [
             (
-                f"{one.workload}, {one.over}", f"{one.difference_pct:+.2f}", f"{one.better:,}", f"{one.equal:,}",
+                f"{one.workload}, {one.over}",
+                f"{one.difference_pct:+.2f}",
+                f"{one.better:,}",
+                f"{one.equal:,}",
                 f"{one.worse:,}",
             )
-            for one in beside
+            for one in comparisons
         ],
-    )  # fmt: skip
+    )
 
 
 def _pairs(found: Sequence[Pair], interference: str) -> Chapter:

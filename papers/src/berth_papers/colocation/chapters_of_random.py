@@ -52,7 +52,7 @@ def overhead(result: Colocation, training_s: Mapping[str, float]) -> list[Chapte
         parts[policy] = {"run": mean_s / sjf_s}
         if training_s:
             parts[policy]["training"] = training_s.get(policy, 0.0) / sjf_s
-    told = {policy: value for policy, (value, _) in NORMALISED.items() if policy in parts}
+    published = {policy: value for policy, (value, _) in NORMALISED.items() if policy in parts}
     return [
         Chapter(
             "Time with training, over SJF's, on random (figure 16)",
@@ -61,7 +61,12 @@ def overhead(result: Colocation, training_s: Mapping[str, float]) -> list[Chapte
             "training took, it is left out and said. The thesis: Tetris 1.294, DqnGPU 1.081 of which "
             "0.054 (123 s) is training (1.027 without, which is doubtful: see the last section), DeepRM Max 1.303 of "
             "which 0.048, DeepRM Mean 1.346.",
-            [("Time with training, over SJF's", stacked(parts, "Total time over SJF's", "", thesis=told))],
+            [
+                (
+                    "Time with training, over SJF's",
+                    stacked(parts, "Total time over SJF's", "", thesis=published),
+                )
+            ],
             ("Policy", "run", "training", "together", "the thesis's", "of which training"),
             [
                 (
@@ -70,7 +75,7 @@ def overhead(result: Colocation, training_s: Mapping[str, float]) -> list[Chapte
                     _training_ours(policy, training_s, one.get("training", 0.0)),
                     f"{sum(one.values()):.3f}",
                     f"{NORMALISED[policy][0]:.3f}" if policy in NORMALISED else "",
-                    _training_told(policy),
+                    _training_published(policy),
                 )
                 for policy, one in parts.items()
             ],
@@ -84,9 +89,9 @@ def _training_ours(policy: str, training_s: Mapping[str, float], part: float) ->
     return "not recorded" if policy in LEARNED else ""
 
 
-def _training_told(policy: str) -> str:
-    told = NORMALISED.get(policy, (0.0, None))[1]
-    return "" if told is None else f"{told:.3f}"
+def _training_published(policy: str) -> str:
+    published = NORMALISED.get(policy, (0.0, None))[1]
+    return "" if published is None else f"{published:.3f}"
 
 
 def cost(result: Colocation) -> list[Chapter]:
@@ -115,7 +120,7 @@ def cost(result: Colocation) -> list[Chapter]:
                             * (1 - COST_SAVED_PCT[one.model.name] / 100)
                             for one in found
                         },
-                        told_as="what the thesis saves, of our SJF's cost",
+                        reported_as="what the thesis saves, of our SJF's cost",
                     ),
                 )
             ],

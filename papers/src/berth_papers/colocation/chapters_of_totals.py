@@ -37,14 +37,17 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
     for workload in result.workloads:
         for policy in result.policies:
             runs = result.of(workload, policy)
-            told = PUBLISHED.get((workload, policy), Published())
+            published = PUBLISHED.get((workload, policy), Published())
+            columns = (
+                (_with_interval(interval_95([one.total_s for one in runs]), 0), published.total_s, 0),
+                (f"{np.mean([one.gpu_use_pct for one in runs]):.1f}", published.gpu_use_pct, 2),
+                (f"{np.mean([one.gpu_mem_pct for one in runs]):.1f}", published.gpu_mem_pct, 2),
+                (f"{max(one.gpu_mem_peak_mib for one in runs):,}", published.gpu_mem_peak_mb, 0),
+            )
             rows.append(
                 (
                     f"{workload}, {policy}",
-                    _beside(_said(interval_95([one.total_s for one in runs]), 0), told, told.total_s, 0),
-                    _beside(f"{np.mean([one.gpu_use_pct for one in runs]):.1f}", told, told.gpu_use_pct, 2),
-                    _beside(f"{np.mean([one.gpu_mem_pct for one in runs]):.1f}", told, told.gpu_mem_pct, 2),
-                    _beside(f"{max(one.gpu_mem_peak_mib for one in runs):,}", told, told.gpu_mem_peak_mb, 0),
+                    *(_with_published(ours, published, *theirs) for ours, *theirs in columns),
                     f"{sum(one.out_of_memory for one in runs):,}",
                 )
             )
@@ -65,8 +68,12 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             (
                 "Total time of each policy on each workload",
                 bars_by_workload(
-                    _by_policy(result, lambda one: one.total_s), styles, "Total time", "s",
-                    thesis=_told(lambda told: told.total_s), least=least,
+                    _by_policy(result, lambda one: one.total_s),
+                    styles,
+                    "Total time",
+                    "s",
+                    thesis=_published(lambda published: published.total_s),
+                    least=least,
                 ),
             )
         ],
@@ -74,7 +81,7 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         rows,
         result.policies,
         result.seeds,
-    )  # fmt: skip
+    )
 
 
 def use(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
@@ -86,19 +93,25 @@ def use(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             (
                 "Mean GPU use of each policy on each workload",
                 bars_by_workload(
-                    _by_policy(result, lambda one: one.gpu_use_pct), styles, "Mean GPU use", "%",
-                    thesis=_told(lambda told: told.gpu_use_pct),
+                    _by_policy(result, lambda one: one.gpu_use_pct),
+                    styles,
+                    "Mean GPU use",
+                    "%",
+                    thesis=_published(lambda published: published.gpu_use_pct),
                 ),
             ),
             (
                 "Mean use of GPU memory of each policy on each workload",
                 bars_by_workload(
-                    _by_policy(result, lambda one: one.gpu_mem_pct), styles, "Mean use of GPU memory", "%",
-                    thesis=_told(lambda told: told.gpu_mem_pct),
+                    _by_policy(result, lambda one: one.gpu_mem_pct),
+                    styles,
+                    "Mean use of GPU memory",
+                    "%",
+                    thesis=_published(lambda published: published.gpu_mem_pct),
                 ),
             ),
         ],
-    )  # fmt: skip
+    )
 
 
 ASKED = {
@@ -223,9 +236,10 @@ def _by_policy(result: Colocation, of: Callable[[Outcome], float]) -> dict[str, 
     }
 
 
-def _told(of: Callable[[Published], float | None]) -> dict[tuple[str, str], tuple[float, bool]]:
+def _published(of: Callable[[Published], float | None]) -> dict[tuple[str, str], tuple[float, bool]]:
     """By workload and policy the thesis's number, and whether it is doubtful."""
-    return {key: (value, told.doubtful) for key, told in PUBLISHED.items() if (value := of(told)) is not None}
+    values = ((key, of(one), one.doubtful) for key, one in PUBLISHED.items())
+    return {key: (value, doubtful) for key, value, doubtful in values if value is not None}
 
 
 def _signed(value: float) -> str:
@@ -233,11 +247,11 @@ def _signed(value: float) -> str:
     return "" if math.isnan(value) else f"{value:+.2f}"
 
 
-def _beside(ours: str, told: Published, value: float | None, decimals: int) -> str:
+def _with_published(ours: str, published: Published, value: float | None, decimals: int) -> str:
     """Our number, and the thesis's in brackets where it prints one, with a question mark where it is doubtful."""
-    return ours if value is None else f"{ours} [{value:,.{decimals}f}{'?' if told.doubtful else ''}]"
+    return ours if value is None else f"{ours} [{value:,.{decimals}f}{'?' if published.doubtful else ''}]"
 
 
-def _said(interval: Interval, decimals: int) -> str:
+def _with_interval(interval: Interval, decimals: int) -> str:
     half = "" if math.isnan(interval.high) else f" ± {interval.high - interval.mean:,.{decimals}f}"
     return f"{interval.mean:,.{decimals}f}{half}"

@@ -138,11 +138,15 @@ def matrix_chapter(matrix: Matrix) -> Chapter:
             assert isinstance(interval, dict)
             rows.append(
                 (
-                    name, policy, f"{row['mean_s']:,.0f}",
+                    name,
+                    policy,
+                    f"{row['mean_s']:,.0f}",
                     "" if policy == "learned" else _interval(interval),
-                    f"{row['out_of_memory_per_100_jobs']:.1f}", f"{row['lost']}", f"{row['longest_wait_s']:,.0f}",
+                    f"{row['out_of_memory_per_100_jobs']:.1f}",
+                    f"{row['lost']}",
+                    f"{row['longest_wait_s']:,.0f}",
                 )
-            )  # fmt: skip
+            )
     judged = "Seconds are mean completion where jobs arrive, else total time. "
     count = len(matrix.seeds)
     sets = "the same set" if count == 1 else f"the same {count} sets"

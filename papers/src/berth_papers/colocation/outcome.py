@@ -48,7 +48,7 @@ class Outcome:
     gpu_mem_peak_mib: int
     finished: int
     out_of_memory: int
-    """Tries that ran out of memory."""
+    """Attempts that ran out of memory."""
     slowdown: tuple[int, int, int, int]
     """Jobs in each of `CLASSES`: from the first start to the end, over the run time alone."""
 
@@ -76,11 +76,17 @@ def outcome_of(
     badly, worst = (sum(ratio >= edge for ratio in ratios) for edge in (middle, most))
     use = _use(stays, profiles, interference, gpu)
     return Outcome(
-        workload, policy, seed, total_ms / 1000,
-        100 * use.gpu_ms / max(total_ms, 1), 100 * use.mem_mib_ms / max(total_ms * gpu.mem_mib, 1), use.peak_mem_mib,
-        len(last), sum(stay.out_of_memory for stay in stays),
+        workload,
+        policy,
+        seed,
+        total_ms / 1000,
+        100 * use.gpu_ms / max(total_ms, 1),
+        100 * use.mem_mib_ms / max(total_ms * gpu.mem_mib, 1),
+        use.peak_mem_mib,
+        len(last),
+        sum(stay.out_of_memory for stay in stays),
         (len(ratios) - slowed, slowed - badly, badly - worst, worst),
-    )  # fmt: skip
+    )
 
 
 def read_stays(path: Path, jobs: Sequence[Job]) -> list[Stay]:

@@ -87,9 +87,18 @@ def bars_by_workload(
             )
     for at, value in enumerate((least or {}).values()):
         figure.add_shape(
-            type="line", x0=at - 0.46, x1=at + 0.46, y0=value, y1=value, line={"color": INK, "width": 2, "dash": "dot"},
-            showlegend=at == 0, name="lower bound", legendgroup="least", label={"text": ""}, layer="above",
-        )  # fmt: skip
+            type="line",
+            x0=at - 0.46,
+            x1=at + 0.46,
+            y0=value,
+            y1=value,
+            line={"color": INK, "width": 2, "dash": "dot"},
+            showlegend=at == 0,
+            name="lower bound",
+            legendgroup="least",
+            label={"text": ""},
+            layer="above",
+        )
     dress(figure, title, 460)
     figure.update_layout(barmode="group", scattermode="group", hovermode="x", margin={"t": 140})
     # An interval may be wider than everything else that is shown.
@@ -167,11 +176,11 @@ def slowdown_classes(
                 hovertemplate="%{x:.1f}",
             )
         )
-    told = {policy: value for policy, value in thesis.items() if policy in shares}
+    published = {policy: value for policy, value in thesis.items() if policy in shares}
     figure.add_trace(
         go.Scatter(
-            x=list(told.values()),
-            y=[escape(policy) for policy in told],
+            x=list(published.values()),
+            y=[escape(policy) for policy in published],
             mode="markers",
             name="not slowed, the thesis's",
             marker={"symbol": "x", "size": 10, "color": "#000000", "line": {"width": 1, "color": "#FFFFFF"}},
@@ -191,9 +200,9 @@ def stacked(
     suffix: str,
     *,
     thesis: Mapping[str, float] | None = None,
-    told_as: str = "the thesis's",
+    reported_as: str = "the thesis's",
 ) -> go.Figure:
-    """Bars of several parts, a bar a row; a cross where there is a number of the thesis's, which `told_as` names."""
+    """Bars of several parts, a bar a row; a cross for each number of the thesis, which `reported_as` names."""
     figure = go.Figure()
     names = list(dict.fromkeys(name for row in parts.values() for name in row))
     for at, name in enumerate(names):
@@ -210,11 +219,19 @@ def stacked(
     if thesis:
         figure.add_trace(
             go.Scatter(
-                x=list(thesis.values()), y=[escape(row) for row in thesis], mode="markers", name=told_as,
-                marker={"symbol": "x", "size": 10, "color": "#000000", "line": {"width": 1, "color": "#FFFFFF"}},
+                x=list(thesis.values()),
+                y=[escape(row) for row in thesis],
+                mode="markers",
+                name=reported_as,
+                marker={
+                    "symbol": "x",
+                    "size": 10,
+                    "color": "#000000",
+                    "line": {"width": 1, "color": "#FFFFFF"},
+                },
                 hovertemplate="%{x:.3f}" + suffix,
             )
-        )  # fmt: skip
+        )
     dress(figure, title, 130 + 40 * len(parts))
     figure.update_layout(barmode="stack", margin={"t": 100}, hovermode="y unified")
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
@@ -252,11 +269,14 @@ def frontier(
     for policy, (jobs, seconds) in others.items():
         figure.add_trace(
             go.Scatter(
-                x=[jobs], y=[seconds], mode="markers", name=escape(policy),
+                x=[jobs],
+                y=[seconds],
+                mode="markers",
+                name=escape(policy),
                 marker={"size": 11, "color": styles[policy].colour, "symbol": "square"},
                 hovertemplate="%{x:.1f} jobs, %{y:,.0f} s",
             )
-        )  # fmt: skip
+        )
     dress(figure, title, 460)
     figure.update_layout(hovermode="closest", margin={"t": 120})
     figure.update_xaxes(title={"text": "Jobs not slowed (≤ 2 %), mean over seeds"}, range=[-1, 32.5])
@@ -267,8 +287,11 @@ def frontier(
 def _sides(points: Sequence[tuple[float, float]]) -> list[str]:
     """On which side of each point its label stands: the first with room for it, else the one with the most."""
     sides = {
-        "top center": (0.0, 1.0), "bottom center": (0.0, -1.0), "middle right": (1.4, 0.0), "middle left": (-1.4, 0.0)
-    }  # fmt: skip
+        "top center": (0.0, 1.0),
+        "bottom center": (0.0, -1.0),
+        "middle right": (1.4, 0.0),
+        "middle left": (-1.4, 0.0),
+    }
     high = max((seconds for _, seconds in points), default=1.0) - min((s for _, s in points), default=0.0)
     places = [
         (jobs, 12 * seconds / max(high, 1e-9)) for jobs, seconds in points
@@ -311,9 +334,12 @@ def pair_map(names: Sequence[str], values: NDArray[np.float64], title: str, unit
     for row, one in enumerate(names):
         for column, other in enumerate(names):
             figure.add_annotation(
-                x=escape(other), y=escape(one), text=text[row][column], showarrow=False,
+                x=escape(other),
+                y=escape(one),
+                text=text[row][column],
+                showarrow=False,
                 font={"size": 12, "color": _readable(scale, values[row, column] / most)},
-            )  # fmt: skip
+            )
     dress(figure, title, 380)
     figure.update_layout(hovermode="closest", plot_bgcolor=MISSING)
     figure.update_yaxes(autorange="reversed", showgrid=False)

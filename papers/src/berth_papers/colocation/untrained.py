@@ -8,11 +8,11 @@ import numpy as np
 
 from berth_papers.colocation.experiment import UNTRAINED, Colocation
 
-__all__ = ["Beside", "untrained_beside"]
+__all__ = ["UntrainedComparison", "untrained_comparisons"]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class UntrainedComparison:
     """The untrained network beside another policy, on the same sets of a workload."""
 
     workload: str
@@ -31,7 +31,7 @@ class Beside:
         return self.better + self.equal + self.worse
 
 
-def untrained_beside(result: Colocation) -> list[Beside]:
+def untrained_comparisons(result: Colocation) -> list[UntrainedComparison]:
     """One for each workload and each policy that is not the untrained network; nothing where it did not run."""
     if UNTRAINED not in result.policies:
         return []
@@ -43,7 +43,7 @@ def untrained_beside(result: Colocation) -> list[Beside]:
                 continue
             theirs = np.array([one.total_s for one in result.of(workload, other)])
             found.append(
-                Beside(
+                UntrainedComparison(
                     workload,
                     other,
                     int((ours < theirs).sum()),

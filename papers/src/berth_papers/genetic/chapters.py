@@ -146,9 +146,9 @@ def _case(
         [
             (
                 policy,
-                _said(held[policy]),
-                _said(times[policy][0], 3600),
-                _said(times[policy][1], 3600),
+                _with_interval(held[policy]),
+                _with_interval(times[policy][0], 3600),
+                _with_interval(times[policy][1], 3600),
                 f"{np.mean([one.finished for one in of[policy]]):,.0f}",
                 f"{np.mean([one.jobs for one in of[policy]]):,.0f}",
             )
@@ -174,13 +174,13 @@ def _waits(case: str, here: Sequence[Outcome], policies: Sequence[str]) -> list[
             "room free for large jobs.",
             [],
             ("Policy", *(f"{SIZES[at][0]}: {came[at]:,.0f} jobs" for at in sizes)),
-            [(policy, *(_wait_said(of[policy][:, at, :]) for at in sizes)) for policy in policies],
+            [(policy, *(_wait_text(of[policy][:, at, :]) for at in sizes)) for policy in policies],
             policies,
         )
     ]
 
 
-def _wait_said(of_seeds: NDArray[np.float64]) -> str:
+def _wait_text(of_seeds: NDArray[np.float64]) -> str:
     """(seeds, 3) as a text: the mean wait over all jobs that started under any seed."""
     started = of_seeds[:, 1]
     if not started.any():
@@ -226,8 +226,8 @@ def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) ->
                 (
                     m.policy,
                     m.over,
-                    _said(m.points),
-                    _said(m.relative_pct),
+                    _with_interval(m.points),
+                    _with_interval(m.relative_pct),
                     "" if m.paper_pct is None else f"{m.paper_pct:.1f} %",
                     f"{m.most_points:.2f}",
                     "" if m.most_relative_pct is None else f"{m.most_relative_pct:.1f}",
@@ -306,7 +306,7 @@ def batches_chapter(found: Sequence[Optimality]) -> Chapter:
     policies = _nearest_first(found)
     proven = all(one.proven for one in found)
     lost = [f"batch {one.batch}: {line}" for one in found for line in one.unplaceable]
-    told = f" Instances that fit on no machine: {'; '.join(lost[:20])}" if lost else ""
+    unplaced = f" Instances that fit on no machine: {'; '.join(lost[:20])}" if lost else ""
     more = f"; and {len(lost) - 20:,} more (result.json has all)." if len(lost) > 20 else "." if lost else ""
     cut = f" The first {SHOWN_BATCHES} of {len(found):,} batches." if len(found) > SHOWN_BATCHES else ""
     return Chapter(
@@ -317,7 +317,7 @@ def batches_chapter(found: Sequence[Optimality]) -> Chapter:
             if proven
             else "No placement has more than the bound, which is the optimum where that is proven. "
         )
-        + f"Pooled is what would fit if all GPUs were one, an upper bound and never a result.{cut}{told}{more}",
+        + f"Pooled is what would fit if all GPUs were one, an upper bound and never a result.{cut}{unplaced}{more}",
         [],
         ("Batch", "asked", "optimum", *(() if proven else ("bound", "relaxed")), "pooled", *policies),
         [
@@ -362,6 +362,6 @@ def convergence_chapter(one: Optimality) -> list[Chapter]:
     ]
 
 
-def _said(interval: Interval, per: float = 1.0) -> str:
+def _with_interval(interval: Interval, per: float = 1.0) -> str:
     half = f" ± {(interval.high - interval.mean) / per:.2f}" if interval.count >= LEAST_SEEDS else ""
     return f"{interval.mean / per:.2f}{half}"

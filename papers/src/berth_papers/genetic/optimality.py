@@ -28,11 +28,11 @@ EXACT_UP_TO = 4_000
 """Pairs of an instance's type and a GPU, up to which the optimum is looked for; above, its bound alone."""
 
 
-class Told(Protocol):
-    """What hears how far the experiment is."""
+class Progressing(Protocol):
+    """Called with how far the experiment is."""
 
-    def __call__(self, done: float, total: float, said: str = "", /) -> None:
-        """Batches done and to do, parts of one included; `said` is what goes on now."""
+    def __call__(self, done: float, total: float, text: str = "", /) -> None:
+        """Batches done and to do, parts of one included; `text` says what goes on now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def measure_optimality(
     seed: int = 0,
     time_limit_s: float = 60.0,
     knowledge: str = "oracle",
-    progress: Told | None = None,
+    progress: Progressing | None = None,
 ) -> list[Optimality]:
     """Let each policy decide on each batch, and compare with the optimum.
 
@@ -106,19 +106,19 @@ def measure_optimality(
         raise SettingError(
             f"the experiment needs at least 1 batch and 1 policy, not {len(tasks)} and {len(policies)}"
         )
-    looked: dict[str, _Run] = {}
+    warmed_up: dict[str, _Run] = {}
     for name in policies:  # loads its kernels; where it is stopped, what it has is all there is
-        hear = _heard(progress, 0, len(tasks), f"first look, {name}")
-        looked[name] = _run(tasks[0], name, seed, knowledge, hear)
-        if looked[name].interrupted:
-            return [_measure(tasks[0], looked, seed, time_limit_s)]
+        report = _search_progress(progress, 0, len(tasks), f"first look, {name}")
+        warmed_up[name] = _run(tasks[0], name, seed, knowledge, report)
+        if warmed_up[name].interrupted:
+            return [_measure(tasks[0], warmed_up, seed, time_limit_s)]
     found = []
     for number, task in enumerate(tasks):
         runs: dict[str, _Run] = {}
         for at, name in enumerate(policies):
-            done, said = number + at / len(policies), f"batch {task.name}, {name}"
-            hear = _heard(progress, done, len(tasks), said, 1 / len(policies))
-            runs[name] = _run(task, name, seed, knowledge, hear)
+            done, text = number + at / len(policies), f"batch {task.name}, {name}"
+            report = _search_progress(progress, done, len(tasks), text, 1 / len(policies))
+            runs[name] = _run(task, name, seed, knowledge, report)
             if runs[name].interrupted:
                 break
         try:
@@ -134,17 +134,19 @@ def measure_optimality(
     return found
 
 
-def _heard(progress: Told | None, before: float, total: int, said: str, part: float = 0.0) -> Progress | None:
-    """What hears of a search's generations and tells how far everything is; `part`: of a batch that the search is."""
+def _search_progress(
+    progress: Progressing | None, before: float, total: int, text: str, part: float = 0.0
+) -> Progress | None:
+    """Report of a search by generations, as a part of all batches; `part`: of a batch that the search is."""
     if progress is None:
         return None
 
-    def hear(done: float, generations: float) -> None:
+    def report(done: float, generations: float) -> None:
         progress(
-            before + part * done / generations, total, f"{said}, generation {done:,.0f} of {generations:,.0f}"
+            before + part * done / generations, total, f"{text}, generation {done:,.0f} of {generations:,.0f}"
         )
 
-    return hear
+    return report
 
 
 def _measure(task: PlacingTask, runs: Mapping[str, _Run], seed: int, time_limit_s: float) -> Optimality:
@@ -160,10 +162,16 @@ def _measure(task: PlacingTask, runs: Mapping[str, _Run], seed: int, time_limit_
         left = 100 * max(0.0, best - run.placed_milli) / best if best > 0 else 0.0
         gaps.append(
             Gap(
-                name, run.placed_milli, left, run.wall_s, run.processor_s, run.placements, run.interrupted,
+                name,
+                run.placed_milli,
+                left,
+                run.wall_s,
+                run.processor_s,
+                run.placements,
+                run.interrupted,
                 run.history,
             )
-        )  # fmt: skip
+        )
     stopped = any(gap.interrupted for gap in gaps)
     logical = pooled(task.jobs, cluster)
     paper = evolve_paper(logical, seed=(seed,)) if logical.jobs and not stopped else None
@@ -193,7 +201,7 @@ class _Run(NamedTuple):
     history: FloatArray | None
 
 
-def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress | None = None) -> _Run:
+def _run(task: PlacingTask, name: str, seed: int, knowledge: str, report: Progress | None = None) -> _Run:
     """What a policy places of a batch, and how long it thinks."""
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
@@ -201,7 +209,7 @@ def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress
     policy = make_policy(name, Setting(seed, knowledge=make_knowledge(knowledge, task.jobs, seed=seed)))
     searching = policy if isinstance(policy, Searching) else None
     if searching is not None:
-        searching.progress = hear
+        searching.progress = report
     before = cluster.free_total_milli
     begin_s, worked_s = time.perf_counter(), time.process_time()
     placed: list[Placement] = []
@@ -216,9 +224,13 @@ def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress
         interrupted = True
     wall_s, processor_s = time.perf_counter() - begin_s, time.process_time() - worked_s
     return _Run(
-        before - cluster.free_total_milli, wall_s, processor_s, tuple(placed), interrupted,
+        before - cluster.free_total_milli,
+        wall_s,
+        processor_s,
+        tuple(placed),
+        interrupted,
         None if searching is None else searching.history,
-    )  # fmt: skip
+    )
 
 
 def optimality_dict(found: Sequence[Optimality]) -> dict[str, Any]:

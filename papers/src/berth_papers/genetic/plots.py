@@ -114,10 +114,14 @@ def margins_over(
     ):
         figure.add_trace(
             go.Scatter(
-                x=values, y=names, mode="markers", name=name, hovertemplate="%{x:.2f}",
+                x=values,
+                y=names,
+                mode="markers",
+                name=name,
+                hovertemplate="%{x:.2f}",
                 marker={"size": 12, "symbol": symbol, "color": INK},
             )
-        )  # fmt: skip
+        )
     dress(figure, title, 110 + 34 * len(rows))
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
     figure.update_xaxes(rangemode="tozero", title={"text": "Points of GPU utilisation"})
@@ -164,10 +168,16 @@ def gaps(by_policy: Mapping[str, Sequence[float]], styles: Mapping[str, Style]) 
     for policy, values in by_policy.items():
         figure.add_trace(
             go.Box(
-                x=list(values), name=escape(policy), boxpoints="all", jitter=0.5, pointpos=0, orientation="h",
-                marker={"color": styles[policy].colour, "size": 5}, showlegend=False,
+                x=list(values),
+                name=escape(policy),
+                boxpoints="all",
+                jitter=0.5,
+                pointpos=0,
+                orientation="h",
+                marker={"color": styles[policy].colour, "size": 5},
+                showlegend=False,
             )
-        )  # fmt: skip
+        )
     dress(figure, "Below the optimum, % of its GPU milli", 110 + 40 * len(by_policy))
     figure.update_layout(hovermode="closest")
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")

@@ -24,7 +24,7 @@ from berth_papers.genetic.variation_kernels import evolve
 __all__ = ["GeneticPaper", "PaperSettings", "Solution", "evolve_paper", "fitness_of"]
 
 GENERATIONS_A_STEP = 10
-"""Generations between two looks at whether the search is to stop."""
+"""Generations between two checks whether the search is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,8 @@ def evolve_paper(
         while done < settings.generations:
             step = min(GENERATIONS_A_STEP, settings.generations - done)
             evolved(
-                step, genes, fitness, children, np.empty(len(children)), size, mutation, state, starts,
-                candidates, *problem, 1.0 / max(1, batch.capacity_milli), *scratch, *kept,
-                history[done + 1 :],
+                step, genes, fitness, children, np.empty(len(children)), size, mutation, state, starts, candidates,
+                *problem, 1.0 / max(1, batch.capacity_milli), *scratch, *kept, history[done + 1 :],
             )  # fmt: skip
             done += step
             if progress:

@@ -23,7 +23,8 @@ from berth.experiments.compare.kept_file import (
     read_kept,
     write_kept,
 )
-from berth.experiments.compare.sweep import Progress, Task, run_all
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Progress, Task
 from berth.model import EventKind, Job, Node
 from berth.statistics import EventColumns, completion_time_s
 from berth.statistics.columns import KINDS
@@ -33,7 +34,7 @@ __all__ = ["KeptUses", "Use", "UseTask", "run_uses"]
 
 POINTS = 200
 SIZES = (("a part of one", 0), ("1", 1000), ("2 or 3", 2000), ("4 to 7", 4000), ("8 or more", 8000))
-"""Sizes that waits are told by: what they are called, and the least GPU milli that a job of the size asks for."""
+"""Sizes that waits are grouped by: what they are called, and the least GPU milli that a job of the size asks for."""
 OVERSUBSCRIBED_PCT = 130
 """Measuring begins when this part of the GPUs has been asked for since the beginning."""
 DEEP_PCT = 10
@@ -126,22 +127,22 @@ def run_uses(
         nodes, jobs = case.load(seed)
         under = Conditions(knowledge=knowledge)
         sweep = [Task(tuple(jobs), nodes, policy, seed, under, measure=_use_of) for policy in asked]
-        part = None if progress is None else partial(_told, progress, done, len(tasks))
+        part = None if progress is None else partial(_report, progress, done, len(tasks))
         for result in run_all(sweep, processes, part):
             assert isinstance(result.measured, Use)
             yield asked[result.run.policy], result.measured
         done += len(asked)
 
 
-def _told(progress: Progress, before: int, total: int, done: float, _: float) -> None:
+def _report(progress: Progress, before: int, total: int, done: float, _: float) -> None:
     progress(before + done, total)
 
 
 def _digest(task: UseTask) -> str:
     case = task.case
     cluster = None if case.cluster is None else file_mark(case.cluster)
-    told = file_mark(case.trace), cluster, case.part, case.compress, task.policy, task.seed, task.knowledge
-    return digest_of(*told, *policy_marks(task.policy))
+    marks = file_mark(case.trace), cluster, case.part, case.compress, task.policy, task.seed, task.knowledge
+    return digest_of(*marks, *policy_marks(task.policy))
 
 
 def _use_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]) -> Use:
@@ -150,10 +151,10 @@ def _use_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]) -
     held, waiting, started = _levels(columns, milli)
     full = int(np.searchsorted(np.cumsum(milli) * 100, OVERSUBSCRIBED_PCT * capacity))
     last_submit = max((job.submit_ms for job in jobs), default=0)
-    ended = columns.tries.end_event >= 0
-    finished = np.zeros(len(columns.tries.job), dtype=np.bool_)
-    finished[ended] = columns.kind[columns.tries.end_event[ended]] == KINDS.index(EventKind.FINISH)
-    run_s = (columns.tries.end_ms - columns.tries.start_ms)[finished] / 1000
+    ended = columns.attempts.end_event >= 0
+    finished = np.zeros(len(columns.attempts.job), dtype=np.bool_)
+    finished[ended] = columns.kind[columns.attempts.end_event[ended]] == KINDS.index(EventKind.FINISH)
+    run_s = (columns.attempts.end_ms - columns.attempts.start_ms)[finished] / 1000
     starts = np.flatnonzero(started)
     points = np.linspace(0, len(starts) - 1, min(POINTS, len(starts))).astype(np.int64)
     at = starts[points]
@@ -179,7 +180,7 @@ def _waits(columns: EventColumns) -> NDArray[np.float64]:
     """(SIZES, 3) as in `Use`; jobs without GPUs are in none of them."""
     asked = columns.gpus * columns.milli
     size = np.searchsorted([least for _, least in SIZES], np.maximum(asked, 1), side="right") - 1
-    tries = columns.tries
+    tries = columns.attempts
     _, first = np.unique(tries.job, return_index=True)
     waited_s = (tries.start_ms - tries.queued_ms)[first] / 1000
     of_start, asked_there = size[tries.job[first]], asked[tries.job[first]] > 0
@@ -194,7 +195,7 @@ def _levels(
     columns: EventColumns, milli: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """(E,) each: GPU milli held and waited for after each event, and whether it is a start."""
-    tries, kind = columns.tries, columns.kind
+    tries, kind = columns.attempts, columns.kind
     started = kind == KINDS.index(EventKind.START)
     taken = tries.gpus * tries.milli
     delta = np.zeros(len(kind), dtype=np.int64)

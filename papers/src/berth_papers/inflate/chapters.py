@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from statistics import fmean
 
-from berth import __version__
-from berth.experiments.compare.page import cluster_in_words
 from berth.plots import policy_styles
-from berth.report import Chapter, Report, write
+from berth.report import Chapter
 from berth.statistics import best_sentence
-from berth_papers.inflate.inflation import UP_TO_PCT, Inflation, InflationCurve
+from berth_papers.inflate.inflation import UP_TO_PCT, InflationCurve
 from berth_papers.inflate.plots import inflation_allocation, inflation_fragmentation
 
-__all__ = ["inflation_answers", "inflation_chapter", "inflation_report", "write_inflation_report"]
+__all__ = ["inflation_answers", "inflation_chapter"]
 
 FULL_PCT = 100
 """The arrived load at which jobs ask for as many GPUs as there are."""
-
-
-def inflation_report(results: Sequence[Inflation], command: str, created: str) -> Report:
-    """The page of inflations on one workload, made by that command at that time."""
-    first = results[0]
-    return Report(
-        title=f"Inflation of {Path(first.workload).name}",
-        command=command
-        or f"berth_papers.inflate.inflate(…, {first.curve.policy!r}, seed={first.curve.seed})",
-        trace=f"{first.workload}: jobs arrive until {UP_TO_PCT} % of the GPUs is asked for; none leaves;"
-        f" knowledge: {first.knowledge}",
-        cluster=cluster_in_words(first.nodes),
-        created=created,
-        version=__version__,
-        chapters=[inflation_chapter([result.curve for result in results])],
-        answers=inflation_answers([result.curve for result in results]),
-    )
-
-
-def write_inflation_report(
-    results: Sequence[Inflation],
-    path: str | os.PathLike[str],
-    *,
-    command: str = "",
-    created: datetime | None = None,
-) -> Path:
-    """Write inflations on one workload as one self-contained HTML page; return its path.
-
-    `command` makes the same page again, and `created` is the time that it tells, now by default.
-    """
-    target = Path(path)
-    made = f"{created or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    write(inflation_report(results, command, made), target)
-    return target
 
 
 def inflation_answers(curves: Sequence[InflationCurve]) -> tuple[str, ...]:

@@ -118,8 +118,8 @@ def fit(measured: Measurements, seed: int = 0, mode: str = "mps") -> Contention:
     on_average = (PRIOR + np.bincount(mine, np.minimum(speed, 1), count)) / (1 + seen)
     middle = (centres + 0.5) * np.array(STEPS)
 
-    def features(one: IntArray, beside: IntArray) -> FloatArray:
-        neighbour, own = middle[beside], middle[one]
+    def features(one: IntArray, other: IntArray) -> FloatArray:
+        neighbour, own = middle[other], middle[one]
         products = neighbour[:, :2] * own[:, :1]
         return np.concatenate([neighbour, products, own, on_average[one, None]], axis=1)
 
@@ -136,8 +136,8 @@ def fit(measured: Measurements, seed: int = 0, mode: str = "mps") -> Contention:
         lightgbm.Dataset(features(mine, theirs), speed),
         TREES,
     )
-    one, beside = (grid.reshape(-1) for grid in np.indices((count, count)))
-    predicted = np.clip(np.asarray(trees.predict(features(one, beside))), SLOWEST, 1)
+    one, other = (grid.reshape(-1) for grid in np.indices((count, count)))
+    predicted = np.clip(np.asarray(trees.predict(features(one, other))), SLOWEST, 1)
     stress = np.minimum(np.rint(STRESS_ONE * (1 / predicted - 1)), MOST_STRESS).reshape(count, count)
     use_milli = 1000 if mode == "time-sliced" else effective_use_milli(measured)
     return Contention(mode, use_milli, centres.astype(np.int32), stress.astype(np.int32))

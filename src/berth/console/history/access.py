@@ -17,17 +17,17 @@ def history_of(request: Request) -> CachedHistory:
     """The history of this console, or 404 with how to make one; for FastAPI's Depends."""
     if words := missing(request):
         raise HTTPException(404, words)
-    kept: CachedHistory = request.app.state.history
-    return kept
+    history: CachedHistory = request.app.state.history
+    return history
 
 
 def missing(request: Request) -> str:
     """Why there is no history to show, and how to make one; empty if there is one."""
-    kept: CachedHistory | None = request.app.state.history
-    if kept is None:
+    history: CachedHistory | None = request.app.state.history
+    if history is None:
         return "the console was started without a history; start it with `berth console --history DIR`"
     try:
-        history_is_there(kept.folder)
+        history_is_there(history.folder)
     except HistoryError as error:
         return str(error)
     return ""

@@ -71,7 +71,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Timeline:
     """The first groups over time."""
 
     measure: str
@@ -163,8 +163,8 @@ def groups(who: Who, history: Store, question: Asked, form: Form = "json") -> Gr
     )
 
 
-@router.get("/series", response_model=Course, responses=_FILES)
-def series(who: Who, history: Store, question: Asked, form: Form = "json") -> Course | Response:
+@router.get("/series", response_model=Timeline, responses=_FILES)
+def series(who: Who, history: Store, question: Asked, form: Form = "json") -> Timeline | Response:
     """Say how the first groups went over time, by days or months."""
     wanted = checked(form)
     found = answer(history, settled(history, question))
@@ -176,7 +176,7 @@ def series(who: Who, history: Store, question: Asked, form: Form = "json") -> Co
         ]
         schema = {"moment": "VARCHAR", "name": "VARCHAR", "value": "DOUBLE"}
         return table_as_file(f"berth-{question.by}-over-time", wanted, schema, rows)
-    return Course(question.measure.value, question.by, list(found.moments), list(found.lines))
+    return Timeline(question.measure.value, question.by, list(found.moments), list(found.lines))
 
 
 @router.get("/jobs", response_model=Jobs, responses=_FILES)

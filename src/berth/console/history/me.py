@@ -113,7 +113,7 @@ def me(
         sentences=_sentences(found, t),
         advice=_advice(found.whole, _habits(history, told, name), t),
         figures=[
-            (figure_name(each.name, t), *map(t.told, (each.now, each.before, each.change)))
+            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
             for each in found.figures
         ],
         jobs=found.whole.jobs,

@@ -82,7 +82,7 @@ def then(
         title=_title(found, t),
         sentences=_sentences(found, t),
         figures=[
-            (figure_name(each.name, t), *map(t.told, (each.now, each.before, each.change)))
+            (figure_name(each.name, t), *map(t.sentence, (each.now, each.before, each.change)))
             for each in found.figures
         ],
         rows=_rows(found.groups[:listed], told, t),

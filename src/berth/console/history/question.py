@@ -130,8 +130,10 @@ class Question:
             "pick": self.pick,
             "at": self.at,
         } | changes
-        told = [(name, value) for name, value in values.items() if value]
-        return urlencode([*told, *(("range", f"{name}:{low:g}:{high:g}") for name, low, high in self.ranges)])
+        chosen = [(name, value) for name, value in values.items() if value]
+        return urlencode(
+            [*chosen, *(("range", f"{name}:{low:g}:{high:g}") for name, low, high in self.ranges)]
+        )
 
 
 Text = Annotated[str, Query(max_length=MOST_TEXT)]
@@ -170,13 +172,13 @@ def asked(
         raise HTTPException(422, f"no measure={measure!r}; there are {', '.join(Measure)}")
     if by not in BY:
         raise HTTPException(422, f"no by={by!r}; there are {', '.join(BY)}")
-    told = {"user": user, "account": account, "application": application, "server": server, "gpu": gpu}
+    chosen = {"user": user, "account": account, "application": application, "server": server, "gpu": gpu}
     found = Question(
         Measure(measure),
         by,
         _date("from", begin),
         _date("to", end),
-        tuple((name, value) for name, value in told.items() if value),
+        tuple((name, value) for name, value in chosen.items() if value),
         pick or None,
         at,
         tuple(_range(text) for text in ranges or ()),

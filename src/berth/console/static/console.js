@@ -32,7 +32,7 @@ const berth = {
   },
 
   // A sentence that the server's sources have composed, in the language of the page; `pairs` are templates in both.
-  told(sentence, pairs) {
+  sentence(text, pairs) {
     for (const [text, other] of pairs) {
       const plain = text.replace(/[.*+?^$()|[\]\\]/g, "\\$&").replace(/\{(\w+)\}/g, "(?<$1>.+?)");
       const found = sentence.match(new RegExp(`^${plain}$`, "s"));

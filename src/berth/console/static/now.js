@@ -11,7 +11,7 @@
 
   const key = (gpu) => `${gpu.source} ${gpu.node} ${gpu.index}`;
   const { say } = berth;
-  const told = (sentence) => berth.told(sentence, texts.composed);
+  const sentence = (text) => berth.sentence(text, texts.composed);
   const gib = (mib) => (mib / 1024).toFixed(mib < 10240 ? 1 : 0);
   function make(tag, kind, ...inside) {
     const found = document.createElement(tag);
@@ -61,8 +61,8 @@
     ];
     const list = make("span", "tenants");
     gpu.tenants.forEach((each, at) => list.append(make("span", "", make("i", `c${at % 6}`), `${each.job} · ${each.user} · ${each.milli / 10} %`)));
-    for (const each of gpu.strangers) list.append(make("span", "", make("i", "cs"), `${told(each.what)} · ${gib(each.mem_mib)} GiB`));
-    if (gpu.health) list.append(make("span", "", told(gpu.health)));
+    for (const each of gpu.strangers) list.append(make("span", "", make("i", "cs"), `${sentence(each.what)} · ${gib(each.mem_mib)} GiB`));
+    if (gpu.health) list.append(make("span", "", sentence(gpu.health)));
     tile.replaceChildren(...parts, list);
     tile.setAttribute("aria-pressed", String(chosen === key(gpu)));
   }
@@ -131,7 +131,7 @@
     const lines = nodes.slice(0, rows).map((node) => {
       const measured = node.gpus.filter((gpu) => gpu.use_pct !== null);
       const users = [...new Set(node.gpus.flatMap((gpu) => gpu.tenants.map((each) => each.user)))];
-      const remarks = node.gpus.filter((gpu) => gpu.health || gpu.drained).map((gpu) => `${texts.gpu} ${gpu.index}: ${told(gpu.health) || texts.drained}`);
+      const remarks = node.gpus.filter((gpu) => gpu.health || gpu.drained).map((gpu) => `${texts.gpu} ${gpu.index}: ${sentence(gpu.health) || texts.drained}`);
       const head = make("th", "", node.name);
       head.scope = "row";
       const number = (value) => make("td", "number", value);
@@ -189,9 +189,9 @@
       const ran = each.since_ms === null ? "" : `, ${say(texts.for, { time: berth.span((nowMs - each.since_ms) / 1000) })}`;
       list.append(make("li", "", make("i", `swatch c${at % 6}`), link, ` · ${each.user} · ${say(texts.of, { part: each.milli / 10, memory: gib(each.mem_mib) })}${ran}`));
     });
-    for (const each of gpu.strangers) list.append(make("li", "", make("i", "swatch cs"), `${texts.stranger}: ${told(each.what)}, ${gib(each.mem_mib)} GiB`));
+    for (const each of gpu.strangers) list.append(make("li", "", make("i", "swatch cs"), `${texts.stranger}: ${sentence(each.what)}, ${gib(each.mem_mib)} GiB`));
     const used = gpu.used_mib === null ? texts.notknown : say(texts.used, { used: gib(gpu.used_mib), all: gib(gpu.mem_mib) });
-    const facts = [gpu.model, texts[kindOf(gpu)], gpu.use_pct === null ? "" : `${texts.compute} ${Math.round(gpu.use_pct)} %`, used, gpu.partition, gpu.rack && say(texts.rack, { name: gpu.rack }), told(gpu.health)];
+    const facts = [gpu.model, texts[kindOf(gpu)], gpu.use_pct === null ? "" : `${texts.compute} ${Math.round(gpu.use_pct)} %`, used, gpu.partition, gpu.rack && say(texts.rack, { name: gpu.rack }), sentence(gpu.health)];
     const close = make("button", "", texts.close);
     close.type = "button";
     close.addEventListener("click", () => { chosen = null; drawSoon(); });
@@ -222,8 +222,8 @@
     const lines = found.map((each) => {
       const line = make("li", each.here ? "here" : "gone", make("b", "", each.name), " ");
       if (each.here) line.append(texts.here + (each.policy ? ` · ${say(texts.policy, { name: each.policy })}` : ""));
-      else line.append(`${texts.gone} ${new Date(each.since_ms).toLocaleString(document.documentElement.lang, { dateStyle: "short", timeStyle: "medium" })}: ${told(each.why)}`);
-      for (const note of each.notes) line.append(make("br"), make("span", "note", told(note)));
+      else line.append(`${texts.gone} ${new Date(each.since_ms).toLocaleString(document.documentElement.lang, { dateStyle: "short", timeStyle: "medium" })}: ${sentence(each.why)}`);
+      for (const note of each.notes) line.append(make("br"), make("span", "note", sentence(note)));
       return line;
     });
     get("sources").replaceChildren(...lines);

@@ -122,18 +122,18 @@ def answered(question: Question, history: Path, progress: Any = None) -> tuple[A
         )
     ]
     for run in found.runs:
-        told = run.summary
+        summary = run.summary
         rows.append(
             Row(
                 run.policy,
                 AS_IT_WAS if found.as_it_was is not None and run is found.runs[0] else ASKED,
-                _number(told.waiting_time_s.mean),
-                _number(told.waiting_time_s.median),
-                _number(told.waiting_time_s.p99),
-                _number(told.completion_time_s.mean),
-                _number(told.makespan_s),
-                _number(told.gpu_allocation_pct),
-                told.jobs - told.finished,
+                _number(summary.waiting_time_s.mean),
+                _number(summary.waiting_time_s.median),
+                _number(summary.waiting_time_s.p99),
+                _number(summary.completion_time_s.mean),
+                _number(summary.makespan_s),
+                _number(summary.gpu_allocation_pct),
+                summary.jobs - summary.finished,
             )
         )
     error = found.error
@@ -158,11 +158,11 @@ def _pictures(found: Any) -> list[Picture]:
     from berth.experiments.compare import plots
     from berth.plots import policy_styles
 
-    beside = found.distributions
-    styles = policy_styles([run.policy for run in beside])
+    others = found.distributions
+    styles = policy_styles([run.policy for run in others])
     figures = (
-        ("waiting", "Waiting times", plots.waiting_cdf(beside, styles)),
-        ("completion", "Completion times", plots.completion_cdf(beside, styles)),
+        ("waiting", "Waiting times", plots.waiting_cdf(others, styles)),
+        ("completion", "Completion times", plots.completion_cdf(others, styles)),
         ("queue", "Jobs waiting over time", plots.queue_over_time(found.runs, styles)),
         ("allocation", "GPU allocation over time", plots.allocation_over_time(found.runs, styles)),
     )

@@ -81,9 +81,9 @@ class _Process:
         found = []
         for line in lines:
             with suppress(ValueError):  # a library that prints
-                told = json.loads(line)
-                if isinstance(told, dict):
-                    found.append(told)
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    found.append(message)
         return found
 
     def rss_mib(self) -> int:

@@ -139,9 +139,9 @@ class Queue:
     def _look_at(self, question_id: str, child: Child) -> None:
         status = child.status()  # before its last words are read
         failed = ""
-        for told in child.news():
-            self._store.advanced(question_id, float(told.get("done", 0.0)))
-            failed = str(told.get("failed", failed))
+        for message in child.news():
+            self._store.advanced(question_id, float(message.get("done", 0.0)))
+            failed = str(message.get("failed", failed))
         if failed:
             self._over(question_id, Place.FAILED, failed)
         elif status is None:

@@ -26,7 +26,7 @@ from berth.console.what_if.queue import Queue
 from berth.console.what_if.store import Entry, Place
 from berth.console.what_if.worker import ANSWER, PICTURES
 from berth.errors import BerthError, HistoryError, LiveError, SettingError
-from berth.experiments.lived import CLUSTER
+from berth.experiments.recorded_run import CLUSTER
 from berth.history.store.reader import history_is_there
 from berth.model import Node
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
@@ -69,7 +69,7 @@ PageNumber = Annotated[
 PageSize = Annotated[int, Query(ge=1, le=1000, description="Questions a page.")]
 
 
-class Asked(BaseModel):
+class QuestionBody(BaseModel):
     """What is asked for."""
 
     model_config = ConfigDict(extra="forbid")
@@ -85,7 +85,7 @@ class Asked(BaseModel):
     user_running: int | None = Field(None, description="The most jobs of one user that may run.")
 
 
-class Told(BaseModel):
+class QuestionAnswer(BaseModel):
     """A question, and its answer when there is one."""
 
     id: str
@@ -109,7 +109,7 @@ class Questions(BaseModel):
     page: int
     size: int
     places: dict[Place, int] = Field(description="How many of all questions are where.")
-    questions: list[Told]
+    questions: list[QuestionAnswer]
 
 
 class Shown(BaseModel):
@@ -152,14 +152,14 @@ def questions(request: Request, who: See, number: PageNumber = 1, size: PageSize
 
 
 @router.post("/api/v1/what-if", status_code=201)
-def ask(request: Request, who: Ask, body: Asked) -> Told:
+def ask(request: Request, who: Ask, body: QuestionBody) -> QuestionAnswer:
     """Ask a question; it is answered when it is its turn."""
     history = _history(request.app)
     history_is_there(history)
     queue = queue_of(request.app)
     question = asked(time.time_ns() // 1_000_000, **body.model_dump())
     _check_machine(question, history)
-    return _told(request, queue, queue.ask(who.user, question))
+    return _question_answer(request, queue, queue.ask(who.user, question))
 
 
 @router.get("/api/v1/what-if/policies")
@@ -174,10 +174,10 @@ def choices(who: See) -> list[Choice]:
 
 
 @router.get("/api/v1/what-if/{question_id}")
-def one(request: Request, who: See, question_id: str) -> Told:
+def one(request: Request, who: See, question_id: str) -> QuestionAnswer:
     """A question with its answer."""
     queue = queue_of(request.app)
-    return _told(request, queue, _entry(queue, question_id))
+    return _question_answer(request, queue, _entry(queue, question_id))
 
 
 @router.get("/api/v1/what-if/{question_id}/pictures")
@@ -187,27 +187,27 @@ def pictures(request: Request, who: See, question_id: str) -> list[Shown]:
     path = queue.place_of(_entry(queue, question_id).id) / PICTURES
     if not path.exists():
         return []
-    told = json.loads(path.read_text(encoding="utf-8"))
-    return [Shown(**{**each, "figure": json.loads(each["figure"])}) for each in told]
+    pictures = json.loads(path.read_text(encoding="utf-8"))
+    return [Shown(**{**each, "figure": json.loads(each["figure"])}) for each in pictures]
 
 
 @router.post("/api/v1/what-if/{question_id}/stop")
-def stop(request: Request, who: Ask, question_id: str) -> Told:
+def stop(request: Request, who: Ask, question_id: str) -> QuestionAnswer:
     """Stop a question of one's own that waits or is being answered."""
     queue = queue_of(request.app)
     entry = _own(queue, question_id, who)
     queue.stop(entry.id)
-    return _told(request, queue, _entry(queue, question_id))
+    return _question_answer(request, queue, _entry(queue, question_id))
 
 
 @router.post("/api/v1/what-if/{question_id}/again")
-def again(request: Request, who: Ask, question_id: str) -> Told:
+def again(request: Request, who: Ask, question_id: str) -> QuestionAnswer:
     """Ask once more what failed or was stopped."""
     queue = queue_of(request.app)
     entry = _own(queue, question_id, who)
     _check_machine(entry.question, _history(request.app))
     queue.again(entry.id)
-    return _told(request, queue, _entry(queue, question_id))
+    return _question_answer(request, queue, _entry(queue, question_id))
 
 
 @router.delete("/api/v1/what-if/{question_id}", status_code=204)
@@ -261,14 +261,14 @@ def list_page(request: Request, who: See, number: PageNumber = 1) -> Response:
 def one_page(request: Request, who: See, question_id: str) -> Response:
     """A question with its progress, or its answer."""
     queue = queue_of(request.app)
-    told = _told(request, queue, _entry(queue, question_id))
+    entry = _question_answer(request, queue, _entry(queue, question_id))
     return page(
         request,
         "what_if_one.html",
         who,
-        told=told,
-        mine=_may(told.user, who),
-        columns=[] if told.answer is None else _columns(told.answer),
+        entry=entry,
+        mine=_may(entry.user, who),
+        columns=[] if entry.answer is None else _columns(entry.answer),
         quantity=_quantity,
         moment=_moment,
     )
@@ -310,20 +310,20 @@ def _listed(request: Request, queue: Queue, number: int, size: int) -> Questions
         page=number,
         size=size,
         places=Counter(entry.state.place for entry in entries),
-        questions=[_as_told(request, entry, turns.get(entry.id, 0), None) for entry in shown],
+        questions=[_answer_of(request, entry, turns.get(entry.id, 0), None) for entry in shown],
     )
 
 
-def _told(request: Request, queue: Queue, entry: Entry) -> Told:
+def _question_answer(request: Request, queue: Queue, entry: Entry) -> QuestionAnswer:
     """One question, with its answer if there is one."""
     done = entry.state.place is Place.DONE
     answer = _answer(queue.place_of(entry.id)) if done else None
-    return _as_told(request, entry, queue.turns().get(entry.id, 0), answer)
+    return _answer_of(request, entry, queue.turns().get(entry.id, 0), answer)
 
 
-def _as_told(request: Request, entry: Entry, before: int, answer: Answer | None) -> Told:
+def _answer_of(request: Request, entry: Entry, before: int, answer: Answer | None) -> QuestionAnswer:
     state = entry.state
-    return Told(
+    return QuestionAnswer(
         id=entry.id,
         user=entry.user,
         asked_s=entry.asked_s,

@@ -102,9 +102,9 @@ class Store:
         folder = self.place_of(entry.id)
         try:
             folder.mkdir(mode=0o700, parents=True)
-            told = {"user": user, "asked_s": now_s, **asdict(question)}
+            content = {"user": user, "asked_s": now_s, **asdict(question)}
             with whole_file(folder / QUESTION, durable=True) as aside:
-                aside.write_text(json.dumps(told), encoding="utf-8")
+                aside.write_text(json.dumps(content), encoding="utf-8")
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise LiveError(f"the question cannot be kept in {folder}: {error.strerror or error}") from error
@@ -151,8 +151,8 @@ def _read(folder: Path) -> Entry | None:
     except BerthError:
         return None
     try:
-        told = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        state = State(**{**told, "place": Place(told["place"])})
+        content = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = State(**{**content, "place": Place(content["place"])})
     except (OSError, ValueError, TypeError, KeyError):
         state = State()
     return Entry(folder.name, user, asked_s, question, state)
@@ -160,8 +160,8 @@ def _read(folder: Path) -> Entry | None:
 
 def _question(folder: Path) -> tuple[str, float, Question]:
     try:
-        told: dict[str, Any] = json.loads((folder / QUESTION).read_text(encoding="utf-8"))
-        user, asked_s = str(told.pop("user")), float(told.pop("asked_s"))
-        return user, asked_s, Question(**{**told, "policies": tuple(told["policies"])})
+        content: dict[str, Any] = json.loads((folder / QUESTION).read_text(encoding="utf-8"))
+        user, asked_s = str(content.pop("user")), float(content.pop("asked_s"))
+        return user, asked_s, Question(**{**content, "policies": tuple(content["policies"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SettingError(f"{folder / QUESTION} is not a question: {error}") from error

@@ -27,7 +27,7 @@ PICTURES = "pictures.json"
 LOG = "log"
 SPARE_MIB = 6144
 """Address space above the limit of memory: libraries reserve much that they never use."""
-SAID_S = 0.2
+REPORT_S = 0.2
 MOST_WORDS = 500
 
 
@@ -82,13 +82,13 @@ def _answer(folder: Path, history: Path) -> None:
     from berth.console.what_if.answer import answered
     from berth.console.what_if.store import read_question
 
-    said_s = 0.0
+    reported_s = 0.0
 
     def progress(done: float, total: float) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s > SAID_S:
-            said_s = time.monotonic()
-            _say({"done": round(done / max(total, 1), 4)})
+        nonlocal reported_s
+        if time.monotonic() - reported_s > REPORT_S:
+            reported_s = time.monotonic()
+            _report({"done": round(done / max(total, 1), 4)})
 
     answer, pictures = answered(read_question(folder), history, progress)
     with whole_file(folder / PICTURES) as aside:
@@ -98,13 +98,13 @@ def _answer(folder: Path, history: Path) -> None:
 
 
 def _failed(why: str) -> int:
-    _say({"failed": why})
+    _report({"failed": why})
     return 1
 
 
-def _say(told: dict[str, object]) -> None:
+def _report(message: dict[str, object]) -> None:
     with suppress(BrokenPipeError):
-        print(json.dumps(told), flush=True)
+        print(json.dumps(message), flush=True)
 
 
 def _end_with_the_console() -> None:

@@ -33,9 +33,7 @@ LABELLED_NODES = 40
 
 TITLE = "GPUs in use"
 IDLE, PART_LOW, PART_HIGH, FULL = "rgba(128, 128, 128, 0.28)", "#F6D7A7", "#C4560C", "#0072B2"
-COLOURS = [
-    (0.0, IDLE), (0.0005, IDLE), (0.0005, PART_LOW), (0.9995, PART_HIGH), (0.9995, FULL), (1.0, FULL)
-]  # fmt: skip
+COLOURS = [(0.0, IDLE), (0.0005, IDLE), (0.0005, PART_LOW), (0.9995, PART_HIGH), (0.9995, FULL), (1.0, FULL)]
 
 
 @dataclass(frozen=True, slots=True)

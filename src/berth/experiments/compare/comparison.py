@@ -14,7 +14,8 @@ from typing import Any
 from berth.cluster import Cluster
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
-from berth.experiments.compare.sweep import Progress, Result, Task, run_all, run_task
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Progress, Result, Task, run_task
 from berth.experiments.compare.table import TextTable, html_table, text_table
 from berth.frames import frame
 from berth.interference import mode_of
@@ -192,7 +193,7 @@ def compare(
     for name in names:
         make_policy(name, Setting(quotas=quotas))  # refused before anything is read
     if ray is not None:
-        from berth.experiments.compare.ray_sweep import check_address
+        from berth.experiments.compare.ray_address import check_address
 
         if (events is not None or records is not None) and ray != "local":
             raise SettingError(
@@ -295,9 +296,9 @@ def _event_files(tasks: list[Task], target: str | os.PathLike[str] | None) -> It
 
     path = Path(_writable(target, "events"))
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        told = [replace(task, events=f"{folder}/{number}") for number, task in enumerate(tasks)]
-        yield told
-        join_events([(Path(str(task.events)), task.policy, task.seed) for task in told], path)
+        sent = [replace(task, events=f"{folder}/{number}") for number, task in enumerate(tasks)]
+        yield sent
+        join_events([(Path(str(task.events)), task.policy, task.seed) for task in sent], path)
 
 
 def _number(value: float) -> float | None:

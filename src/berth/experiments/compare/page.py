@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from berth import __version__
 from berth.experiments.compare.chapters import comparison_chapters
 from berth.experiments.compare.comparison import Comparison
 from berth.interference import mode_of
 from berth.model import Node
 from berth.report import Report, write
+from berth.version import __version__
 
 __all__ = ["cluster_in_words", "comparison_report", "write_report"]
 

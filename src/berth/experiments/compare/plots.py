@@ -229,11 +229,19 @@ def _cdfs(
     ticks = [
         (seconds, text)
         for seconds, text in (
-            (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"),
-            (86_400, "1 d"), (864_000, "10 d"), (8_640_000, "100 d"), (86_400_000, "1000 d"),
+            (1, "1 s"),
+            (10, "10 s"),
+            (60, "1 min"),
+            (600, "10 min"),
+            (3600, "1 h"),
+            (36_000, "10 h"),
+            (86_400, "1 d"),
+            (864_000, "10 d"),
+            (8_640_000, "100 d"),
+            (86_400_000, "1000 d"),
         )
         if edge < seconds <= float(grid[-1]) * 1.05
-    ]  # fmt: skip
+    ]
     left = f"≤ {edge:,.0f} s" if float(values.min()) < edge else f"{edge:,.0f} s"
     figure.update_xaxes(
         type="log",

@@ -1,19 +1,20 @@
-"""Runs of a sweep, one policy on one seed each: here, in processes, or on a Ray cluster."""
+"""One run of a sweep: one policy on one seed."""
 
 from __future__ import annotations
 
+import pickle
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from pathlib import Path
 
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import TraceError
 from berth.experiments.compare.collector import held_collector
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
-from berth.experiments.compare.warned import Warned, Warnings, gathered
+from berth.experiments.compare.warned import Warnings, gathered
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
@@ -24,7 +25,7 @@ from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
 from berth.traces.compress import compressed
 
-__all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task", "same_jobs"]
+__all__ = ["Loader", "Progress", "Result", "Task", "run_task", "same_jobs"]
 
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
 """Makes something of the events of a run, its nodes and its jobs."""
@@ -46,6 +47,8 @@ class Task:
     """Where to write a record of every attempt as Parquet."""
     measure: Measure | None = None
     """A function of a module: what else to make of the run."""
+    jobs_file: Path | None = None
+    """Where the jobs are pickled, in the place of `source`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,9 +90,9 @@ def _run(
         task.policy, Setting(task.seed, quotas, under.borrow, knowledge, under.speeds)
     )
     if unknown := under.speeds.unknown(jobs):
-        told = ", ".join(f"'{name}'" for name in unknown[:5])
+        some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(
-            f"{under.speeds.name} has no speeds of {len(unknown):,} applications of the jobs, such as {told}: these are"
+            f"{under.speeds.name} has no speeds of {len(unknown):,} applications of the jobs, such as {some}: these are"
             " taken to be as fast on every card",
             stacklevel=2,
         )
@@ -99,7 +102,7 @@ def _run(
     drawn: list[Outage] = list(under.outages)
     if under.failures is not None:
         outages = _noted(under.failures.outages(len(task.nodes), task.seed), drawn)
-    happened: Iterator[Event] = simulate(
+    events: Iterator[Event] = simulate(
         _counted(jobs, progress) if progress else jobs,
         Cluster(task.nodes),
         policy,
@@ -114,12 +117,12 @@ def _run(
     if task.events is not None:
         from berth.history.store.events import written
 
-        happened = written(happened, task.nodes, task.events, drawn)
+        events = written(events, task.nodes, task.events, drawn)
     if task.records is not None:
         from berth.history.store.record_files import recorded
 
-        happened = recorded(happened, task.nodes, task.records)
-    columns = event_columns(happened)
+        events = recorded(events, task.nodes, task.records)
+    columns = event_columns(events)
     measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
     model, use = under.interference, None
     if isinstance(model, KnowsProfiles):
@@ -128,57 +131,13 @@ def _run(
     return Result(run, skipped, measured)
 
 
-def run_all(
-    tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
-) -> Iterator[Result]:
-    """Every task's result, as they are done. Closing the iterator cancels the rest.
-
-    What the runs warn of is logged once, at the end.
-    """
-    warned = Warned(len(tasks))
-    try:
-        with closing(_results(tasks, processes, progress, ray_address)) as results:
-            for result in results:
-                warned.add(result.warned)
-                yield result
-    finally:
-        warned.log()
-
-
-def _results(
-    tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None
-) -> Generator[Result, None, None]:
-    if ray_address is not None:
-        from berth.experiments.compare.ray_sweep import run_on_ray
-
-        results = run_on_ray(tasks, ray_address)
-    elif processes == 1 or len(tasks) == 1:
-        loader = Loader()
-        for number, task in enumerate(tasks):
-            with held_collector():
-                jobs, errors = loader.load(task)
-                result = run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
-            yield result
-            if progress:
-                progress(number + 1, len(tasks))
-        return
-    else:
-        from berth.experiments.compare.workers import run_in_processes
-
-        results = run_in_processes(tasks, processes)
-    for number, result in enumerate(results):
-        yield result
-        if progress:
-            progress(number + 1, len(tasks))
-
-
 def same_jobs(one: Task, other: Task) -> bool:
     """Whether two tasks replay the same jobs, so that those read for one serve the other."""
     files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
     here, there = one.conditions, other.conditions
     return (
         (one.source == other.source if files else one.source is other.source)
-        and one.nodes == other.nodes
+        and (one.nodes, one.jobs_file) == (other.nodes, other.jobs_file)
         and (here.compress, here.skip_bad, here.recovery) == (there.compress, there.skip_bad, there.recovery)
     )
 
@@ -200,10 +159,10 @@ class Loader:
             if isinstance(task.source, Trace):
                 bad = errors if under.skip_bad else None
                 jobs = task.source.jobs(nodes=task.nodes, skip_bad=bad, compress=under.compress)
-            elif under.compress != 1:
-                jobs = compressed((replace(job) for job in task.source), under.compress)
             else:
-                jobs = task.source
+                jobs = task.source if task.jobs_file is None else pickle.loads(task.jobs_file.read_bytes())
+                if under.compress != 1:
+                    jobs = compressed((replace(job) for job in jobs), under.compress)
             self._loaded = (_adapted(tuple(jobs), task), tuple(errors))
             self._last = task
         return self._loaded
@@ -238,9 +197,3 @@ def _counted(jobs: Sequence[Job], progress: Callable[[int], None]) -> Iterator[J
         if number % 2048 == 0:
             progress(number)
         yield job
-
-
-def _part_of(progress: Progress | None, number: int, tasks: int, jobs: int) -> Callable[[int], None] | None:
-    if progress is None:
-        return None
-    return lambda arrived: progress(number + arrived / max(1, jobs), tasks)

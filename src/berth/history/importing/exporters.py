@@ -64,13 +64,13 @@ def _matrix(result: list[Any], path: Path, rejections: Rejections) -> Iterator[S
     for number, each in enumerate(result):
         try:
             labels = {str(key): str(value) for key, value in each["metric"].items()}
-            told = [(round(float(moment) * 1000), value) for moment, value in each["values"]]
+            points = [(round(float(moment) * 1000), value) for moment, value in each["values"]]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             why = "no series: expected 'metric' with labels, and 'values' of [seconds, \"value\"]"
             rejections.add(f"{path}, result[{number}]", why)
             continue
         values = []
-        for moment, text in told:
+        for moment, text in points:
             try:
                 values.append((moment, float(text)))
             except (TypeError, ValueError):

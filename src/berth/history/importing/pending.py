@@ -83,9 +83,9 @@ def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
     except OSError as error:
         raise HistoryError(f"{command} cannot be run: {error.strerror or error}") from error
     if done.returncode:
-        told = done.stderr.strip().splitlines()
+        errors = done.stderr.strip().splitlines()
         raise HistoryError(
-            f"{command} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
+            f"{command} failed with status {done.returncode}: {errors[-1] if errors else 'no message'}"
         )
     rows = _of_json(done.stdout, Path(f"{command} --json"))
     return tuple(sorted(rows, key=lambda job: job.order)), now_ms

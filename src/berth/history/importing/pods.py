@@ -72,8 +72,8 @@ def _row(pod: Mapping[str, Any]) -> JobRow | str:
     phase = status.get("phase")
     if phase not in ("Succeeded", "Failed"):
         return f"has not ended ({phase}); it comes in once it has"
-    asked = _asked(spec)
-    gpus = round(sum(value for name, value in asked.items() if _GPU.fullmatch(name)))
+    requested = _requested(spec)
+    gpus = round(sum(value for name, value in requested.items() if _GPU.fullmatch(name)))
     if not gpus:
         return "asked for no GPU"
     states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
@@ -84,7 +84,7 @@ def _row(pod: Mapping[str, Any]) -> JobRow | str:
         return "no container tells when it finished; kubectl must be asked before the pod's status is gone"
     worst = max(ended, key=lambda each: int(each.get("exitCode") or 0))
     labels = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
-    cpus, memory = asked.get("cpu", 0.0), asked.get("memory", 0.0)
+    cpus, memory = requested.get("cpu", 0.0), requested.get("memory", 0.0)
     command = " ".join(
         str(word) for each in spec["containers"] for word in (each.get("image"), *(each.get("command") or ()))
     )
@@ -108,14 +108,17 @@ def _row(pod: Mapping[str, Any]) -> JobRow | str:
     )
 
 
-def _asked(spec: Mapping[str, Any]) -> dict[str, float]:
+def _requested(spec: Mapping[str, Any]) -> dict[str, float]:
     """What the containers hold together; an init container, which runs before them, counts where it holds more."""
 
     def of(container: Mapping[str, Any]) -> dict[str, float]:
-        told = container.get("resources") or {}
+        resources = container.get("resources") or {}
         return {
             name: _quantity(value)
-            for name, value in {**(told.get("limits") or {}), **(told.get("requests") or {})}.items()
+            for name, value in {
+                **(resources.get("limits") or {}),
+                **(resources.get("requests") or {}),
+            }.items()
         }
 
     total: dict[str, float] = {}

@@ -160,9 +160,9 @@ def _run(words: Sequence[str], out: BinaryIO) -> None:
     except OSError as error:
         raise HistoryError(f"{words[0]} cannot be run: {error.strerror or error}") from error
     if done.returncode:
-        told = done.stderr.decode(errors="replace").strip().splitlines()
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
         raise HistoryError(
-            f"{words[0]} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
+            f"{words[0]} failed with status {done.returncode}: {errors[-1] if errors else 'no message'}"
         )
 
 

@@ -21,9 +21,9 @@ from berth.sampling.spool import Segment, checked_lines, first_line_of, segments
 __all__ = ["import_samples", "import_usage"]
 
 GAP_MS: Final = 30_000
-"""Slices of a job that lie further apart are of different tries of it."""
+"""Slices of a job that lie further apart are of different attempts of it."""
 HOUR_MS: Final = 3_600_000
-"""A row spans no more than an hour, so that its middle tells the try well."""
+"""A row spans no more than an hour, so that its middle tells the attempt well."""
 BATCH_BYTES: Final = 128 << 20
 """The least amount of text that is handed to DuckDB at once, but for the last."""
 

@@ -178,13 +178,14 @@ def _capacities(database: Connection, table: Table, names: Mapping[str, str]) ->
     )
     found = []
     for begin_s, end_s, nodes, tres in rows:
-        told = resources(str(tres), names)
+        registered = resources(str(tres), names)
         try:
             hosts = expand(str(nodes))
         except ValueError:
             hosts = ()
         end_ms = int(end_s) * 1000 or None
-        found.append(Capacity(int(begin_s) * 1000, end_ms, tuple(hosts), told.gpus, told.cpus, told.mem_mib))
+        gpus, cpus, mem_mib = registered.gpus, registered.cpus, registered.mem_mib
+        found.append(Capacity(int(begin_s) * 1000, end_ms, tuple(hosts), gpus, cpus, mem_mib))
     return tuple(found)
 
 
@@ -318,7 +319,7 @@ def _steps(table: Table, condition: str, names: Mapping[str, str]) -> str:
 
 def _row(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) -> str:
     """A row as one text of SQL, its fields in the order of the header; `text_of` makes an expression of a text."""
-    # A try that was given up to be queued again is "pending" with a flag, and has an end.
+    # An attempt that was given up to be queued again is "pending" with a flag, and has an end.
     states = ", ".join(f"'{name}'" for name in _STATES)
     ended = f"coalesce(elt((j.state & 255) + 1, {states}), j.state)"
     state = f"if(j.state & 1024 and j.state & 255 < 2, 'REQUEUED', {ended})"

@@ -112,7 +112,7 @@ class JobReport:
         """What people call it."""
         return self.attempts[0].label or self.attempts[0].job_id
 
-    def beside(self, record: Record) -> tuple[Neighbour, ...] | None:
+    def neighbours_of(self, record: Record) -> tuple[Neighbour, ...] | None:
         """What ran on the GPUs of one of its attempts at the same time; None if its GPUs were not recorded."""
         if record.start_ms is None or not record.gpus:
             return ()
@@ -157,8 +157,8 @@ class JobReport:
     @property
     def energy_kwh(self) -> float | None:
         """What its nodes took for it; None if unknown."""
-        told = [r.energy_j for r in self.attempts if r.energy_j is not None]
-        return sum(told) / 3_600_000 if told else None
+        measured_j = [r.energy_j for r in self.attempts if r.energy_j is not None]
+        return sum(measured_j) / 3_600_000 if measured_j else None
 
 
 def _ran_ms(record: Record, without_suspended: bool = True) -> int:
@@ -276,7 +276,7 @@ def report_json(report: JobReport) -> dict[str, Any]:
                 "ready_ms": record.ready_ms,
                 "cpu_use": cpu_use(record),
                 "mem_use": mem_use(record),
-                "beside": _beside_json(report, record),
+                "beside": _neighbours_json(report, record),
             }
             for record in report.attempts
         ],
@@ -294,9 +294,9 @@ def report_json(report: JobReport) -> dict[str, Any]:
     }
 
 
-def _beside_json(report: JobReport, record: Record) -> list[dict[str, Any]] | None:
+def _neighbours_json(report: JobReport, record: Record) -> list[dict[str, Any]] | None:
     """Jobs that shared GPUs with an attempt, each once, with the GPUs that it shared; None if they are not known."""
-    found = report.beside(record)
+    found = report.neighbours_of(record)
     if found is None:
         return None
     shared: dict[tuple[str, str], set[str]] = {}

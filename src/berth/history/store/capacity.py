@@ -22,24 +22,24 @@ class Capacity:
     mem_mib: int
 
 
-def capacity_at(told: tuple[Capacity, ...], moment_ms: int) -> Capacity | None:
+def capacity_at(capacities: tuple[Capacity, ...], moment_ms: int) -> Capacity | None:
     """What held at a moment; before the first the first, None if there is none."""
-    held = [each for each in told if each.begin_ms <= moment_ms]
+    held = [each for each in capacities if each.begin_ms <= moment_ms]
     return (
         max(held, key=lambda each: each.begin_ms)
         if held
-        else min(told, key=lambda e: e.begin_ms, default=None)
+        else min(capacities, key=lambda e: e.begin_ms, default=None)
     )
 
 
-def capacities_to_json(told: Mapping[str, tuple[Capacity, ...]]) -> dict[str, Any]:
+def capacities_to_json(capacities: Mapping[str, tuple[Capacity, ...]]) -> dict[str, Any]:
     """As `index.json` keeps them, by cluster."""
-    return {cluster: [asdict(each) for each in of] for cluster, of in told.items()}
+    return {cluster: [asdict(each) for each in of] for cluster, of in capacities.items()}
 
 
-def capacities_from_json(told: Mapping[str, Any]) -> dict[str, tuple[Capacity, ...]]:
+def capacities_from_json(capacities: Mapping[str, Any]) -> dict[str, tuple[Capacity, ...]]:
     """What `capacities_to_json` made."""
     return {
         cluster: tuple(Capacity(**{**each, "nodes": tuple(each["nodes"])}) for each in of)
-        for cluster, of in told.items()
+        for cluster, of in capacities.items()
     }

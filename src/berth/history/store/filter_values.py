@@ -17,19 +17,19 @@ LISTED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A value that no try of the history has."""
+    """A value that no attempt of the history has."""
 
     column: str
     """Of a record."""
     value: str
     known: tuple[str, ...]
-    """What there is instead, those of most tries first; at most LISTED of them."""
+    """What there is instead, those of most attempts first; at most LISTED of them."""
     more: int
     """How many there are besides."""
 
 
 def unknown_values(database: duckdb.DuckDBPyConnection, asked: Mapping[str, str]) -> tuple[Unknown, ...]:
-    """Which of these values, by column, no try of the view `records` has; nothing asked for is no value."""
+    """Which of these values, by column, no attempt of the view `records` has; nothing asked for is no value."""
     found = []
     for column, value in asked.items():
         name = quoted_name(column)
@@ -47,6 +47,6 @@ def unknown_values(database: duckdb.DuckDBPyConnection, asked: Mapping[str, str]
 
 
 def most_gpus(database: duckdb.DuckDBPyConnection) -> int:
-    """The most GPUs that a try of the view `records` had; 0 for no try."""
+    """The most GPUs that an attempt of the view `records` had; 0 for no attempt."""
     row = database.execute("SELECT max(gpus) FROM records").fetchone()
     return int(row[0] or 0) if row else 0

@@ -1,14 +1,14 @@
 """The history: a folder of Parquet files, into which imports are merged so that nothing counts twice.
 
     HISTORY/index.json          which files count, and how far each source has been read
-    HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store.record_files`
+    HISTORY/records/*.parquet   a row an attempt, in the columns of `berth.history.store.record_files`
     HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
     HISTORY/series/*.parquet    the values of series that some of it was made of (see `series_merge.py`)
     HISTORY/spools/*.parquet    how far the segments of spools have been read (see `spool_marks.py`)
     HISTORY/lock                held while something is merged
     HISTORY/readers             shared by readers; while there is one, no file is removed
 
-A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
+An attempt is known by its cluster, its job id and when it was queued. An import first stages everything; then
 new files are written beside the old ones, and at last `index.json` is replaced: a reader sees all of an
 import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
 import has replaced, are removed when there is no reader, at the latest by the next import that finds none. What counted
@@ -45,9 +45,8 @@ from berth.history.store.spool_marks import Mark, read_marks, write_marks
 from berth.history.store.staged import Staged
 from berth.history.store.usage import UsageMerge, copy_usage, write_usage
 
-__all__ = ["DEFAULT_FOLDER", "History", "open_history"]
+__all__ = ["History", "open_history"]
 
-DEFAULT_FOLDER = Path("history")
 FILE_MODE = 0o640
 """Its owner's group may read a history, and nobody else: it tells who ran what."""
 FOLDER_MODE = 0o750
@@ -166,12 +165,12 @@ class History(HistoryReader):
             numbered,
         )
 
-    def note_capacity(self, cluster: str, told: tuple[Capacity, ...]) -> None:
+    def note_capacity(self, cluster: str, capacities: tuple[Capacity, ...]) -> None:
         """Keep what a cluster's accounting says that it had."""
-        if told and self.index().capacities.get(cluster) != told:
+        if capacities and self.index().capacities.get(cluster) != capacities:
             with self.import_space():
                 index = self.index()
-                self._write_index(replace(index, capacities={**index.capacities, cluster: told}))
+                self._write_index(replace(index, capacities={**index.capacities, cluster: capacities}))
 
     def merge_usage(
         self,
@@ -362,10 +361,10 @@ class History(HistoryReader):
                 fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            kept = self.index().files()
+            counting = self.index().files()
             for kind in KINDS:
                 for path in (self.folder / kind).glob("*"):
-                    if f"{kind}/{path.name}" not in kept:
+                    if f"{kind}/{path.name}" not in counting:
                         path.unlink(missing_ok=True)
 
 

@@ -97,12 +97,12 @@ class Gpu:
 
     def between(self, begin_ms: int, end_ms: int) -> Gpu:
         """What of it lies in a time."""
-        kept: dict[str, dict[str, Track]] = {}
+        tracks: dict[str, dict[str, Track]] = {}
         for job, metrics in self.metrics.items():
             for name, track in metrics.items():
                 if len((part := track.between(begin_ms, end_ms)).moments):
-                    kept.setdefault(job, {})[name] = part
-        return Gpu(self.cluster, self.node, self.index, kept)
+                    tracks.setdefault(job, {})[name] = part
+        return Gpu(self.cluster, self.node, self.index, tracks)
 
 
 def source_of(cluster: str, node: str, index: str, hour: int) -> str:
@@ -132,8 +132,8 @@ def rows_of_hour(whole: Gpu, hour: int) -> Iterator[UsageRow]:
             also = {name: track for name, track in nameless.items() if name != JOB}
             tracks = also | {name: track.over(also.get(name)) for name, track in tracks.items()}
         elif JOB in nameless:
-            told = nameless[JOB].until_next(moments, usual)
-            jobs = ["" if not number > 0 else str(int(number)) for number in told.tolist()]
+            job_numbers = nameless[JOB].until_next(moments, usual)
+            jobs = ["" if not number > 0 else str(int(number)) for number in job_numbers.tolist()]
             jobs = ["" if job in gpu.metrics else job for job in jobs]
         else:
             continue
@@ -169,7 +169,7 @@ def _rows(
 
 
 def _runs(moments: Moments, places: list[int], gap_ms: int) -> Iterator[list[int]]:
-    """The places of a job's moments, parted where nothing was seen of it for long: there it was another try."""
+    """The places of a job's moments, parted where nothing was seen of it for long: there it was another attempt."""
     run = places[:1]
     for before, place in pairwise(places):
         if moments[place] - moments[before] > gap_ms:

@@ -46,7 +46,7 @@ def known_by_label(
     found = count(database, "SELECT count(*) FROM ids")
     if not found:
         return staged, 0
-    for view, source in (("keys", staged.keys), ("tries", staged.tries), ("silent", staged.silent)):
+    for view, source in (("keys", staged.keys), ("attempts", staged.attempts), ("silent", staged.silent)):
         if source:
             database.execute(
                 f"CREATE VIEW known_{view} AS SELECT s.* REPLACE (coalesce(ids.job_id, s.job_id) AS job_id) "
@@ -54,7 +54,7 @@ def known_by_label(
                 "AND ids.queued_ms = s.queued_ms"
             )
     silent = "known_silent" if staged.silent else ""
-    return replace(staged, keys="known_keys", tries="known_tries", silent=silent), found
+    return replace(staged, keys="known_keys", attempts="known_attempts", silent=silent), found
 
 
 def renamed_jobs(database: duckdb.DuckDBPyConnection, staged: Staged, segments: Sequence[Path]) -> int:
@@ -100,14 +100,14 @@ def number_tasks(
         stored = record_table(segments)
         family = r"regexp_replace(job_id, '_\d+$', '')"
         shared += (
-            f" UNION SELECT k.cluster, k.job_id, k.queued_ms FROM (SELECT {_KEY}, start_ms FROM {staged.tries}) k "
+            f" UNION SELECT k.cluster, k.job_id, k.queued_ms FROM (SELECT {_KEY}, start_ms FROM {staged.attempts}) k "
             f"JOIN {stored} o USING ({_KEY}) WHERE o.start_ms IS DISTINCT FROM k.start_ms OR EXISTS (FROM {stored} f "
             "WHERE f.cluster = k.cluster AND f.queued_ms = k.queued_ms AND f.job_id = k.job_id || '_2')"
         )
     database.execute(f"CREATE TABLE shared AS {shared}")
     if not count(database, "SELECT count(*) FROM shared"):
         return staged, 0
-    known = f"SELECT {_KEY}, job_id AS base, start_ms, end_ms, nodes FROM {staged.tries} WHERE false"
+    known = f"SELECT {_KEY}, job_id AS base, start_ms, end_ms, nodes FROM {staged.attempts} WHERE false"
     if segments:
         known = (
             f"SELECT o.cluster, s.job_id AS base, o.job_id, o.queued_ms, o.start_ms, o.end_ms, o.nodes "
@@ -124,7 +124,7 @@ def number_tasks(
     database.execute(
         f"CREATE TABLE tasks AS SELECT *, row_number() OVER (PARTITION BY {times.format('job_id')} "
         f"ORDER BY nodes, hash({own})) AS nth "
-        f"FROM (SELECT DISTINCT {own} FROM {staged.tries} SEMI JOIN shared USING ({_KEY}))"
+        f"FROM (SELECT DISTINCT {own} FROM {staged.attempts} SEMI JOIN shared USING ({_KEY}))"
     )
     same = "ON {0}.cluster = t.cluster AND {0}.base = t.job_id AND {0}.queued_ms = t.queued_ms"
     place = (
@@ -141,10 +141,10 @@ def number_tasks(
     )
     name = "CASE WHEN known_id IS NOT NULL THEN known_id WHEN number = 1 THEN job_id ELSE job_id || '_' || number END"
     database.execute(
-        f"CREATE VIEW task_tries AS SELECT {own} FROM {staged.tries} ANTI JOIN shared USING ({_KEY}) "
+        f"CREATE VIEW task_attempts AS SELECT {own} FROM {staged.attempts} ANTI JOIN shared USING ({_KEY}) "
         f"UNION ALL SELECT {own} FROM (SELECT * REPLACE ({name} AS job_id) FROM numbered)"
     )
-    database.execute("CREATE VIEW task_keys AS SELECT cluster, job_id, queued_ms, end_ms FROM task_tries")
+    database.execute("CREATE VIEW task_keys AS SELECT cluster, job_id, queued_ms, end_ms FROM task_attempts")
     silent = staged.silent
     if silent:
         database.execute(
@@ -153,4 +153,4 @@ def number_tasks(
         )
         silent = "task_silent"
     new = count(database, f"SELECT count(*) FROM numbered WHERE {name} <> job_id")
-    return replace(staged, keys="task_keys", tries="task_tries", silent=silent), new
+    return replace(staged, keys="task_keys", attempts="task_attempts", silent=silent), new

@@ -46,9 +46,9 @@ class ImportResult:
 
     read: int
     imported: int
-    """Tries that the history did not have."""
+    """Attempts that the history did not have."""
     updated: int
-    """Tries that it had, and that are otherwise now."""
+    """Attempts that it had, and that are otherwise now."""
     unchanged: int
     rejected: tuple[Rejected, ...]
     rejected_count: int

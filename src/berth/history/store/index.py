@@ -54,5 +54,5 @@ class Index:
 
     def files(self) -> set[str]:
         """Every file that counts, or that would count again if imports were taken back."""
-        kept = {*self.records, *self.usage, *self.series, *self.spools}
-        return kept.union(*(past.files() for past in self.imports))
+        files = {*self.records, *self.usage, *self.series, *self.spools}
+        return files.union(*(past.files() for past in self.imports))

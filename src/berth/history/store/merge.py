@@ -1,11 +1,11 @@
-"""Staged tries into the files of a history: what is new, what has changed, and which try of its job each is.
+"""Staged attempts into the files of a history: what is new, what has changed, and which attempt of its job each is.
 
-A requeued job has a row for each try. Which of them a row is, and when the job was first submitted, follows
+A requeued job has a row for each attempt. Which of them a row is, and when the job was first submitted, follows
 from all rows of the job that there are, so a late row changes what is stored of its siblings: totals are the
 same however an import is cut into pieces.
 
-What a source does not tell of a try never replaces what another told: neither a column that it lacks, nor a value that
-stands for nothing.
+What a source does not know of an attempt never replaces what another knew: neither a column that it lacks, nor a
+value that stands for nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _NEVER_0 = ("cpu_milli", "mem_mib")
 _OF_RESOURCES = ("gpus", "share_milli")
 
 
-def _kept(name: str, staged: Staged) -> str:
-    """The value of a try that comes (f), or that it had (o, NULL where it was not there) where none comes."""
+def _merged_value(name: str, staged: Staged) -> str:
+    """The value of an attempt that comes (f), or that it had (o, NULL where it was not there) where none comes."""
     new, old = f'f."{name}"', f'o."{name}"'
     kind = SCHEMA[name]
     if name in staged.absent:
@@ -72,23 +72,23 @@ class Merge:
         self._segments = tuple(segments)
         self._staged = staged.keys
         own = ", ".join(f'"{name}"' for name in _OWN)
-        # Hashes find the few rows that need care, cheaply: what comes twice, and jobs of several tries.
+        # Hashes find the few rows that need care, cheaply: what comes twice, and jobs of several attempts.
         database.execute(
             f"CREATE TABLE twice AS SELECT hash({_KEY}) AS h FROM {staged.keys} GROUP BY 1 HAVING count(*) > 1"
         )
-        self._fresh = f"SELECT {own} FROM {staged.tries}"
+        self._fresh = f"SELECT {own} FROM {staged.attempts}"
         if self._one("SELECT count(*) FROM twice"):
-            # Two rows of one try in one import: the one that ended later is the truth.
+            # Two rows of one attempt in one import: the one that ended later is the truth.
             self._fresh = (
-                f"SELECT {own} FROM {staged.tries} WHERE hash({_KEY}) NOT IN (SELECT h FROM twice) UNION ALL "
-                f"SELECT {own} FROM {staged.tries} WHERE hash({_KEY}) IN (SELECT h FROM twice) "
+                f"SELECT {own} FROM {staged.attempts} WHERE hash({_KEY}) NOT IN (SELECT h FROM twice) UNION ALL "
+                f"SELECT {own} FROM {staged.attempts} WHERE hash({_KEY}) IN (SELECT h FROM twice) "
                 f"QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY end_ms DESC, hash({own})) = 1"
             )
         self.superseded: list[tuple[str, int]] = []
         """Jobs, and how many rows of one of their attempts that differ from another that ended later."""
         if self._one("SELECT count(*) FROM twice"):
             self.superseded = database.execute(
-                f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} FROM {staged.tries} "
+                f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} FROM {staged.attempts} "
                 f"WHERE hash({_KEY}) IN (SELECT h FROM twice)) GROUP BY {_KEY} HAVING count(*) > 1 ORDER BY ALL"
             ).fetchall()
         distinct = "DISTINCT " if self._one("SELECT count(*) FROM twice") else ""
@@ -97,7 +97,7 @@ class Merge:
         self._rank(own)
 
     def _store(self, own: str, staged: Staged) -> None:
-        """Make the table `old` of stored tries of the jobs that come, and `write` of what is new or other."""
+        """Make the table `old` of stored attempts of the jobs that come, and `write` of what is new or other."""
         if self._segments:
             columns = ", ".join(f'"{name}"' for name in SCHEMA)
             self._database.execute(
@@ -109,10 +109,10 @@ class Merge:
             self._database.execute(f"CREATE TABLE old ({columns}, row_hash UBIGINT)")
         self._known = bool(self._one("SELECT count(*) FROM old"))
         if self._known:
-            kept = ", ".join(f'{_kept(name, staged)} AS "{name}"' for name in _OWN)
+            merged = ", ".join(f'{_merged_value(name, staged)} AS "{name}"' for name in _OWN)
             silent = staged.silent or f"(SELECT {_KEY} FROM old WHERE false)"
             self._database.execute(
-                f"CREATE TABLE changed AS FROM (SELECT {kept}, o.row_hash AS row_hash, "
+                f"CREATE TABLE changed AS FROM (SELECT {merged}, o.row_hash AS row_hash, "
                 "o.row_hash IS NOT NULL AS was_there, "
                 f"f.name = '' AS nameless, o.application AS was FROM ({self._fresh}) f LEFT JOIN old o USING ({_KEY}) "
                 f"LEFT JOIN (SELECT DISTINCT {_KEY}, true AS silent FROM {silent}) USING ({_KEY})) "
@@ -123,12 +123,12 @@ class Merge:
             self._fresh = f"SELECT {own} FROM changed"
 
     def _applications(self, staged: Staged) -> None:
-        """Tell the applications of changed tries that were there from all that is known of them now."""
+        """Tell the applications of changed attempts that were there from all that is known of them now."""
         if staged.rules is None or staged.key_mark:
             # Told as such, or from texts that are hidden now: what was told from more, or at all, stays.
             less = {"name", "comment", "command"} & set(staged.absent) if staged.rules else ()
-            kept = "was <> ''" if less else ("nameless" if staged.rules else "application = ''")
-            self._database.execute(f"UPDATE changed SET application = was WHERE was_there AND {kept}")
+            merged = "was <> ''" if less else ("nameless" if staged.rules else "application = ''")
+            self._database.execute(f"UPDATE changed SET application = was WHERE was_there AND {merged}")
             return
         others = "(SELECT name, comment, command FROM changed WHERE was_there)"
         applications_of(self._database, "changed_apps", others, staged.rules)
@@ -139,7 +139,7 @@ class Merge:
         )
 
     def _rank(self, own: str) -> None:
-        """Make the view `tries` of all that is to be written, with its number among its job's tries."""
+        """Make the view `attempts` of all that is to be written, with its number among its job's attempts."""
         siblings, keys = "", self._keys
         if self._known:
             left = f"FROM old ANTI JOIN changed USING ({_KEY})"
@@ -160,14 +160,14 @@ class Merge:
                 f"min(queued_ms) OVER (job) AS submit_ms FROM ({everything}) "
                 f"WHERE hash({_JOB}) IN (SELECT h FROM several) WINDOW job AS (PARTITION BY {_JOB})"
             )
-        self._database.execute(f"CREATE VIEW tries AS {alone}")
+        self._database.execute(f"CREATE VIEW attempts AS {alone}")
         self._write = (
-            "SELECT * FROM tries WHERE was_attempt IS DISTINCT FROM attempt "
+            "SELECT * FROM attempts WHERE was_attempt IS DISTINCT FROM attempt "
             "OR was_submit_ms IS DISTINCT FROM submit_ms"
         )
 
     def counts(self) -> Counts:
-        """How many tries come, and how many that were there are otherwise."""
+        """How many attempts come, and how many that were there are otherwise."""
         if not self._known:
             return Counts(self._one(f"SELECT count(*) FROM ({self._keys})"), 0)
         updated = self._one("SELECT count(*) FROM changed WHERE was_there")

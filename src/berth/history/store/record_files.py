@@ -1,4 +1,4 @@
-"""Records as a Parquet file: one row a try, a column for each field, NULL if unknown.
+"""Records as a Parquet file: one row an attempt, a column for each field, NULL if unknown.
 
 `share_milli` and `share_mem_mib` are the two halves of the share; `nodes` and `gpu_slots` are lists of names. Such a
 file is a trace, too: `berth.traces.read` makes jobs of it again.
@@ -112,7 +112,7 @@ def write_records(found: Iterable[Record], path: str | Path) -> int:
 
 
 def recorded(events: Iterable[Event], nodes: Sequence[Node], path: str | Path) -> Iterator[Event]:
-    """Pass events on, and write a record of every try to a Parquet file; the file is there when all have passed."""
+    """Pass events on, and write a record of every attempt to a Parquet file; the file is there when all have passed."""
     passed: list[Event] = []
 
     def noted() -> Iterator[Event]:
@@ -157,8 +157,8 @@ def record_table(paths: Iterable[Path]) -> str:
     """Files of a history as a table that SQL selects from, with every column of SCHEMA whenever they were written."""
     files = f"read_parquet([{', '.join(map(at, paths))}], union_by_name = true)"
     none = ", ".join(f"NULL::{SCHEMA[name]} AS {name}" for name in _NEWEST)
-    told = ", ".join(f"coalesce({name}, {ADDED[name]}) AS {name}" for name in _NEWEST)
-    return f"(SELECT * REPLACE ({told}) FROM (FROM {files} UNION ALL BY NAME SELECT {none} WHERE false))"
+    value = ", ".join(f"coalesce({name}, {ADDED[name]}) AS {name}" for name in _NEWEST)
+    return f"(SELECT * REPLACE ({value}) FROM (FROM {files} UNION ALL BY NAME SELECT {none} WHERE false))"
 
 
 def plain_table(database: duckdb.DuckDBPyConnection, paths: Sequence[Path]) -> str:
@@ -173,12 +173,12 @@ def plain_table(database: duckdb.DuckDBPyConnection, paths: Sequence[Path]) -> s
     columns = []
     for name, kind in SCHEMA.items():
         having = sum(name in names for names in there)
-        told, instead = quoted_name(name), ADDED.get(name, "NULL")
+        value, instead = quoted_name(name), ADDED.get(name, "NULL")
         if not having:
-            told = f"{instead}::{kind}"
+            value = f"{instead}::{kind}"
         elif having < len(there) and instead != "NULL":
-            told = f"coalesce({told}, {instead})"
-        columns.append(f"{told} AS {quoted_name(name)}")
+            value = f"coalesce({value}, {instead})"
+        columns.append(f"{value} AS {quoted_name(name)}")
     files = f"read_parquet([{', '.join(map(at, paths))}], union_by_name = true)"
     return f"(SELECT {', '.join(columns)} FROM {files})"
 

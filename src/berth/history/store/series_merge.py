@@ -104,8 +104,8 @@ class SeriesMerge:
 def _metrics(rows: Iterator[tuple[Any, ...]]) -> dict[str, dict[str, Track]]:
     found: dict[str, dict[str, Track]] = {}
     for (job, metric), each in groupby(rows, key=lambda row: row[3:5]):
-        told = list(each)
-        moments = np.fromiter((row[5] for row in told), np.int64, len(told))
-        values = np.fromiter((row[6] for row in told), np.float64, len(told))
+        own_rows = list(each)
+        moments = np.fromiter((row[5] for row in own_rows), np.int64, len(own_rows))
+        values = np.fromiter((row[6] for row in own_rows), np.float64, len(own_rows))
         found.setdefault(job, {})[metric] = Track(moments, values)
     return found

@@ -1,4 +1,4 @@
-"""Tries that an import has read and that are not taken over yet."""
+"""Attempts that an import has read and that are not taken over yet."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Staged:
 
     read: int
     absent: tuple[str, ...] = ()
-    """Columns that the table said nothing about; what is known of a try in these stays."""
+    """Columns that the table said nothing about; what is known of an attempt in these stays."""
     keys: str = "staged_keys"
-    """cluster, job_id, queued_ms and end_ms of each try: cheap to go over."""
-    tries: str = "staged"
-    """Tries with every column of a record but for `attempt` and `submit_ms`."""
+    """cluster, job_id, queued_ms and end_ms of each attempt: cheap to go over."""
+    attempts: str = "staged"
+    """Attempts with every column of a record but for `attempt` and `submit_ms`."""
     key_mark: int = 0
     """Which key its names are hidden by; 0: none."""
     silent: str = ""
-    """A view of the keys of those tries of which no resources are told; empty for none."""
+    """A view of the keys of those attempts of which no resources are told; empty for none."""
     rules: Rules | None = None
     """By which the applications were told from name, comment and command; None where they were told as such."""
     labels: str = ""

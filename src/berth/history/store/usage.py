@@ -1,8 +1,8 @@
-"""What was measured of jobs' GPUs, in the history: rows of sums, and how they become the means of a try.
+"""What was measured of jobs' GPUs, in the history: rows of sums, and how they become the means of an attempt.
 
 A row is what one source saw of one job on one node over some time. A source is a stretch of a segment of a spool, of an
 hour, or an hour of a GPU's series: taken over again, its rows replace those that it gave before, so that nothing
-counts twice. Rows need not fit tries: those whose middle lies within a try are its.
+counts twice. Rows need not fit attempts: those whose middle lies within an attempt are its.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UsageRow:
     """One row, its fields in the order of USAGE."""
 
     kind: str
-    """`sampled` by berth, or `series` of a monitoring system; of both for one try that with more GPU time counts."""
+    """`sampled` by berth, or `series` of a monitoring system; that with more GPU time counts."""
     source: str
     node: str
     cluster: str
@@ -168,7 +168,7 @@ def copy_usage(database: duckdb.DuckDBPyConnection, query: str, target: Path) ->
     )
 
 
-_OF_TRIES: Final = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
+_OF_ATTEMPTS: Final = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
 """Measurements that replace a record's own."""
 
 
@@ -177,19 +177,19 @@ def with_usage(records: str, usage: str) -> str:
 
     The energy of the GPUs counts where Slurm measured none of the nodes.
     """
-    measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in _OF_TRIES)
+    measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in _OF_ATTEMPTS)
     return (
         f"(SELECT r.* REPLACE ({measured}, coalesce(nullif(r.energy_j, 0), round(u.energy_j)::BIGINT) AS energy_j) "
-        f"FROM {records} r LEFT JOIN ({_best_of_tries(records, usage)}) u "
+        f"FROM {records} r LEFT JOIN ({_best_of_attempts(records, usage)}) u "
         "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
     )
 
 
-def _best_of_tries(records: str, usage: str) -> str:
-    """A query of what was measured of each try: its key, means, peaks and the energy of its GPUs.
+def _best_of_attempts(records: str, usage: str) -> str:
+    """A query of what was measured of each attempt: its key, means, peaks and the energy of its GPUs.
 
-    The mean is over the GPUs that the try held: what was in use over the time that it was watched, on every node, times
-    its GPUs there; where it was known to be on more GPUs than its record says, over those. It is never above 1.
+    The mean is over the GPUs that the attempt held: what was in use over the time that it was watched, on every node,
+    times its GPUs there; where it was known to be on more GPUs than its record says, over those. It is never above 1.
     """
     on_node = "r.gpus / greatest(r.node_count, 1)"
     held = f"greatest(sum(u.gpu_ms), sum(u.watched_ms * {on_node}))"
@@ -200,7 +200,7 @@ def _best_of_tries(records: str, usage: str) -> str:
 
     return (
         "SELECT cluster, job_id, queued_ms, "
-        + ", ".join(f"arg_max({name}, held) AS {name}" for name in (*_OF_TRIES, "energy_j"))
+        + ", ".join(f"arg_max({name}, held) AS {name}" for name in (*_OF_ATTEMPTS, "energy_j"))
         + " FROM (SELECT r.cluster, r.job_id, r.queued_ms, u.kind, "
         f"{held} AS held, {mean('use_ms')} AS gpu_use_mean, max(u.use_peak) AS gpu_use_peak, "
         f"{mean('mem_ms')} AS gpu_mem_mean, max(u.mem_peak) AS gpu_mem_peak, sum(u.energy_j) AS energy_j "

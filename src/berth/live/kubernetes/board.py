@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Running
 from berth.errors import AskError, SchedulerError
 from berth.knowledge import History, make_knowledge
 from berth.live.kubernetes import names
@@ -22,8 +22,7 @@ from berth.live.kubernetes.eligibility import MOST_CONSTRAINTS, MOST_OF_ONE, Eli
 from berth.live.kubernetes.endings import note_end
 from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, is_held, version_of
 from berth.live.kubernetes.foreign import Foreign
-from berth.live.kubernetes.gang_offers import GangOffers
-from berth.live.kubernetes.gangs import GangLine, GangState
+from berth.live.kubernetes.gangs import GangBook, GangState
 from berth.live.kubernetes.jobs import Cards, job_of, with_memory
 from berth.live.kubernetes.memories import Memories
 from berth.live.kubernetes.node_book import NodeBook
@@ -33,7 +32,7 @@ from berth.live.kubernetes.restoring import restore
 from berth.live.kubernetes.rounds import Rounds
 from berth.live.kubernetes.spreading import Spreads
 from berth.live.kubernetes.steps import Step, Tell
-from berth.model import Job, Node, Placement, RecordState
+from berth.model import Job, Node, Placement, RecordState, gang_of
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
 
@@ -62,10 +61,9 @@ class Board:
         self.entries: dict[str, Entry] = {}
         self.spreads = Spreads(self.entries)
         self.eligibility = Eligibility(self.spreads)
-        self.gangs = GangLine()
+        self.gangs = GangBook()
         self.nodes = NodeBook(self)
         self.rounds = Rounds(self)
-        self._offers = GangOffers(self)
         self.foreign = Foreign(self)
         self.cards = Cards(())
         self.overcommitted: set[str] = set()
@@ -199,16 +197,16 @@ class Board:
             return
         self.stirred = True
         self.nodes.unassign(entry)
-        if (state := self.gang(entry)) is not None:
-            state.placed.pop(uid, None)
-            state.bound.discard(uid)
-            if again:
-                state.waiting[uid] = None
-        self.scheduler.failed_to_start(uid, now_ms, again=again and state is None and not why)
+        gang = entry.ask.gang
+        self.scheduler.failed_to_start(uid, now_ms, again=again and gang is None and not why)
+        if gang is not None and again:
+            self.gangs.waits(gang, uid)
+        elif gang is not None:
+            self.gangs.leave(gang, uid)
         if not again:
             self._drop(entry)
             return
-        if self.waits_again(entry, now_ms) and why and state is None:
+        if self.waits_again(entry, now_ms) and why and gang is None:
             entry.message = why
             self.later[uid] = now_ms + min(MOST_WAIT_MS, FIRST_WAIT_MS << min(entry.failures, 16))
             entry.failures += 1
@@ -223,7 +221,7 @@ class Board:
         self.rounds.without_place(entry.uid)
         there, queued = self.join(entry), self.scheduler.waits(entry.uid)
         if queued and there:
-            self.scheduler.replace(self.job(entry))
+            self.job_changed(entry)
         elif queued:
             self.scheduler.withdraw(entry.uid, now_ms)
         return there
@@ -253,7 +251,7 @@ class Board:
         """When to decide again whatever happens; None: not before something does."""
         if self.rounds.again:
             return now_ms
-        ends = [self._offers.next_ms(), self.scheduler.next_wake_ms, min(self.later.values(), default=None)]
+        ends = [self.scheduler.next_wake_ms, min(self.later.values(), default=None)]
         times = [ms for ms in ends if ms is not None]
         return max(now_ms, min(times)) if times else None
 
@@ -268,6 +266,8 @@ class Board:
     def decide(self, now_ms: int) -> Iterator[Step]:
         """What is to be done now. Until the iterator is closed or at its end the caller tells of nothing else; it may
         close it after any step."""
+        if self.stirred:
+            self.gangs.try_again()
         self.rounds.again = self.stirred = False
         for uid in [uid for uid, ms in self.later.items() if ms <= now_ms]:
             del self.later[uid]
@@ -279,9 +279,8 @@ class Board:
         while self.tells:
             yield self.tells.popleft()
         yield from self.rounds.pay()
-        yield from self._offers.steps(now_ms, first=True)
+        self.queue_gangs(now_ms)
         yield from self.rounds.ask(now_ms)
-        yield from self._offers.steps(now_ms, first=False)
         self.rounds.again = self.rounds.switch_cards() or self.rounds.again
 
     # What the nodes ask
@@ -290,17 +289,28 @@ class Board:
         """The node of a pod is gone. One that was bound is its owner's to make again; one that was not waits on."""
         entry = self.entries.get(uid)
         if entry is not None and entry.state is State.PLACED:
-            if (state := self.gang(entry)) is not None:
-                state.placed.pop(uid, None)
-                state.bound.discard(uid)
-                state.waiting[uid] = None
-                self.scheduler.withdraw(uid, now_ms)
+            if entry.ask is not None and entry.ask.gang is not None:
+                self.gangs.waits(entry.ask.gang, uid)
+                if self.scheduler.waits(uid):
+                    self.scheduler.withdraw(uid, now_ms)
             self.waits_again(entry, now_ms)
             return
         if self.scheduler.waits(uid):
             self.scheduler.withdraw(uid, now_ms)
         if entry is not None:
             self.without_node([entry])
+
+    def run_on_without(self, runs: Iterable[Running], now_ms: int) -> None:
+        """Pods run on though a pod of their gang has lost its node: its owner makes that one anew."""
+        for run in runs:
+            if self.scheduler.waits(run.job.id):
+                self.scheduler.withdraw(run.job.id, now_ms)
+        for run in runs:
+            self.scheduler.place(
+                Placement(run.job, run.slots, run.share, run.shared, run.best_effort), run.start_ms
+            )
+            if self.entries[run.job.id].state is State.BOUND:
+                self.scheduler.started(run.job.id)
 
     def without_node(self, entries: Iterable[Entry]) -> None:
         """Pods are bound to a node that is gone: they are not counted until it is back."""
@@ -324,6 +334,7 @@ class Board:
 
     def nodes_are_in(self, now_ms: int) -> None:
         """The scheduler knows the nodes of today: pods there find their place, and some that fitted nowhere may fit."""
+        self.gangs.try_again()
         for pod in [pod for pod in self._homeless.values() if pod.spec.node_name in self.views]:
             self._homeless.pop(pod.metadata.uid)
             self.pod_changed(pod, now_ms)
@@ -379,13 +390,59 @@ class Board:
             self.queue(entry, now_ms)
 
     def queue(self, entry: Entry, now_ms: int) -> None:
-        """Hand a pod to the scheduler; one that makes no sense to it is refused."""
+        """Hand a pod of no gang to the scheduler; one that makes no sense to it is refused."""
         assert entry.ask is not None
+        if self.gangs.changed:  # those that came before it stand before it
+            self.queue_gangs(now_ms)
         try:
             self.scheduler.submit(self.job(entry))
         except SchedulerError as error:
             entry.state, entry.message = State.REFUSED, str(error)
             self.eligibility.leave(entry.constraint)
+
+    def queue_gangs(self, now_ms: int) -> None:
+        """Have the scheduler's queue hold what waits of each gang: as many pods as it lacks as one job, and further
+        ones each by itself if it lacks none."""
+        for state in self.gangs.take_changed():
+            entries = (
+                [self.entries[uid] for uid in state.next if uid in self.entries] if state.is_there else []
+            )
+            if any(entry.state is not State.WAITING for entry in entries):
+                entries = []
+            queued = self.scheduler.waiting(state.together[0]) if state.together else None
+            together = entries if state.wanted > 0 else []
+            jobs = [self.job(entry) for entry in together]
+            gang = None
+            if jobs:
+                gang = gang_of(jobs, state.wanted, state.name) if len(jobs) > 1 else jobs[0]
+            if queued is not None and (gang is None or gang.id != queued.id):
+                self.scheduler.withdraw(queued.id, now_ms)
+            state.together = tuple(entry.uid for entry in together[: state.wanted])
+            try:
+                if gang is not None and queued is not None and gang.id == queued.id:
+                    self.scheduler.replace(gang)
+                elif gang is not None:
+                    self.scheduler.submit(gang)
+                for entry in entries if gang is None else ():
+                    if not self.scheduler.waits(entry.uid):
+                        self.scheduler.submit(self.job(entry))
+            except SchedulerError as error:
+                for entry in entries:
+                    entry.state, entry.message = State.REFUSED, str(error)
+                    self.eligibility.leave(entry.constraint)
+
+    def queued(self, uid: str) -> Job | None:
+        """The job of a pod in the scheduler's queue, by itself or as a task of its gang."""
+        job = self.scheduler.waiting(uid)
+        return job if job is None or not job.tasks else next(task for task in job.tasks if task.id == uid)
+
+    def job_changed(self, entry: Entry) -> None:
+        """What a waiting pod asks for is other than its job in the scheduler's queue says."""
+        if entry.ask is not None and entry.ask.gang is not None:
+            self.gangs.changed[entry.ask.gang.key] = None
+            if (job := self.scheduler.queue.named(entry.uid)) is None or job.tasks:
+                return  # it is done with the rest of the gang
+        self.scheduler.replace(self.job(entry))
 
     def job(self, entry: Entry) -> Job:
         """The job of a pod, on the nodes of today."""
@@ -394,7 +451,10 @@ class Board:
         labels = self.eligibility.labels_of(entry.constraint)
         if ask.gpus and (memory := self.memories.of((entry.namespace, ask.owner))) is not None:
             ask = with_memory(ask, memory, self.cards)
-        return job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, self.cards)
+        job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, self.cards)
+        if (state := self.gang(entry)) is None:
+            return job
+        return replace(job, gang=state.name, min_tasks=max(1, state.size))
 
     def _is_bound(self, pod: api.Pod, entry: Entry | None, now_ms: int) -> None:
         meta, spec = pod.metadata, pod.spec
@@ -434,9 +494,6 @@ class Board:
         assert entry.ask is not None
         entry.state = State.BOUND
         self.scheduler.started(entry.uid)
-        if entry.ask.gang and (state := self.gangs.of(entry.ask.gang)) is not None:
-            state.placed.pop(entry.uid, None)
-            state.bound.add(entry.uid)
 
     def release(
         self, entry: Entry, now_ms: int, *, how: RecordState | None = None, held_mib: int = 0
@@ -451,8 +508,10 @@ class Board:
                 self.scheduler.withdraw(uid, now_ms)
             else:
                 self.scheduler.ended(uid, how, now_ms, held_mib=held_mib)
-        elif self.scheduler.waits(uid):
-            self.scheduler.withdraw(uid, now_ms)
+        elif self.scheduler.queue.holds(uid) or (
+            self.scheduler.waits(uid) and (entry.ask is None or entry.ask.gang is None)
+        ):
+            self.scheduler.withdraw(uid, now_ms)  # of a gang: the rest of it is queued anew
         if entry.ask is not None:
             if entry.state is State.WAITING:
                 self.eligibility.leave(entry.constraint)
@@ -488,7 +547,9 @@ class Board:
         if entry is None or entry.ask is None or not self.scheduler.waits(uid):
             return
         self.scheduler.withdraw(uid, now_ms)
-        if entry.ask.gang is None:
+        if entry.ask.gang is not None:
+            self.gangs.park(entry.ask.gang)
+        else:
             self.eligibility.leave(entry.constraint)
             entry.state = State.PARKED
             self._parked[uid] = None

@@ -90,6 +90,6 @@ def _ran_out(
         for other in [each for each in board.entries.values() if each.state is State.WAITING]:
             mine = other.ask is not None and (other.namespace, other.ask.owner) == owner
             if mine and board.scheduler.waits(other.uid):
-                board.scheduler.replace(board.job(other))
+                board.job_changed(other)
     if entry is not None:  # else it ended before this scheduler began, and another has said so
         board.tells.append(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", said, False))

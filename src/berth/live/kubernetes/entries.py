@@ -22,8 +22,6 @@ class Settings:
     knowledge: str = "user"
     scheduler_name: str = names.SCHEDULER_NAME
     compat: str | None = None
-    gang_ms: int = 60_000
-    """How long a gang holds places before it is whole; then it gives them back, and others go first."""
     advise: bool = False
     """Whether nothing of what is decided is done: a pod that gives way runs on."""
 

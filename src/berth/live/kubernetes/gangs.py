@@ -1,4 +1,4 @@
-"""Gangs: pods that start together or not at all. One after the other they are offered to the policy.
+"""Gangs: pods that start together or not at all. Those that wait are one job of the scheduler's queue.
 
 Either the pods' annotations say the size of a gang, which then has exactly that many pods, or a PodGroup says how many
 start together at least: further pods start as there is room for each.
@@ -12,39 +12,34 @@ from berth.errors import AskError
 from berth.live.kubernetes.asks import MOST_GANG, Gang
 from berth.live.kubernetes.objects import PodGroup
 
-__all__ = ["GangLine", "GangState"]
-
-LONGEST_HOLD_S = 3600
-"""A longer time-out of a PodGroup is taken for this."""
+__all__ = ["GangBook", "GangState"]
 
 
 @dataclass(slots=True)
 class GangState:
-    """One gang: which of its pods wait, have a place, and are bound."""
+    """One gang: which of its pods wait, and which have a place."""
 
+    name: str
     size: int
     at_least: bool = False
     """Whether there may be more pods than that."""
     is_known: bool = True
     """Whether the PodGroup is there that says the size."""
-    hold_ms: int | None = None
-    """How long it may hold places, where its PodGroup says so."""
     waiting: dict[str, None] = field(default_factory=dict)
     """Ids of its pods that have no place, as they came."""
-    placed: dict[str, object] = field(default_factory=dict)
-    """Ids of its pods that have a place and are not bound, with what binds them."""
     bound: set[str] = field(default_factory=set)
+    """Ids of its pods that have a place, bound or about to be."""
     ended: set[str] = field(default_factory=set)
     """Ids of its pods that have completed and are on the cluster still."""
-    since_ms: int | None = None
-    """Since when it holds places without being whole."""
-    message: str = ""
-    """Why it waits."""
+    together: tuple[str, ...] = ()
+    """Ids of its pods that wait in the scheduler's queue as one job and start together."""
+    parked: bool = False
+    """Whether no nodes of today could hold what starts together."""
 
     @property
     def wanted(self) -> int:
         """How many of its pods lack a place."""
-        found = self.size - len(self.bound) - len(self.placed)
+        found = self.size - len(self.bound)
         # Where enough pods are there without those that have completed, those are of an earlier run.
         return found if len(self.waiting) >= found else max(0, found - len(self.ended))
 
@@ -67,17 +62,14 @@ class GangState:
         """Which of its pods are to have a place next: as many as it lacks, and any beyond its least."""
         return list(self.waiting)[: None if self.at_least else self.wanted]
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of its pods have a place."""
-        return self.is_known and bool(self.placed) and self.wanted <= 0
 
-
-class GangLine:
-    """The gangs of a cluster, by namespace and name: the first in line may hold places while others leave."""
+class GangBook:
+    """The gangs of a cluster, by namespace and name."""
 
     def __init__(self) -> None:
         self.gangs: dict[tuple[str, str], GangState] = {}
+        self.changed: dict[tuple[str, str], None] = {}
+        """Those of which the scheduler's queue does not hold what waits."""
         self._groups: dict[tuple[str, str], PodGroup] = {}
 
     def group_changed(self, api_group: str, group: PodGroup) -> None:
@@ -86,6 +78,7 @@ class GangLine:
         self._groups[key] = group
         if (state := self.gangs.get(key)) is not None:
             _follow(state, group)
+            self.changed[key] = None
 
     def group_gone(self, api_group: str, group: PodGroup) -> None:
         """A PodGroup is gone: what waits for it goes on waiting, what runs goes on running."""
@@ -93,17 +86,18 @@ class GangLine:
         self._groups.pop(key, None)
         if (state := self.gangs.get(key)) is not None:
             _follow(state, None)
+            self.changed[key] = None
 
     def join(self, gang: Gang, uid: str, *, bound: bool = False) -> GangState:
         """A pod of a gang is there. Raises AskError where the others say another size."""
         key = gang.key
         state = self.gangs.get(key)
         if state is None:
-            state = self.gangs[key] = GangState(gang.size)
+            state = self.gangs[key] = GangState("/".join(key), gang.size)
             if gang.group:
                 _follow(state, self._groups.get(key))
         if not gang.group and state.size != gang.size:
-            if state.bound or state.waiting or state.placed:
+            if state.bound or state.waiting:
                 raise AskError(
                     f"gang '{gang.name}' has size {gang.size} here and {state.size} in its other pods; all pods of a"
                     " gang must state the same size"
@@ -114,6 +108,7 @@ class GangLine:
             state.waiting.pop(uid, None)
         else:
             state.waiting[uid] = None
+        self.changed[key] = None
         return state
 
     def leave(self, gang: Gang, uid: str) -> None:
@@ -123,33 +118,53 @@ class GangLine:
         if state is None:
             return
         state.waiting.pop(uid, None)
-        state.placed.pop(uid, None)
         state.bound.discard(uid)
         state.ended.discard(uid)
-        if not (state.waiting or state.placed or state.bound or state.ended):
-            del self.gangs[key]
+        self.changed[key] = None
 
     def of(self, gang: Gang) -> GangState | None:
         """The state of a gang."""
         return self.gangs.get(gang.key)
 
-    def line(self) -> list[tuple[tuple[str, str], GangState]]:
-        """The gangs that could start, as they came or were sent to the end."""
-        return [(key, state) for key, state in self.gangs.items() if state.is_there or state.placed]
+    def waits(self, gang: Gang, uid: str) -> None:
+        """A pod of a gang that had a place waits again."""
+        state = self.gangs.get(gang.key)
+        if state is not None:
+            state.bound.discard(uid)
+            state.waiting[uid] = None
+            self.changed[gang.key] = None
 
-    def to_the_end(self, key: tuple[str, str]) -> None:
-        """Let all others go first."""
-        self.gangs[key] = self.gangs.pop(key)
+    def park(self, gang: Gang) -> None:
+        """A gang has no place, whatever runs: it is out of the queue until something happens."""
+        if (state := self.gangs.get(gang.key)) is not None:
+            state.parked, state.together = True, ()
+            self.changed.pop(gang.key, None)
+
+    def try_again(self) -> None:
+        """Something has happened: gangs that no nodes could hold, or that no rule let lie, may fit."""
+        for key, state in self.gangs.items():
+            if state.parked:
+                self.changed[key] = None
+
+    def take_changed(self) -> list[GangState]:
+        """The gangs that have changed since the last call; those without pods are forgotten."""
+        found = []
+        for key in self.changed:
+            if (state := self.gangs.get(key)) is not None:
+                state.parked = False
+                found.append(state)
+                if not (state.waiting or state.bound or state.ended):
+                    del self.gangs[key]
+        self.changed.clear()
+        return found
 
 
 def _follow(state: GangState, group: PodGroup | None) -> None:
     """Take over what the PodGroup of a gang says; None: there is none."""
-    state.at_least, state.is_known, state.hold_ms = True, group is not None, None
+    state.at_least, state.is_known = True, group is not None
     if group is None:
         return
     spec = group.spec
     policy = spec.scheduling_policy
     said = policy.gang.min_count if policy is not None and policy.gang is not None else spec.min_member
     state.size = min(MOST_GANG, max(1, said or 1))
-    if spec.schedule_timeout_seconds is not None:
-        state.hold_ms = 1000 * min(LONGEST_HOLD_S, max(1, spec.schedule_timeout_seconds))

@@ -125,6 +125,7 @@ class NodeBook:
         cluster, scheduler = self._board.cluster, self._board.scheduler
         for run in scheduler.nodes_changed([*self._nodes.values()], now_ms):
             self._board.lost(run.job.id, now_ms)
+        self._board.run_on_without(scheduler.take_evicted(), now_ms)
         down = self._board.eligibility.down | self._full
         for name in [name for name in dirty if name in self.views]:
             row = cluster.row_of(name)
@@ -174,10 +175,10 @@ class NodeBook:
             if (changed is None and (ask.models or ask.mem_milli)) or (
                 entry.constraint in changed if changed is not None else self._label_differs(entry)
             ):
-                self._board.scheduler.replace(self._board.job(entry))
+                self._board.job_changed(entry)
 
     def _label_differs(self, entry: Entry) -> bool:
-        queued = self._board.scheduler.queue.named(entry.uid)
+        queued = self._board.queued(entry.uid)
         return queued is not None and queued.labels != self._board.eligibility.labels_of(entry.constraint)
 
     def assign(self, entry: Entry) -> None:

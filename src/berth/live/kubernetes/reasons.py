@@ -55,8 +55,9 @@ class Reasons:
         reason = self._known.get(key)
         if reason is None:
             reason = self._known[key] = self._reason(ask, job, entry.constraint)
-        if ask.gang is not None and state is not None and state.message:
-            return Reason(f"{ask.gang.title}: {state.message}; {reason.message}", f"gang, {reason.kind}")
+        if ask.gang is not None and state is not None and state.parked:
+            never = f"its {state.size} pods are more than all nodes could hold if nothing else ran"
+            return Reason(f"{ask.gang.title}: {never}; {reason.message}", f"gang, {reason.kind}")
         return reason
 
     def _reason(self, ask: Ask, job: Job, waits_with: Constraint) -> Reason:

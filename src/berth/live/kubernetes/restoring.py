@@ -40,6 +40,8 @@ def restore(board: Board, pod: api.Pod, entry: Entry, placed: Placed, now_ms: in
     job = job_of(entry.uid, entry.namespace, entry.submit_ms, replace(ask, models=()), (), board.cards)
     mem_mib = ask.mem_mib if placed.best_effort else share.mem_mib
     job = replace(job, models=(), share=Share(max(ask.milli, share.milli), mem_mib))
+    if ask.gang is not None:
+        job = replace(job, gang="/".join(ask.gang.key), min_tasks=max(1, ask.gang.size))
     placement = Placement(job, slots or (GpuSlot(row, NO_GPU),), share, placed.shared, placed.best_effort)
     if not _place(board, placement, now_ms):
         if any(_is_short(cluster.free_on(slot), share) for slot in slots):

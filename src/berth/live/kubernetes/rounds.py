@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from berth.cluster import Running
+import numpy as np
+
 from berth.live.kubernetes.constraints import lacks
 from berth.live.kubernetes.entries import Entry, State
-from berth.live.kubernetes.gangs import GangState
 from berth.live.kubernetes.steps import Bind, Step, Stop
 from berth.model import NO_GPU, GpuSlot, Job, Placement
 from berth.scheduler import Evicted, NeverFits, Refused
@@ -83,28 +83,75 @@ class Rounds:
         """Ask the policy once."""
         board = self._board
         rejected: list[str] = []
+        unplaced: list[list[str]] = []  # gangs that are to be placed pod by pod
+        together: list[Placement] = []  # of a gang whose pods are handed out one after the other
         outcomes = board.scheduler.decide(now_ms)
         try:
             for outcome in outcomes:
                 if isinstance(outcome, Placement):
-                    found = self._placed(outcome)
-                    if found is None:
-                        rejected.append(outcome.job.id)
+                    together.append(outcome)
+                    if len(together) < self._start_with(outcome):
+                        continue
+                    found = [self._placed(each) for each in together]
+                    binds = [each.bind for each in found if each is not None]
+                    if len(binds) == len(together):
+                        self._take_places(binds)
+                        yield from self.pay()
                     else:
-                        yield from self._bind_or_hold(found, now_ms)
+                        rejected += [each.job.id for each in together]
+                        if len(together) > 1:
+                            unplaced.append([each.job.id for each in together])
+                    together = []
                 elif isinstance(outcome, Evicted):
-                    yield from self._evicted(outcome.run, now_ms)
+                    yield from self._gives_way(board.entries[outcome.run.job.id], outcome.run.slots, now_ms)
                 elif isinstance(outcome, NeverFits):
                     board.park(outcome.job.id, now_ms)
                 elif isinstance(outcome, Refused):
                     log.warning("%s", outcome.why)
         finally:
             outcomes.close()  # type: ignore[attr-defined]
+            alone = len(rejected) - sum(map(len, unplaced))
             for uid in rejected:
-                again = board.entries[uid].state is State.WAITING
-                board.scheduler.failed_to_start(uid, now_ms, again=again)
-                self.again = self.again or again
+                waits = self._reject(board.entries[uid], now_ms)
+                self.again = self.again or (waits and alone > 0)
             self.run_on(now_ms)
+        for uids in unplaced:
+            self._take_places(self._placed_one_by_one([board.entries[uid] for uid in uids], now_ms))
+        yield from self.pay()
+
+    def _placed_one_by_one(self, entries: list[Entry], now_ms: int) -> list[Bind]:
+        """How a gang is bound whose pods could not lie where the policy had put them together, as by a rule on how they
+        are to be spread: each on the tightest node that may have it then. Nothing where one has none: the gang waits
+        until something happens."""
+        board = self._board
+        placed: list[tuple[Entry, Bind]] = []
+        for entry in entries:
+            bind = self._placed_anywhere(entry, now_ms) if entry.state is State.WAITING else None
+            if bind is None:
+                break
+            placed.append((entry, bind))
+        if len(placed) == len(entries):
+            return [bind for _, bind in placed]
+        for entry, _ in placed:
+            self._reject(entry, now_ms)
+        if (ask := entries[0].ask) is not None and ask.gang is not None:
+            board.gangs.park(ask.gang)
+        return []
+
+    def _placed_anywhere(self, entry: Entry, now_ms: int) -> Bind | None:
+        board = self._board
+        cluster, job = board.cluster, board.job(entry)
+        rows = cluster.fitting_nodes(job)
+        free_milli = np.maximum(cluster.free.milli[rows], 0).sum(axis=1)
+        for row in rows[np.lexsort((cluster.rank[rows], free_milli))].tolist():
+            if not board.eligibility.allows(entry.constraint, cluster.nodes[row].name):
+                continue
+            wish = Placement(job, cluster.slots_on(row, job, tightest=True), job.share)
+            if board.scheduler.place(wish, now_ms):
+                if (found := self._placed(wish)) is not None:
+                    return found.bind
+                board.scheduler.failed_to_start(entry.uid, now_ms, again=False)
+        return None
 
     def _placed(self, placement: Placement) -> _Found | None:
         """How a placement is bound; None where its node has no room for another pod or for what else it needs."""
@@ -136,70 +183,62 @@ class Rounds:
         text = entry.placement = board.text_of(placement, name)
         return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
 
-    def _bind_or_hold(self, found: _Found, now_ms: int) -> Iterator[Step]:
-        """Bind a pod; one of a gang when all of it have a place."""
-        board = self._board
-        entry = board.entries[found.bind.uid]
-        assert entry.ask is not None
-        if entry.ask.gang is None:
-            yield found.bind
-            return
-        state = board.gangs.of(entry.ask.gang)
-        assert state is not None
-        state.waiting.pop(entry.uid, None)
-        state.placed[entry.uid] = found.bind
-        yield from self.bind_whole(state)
+    def _start_with(self, placement: Placement) -> int:
+        """How many pods are handed out together with this one, itself counted."""
+        state = self._board.gang(self._board.entries[placement.job.id])
+        return len(state.together) if state is not None and placement.job.id in state.together else 1
 
-    def bind_whole(self, state: GangState) -> Iterator[Step]:
-        """Bind the pods of a gang that have a place, if there are enough of them."""
-        if state.is_whole:
-            binds = [bind for bind in state.placed.values() if isinstance(bind, Bind)]
-            state.since_ms, state.message = None, ""
-            state.bound |= state.placed.keys()
-            state.placed.clear()
-            self.owed.extend(binds)
-            yield from self.pay()
+    def _take_places(self, binds: list[Bind]) -> None:
+        """Pods have a place that are to be bound together."""
+        for bind in binds:
+            state = self._board.gang(self._board.entries[bind.uid])
+            if state is not None:
+                state.waiting.pop(bind.uid, None)
+                state.bound.add(bind.uid)
+                state.together = ()
+        self.owed.extend(binds)
+
+    def _reject(self, entry: Entry, now_ms: int) -> bool:
+        """Give back the place of a pod that is not bound there, or not with the others of its gang; returns whether it
+        waits again."""
+        board = self._board
+        gang = entry.ask.gang if entry.ask is not None else None
+        if entry.state is State.PLACED:
+            board.nodes.unassign(entry)
+            board.waits_again(entry, now_ms)
+        again = entry.state is State.WAITING
+        board.scheduler.failed_to_start(entry.uid, now_ms, again=again and gang is None)
+        if gang is not None and again:
+            board.gangs.waits(gang, entry.uid)
+        return again
 
     def pay(self) -> Iterator[Step]:
         """What was decided as a whole, handed out one by one; the rest stays owed where the caller stops."""
         while self.owed:
             yield self.owed.popleft()
 
-    def _evicted(self, run: Running, now_ms: int) -> Iterator[Step]:
-        """A pod gives way. One that is bound is stopped, and its owner makes another; one that is not waits again. A
-        gang gives way whole."""
-        board = self._board
-        members = {run.job.id: run.slots}
-        if (state := board.gang(board.entries[run.job.id])) is not None:
-            running = board.cluster.running
-            members |= {
-                each: running[each].slots for each in [*state.placed, *state.bound] if each in running
-            }
-            self.owed = deque(bind for bind in self.owed if bind.uid not in members)
-        for member, slots in members.items():
-            yield from self._gives_way(board.entries[member], slots, now_ms)
-
     def _gives_way(self, entry: Entry, slots: tuple[GpuSlot, ...], now_ms: int) -> Iterator[Step]:
+        """A pod gives way. One that is bound is stopped, and its owner makes another; one that is not waits again. With
+        one of a gang those give way that do not run without it."""
         board = self._board
         uid = entry.uid
         state = board.gang(entry)
         board.nodes.unassign(entry)
+        self.owed = deque(bind for bind in self.owed if bind.uid != uid)
+        if state is not None and board.scheduler.waits(uid):
+            board.scheduler.withdraw(uid, now_ms)  # the board queues the gang anew
         if entry.state is State.PLACED:
-            if state is not None:
-                state.placed.pop(uid, None)
-                state.bound.discard(uid)
-                state.waiting[uid] = None
-                board.scheduler.withdraw(uid, now_ms)
-            elif uid in board.cluster.running:
-                board.scheduler.failed_to_start(uid, now_ms)
+            if state is not None and entry.ask is not None and entry.ask.gang is not None:
+                board.gangs.waits(entry.ask.gang, uid)
             board.waits_again(entry, now_ms)
             return
         if board.settings.advise:
             self._yields[uid] = _Yield(slots)
         else:
             self._leaving.setdefault(entry.node, set()).add(uid)
-        board.scheduler.withdraw(uid, now_ms)
-        if state is not None:
+        if state is None:
+            board.scheduler.withdraw(uid, now_ms)
+        else:
             state.bound.discard(uid)
         entry.state = State.DONE
         yield Stop(uid, entry.namespace, entry.name, "a pod of a higher priority takes its place")
@@ -215,7 +254,12 @@ class Rounds:
             if at >= MOST_SWITCHED:
                 break
             entry = board.entries[job.id]
-            if entry.ask is None or not entry.ask.mem_milli or len(board.cluster.fitting_nodes(job)):
+            if (
+                job.tasks
+                or entry.ask is None
+                or not entry.ask.mem_milli
+                or len(board.cluster.fitting_nodes(job))
+            ):
                 continue
             for other in board.cards.variants(job, entry.ask):
                 if len(board.cluster.fitting_nodes(other)):

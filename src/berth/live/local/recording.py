@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import in_one_line
-from berth.experiments.lived import keep_machine
+from berth.experiments.recorded_run import keep_machine
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options

@@ -12,8 +12,6 @@ from berth.live.slurm.decisions import Logged
 from berth.live.slurm.jobs import KnownEnds, SlurmJob
 from berth.live.slurm.results import Result, names, prune, taken
 
-__all__ = ["Attempts", "EndedAttempt"]
-
 LATE_S = 60
 """How long before the last line of a log an end may lie that is not in it: its query was not finished."""
 REPORTED_AGAIN_S = 3600

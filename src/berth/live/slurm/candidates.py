@@ -14,8 +14,6 @@ from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Job, Share
 
-__all__ = ["Candidates", "Reader", "Scope", "by_slurm", "place_of"]
-
 MOST_TASKS = 200
 """Waiting tasks of one array that are looked at; the next come as these start."""
 

@@ -14,8 +14,6 @@ from berth.live.slurm.priorities import LEFT_OUT
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.rest import NEW_TOKEN, started_by
 
-__all__ = ["OLDEST", "Fault", "SlurmSetup", "faults"]
-
 OLDEST = (22, 5)
 """The first Slurm with shards."""
 TESTED = ((22, 5), (24, 11), (26, 5))

@@ -26,8 +26,6 @@ from berth.errors import LiveError
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.nodes import SlurmNode
 
-__all__ = ["Claim", "ClaimChangedError", "Claimant", "lock", "owner_of"]
-
 SETTLE_S = 1.0
 """Between writing the comments and reading them again: another berth that has begun at the same time has written by
 then."""

@@ -9,8 +9,6 @@ from statistics import mean, median
 from berth.live.slurm.decisions import ADVISED, ENDED, PLACED, STARTED, TAKEN_BACK, Decision
 from berth.model import Record
 
-__all__ = ["Attempt", "Comparison", "attempts_of", "compare", "joined"]
-
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

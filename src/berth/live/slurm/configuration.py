@@ -15,8 +15,6 @@ from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.rest import since_s, spoken
 
-__all__ = ["FILES", "read_files", "read_setup", "rest_fault"]
-
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
 
 

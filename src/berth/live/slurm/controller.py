@@ -19,8 +19,6 @@ from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, KnownEnds, SlurmJob, for
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
 from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
-__all__ = ["Change", "Controller", "Run", "View", "forgotten_after_s", "run_program"]
-
 TIMEOUT_S = 60.0
 CHANGES_AT_ONCE = 200
 """Lines that one `scontrol` is told: at 22 updates a second they take 9 s."""

@@ -14,8 +14,6 @@ from berth.live.slurm.decisions import ENDED, Decision
 from berth.model import EventKind, Job, Node, Share
 from berth.policies import Setting, make_policy
 
-__all__ = ["WHOLE_GPUS", "Course", "courses", "measured"]
-
 WHOLE_GPUS = "easy+priority+best-fit"
 """The policy of the replay: Slurm's backfill, with each job alone on its GPUs."""
 

@@ -14,20 +14,6 @@ from pathlib import Path
 
 from berth.errors import LiveError
 
-__all__ = [
-    "ADVISED",
-    "ENDED",
-    "GIVEN_BACK",
-    "GIVEN_UP",
-    "PLACED",
-    "STARTED",
-    "TAKEN_BACK",
-    "Decision",
-    "Logged",
-    "append",
-    "read_decisions",
-]
-
 ADVISED = "advised"
 """berth would have started it."""
 PLACED = "placed"

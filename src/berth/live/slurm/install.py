@@ -16,8 +16,6 @@ from berth.history.values.gres import base_type, indices
 from berth.history.values.hostlist import expand
 from berth.live.slurm.nodes import SlurmNode
 
-__all__ = ["Plan", "diff", "plan"]
-
 FOLDER = "/etc/slurm/berth"
 SHARDS_A_GPU = 8
 SCRIPTS = {"Prolog": "prolog.sh", "TaskProlog": "task_prolog.sh", "Epilog": "epilog.sh"}

@@ -10,20 +10,6 @@ from berth.history.values.durations import slurm_s
 from berth.history.values.gres import indices
 from berth.history.values.tres import Resources, resources
 
-__all__ = [
-    "COLUMNS",
-    "FIELD",
-    "ROW",
-    "WHOLE_NODES",
-    "KnownEnds",
-    "SlurmJob",
-    "format_of",
-    "jobs_of",
-    "rows_of",
-    "tasks_of",
-    "text_of",
-]
-
 FIELD = "\x1f"
 """What ends a field, with a mark of the query behind it: names and comments are their users' and may hold anything."""
 ROW = "\x1e"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from berth.history.values.gres import gres_list
 from berth.history.values.hostlist import expand
@@ -12,9 +13,8 @@ from berth.live.slurm.decisions import ENDED, STARTED, Decision, append
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.requests import Cards
+from berth.live.slurm.results import Result
 from berth.model import Job, Share
-
-__all__ = ["NO_PARTITION", "Journal"]
 
 NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU there"
 
@@ -39,73 +39,61 @@ class Journal:
 
     def add(self, now_ms: int, event: str, job: SlurmJob, why: str) -> None:
         """Something happened to a job, for this reason."""
-        self._lines.append(
-            Decision(now_ms, event, job.id, job.raw_id, submit_ms=job.submit_ms, user=job.user, why=why)
-        )
+        self._line(now_ms, event, job, why=why)
 
     def decided(
         self, now_ms: int, event: str, job: SlurmJob, ours: Job, share: Share, where: str, after: str = ""
     ) -> Decision:
         """A job is placed, or would be."""
-        line = Decision(
+        return self._line(
             now_ms,
             event,
-            job.id,
-            job.raw_id,
+            job,
             policy=self._policy,
-            submit_ms=job.submit_ms,
             gpus=ours.gpus,
             milli=share.milli,
             mem_mib=share.mem_mib,
             where=where,
-            user=job.user,
             application=ours.application,
             after=after,
         )
-        self._lines.append(line)
-        return line
 
     def started(self, now_ms: int, job: SlurmJob, ours: Job, planned: str) -> None:
         """Slurm has started a job; `planned` is where berth had placed it."""
-        self._lines.append(
-            Decision(
-                now_ms,
-                STARTED,
-                job.id,
-                job.raw_id,
-                submit_ms=job.submit_ms,
-                start_ms=job.start_ms,
-                gpus=ours.gpus,
-                milli=ours.share.milli,
-                mem_mib=ours.share.mem_mib,
-                user=job.user,
-                application=ours.application,
-                where=self._where(job),
-                planned=planned,
-            )
+        self._line(
+            now_ms,
+            STARTED,
+            job,
+            start_ms=job.start_ms,
+            gpus=ours.gpus,
+            milli=ours.share.milli,
+            mem_mib=ours.share.mem_mib,
+            application=ours.application,
+            where=self._where(job),
+            planned=planned,
         )
 
     def ended(self, now_ms: int, end: EndedAttempt) -> None:
         """An attempt has ended."""
-        job, result = end.job, end.result
-        self._lines.append(
-            Decision(
-                now_ms,
-                ENDED,
-                job.id,
-                job.raw_id,
-                state=end.state,
-                start_ms=job.start_ms,
-                submit_ms=job.submit_ms,
-                end_ms=end.end_ms,
-                user=job.user,
-                where=job.node_list,
-                peak_mib=result.peak_mib if result is not None else 0,
-                refused=result.refused if result is not None else 0,
-                card_mib=self._card_mib(job) if result is not None else 0,
-                why=NO_PARTITION if result is not None and result.closed else "",
-            )
+        job, result = end.job, end.result or Result("", "", 0, 0, 0)
+        self._line(
+            now_ms,
+            ENDED,
+            job,
+            state=end.state,
+            start_ms=job.start_ms,
+            end_ms=end.end_ms,
+            where=job.node_list,
+            peak_mib=result.peak_mib,
+            refused=result.refused,
+            card_mib=self._card_mib(job) if end.result is not None else 0,
+            why=NO_PARTITION if result.closed else "",
         )
+
+    def _line(self, now_ms: int, event: str, job: SlurmJob, **more: Any) -> Decision:
+        line = Decision(now_ms, event, job.id, job.raw_id, submit_ms=job.submit_ms, user=job.user, **more)
+        self._lines.append(line)
+        return line
 
     def _where(self, job: SlurmJob) -> str:
         """Slurm's nodes of a job, with the indices of its GPUs if their types tell them."""

@@ -29,8 +29,6 @@ from berth.partition import Access, Limit, create, fake_driver_folder, find, rem
 from berth.partition.gpus import Gpu, gpus, open_nvml
 from berth.partition.launch import environment
 
-__all__ = ["epilog", "main", "prolog"]
-
 LEAST_PCT = 1
 ANSWER_S = 4.0
 """How long slurmctld may take to answer: the script that calls this ends it after 8 s."""

@@ -10,8 +10,6 @@ from berth.errors import LiveError
 from berth.history.values.gres import Gres, base_type, gres_list
 from berth.history.values.hostlist import expand
 
-__all__ = ["SlurmNode", "SlurmPartition", "nodes_of", "pairs_of", "partitions_of"]
-
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
 _COMMENT = re.compile(r".*\sComment=(.*?)\s*(?:\s(?:Extra|InstanceId|InstanceType)=.*)?")
 """A node's comment, which may hold pairs of its own."""

@@ -12,8 +12,6 @@ from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.requests import LeftToSlurmError, Note
 from berth.model import NO_GPU
 
-__all__ = ["given_back", "order_of", "taken_back", "where_of"]
-
 
 def gpus_by_node(gpus: Iterable[Gpu]) -> dict[str, tuple[int, ...]]:
     """The indices of the GPUs on each node, by its name."""

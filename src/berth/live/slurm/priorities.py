@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from berth.history.values.durations import slurm_s
 from berth.live.slurm.jobs import SlurmJob
 
-__all__ = ["LEFT_OUT", "Priorities"]
-
 LEFT_OUT = ("PriorityWeightAssoc", "PriorityWeightJobSize", "PriorityWeightTRES", "PrioritySiteFactorPlugin")
 
 

@@ -29,8 +29,6 @@ from berth.live.slurm.nodes import SlurmNode
 from berth.model import GpuModel, Job, Share
 from berth.partition.sizes import mem_mib
 
-__all__ = ["Cards", "LeftToSlurmError", "Note", "job_of", "note_of", "part_of"]
-
 _FEATURES = re.compile(r"[\w.:/-]+(?:&[\w.:/-]+)*")
 _GPU_MEM = re.compile(r"(?:^|[\s,;])gpu_mem=(\S+?)(?=$|[\s,;])")
 _GPU_PCT = re.compile(r"(?:^|[\s,;])gpu_pct=(\d+)(?=$|[\s,;])")

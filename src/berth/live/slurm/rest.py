@@ -23,8 +23,6 @@ from typing import Any
 from berth.errors import LiveError
 from berth.live.slurm.controller import Change, Controller
 
-__all__ = ["NEW_TOKEN", "VERSIONS", "RestChannel", "since_s", "spoken", "started_by"]
-
 OLDEST = "v0.0.38"
 VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", OLDEST)
 """Of the interface, the newest first."""

@@ -12,8 +12,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Result", "keep", "names", "prune", "taken"]
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

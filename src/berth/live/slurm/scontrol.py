@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from berth.errors import LiveError
 
-__all__ = ["PROMPT", "Scontrol", "cannot_be_run"]
-
 PROMPT = "scontrol: "
 LOST = "Unable to contact slurm controller"
 """What it prints if slurmctld is away. A new one is started then, which reads slurm.conf again."""

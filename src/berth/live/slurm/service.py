@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
-from berth.experiments.lived import keep_machine
+from berth.experiments.recorded_run import keep_machine
 from berth.files import whole_file
 from berth.history.values.applications import read_rules
 from berth.knowledge import Knowledge
@@ -32,8 +32,6 @@ from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.results import names
 from berth.live.slurm.site import Apply, SlurmSite
-
-__all__ = ["DECISIONS", "STATUS", "Service", "Settings"]
 
 DECISIONS = "decisions.jsonl"
 STATUS = "status.json"

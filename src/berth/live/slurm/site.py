@@ -39,8 +39,6 @@ from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, note_of
 from berth.model import NO_GPU, Job, Node, RecordState, Share
 
-__all__ = ["SlurmSite"]
-
 MOST_PAUSE_MS = 600_000
 SLOW = 4
 """Multiplies the patience while Slurm names only resources or priority."""

@@ -17,12 +17,10 @@ import numpy as np
 from berth.cluster import Cluster, Queue, Running
 from berth.knowledge import LONGEST_MS, Knowledge, believed_peak_mib, believed_run
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.policies.colocation.cluster_cache import MOST_CANDIDATES, ClusterCache
 from berth.policies.colocation.doubts import Doubts
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
-from berth.policies.colocation.kept import MOST_CANDIDATES, Kept
-from berth.policies.colocation.overtaking import Overtaking
-from berth.policies.colocation.queue_prefix import Kinds, QueuePrefix
-from berth.policies.colocation.rooms import (
+from berth.policies.colocation.open_gpus import (
     LEAD_STEP_MS,
     Room,
     all_have_room,
@@ -30,6 +28,8 @@ from berth.policies.colocation.rooms import (
     look_again_ms,
     would_have_room,
 )
+from berth.policies.colocation.overtaking import Overtaking
+from berth.policies.colocation.queue_prefix import Kinds, QueuePrefix
 from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
@@ -51,7 +51,7 @@ class Colocating:
     GPUs are idle no combination takes more than its part of the waiting jobs. A GPU that declines is asked again when
     one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs; of
     the last, on clusters of more than 64 GPUs, 64 at each decision, and of all with tenants at most 512 that decline
-    (`Rooms`).
+    (`OpenGpus`).
 
     Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, after those before them
     in the queue have been offered; one that has no room yet holds up those behind it. What has run alone once is
@@ -77,7 +77,7 @@ class Colocating:
         self._certain = knowledge.certain
         self.queue_order: Order | None = None
         """In which order the waiting jobs are looked at; None: as they were queued."""
-        self.asks_again_ms: int | None = None
+        self.next_decision_ms: int | None = None
         """What choosers set: the longest time until a GPU that declines now is asked again."""
         self._overtaking = Overtaking()
         self._due: Job | None = None
@@ -94,7 +94,7 @@ class Colocating:
             self.known, lambda name: (found := asked(name)) and self._cautious(name, found), self._shares
         )
         self.forecaster = Forecaster(self.known, knowledge.speeds)
-        self._kept: Kept  # of the cluster of the decision that it is at
+        self._cache: ClusterCache  # of the cluster of the decision that it is at
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield placements, and when to be asked again."""
@@ -108,7 +108,7 @@ class Colocating:
             waiting, self._overtaking.kept = self._promised
             self._due = waiting if waiting in queue else self._due
             self._promised = self._promised if waiting in queue else None
-        self._kept.rooms.begin()
+        self._cache.open_gpus.begin()
         closed: set[GpuSlot] = set()
         goes_on = True
         while goes_on:
@@ -120,9 +120,9 @@ class Colocating:
                 goes_on = True  # those behind it are next
                 yield placement
                 self._noted(placement.job, cluster)
-        kept = self._kept
-        due_ms = kept.rooms.next_ms(now_ms)
-        if kept.rooms.postponed:
+        kept = self._cache
+        due_ms = kept.open_gpus.next_ms(now_ms)
+        if kept.open_gpus.postponed:
             due_ms = min(due_ms or now_ms + LEAD_STEP_MS, now_ms + LEAD_STEP_MS)
         if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
             kept.woken_ms = due_ms
@@ -138,7 +138,7 @@ class Colocating:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
         head = self._head(queue)
         while len(queue):
-            some, idle, more = self._kept.rooms.open_first(
+            some, idle, more = self._cache.open_gpus.open_first(
                 MOST_AT_ONCE,
                 cluster,
                 now_ms,
@@ -185,8 +185,8 @@ class Colocating:
         if kept is None:
             self.whole.forget(cluster)
         if kept is None or learned:
-            kept = cluster.memo[self] = Kept.of(cluster)
-        self._kept = kept
+            kept = cluster.memo[self] = ClusterCache.of(cluster)
+        self._cache = kept
 
     def _cautious(self, name: str, profile: Profile) -> Profile:
         """A profile with the memory that the application may need, which is more than is expected where that is in
@@ -255,9 +255,9 @@ class Colocating:
         begins: dict[int, int] = {}
         may: dict[int, Kinds] = {}
         offered: list[Offered] = []
-        alike = self._kept.alike
+        alike = self._cache.alike
         declines_still = partial(
-            self._kept.rooms.declines_still, now_ms=now_ms, queue_changes=head.queue.changes
+            self._cache.open_gpus.declines_still, now_ms=now_ms, queue_changes=head.queue.changes
         )
         for room in rooms:
             slot, tenants = room
@@ -310,10 +310,14 @@ class Colocating:
             combination = chosen[number]
             if not combination:
                 closed.add(slot)
-                self._kept.rooms.decline(
-                    (slot, tenants), window, hold_ms=next_ms[number], now_ms=now_ms, queue_changes=head.queue.changes,
+                self._cache.open_gpus.decline(
+                    (slot, tenants),
+                    window,
+                    hold_ms=next_ms[number],
+                    now_ms=now_ms,
+                    queue_changes=head.queue.changes,
                     short_on=cluster if short else None,
-                )  # fmt: skip
+                )
                 continue
             members = [job for at, job in enumerate(window) if combination >> at & 1]
             # Another GPU of its node may have taken what they need: then it is offered jobs again. Where nothing is
@@ -321,7 +325,7 @@ class Colocating:
             as_it_was = not short and not asked_of_nodes and cluster.changes == changes
             if not as_it_was and not all_have_room(members, slot, cluster):
                 continue
-            self._kept.rooms.forget(slot)
+            self._cache.open_gpus.forget(slot)
             slots = (slot,)
             for job in members:
                 head.started.add(job.id)
@@ -343,29 +347,34 @@ class Colocating:
             backlog_ms = sum(seen) * waiting // max(1, len(seen))
         by_card: dict[int, list[int]] = {}
         for at, offer in enumerate(offered):
-            by_card.setdefault(self._kept.card_numbers[offer.slot.node], []).append(at)
+            by_card.setdefault(self._cache.card_numbers[offer.slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
         for group in by_card.values():
             some = [offered[at] for at in group]
-            gpu = self._kept.models[some[0].slot.node]
+            gpu = self._cache.models[some[0].slot.node]
             offers = [
                 Offer(tuple([self._tenant(run, now_ms) for run in one.tenants]), one.candidates, largest)
                 for one in some
             ]
             whole = partial(self._foreseen, offers, some, cluster)
             forecasts = whole(self.asked_about(offers, waiting))
-            self.asks_again_ms = None
+            self.next_decision_ms = None
             waits = partial(
-                self._kept.empty.waits, some, cluster, now_ms,
-                waiting=waiting, mean_ms=backlog_ms // max(1, waiting), may_run=self._may_run,
+                self._cache.empty.waits,
+                some,
+                cluster,
+                now_ms,
+                waiting=waiting,
+                mean_ms=backlog_ms // max(1, waiting),
+                may_run=self._may_run,
                 kept=None if self._due is None else (self._due, self._overtaking.kept),
-            )  # fmt: skip
+            )
             picked = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue, whole, waits))
             picks = picked.tolist()
             empty_ms = now_ms + forecasts.ends_ms[np.arange(len(group)), picked].max(axis=1)
-            self._kept.empty.expect([one.slot for one in some], empty_ms.tolist())
-            again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
+            self._cache.empty.expect([one.slot for one in some], empty_ms.tolist())
+            again_ms = LONGEST_MS if self.next_decision_ms is None else self.next_decision_ms
             for at, pick, hold_ms in zip(group, picks, look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
         return chosen, next_ms
@@ -383,7 +392,7 @@ class Colocating:
     ) -> Forecasts:
         """What becomes of combinations on GPUs of one model. Those that the node has no room for, or that are in
         doubt (`Doubts`), do not fit."""
-        gpu = self._kept.models[offered[0].slot.node]
+        gpu = self._cache.models[offered[0].slot.node]
         forecasts = self.forecaster.forecasts(offers, gpu, only)
         jobs = [(one.tenants, one.window) for one in offered]
         for row, one in enumerate(offered):
@@ -395,12 +404,12 @@ class Colocating:
     def _candidate(self, job: Job) -> Candidate:
         """A waiting job as a forecast sees it, the same one for all that are alike."""
         work_us = self.work_us(job)
-        if len(self._kept.candidates) > MOST_CANDIDATES:
-            self._kept.candidates.clear()
+        if len(self._cache.candidates) > MOST_CANDIDATES:
+            self._cache.candidates.clear()
         key = job.application, work_us
-        found = self._kept.candidates.get(key)
+        found = self._cache.candidates.get(key)
         if found is None:
-            found = self._kept.candidates[key] = Candidate(job.application, work_us, work_us)
+            found = self._cache.candidates[key] = Candidate(job.application, work_us, work_us)
         return found
 
     def _tenant(self, run: Running, now_ms: int) -> Candidate:
@@ -415,14 +424,14 @@ class Colocating:
     def shared_placement(self, job: Job, slots: tuple[GpuSlot]) -> Placement:
         """A job on a GPU that it shares by best effort, with what is enforced there."""
         node = slots[0].node
-        key = job.application, job.share, self._kept.alike[node]
-        share = self._kept.shares.get(key)
+        key = job.application, job.share, self._cache.alike[node]
+        share = self._cache.shares.get(key)
         if share is None:
-            share = Share(job.share.milli, self._enforced_mib(job, self._kept.models[node]))
-            if len(self._kept.shares) > MOST_CANDIDATES:
-                self._kept.shares.clear()
+            share = Share(job.share.milli, self._enforced_mib(job, self._cache.models[node]))
+            if len(self._cache.shares) > MOST_CANDIDATES:
+                self._cache.shares.clear()
             if not self.knowledge.learns:
-                self._kept.shares[key] = share
+                self._cache.shares[key] = share
         # In half of the time that a NamedTuple's constructor takes.
         return tuple.__new__(Placement, (job, slots, share, True, True))
 
@@ -431,8 +440,8 @@ class Colocating:
         most the card."""
         if job.share.mem_mib:
             return job.share.mem_mib
-        believed_mib = believed_peak_mib(job, self.knowledge, gpu)
-        peak_mib = peak_mem_mib(self.known[job.application]) if believed_mib is None else believed_mib
+        expected_mib = believed_peak_mib(job, self.knowledge, gpu)
+        peak_mib = peak_mem_mib(self.known[job.application]) if expected_mib is None else expected_mib
         mem_mib = peak_mib + -(-peak_mib // MARGIN)
         return min(mem_mib, gpu.mem_mib) if gpu is not None and gpu.mem_mib else mem_mib
 
@@ -453,7 +462,7 @@ class Colocating:
             job.gpus != 1
             or job.tasks
             or job.application not in self.known
-            or self._doubts.most_beside(job.application) <= 1
+            or self._doubts.most_together(job.application) <= 1
         ):
             return False
         if self._certain:
@@ -469,7 +478,7 @@ class Colocating:
                 gpus != 1
                 or tasks
                 or application not in self.known
-                or self._doubts.most_beside(application) <= 1
+                or self._doubts.most_together(application) <= 1
             ):
                 return True
             if not self._certain and not self._fits_somewhere(application, models, LONGEST_MS * 1000):
@@ -479,19 +488,19 @@ class Colocating:
     def _fits_somewhere(self, application: str, models: tuple[str, ...], work_us: int) -> bool:
         """Whether that work of the application is believed to fit alone on any card of these models, any if none."""
         key = application, models, work_us
-        fits = self._kept.fits_somewhere.get(key)
+        fits = self._cache.fits_somewhere.get(key)
         if fits is None:
-            if len(self._kept.fits_somewhere) > MOST_CANDIDATES:
-                self._kept.fits_somewhere.clear()
-            allowed = {model for model in self._kept.cards if not models or (model and model.name in models)}
-            fits = self._kept.fits_somewhere[key] = any(
+            if len(self._cache.fits_somewhere) > MOST_CANDIDATES:
+                self._cache.fits_somewhere.clear()
+            allowed = {model for model in self._cache.cards if not models or (model and model.name in models)}
+            fits = self._cache.fits_somewhere[key] = any(
                 self.forecaster.fits_alone(application, model, work_us // 1000) for model in allowed
             )
         return fits
 
     def _may_run(self, job: Job, slot: GpuSlot, cluster: Cluster) -> bool:
         """Whether the GPU is of a model, and its node of labels, that the job allows, and it fits there alone."""
-        kept, number = self._kept, cluster.request(job)
+        kept, number = self._cache, cluster.request(job)
         work_us = self.work_us(job)
         key = number, job.application, work_us, kept.alike[slot.node]
         may = kept.may.get(key)

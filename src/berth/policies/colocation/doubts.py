@@ -31,7 +31,7 @@ class Doubts:
         self._company = knowledge if isinstance(knowledge, LimitsCompany) else None
         self._surprises = knowledge if isinstance(knowledge, KnowsSurprises) else None
 
-    def most_beside(self, application: str) -> int:
+    def most_together(self, application: str) -> int:
         """How many jobs may be on its GPU, itself included."""
         most = None if self._company is None else self._company.company(application)
         return MOST if most is None else most
@@ -65,10 +65,10 @@ class Doubts:
         """(C,): which combinations are of no more jobs than each of them is trusted to run beside."""
         member = np.arange(count)[:, None] >> np.arange(len(window)) & 1  # (C, M)
         together = len(tenants) + member.sum(axis=1)
-        most = [self.most_beside(job.application) for job in window]
+        most = [self.most_together(job.application) for job in window]
         least = np.where(member.astype(bool), most, MOST).min(axis=1, initial=MOST)
         least = np.minimum(
-            least, min((self.most_beside(run.job.application) for run in tenants), default=MOST)
+            least, min((self.most_together(run.job.application) for run in tenants), default=MOST)
         )
         return np.asarray((together <= least) | (np.arange(count) == 0))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,18 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.interference.known_speeds import BITS, MOST, move
+from berth.interference.known_speeds import EMPTY, MOST
 from berth.model import GpuModel, Profile
 from berth.network.combinations import MOST_SLOTS
-from berth.policies.colocation.forecast_kernels import DONE, NOT_FRESH, REFUSED, SCRATCH, UNKNOWN, forecast
+from berth.policies.colocation.cards import MOST_CLASSES, Card, card_of
+from berth.policies.colocation.future_kernels import (
+    DONE,
+    NOT_FRESH,
+    REFUSED,
+    UNKNOWN,
+    WORK_ROWS,
+    forecast,
+)
 from berth.profiles import Series, series
 
 __all__ = ["MOST", "Candidate", "Forecaster", "Forecasts", "Offer"]
@@ -27,8 +36,6 @@ __all__ = ["MOST", "Candidate", "Forecaster", "Forecasts", "Offer"]
 
 FEW = 64
 """Profiles that are all entered into the table at once; with more, only those that are asked for."""
-AT_ONCE = 4096
-"""Sets of rows whose speeds are asked for at once, at most."""
 FRESH = 1 << 15
 """Places for what comes of jobs that have all done nothing yet; half of them are used."""
 
@@ -97,50 +104,33 @@ class Forecasts:
         return work
 
 
-@dataclass(slots=True, eq=False)
-class _Card:
-    """One GPU model's series, and the speeds of sets of their rows as far as they are known."""
+class _FreshJobs:
+    """Jobs of a card that have done nothing yet, and what came of those that were followed together."""
 
-    capacity_mem: int
-    applications: dict[str, int]
-    first_row: IntArray
-    row_class: IntArray
-    class_mem: IntArray
-    interval_ms: IntArray
-    usage: NDArray[np.int32]  # (classes, 4)
-    keys: IntArray
-    known: IntArray
-    fresh_keys: IntArray
-    fresh_ends: IntArray
-    entered: IntArray  # (2,): entries of the table of speeds, and of that of fresh jobs
-    fresh: dict[Candidate, tuple[int, int, int, int, int]]
-    """Jobs that have done nothing yet, each application and work once, as the compiled part sees them."""
+    def __init__(self) -> None:
+        self.keys = np.full((FRESH, 2), EMPTY, dtype=np.int64)
+        self.ends = np.zeros((FRESH, MOST), dtype=np.int64)
+        self.count = np.zeros(1, dtype=np.int64)
+        self.entries: dict[Candidate, tuple[int, int, int, int, int]] = {}
+        """Each application and work once, as the compiled part sees them."""
 
-    def entry(self, one: Candidate) -> tuple[int, int, int, int, int]:
+    def entry(self, one: Candidate, application: int) -> tuple[int, int, int, int, int]:
         """A job as the compiled part sees it; only of one that has done nothing yet is the kind told."""
-        application = self.applications[one.application]
-        if one.left_us != one.work_us or one.ran_ms or len(self.fresh) >= (1 << BITS) - 1:
+        if one.left_us != one.work_us or one.ran_ms or len(self.entries) >= MOST_CLASSES:
             return application, one.left_us, one.work_us, NOT_FRESH, one.ran_ms
-        return self.fresh.setdefault(
-            one, (application, one.left_us, one.work_us, len(self.fresh), one.ran_ms)
+        return self.entries.setdefault(
+            one, (application, one.left_us, one.work_us, len(self.entries), one.ran_ms)
         )
 
-    def grow(self) -> None:
-        """A larger table with the same in it."""
-        keys, known = self.keys, self.known
-        self.keys = np.full((4 * len(keys), 2), -1, dtype=np.int64)
-        self.known = np.zeros((4 * len(keys), MOST), dtype=np.int64)
-        move(keys, known, self.keys, self.known)
 
-    def forget(self) -> None:
-        """Empty the table of speeds: what was asked for and not answered stands in it."""
-        self.keys[:] = -1
-        self.entered[0] = 0
+_FRESH_JOBS: WeakKeyDictionary[Card, _FreshJobs] = WeakKeyDictionary()
 
 
-_CARDS: dict[tuple[object, ...], _Card] = {}
-"""What was asked once need not be asked again by the next forecaster of the same profiles and speeds."""
-MOST_CARDS = 32
+def _fresh_jobs_of(card: Card) -> _FreshJobs:
+    found = _FRESH_JOBS.get(card)
+    if found is None:
+        found = _FRESH_JOBS[card] = _FreshJobs()
+    return found
 
 
 class Forecaster:
@@ -152,10 +142,10 @@ class Forecaster:
     def __init__(self, profiles: Mapping[str, Profile], speeds: Speeds) -> None:
         self.profiles = profiles
         self.speeds = speeds
-        self._cards: dict[GpuModel | None, _Card] = {}
+        self._cards: dict[GpuModel | None, Card] = {}
         self._scaled: dict[tuple[str, GpuModel | None], Series] = {}
-        self._scratch: IntArray = np.zeros((SCRATCH, MOST + MOST_SLOTS), dtype=np.int64)
-        self._asked: IntArray = np.zeros((AT_ONCE, MOST + 2), dtype=np.int64)
+        self._jobs: IntArray = np.zeros((MOST, 3), dtype=np.int64)
+        self._scratch: IntArray = np.zeros((WORK_ROWS + 6, MOST + MOST_SLOTS), dtype=np.int64)
 
     def knows(self, application: str) -> bool:
         """Whether there is a profile."""
@@ -181,6 +171,7 @@ class Forecaster:
         jobs = list(chain.from_iterable([offer.tenants + offer.window for offer in offers]))
         alike = {one: at for at, one in enumerate(dict.fromkeys(jobs))}
         card = self._card(gpu, alike)
+        fresh = _fresh_jobs_of(card)
         tenants = np.array([len(offer.tenants) for offer in offers], dtype=np.int64)
         window = np.array([len(offer.window) for offer in offers], dtype=np.int64)
         most_waiting = int(window.max(initial=0))
@@ -188,7 +179,8 @@ class Forecaster:
             raise SettingError(f"{most_waiting} waiting jobs to combine; expected at most {MOST_SLOTS}")
         width = int((tenants + window).max(initial=1))
         entries: IntArray = np.array(
-            [card.fresh.get(one) or card.entry(one) for one in alike], dtype=np.int64
+            [fresh.entries.get(one) or fresh.entry(one, card.applications[one.application]) for one in alike],
+            dtype=np.int64,
         ).reshape(-1, 5)
         there: IntArray = np.zeros((len(offers), width, 5), dtype=np.int64)
         there[np.arange(width) < (tenants + window)[:, None]] = entries[[alike[one] for one in jobs]]
@@ -201,57 +193,41 @@ class Forecaster:
             status[:, ~np.isin(np.arange(combinations), only)] = REFUSED
         ends_ms = np.zeros((len(offers), combinations, width), dtype=np.int64)
         next_ms = np.zeros(len(offers), dtype=np.int64)
-        while misses := forecast(
-            card.capacity_mem, card.first_row, card.row_class, card.class_mem, card.interval_ms,
-            card.keys, card.known, card.fresh_keys, card.fresh_ends, there, tenants, window, largest,
-            status, ends_ms, next_ms, self._asked, card.entered, self._scratch,
-        ):  # fmt: skip
-            if misses < 0:
-                card.grow()
-            else:
-                self._learn(card, self._asked[:misses])
+        while True:
+            forecast(
+                card.arrays,
+                card.row_us,
+                card.rows,
+                fresh.keys,
+                fresh.ends,
+                fresh.count,
+                there,
+                tenants,
+                window,
+                largest,
+                status,
+                ends_ms,
+                next_ms,
+                self._jobs,
+                self._scratch,
+            )
+            if not card.lacks_speeds:
+                break
+            card.learn()
         names, columns = tuple(card.applications), (there[..., at] for at in (0, 1, 2, 4))
         return Forecasts(tuple(offers), status == DONE, ends_ms, next_ms, tenants, window, names, *columns)
 
-    def _card(self, gpu: GpuModel | None, jobs: Iterable[Candidate]) -> _Card:
+    def _card(self, gpu: GpuModel | None, jobs: Iterable[Candidate]) -> Card:
         card = self._cards.get(gpu)
         asked = {one.application for one in jobs}
         known = card.applications.keys() if card else set()
         if card is None or not asked <= known:
             few = self.profiles.keys() if len(self.profiles) <= FEW else set()
-            card = self._cards[gpu] = self._made(gpu, sorted(known | asked | few))
+            names = sorted(known | asked | few)
+            mem_mib = gpu.mem_mib if gpu else 0
+            scaled = [self._series(name, gpu) for name in names]
+            card = self._cards[gpu] = card_of(names, scaled, mem_mib, self.speeds)
         return card
-
-    def _made(self, gpu: GpuModel | None, applications: Sequence[str]) -> _Card:
-        scaled = [self._series(name, gpu) for name in applications]
-        mem_mib = gpu.mem_mib if gpu else 0
-        key = self.speeds, mem_mib, tuple((one.interval_ms, one.usage.tobytes()) for one in scaled)
-        if (same := _CARDS.get((*key, tuple(applications)))) is not None:
-            return same
-        lengths = [len(one.usage) for one in scaled]
-        rows = np.concatenate([one.usage for one in scaled]) if scaled else np.zeros((0, 4), np.int32)
-        usage, classes = np.unique(rows, axis=0, return_inverse=True)
-        if len(usage) >= 1 << BITS:
-            usage, classes = _coarser(rows)
-        classes = classes.reshape(-1).astype(np.int64)
-        if len(_CARDS) >= MOST_CARDS:
-            _CARDS.clear()
-        made = _CARDS[*key, tuple(applications)] = _Card(
-            mem_mib,
-            {name: at for at, name in enumerate(applications)},
-            np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            classes,
-            usage[:, 1].astype(np.int64),
-            np.array([one.interval_ms for one in scaled], dtype=np.int64),
-            usage,
-            np.full((1 << 14, 2), -1, dtype=np.int64),
-            np.zeros((1 << 14, MOST), dtype=np.int64),
-            np.full((FRESH, 2), -1, dtype=np.int64),
-            np.zeros((FRESH, MOST), dtype=np.int64),
-            np.zeros(2, dtype=np.int64),
-            {},
-        )
-        return made
 
     def _series(self, application: str, gpu: GpuModel | None) -> Series:
         found = self._scaled.get((application, gpu))
@@ -259,26 +235,3 @@ class Forecaster:
             found = series(self.profiles[application], gpu or GpuModel(""))
             self._scaled[application, gpu] = found
         return found
-
-    def _learn(self, card: _Card, asked: IntArray) -> None:
-        """Ask the model for the speeds of sets of rows that it was not asked for before."""
-        counts = asked[:, MOST]
-        tenants = int(counts.max())
-        present = np.arange(tenants) < counts[:, None]
-        usage = np.where(present[:, :, None], card.usage[asked[:, :tenants]], 0)
-        try:
-            speeds = np.asarray(self.speeds(usage, present, card.capacity_mem))
-        except BaseException:
-            card.forget()
-            raise
-        card.known[asked[:, MOST + 1], :tenants] = speeds
-
-
-def _coarser(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], IntArray]:
-    """Rows rounded up to fewer different ones, and which of them each is: of profiles that are measured to the MiB."""
-    step = 2
-    while True:
-        usage, classes = np.unique(-(-rows // step) * step, axis=0, return_inverse=True)
-        if len(usage) < 1 << BITS:
-            return usage, classes
-        step *= 2

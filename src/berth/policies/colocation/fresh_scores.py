@@ -45,7 +45,7 @@ TOGETHER = 4096
 """Combinations that go through the rest of the network at once: what is in between stays in the processor's cache."""
 
 
-class _Kept(NamedTuple):
+class _Cache(NamedTuple):
     """What is kept of one card. A kind is an application and the work that is left of it; 0 is an empty place."""
 
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class FreshScores:
         self.network = network
         self.jobs = jobs
         self.speeds = speeds
-        self._kept: dict[object, _Kept] = {}
+        self._caches: dict[object, _Cache] = {}
 
     def offers(self, scene: Scene) -> NDArray[np.bool_]:
         """(O,): which offers are of such jobs alone."""
@@ -77,22 +77,22 @@ class FreshScores:
     def __call__(self, scene: Scene, offer: IntArray, combination: IntArray) -> NDArray[np.float64] | None:
         """Scores (N,) of combinations of `offers`; None if they are of too many kinds."""
         most, application, _, left_ms = placed(scene.forecasts)
-        kept = self._of(scene)
+        cache = self._of(scene)
         asked = np.zeros((len(left_ms), 1), np.bool_)
         asked[offer] = True
-        number = self._numbered(scene, kept, application * NEVER_MS + left_ms, (left_ms > 0) & asked)
+        number = self._numbered(scene, cache, application * NEVER_MS + left_ms, (left_ms > 0) & asked)
         if number is None:
             return None
         running, waiting = np.sort(number[:, :most], axis=1), number[:, most:]
         code = np.empty(len(offer), np.int64)
         _codes(running, waiting, np.argsort(waiting, axis=1, kind="stable"), offer, combination, code)
         each, place = np.unique(code, return_inverse=True)
-        if len(kept.rows) + len(each) > MOST_KEPT:
-            kept.rows.clear()
-            kept.own.clear()
-        if new := [at for at in each.tolist() if at not in kept.rows]:
-            self._learn(scene, kept, new)
-        own = np.concatenate([kept.own[kept.rows[at]] for at in each.tolist()])
+        if len(cache.rows) + len(each) > MOST_KEPT:
+            cache.rows.clear()
+            cache.own.clear()
+        if new := [at for at in each.tolist() if at not in cache.rows]:
+            self._learn(scene, cache, new)
+        own = np.concatenate([cache.own[cache.rows[at]] for at in each.tolist()])
         _, weight = others_weight(self.network)
         backlog_jobs, backlog_ms = self.jobs.backlog(scene, left_ms[:, most:])
         horizon_ms = self.jobs.model.horizon * self.jobs.model.step_ms
@@ -105,49 +105,54 @@ class FreshScores:
             some = slice(begin, begin + TOGETHER)
             first = np.empty((len(offer[some]), own.shape[1]), np.float32)
             _first_layer(
-                own, place[some], kept.others, stay, behind, waiting, offer[some], combination[some], first
+                own, place[some], cache.others, stay, behind, waiting, offer[some], combination[some], first
             )
             found[some] = finished(self.network, first, np)
         return found
 
-    def _of(self, scene: Scene) -> _Kept:
+    def _of(self, scene: Scene) -> _Cache:
         """What is kept of this card's applications."""
-        kept = self._kept.get(scene.gpu)
-        if kept is None or kept.names != scene.forecasts.names:
+        cache = self._caches.get(scene.gpu)
+        if cache is None or cache.names != scene.forecasts.names:
             width = self.network.combination[0].weight.shape[1]
-            kept = self._kept[scene.gpu] = _Kept(
-                scene.forecasts.names, {}, np.zeros((KINDS, 2), np.int64), np.zeros((KINDS, width), np.float32), {}, []
-            )  # fmt: skip
-        return kept
+            cache = self._caches[scene.gpu] = _Cache(
+                scene.forecasts.names,
+                {},
+                np.zeros((KINDS, 2), np.int64),
+                np.zeros((KINDS, width), np.float32),
+                {},
+                [],
+            )
+        return cache
 
     def _numbered(
-        self, scene: Scene, kept: _Kept, kind: IntArray, there: NDArray[np.bool_]
+        self, scene: Scene, cache: _Cache, kind: IntArray, there: NDArray[np.bool_]
     ) -> IntArray | None:
         """The number of each job's kind, 0 where there is no job; None if there are too many kinds."""
         each, place = np.unique(np.where(there, kind, -1), return_inverse=True)
-        new = [one for one in each.tolist() if one >= 0 and one not in kept.kinds]
-        if len(kept.kinds) + len(new) >= KINDS:
-            for part in (kept.kinds, kept.rows, kept.own):
+        new = [one for one in each.tolist() if one >= 0 and one not in cache.kinds]
+        if len(cache.kinds) + len(new) >= KINDS:
+            for part in (cache.kinds, cache.rows, cache.own):
                 part.clear()
             new = [one for one in each.tolist() if one >= 0]
             if len(new) >= KINDS:
                 return None
         if new:
-            first = len(kept.kinds) + 1
-            kept.kinds.update({one: first + at for at, one in enumerate(new)})
-            kept.what[first : first + len(new)] = np.array([divmod(one, NEVER_MS) for one in new])
-            some = kept.what[first : first + len(new)]
+            first = len(cache.kinds) + 1
+            cache.kinds.update({one: first + at for at, one in enumerate(new)})
+            cache.what[first : first + len(new)] = np.array([divmod(one, NEVER_MS) for one in new])
+            some = cache.what[first : first + len(new)]
             seen = self.jobs.shown(
-                scene.gpu, kept.names, 0, some[:, :1], np.zeros((len(new), 1), np.int64), some[:, 1:]
+                scene.gpu, cache.names, 0, some[:, :1], np.zeros((len(new), 1), np.int64), some[:, 1:]
             )
             members = np.ones((len(new), 1, 1), np.bool_)
             job = features(seen, members, self.speeds).job
             weight, _ = others_weight(self.network)
-            kept.others[first : first + len(new)] = (embedded(self.network, job, np) @ weight)[:, 0]
-        numbers = np.array([kept.kinds.get(one, 0) for one in each.tolist()], dtype=np.int64)
+            cache.others[first : first + len(new)] = (embedded(self.network, job, np) @ weight)[:, 0]
+        numbers = np.array([cache.kinds.get(one, 0) for one in each.tolist()], dtype=np.int64)
         return np.asarray(numbers[place.reshape(kind.shape)])
 
-    def _learn(self, scene: Scene, kept: _Kept, codes: list[int]) -> None:
+    def _learn(self, scene: Scene, cache: _Cache, codes: list[int]) -> None:
         """Keep the first layer of combinations, each as if no other job waited."""
         for begin in range(0, len(codes), ONCE):
             some = codes[begin : begin + ONCE]
@@ -158,14 +163,14 @@ class FreshScores:
             for at, (running, starts) in enumerate(members):
                 number[at, : len(running)] = running
                 number[at, most : most + len(starts)] = starts
-            what = kept.what[number]
+            what = cache.what[number]
             seen = self.jobs.shown(
-                scene.gpu, kept.names, most, what[..., 0], np.zeros(number.shape, np.int64), what[..., 1]
+                scene.gpu, cache.names, most, what[..., 0], np.zeros(number.shape, np.int64), what[..., 1]
             )
             together = number[:, None, most:] > 0
             first = begun(self.network, features(seen, together, self.speeds), np)
-            kept.rows.update({code: len(kept.own) + at for at, code in enumerate(some)})
-            kept.own.extend(first)
+            cache.rows.update({code: len(cache.own) + at for at, code in enumerate(some)})
+            cache.own.extend(first)
 
 
 def _members(code: int) -> tuple[list[int], list[int]]:

@@ -12,7 +12,7 @@ from berth.policies.colocation.forecast import Candidate
 
 __all__ = ["Kinds", "QueuePrefix"]
 
-_asks = attrgetter(
+_request_of = attrgetter(
     "application", "gpus", "nodes", "share", "cpu_milli", "mem_mib", "models", "labels", "work_ms"
 )
 """What two jobs have in common that may run in the same places; of equal work they are the same to a forecast. The last
@@ -81,7 +81,7 @@ class QueuePrefix:
         before = len(jobs)
         while len(jobs) == before and (more := list(islice(self._rest, count))):
             for job in more:
-                asks = _asks(job)
+                asks = _request_of(job)
                 kind = known.get(asks)
                 if kind is None:
                     kind = self._kind(job, asks)

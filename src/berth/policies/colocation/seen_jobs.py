@@ -77,12 +77,19 @@ class JobsSeen:
         now, same_ms = use_now(catalogue, application, done_ms, left_ms, np)
         nothing = np.zeros(len(left_ms), np.int32)
         return Seen(
-            cells[:, :most], now[:, :most], same_ms[:, :most], left_ms[:, :most],
-            cells[:, most:], now[:, most:], same_ms[:, most:], left_ms[:, most:],
-            nothing, nothing,
+            cells[:, :most],
+            now[:, :most],
+            same_ms[:, :most],
+            left_ms[:, :most],
+            cells[:, most:],
+            now[:, most:],
+            same_ms[:, most:],
+            left_ms[:, most:],
+            nothing,
+            nothing,
             np.full(len(left_ms), gpu.mem_mib if gpu and gpu.mem_mib else NEVER_MS, np.int32),
             model.step_ms,
-        )  # fmt: skip
+        )
 
     def _catalogue(self, gpu: GpuModel | None, names: tuple[str, ...]) -> Catalogue:
         known = self._catalogues.get(gpu)

@@ -17,7 +17,7 @@ from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import DEMANDS, Demand
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import MOST, Offer
-from berth.policies.colocation.rooms import all_have_room
+from berth.policies.colocation.open_gpus import all_have_room
 from berth.policies.colocation.scene import Scene
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
@@ -78,7 +78,7 @@ class TetrisSharing(Colocating):
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
         """Fill one GPU after the other with those before the first job that takes its GPUs whole."""
-        for slot, tenants in self._kept.rooms.open(cluster, now_ms, queue.changes, closed=()):
+        for slot, tenants in self._cache.open_gpus.open(cluster, now_ms, queue.changes, closed=()):
             while len(queue) and len(tenants) < MOST:
                 job = self._aligned(queue, cluster, slot, tenants, now_ms)
                 if job is None:
@@ -91,7 +91,7 @@ class TetrisSharing(Colocating):
         self, queue: Queue, cluster: Cluster, slot: GpuSlot, tenants: Sequence[Running], now_ms: int
     ) -> Job | None:
         """The waiting job with the best score of those that fit on the GPU, or None."""
-        gpu = self._kept.models[slot.node]
+        gpu = self._cache.models[slot.node]
         capacity = np.array([1000, (gpu.mem_mib if gpu else 0) or 2**30, 1000, 1000], dtype=np.int64)
         bounds = capacity if self.settings.within == "card" else np.where([0, 1, 0, 0], capacity, 2**30)
         used = [self._left(run, now_ms, gpu) for run in tenants]

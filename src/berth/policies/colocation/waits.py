@@ -10,7 +10,7 @@ from berth.arrays import IntArray
 from berth.cluster import Cluster
 from berth.model import GpuSlot, Job
 from berth.policies.colocation.forecast import Candidate
-from berth.policies.colocation.rooms import Rooms
+from berth.policies.colocation.open_gpus import OpenGpus
 from berth.policies.colocation.scene import Offered, Waits
 
 __all__ = ["EmptyGpus"]
@@ -23,9 +23,9 @@ NEVER_MS = 1 << 40
 class EmptyGpus:
     """When each GPU of a cluster is expected to be empty, by what was forecast when it was last offered jobs."""
 
-    def __init__(self, rooms: Rooms, alike: Sequence[int], gpus: int) -> None:
+    def __init__(self, open_gpus: OpenGpus, alike: Sequence[int], gpus: int) -> None:
         """`alike` is a number of each node; those of one number may run the same jobs."""
-        self._rooms = rooms
+        self._open_gpus = open_gpus
         self._alike = alike
         self._gpus = gpus
         self._first_node = {number: node for node, number in reversed(list(enumerate(alike)))}
@@ -70,7 +70,7 @@ class EmptyGpus:
                 taken = None if kept is None or job is kept[0] else kept[1]
                 key = request, may, taken
                 if key not in idle:
-                    idle[key] = sum(self._rooms.idle_for(job, number, cluster, taken) for number in may)
+                    idle[key] = sum(self._open_gpus.idle_for(job, number, cluster, taken) for number in may)
                 if (may, taken) not in later:
                     later[may, taken] = self._later(may, cluster, now_ms, taken)
                 at_once, line = idle[key], later[may, taken]

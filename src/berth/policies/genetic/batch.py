@@ -177,30 +177,43 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
     with_mem = ((cluster.free.milli >= milli) & (cluster.free.gpu_mem_mib >= gpu_mem)).sum(axis=1)
     kind = " or ".join(job.models) if job.models else "GPU"
     checks = (
-        ("GPU model", cluster.with_model(job) if gpus else None,
-         f"no node has GPU model {' or '.join(job.models)}"),
-        ("label", cluster.with_labels(job),
-         f"no such node carries the labels {', '.join(job.labels)}"),
+        (
+            "GPU model",
+            cluster.with_model(job) if gpus else None,
+            f"no node has GPU model {' or '.join(job.models)}",
+        ),
+        ("label", cluster.with_labels(job), f"no such node carries the labels {', '.join(job.labels)}"),
         ("node up", cluster.up, "every such node is lost"),
-        ("GPUs", able >= gpus if gpus else None,
-         f"it takes {gpus} × {milli} milli of {kind}; no such node has more than {{0}} such GPUs free"),
-        ("GPU memory", with_mem >= gpus if gpus else None,
-         f"it takes {gpu_mem} MiB of GPU memory on each of {gpus} GPUs; no such node has more than {{1}} such,"
-         " and the most that one has free is {4} MiB"),
-        ("CPU", cluster.free.cpu_milli >= cpu,
-         f"it takes {cpu} CPU milli; no such node has more than {{2}} free"),
+        (
+            "GPUs",
+            able >= gpus if gpus else None,
+            f"it takes {gpus} × {milli} milli of {kind}; no such node has more than {{0}} such GPUs free",
+        ),
+        (
+            "GPU memory",
+            with_mem >= gpus if gpus else None,
+            f"it takes {gpu_mem} MiB of GPU memory on each of {gpus} GPUs; no such node has more than {{1}} such,"
+            " and the most that one has free is {4} MiB",
+        ),
+        (
+            "CPU",
+            cluster.free.cpu_milli >= cpu,
+            f"it takes {cpu} CPU milli; no such node has more than {{2}} free",
+        ),
         ("memory", cluster.free.mem_mib >= mem, f"it takes {mem} MiB; no such node has more than {{3}} free"),
-    )  # fmt: skip
+    )
     among = np.ones(len(left), dtype=np.bool_)
     for resource, passed, text in checks:
         if passed is None:
             continue
         if not (among & passed).any():
             most = (
-                able[among].max(), with_mem[among].max(),
-                cluster.free.cpu_milli[among].max(), cluster.free.mem_mib[among].max(),
+                able[among].max(),
+                with_mem[among].max(),
+                cluster.free.cpu_milli[among].max(),
+                cluster.free.mem_mib[among].max(),
                 cluster.free.gpu_mem_mib[among].max(initial=0),
-            )  # fmt: skip
+            )
             return Shortage(job, resource, text.format(*most))
         among &= passed
     if job.nodes > 1:

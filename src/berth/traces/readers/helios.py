@@ -117,10 +117,10 @@ class CanonicalReader(_Pooled):
 
 def helios_nodes(table: Table) -> tuple[Node, ...] | None:
     """The nodes of each virtual cluster, from `cluster_gpu_number.csv` beside the file; None without it."""
-    beside = Path(table.path).parent / "cluster_gpu_number.csv"
-    if not beside.exists():
+    other_table = Path(table.path).parent / "cluster_gpu_number.csv"
+    if not other_table.exists():
         return None
-    with open_table(str(beside)) as counted:
+    with open_table(str(other_table)) as counted:
         pools = [name for name in counted.header if name not in ("date", "total")]
         fields = [count(name) for name in pools]
         most = dict.fromkeys(pools, 0)
@@ -128,7 +128,7 @@ def helios_nodes(table: Table) -> tuple[Node, ...] | None:
             for field in fields:
                 most[field.name] = max(most[field.name], field.check(counted, line, row))
     if not any(most.values()):
-        raise TraceError(str(beside), "GPUs of at least one virtual cluster")
+        raise TraceError(str(other_table), "GPUs of at least one virtual cluster")
     return _nodes({name: -(-gpus // _GPUS_PER_NODE) for name, gpus in most.items()}, _GPUS_PER_NODE)
 
 

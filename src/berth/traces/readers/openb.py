@@ -161,7 +161,7 @@ class OpenbReader:
 def nodes(table: Table) -> tuple[Node, ...] | None:
     """The cluster: the publisher's list of all nodes, where it lies beside the pod list."""
     for name in _NODE_LISTS:
-        beside = Path(table.path).parent / name
-        if beside.exists():
-            return nodes_from_csv(str(beside))
+        other_table = Path(table.path).parent / name
+        if other_table.exists():
+            return nodes_from_csv(str(other_table))
     return None

@@ -32,7 +32,7 @@ from berth.traces.published_clusters import pai_nodes
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.table import Table
 
-__all__ = ["PaiReader", "asked", "gpu_types", "nodes"]
+__all__ = ["PaiReader", "gpu_types", "nodes", "requested"]
 
 ESTIMATES: Final = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
 """The columns of the estimates, the best known first."""
@@ -71,7 +71,7 @@ class PaiReader(FieldReader):
             cpu_milli=round(cores * 1000) * instances,
             models=models,
             estimate_ms=next((estimate for estimate in estimates if estimate is not None), None),
-            **asked(instances, gpus, "num_gpu", self._limits),
+            **requested(instances, gpus, "num_gpu", self._limits),
         )
 
 
@@ -89,7 +89,7 @@ def gpu_types(name: str, limits: Limits) -> Field[tuple[str, ...]]:
     return Field(name, parse, known.expected)
 
 
-def asked(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:
+def requested(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:
     """GPUs, share and nodes of a job of `instances` instances with the same GPUs each."""
     whole = -(-round(gpus * 1000) // 1000)
     if limits.gpus_per_node is not None and whole > limits.gpus_per_node:
@@ -112,9 +112,9 @@ def nodes(table: Table) -> tuple[Node, ...]:
     Else as many of each kind as it counts, under made-up names: 1,897 machines with 6,742 GPUs.
     """
     folder = Path(table.path).parent
-    for beside in (folder / f"{_SPEC}.csv", folder / f"{_SPEC}.tar.gz"):
-        if beside.exists():
-            return _machines(beside)
+    for spec_file in (folder / f"{_SPEC}.csv", folder / f"{_SPEC}.tar.gz"):
+        if spec_file.exists():
+            return _machines(spec_file)
     return pai_nodes()
 
 

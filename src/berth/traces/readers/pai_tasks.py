@@ -21,7 +21,7 @@ from berth.model import FOREVER_MS, Job
 from berth.traces.fields import Field, Limits, count, decimal, optional_seconds, seconds, text
 from berth.traces.opening import open_table
 from berth.traces.readers.by_field import Contradiction, FieldReader
-from berth.traces.readers.pai import asked, gpu_types
+from berth.traces.readers.pai import gpu_types, requested
 from berth.traces.table import Table
 
 __all__ = ["PaiTaskReader"]
@@ -47,7 +47,7 @@ class PaiTaskReader(FieldReader):
         ]
         super().__init__(table, fields, "start_time")
         self._limits = limits
-        self._beside: tuple[dict[tuple[str, str], tuple[int, int]] | None, dict[str, str]] | None = None
+        self._folder: tuple[dict[tuple[str, str], tuple[int, int]] | None, dict[str, str]] | None = None
 
     def make(self, *values: Any) -> Job:
         job_name, task_name, instances, start_ms, end_ms, cpu_pct, gib, gpu_pct, models = values
@@ -55,9 +55,9 @@ class PaiTaskReader(FieldReader):
             raise Contradiction(
                 "end_time", end_ms / 1000, f"a time no earlier than start_time, {start_ms / 1000}"
             )
-        if self._beside is None:
-            self._beside = (_instances_beside(self._table.path), _users_beside(self._table.path))
-        spans, users = self._beside
+        if self._folder is None:
+            self._folder = (_instances_in_folder(self._table.path), _users_in_folder(self._table.path))
+        spans, users = self._folder
         ran = None if spans is None else spans.get((job_name, task_name))
         work_ms = FOREVER_MS if end_ms is None else end_ms - start_ms if ran is None else ran[1] - ran[0]
         return Job(
@@ -69,7 +69,7 @@ class PaiTaskReader(FieldReader):
             cpu_milli=round(cpu_pct * 10) * instances,
             mem_mib=round(gib * 1024) * instances,
             models=models,
-            **asked(instances, gpu_pct / 100, "plan_gpu", self._limits),
+            **requested(instances, gpu_pct / 100, "plan_gpu", self._limits),
         )
 
 
@@ -78,26 +78,26 @@ def _instances(name: str) -> Field[int]:
     return Field(name, lambda text: whole.parse(text) if text else 1, whole.expected)
 
 
-def _table_beside(path: str, name: str) -> str | None:
+def _table_in_folder(path: str, name: str) -> str | None:
     """The publisher's table of this name beside another, plain or gzip."""
     for suffix in (".csv", ".csv.gz"):
-        if (beside := Path(path).parent / f"{name}{suffix}").exists():
-            return str(beside)
+        if (other_table := Path(path).parent / f"{name}{suffix}").exists():
+            return str(other_table)
     return None
 
 
-def _instances_beside(path: str) -> dict[tuple[str, str], tuple[int, int]] | None:
+def _instances_in_folder(path: str) -> dict[tuple[str, str], tuple[int, int]] | None:
     """First start and last end of the instances of each task; None without the table.
 
     A task with an instance that has no end yet is left out: its own end tells of it.
     """
-    beside = _table_beside(path, "pai_instance_table")
-    if beside is None:
+    other_table = _table_in_folder(path, "pai_instance_table")
+    if other_table is None:
         return None
     spans: dict[tuple[str, str], tuple[int, int]] = {}
     open_tasks: set[tuple[str, str]] = set()
     start, end = optional_seconds("start_time"), optional_seconds("end_time")
-    with open_table(beside) as table:
+    with open_table(other_table) as table:
         at = table.columns
         for line, row in table.rows():
             start_ms, end_ms = start.check(table, line, row), end.check(table, line, row)
@@ -115,10 +115,10 @@ def _instances_beside(path: str) -> dict[tuple[str, str], tuple[int, int]] | Non
     return spans
 
 
-def _users_beside(path: str) -> dict[str, str]:
-    beside = _table_beside(path, "pai_job_table")
-    if beside is None:
+def _users_in_folder(path: str) -> dict[str, str]:
+    other_table = _table_in_folder(path, "pai_job_table")
+    if other_table is None:
         return {}
     name, user = text("job_name", empty=False), text("user")
-    with open_table(beside) as table:
+    with open_table(other_table) as table:
         return {name.check(table, line, row): user.check(table, line, row) for line, row in table.rows()}

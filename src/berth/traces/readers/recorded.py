@@ -1,7 +1,7 @@
-"""The history as a trace: berth's records of tries, one job for each that was ever submitted.
+"""The history as a trace: berth's records of attempts, one job for each that was ever submitted.
 
-A job works as long as its record says; where that is unknown, as long as its last completed try took, else as
-its longest one. A try's share may be less than the job asked for, so the largest counts. A record does not
+A job works as long as its record says; where that is unknown, as long as its last completed attempt took, else as
+its longest one. An attempt's share may be less than the job asked for, so the largest counts. A record does not
 tell whether several nodes were asked for or came about: a job that ran on several, or on none, may run on as
 few as will hold it. A job is told by its cluster and id; an id that several clusters have comes as CLUSTER/ID.
 Models asked for, labels and retries are not recorded and have their defaults.

@@ -34,7 +34,7 @@ __all__ = ["SwfReader", "nodes"]
 
 _CANCELLED: Final = 5
 _UNKNOWN: Final = -1
-_TOLD = re.compile(r";\s*(MaxNodes|MaxProcs)\s*:\s*([0-9]{1,9})\b")
+_HEADER_NUMBER = re.compile(r";\s*(MaxNodes|MaxProcs)\s*:\s*([0-9]{1,9})\b")
 
 
 class SwfReader(FieldReader):
@@ -113,11 +113,11 @@ class SwfReader(FieldReader):
 def nodes(table: Table) -> tuple[Node, ...] | None:
     """The machine that the comments tell of; None where they do not tell its processors."""
     comments = table.comments if isinstance(table, SwfTable) else ()
-    told = {found[1]: int(found[2]) for comment in comments if (found := _TOLD.match(comment))}
-    processors = told.get("MaxProcs", 0)
+    header = {found[1]: int(found[2]) for comment in comments if (found := _HEADER_NUMBER.match(comment))}
+    processors = header.get("MaxProcs", 0)
     if not processors:
         return None
-    number = min(max(1, told.get("MaxNodes", 1)), processors)
+    number = min(max(1, header.get("MaxNodes", 1)), processors)
     model = gpu_model("PROCESSOR")
     digits = len(str(number - 1))
     return tuple(

@@ -8,7 +8,7 @@
    to end. So the charge is
    never below what the driver has, and equal to it when no call is under way. */
 #define _GNU_SOURCE
-#include "aside.h"
+#include "context_limits.h"
 #include "ledger.h"
 #include "parts.h"
 
@@ -17,7 +17,7 @@
 /* One limit of one context. Its entry in the ledger holds the bytes that are charged, and in
    `count` the largest stack that any function needed: the driver never makes stacks smaller again.
  */
-struct aside {
+struct limit_charge {
     struct device *device;
     CUcontext context;
     int limit;
@@ -41,10 +41,10 @@ static uint64_t threads_of(const struct device *device, int limit)
     return (uint64_t)sms * (uint64_t)threads;
 }
 
-static uint64_t set_aside(const struct aside *aside, uint64_t value)
+static uint64_t limit_bytes(const struct limit_charge *charge, uint64_t value)
 {
     uint64_t bytes;
-    return __builtin_mul_overflow(value, aside->threads, &bytes) ? UINT64_MAX >> 2 : bytes;
+    return __builtin_mul_overflow(value, charge->threads, &bytes) ? UINT64_MAX >> 2 : bytes;
 }
 
 /* A driver that cannot tell at all: what is set counts whole. */
@@ -54,7 +54,7 @@ static CUresult limit_now(int limit, size_t *value)
     return HAVE(cuCtxGetLimit) ? real.cuCtxGetLimit(value, limit) : CUDA_SUCCESS;
 }
 
-static uint64_t set_aside_key(CUcontext context, int limit)
+static uint64_t limit_key(CUcontext context, int limit)
 {
     return (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
 }
@@ -104,30 +104,30 @@ static uint64_t larger(uint64_t a, uint64_t b)
 }
 
 /* With the turn. */
-static struct entry entry_of(const struct aside *aside)
+static struct entry entry_of(const struct limit_charge *charge)
 {
-    struct entry entry = { .key = set_aside_key(aside->context, aside->limit),
-                           .owner = aside->context,
-                           .kind = SET_ASIDE,
-                           .device = (uint16_t)aside->device->ordinal };
-    (void)ledger_get(SET_ASIDE, entry.key, &entry);
+    struct entry entry = { .key = limit_key(charge->context, charge->limit),
+                           .owner = charge->context,
+                           .kind = CONTEXT_LIMIT,
+                           .device = (uint16_t)charge->device->ordinal };
+    (void)ledger_get(CONTEXT_LIMIT, entry.key, &entry);
     return entry;
 }
 
 /* Charges what `wanted` bytes lack, before the driver is asked. The call is under way also where
-   that does not fit, until aside_end or aside_refused. */
-static bool aside_begin(struct aside *aside, uint64_t wanted, const char *call)
+   that does not fit, until charge_end or charge_refused. */
+static bool charge_begin(struct limit_charge *charge, uint64_t wanted, const char *call)
 {
     turn_take(&turn);
-    uint64_t lacks = above(wanted, entry_of(aside).bytes);
-    aside->calls = calls_of(set_aside_key(aside->context, aside->limit));
-    aside->ended_before = aside->calls->ended;
-    aside->overlapped = aside->calls->under_way++ != 0;
+    uint64_t lacks = above(wanted, entry_of(charge).bytes);
+    charge->calls = calls_of(limit_key(charge->context, charge->limit));
+    charge->ended_before = charge->calls->ended;
+    charge->overlapped = charge->calls->under_way++ != 0;
     turn_leave(&turn);
-    if (!take(aside->device, lacks, call))
+    if (!take(charge->device, lacks, call))
         return false;
     turn_take(&turn);
-    struct entry entry = entry_of(aside);
+    struct entry entry = entry_of(charge);
     entry.bytes += lacks;
     ledger_put(entry);
     turn_leave(&turn);
@@ -137,26 +137,26 @@ static bool aside_begin(struct aside *aside, uint64_t wanted, const char *call)
 /* Makes the charge what the driver has set aside: `otherwise` where it does not tell. False where
    it made more of it than fits: the call is still under way then, unless `all` is set, which takes
    all that is left. */
-static bool aside_end(struct aside *aside, uint64_t otherwise, bool all, const char *call)
+static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all, const char *call)
 {
-    struct calls *calls = aside->calls;
+    struct calls *calls = charge->calls;
     for (;;) {
         turn_take(&turn);
         uint32_t ended_then = calls->ended;
         turn_leave(&turn);
         size_t now;
-        bool told = HAVE(cuCtxGetLimit) && limit_now(aside->limit, &now) == CUDA_SUCCESS;
-        uint64_t made = told ? above(set_aside(aside, now), aside->base) : otherwise;
+        bool told = HAVE(cuCtxGetLimit) && limit_now(charge->limit, &now) == CUDA_SUCCESS;
+        uint64_t made = told ? above(limit_bytes(charge, now), charge->base) : otherwise;
         turn_take(&turn);
         bool last = calls->under_way == 1;
         if (last && told && calls->ended != ended_then) {
             turn_leave(&turn);
             continue; /* another call ended after the driver was asked */
         }
-        struct entry entry = entry_of(aside);
-        uint64_t stacks = set_aside(aside, entry.count);
-        made = larger(made, above(stacks, aside->base));
-        bool alone = last && !aside->overlapped && calls->ended == aside->ended_before;
+        struct entry entry = entry_of(charge);
+        uint64_t stacks = limit_bytes(charge, entry.count);
+        made = larger(made, above(stacks, charge->base));
+        bool alone = last && !charge->overlapped && calls->ended == charge->ended_before;
         if (told ? !last : !alone)
             made = larger(made, entry.bytes);
         if (made <= entry.bytes) {
@@ -166,17 +166,17 @@ static bool aside_end(struct aside *aside, uint64_t otherwise, bool all, const c
             calls->under_way--;
             calls->ended++;
             turn_leave(&turn);
-            give(aside->device, back);
+            give(charge->device, back);
             return true;
         }
         uint64_t lacks = made - entry.bytes;
         turn_leave(&turn);
-        if (!all && !take(aside->device, lacks, call))
+        if (!all && !take(charge->device, lacks, call))
             return false;
         if (all)
-            lacks = region_take_some(&aside->device->region, lacks);
+            lacks = region_take_some(&charge->device->region, lacks);
         turn_take(&turn);
-        entry = entry_of(aside);
+        entry = entry_of(charge);
         entry.bytes += lacks;
         ledger_put(entry);
         if (all) {
@@ -191,47 +191,48 @@ static bool aside_end(struct aside *aside, uint64_t otherwise, bool all, const c
 
 /* The driver was not asked. Others that overlapped it are settled with it, where the driver tells.
  */
-static void aside_refused(struct aside *aside, const char *call)
+static void charge_refused(struct limit_charge *charge, const char *call)
 {
     if (HAVE(cuCtxGetLimit)) {
         turn_take(&turn);
-        uint64_t charged = entry_of(aside).bytes;
+        uint64_t charged = entry_of(charge).bytes;
         turn_leave(&turn);
-        (void)aside_end(aside, charged, true, call);
+        (void)charge_end(charge, charged, true, call);
         return;
     }
     turn_take(&turn);
-    aside->calls->under_way--;
-    aside->calls->ended++;
+    charge->calls->under_way--;
+    charge->calls->ended++;
     turn_leave(&turn);
 }
 
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
     static const char call[] = "cuCtxSetLimit";
-    struct aside aside = { .limit = limit };
-    aside.device = limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
-    if (aside.device == NULL)
+    struct limit_charge charge = { .limit = limit };
+    charge.device = limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
+    if (charge.device == NULL)
         return REAL(cuCtxSetLimit)(limit, value);
     if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&aside.context); /* all contexts count as one where it does not tell */
+        real.cuCtxGetCurrent(
+            &charge.context); /* all contexts count as one where it does not tell */
     size_t before;
     CUresult result = limit_now(limit, &before);
     if (result != CUDA_SUCCESS)
         return result;
-    aside.threads = threads_of(aside.device, limit);
-    aside.base = set_aside(&aside, begun_with(limit, before));
-    uint64_t wanted = above(set_aside(&aside, value), aside.base),
-             had = above(set_aside(&aside, before), aside.base);
-    if (!aside_begin(&aside, wanted, call)) {
-        aside_refused(&aside, call);
+    charge.threads = threads_of(charge.device, limit);
+    charge.base = limit_bytes(&charge, begun_with(limit, before));
+    uint64_t wanted = above(limit_bytes(&charge, value), charge.base),
+             had = above(limit_bytes(&charge, before), charge.base);
+    if (!charge_begin(&charge, wanted, call)) {
+        charge_refused(&charge, call);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = REAL(cuCtxSetLimit)(limit, value);
-    if (aside_end(&aside, result == CUDA_SUCCESS ? wanted : had, false, call))
+    if (charge_end(&charge, result == CUDA_SUCCESS ? wanted : had, false, call))
         return result;
     (void)REAL(cuCtxSetLimit)(limit, before);
-    (void)aside_end(&aside, had, true, call);
+    (void)charge_end(&charge, had, true, call);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -239,7 +240,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
    launched, and never smaller again while its context lives. */
 bool stack_grows(struct device *device, CUfunction function, const char *call)
 {
-    struct aside aside = { .device = device, .limit = CU_LIMIT_STACK };
+    struct limit_charge charge = { .device = device, .limit = CU_LIMIT_STACK };
     int local_bytes = 0;
     size_t now;
     if (!HAVE(cuFuncGetAttribute) ||
@@ -247,31 +248,31 @@ bool stack_grows(struct device *device, CUfunction function, const char *call)
         local_bytes <= 0)
         return true;
     if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&aside.context);
+        real.cuCtxGetCurrent(&charge.context);
     turn_take(&turn);
-    bool counted = entry_of(&aside).count >= (uint32_t)local_bytes;
+    bool counted = entry_of(&charge).count >= (uint32_t)local_bytes;
     turn_leave(&turn);
     if (counted || limit_now(CU_LIMIT_STACK, &now) != CUDA_SUCCESS)
         return true;
-    aside.threads = threads_of(device, CU_LIMIT_STACK);
-    aside.base = set_aside(&aside, begun_with(CU_LIMIT_STACK, now));
-    uint64_t need = above(set_aside(&aside, (uint64_t)local_bytes), aside.base);
-    if (!aside_begin(&aside, need, call)) {
-        aside_refused(&aside, call);
+    charge.threads = threads_of(device, CU_LIMIT_STACK);
+    charge.base = limit_bytes(&charge, begun_with(CU_LIMIT_STACK, now));
+    uint64_t need = above(limit_bytes(&charge, (uint64_t)local_bytes), charge.base);
+    if (!charge_begin(&charge, need, call)) {
+        charge_refused(&charge, call);
         return false;
     }
     turn_take(&turn);
-    struct entry entry = entry_of(&aside);
+    struct entry entry = entry_of(&charge);
     entry.count = (uint32_t)larger(entry.count, (uint64_t)local_bytes);
     ledger_put(entry);
     turn_leave(&turn);
-    return aside_end(&aside, need, true, call);
+    return charge_end(&charge, need, true, call);
 }
 
-static void aside_forget(void)
+static void charge_forget(void)
 {
     atomic_store(&turn.word, 0);
     memset(places, 0, sizeof places);
 }
 
-PART(.forget = aside_forget);
+PART(.forget = charge_forget);

@@ -21,8 +21,8 @@ __all__ = [
     "LEAD_STEP_MS",
     "MOST_ASKED_AGAIN",
     "MOST_DECLINED",
+    "OpenGpus",
     "Room",
-    "Rooms",
     "all_have_room",
     "has_room",
     "look_again_ms",
@@ -58,8 +58,11 @@ class _Left(NamedTuple):
         """That of one GPU."""
         node, free = slot.node, cluster.free
         return cls(
-            int(free.milli[slot]), int(free.cpu_milli[node]), int(free.mem_mib[node]), int(free.gpu_mem_mib[slot])
-        )  # fmt: skip
+            int(free.milli[slot]),
+            int(free.cpu_milli[node]),
+            int(free.mem_mib[node]),
+            int(free.gpu_mem_mib[slot]),
+        )
 
     def exceeds(self, other: _Left) -> bool:
         """Whether there is more of anything."""
@@ -72,7 +75,7 @@ class _Declined(NamedTuple):
     until_ms: int
     """When it is asked again even if nothing has changed."""
     tenants: tuple[Running, ...]
-    """The object that `Rooms` keeps: another one if any tenant is another."""
+    """The object that `OpenGpus` keeps: another one if any tenant is another."""
     offered: tuple[str, ...]
     """Ids of the jobs."""
     number: int
@@ -93,7 +96,7 @@ class Opened(NamedTuple):
     """Whether others may be asked at this decision when these have been."""
 
 
-class Rooms:
+class OpenGpus:
     """Which GPUs to ask.
 
     Up to 64 GPUs with room are all asked. On more, those that are idle, have other tenants than before, or whose time

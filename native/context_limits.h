@@ -1,6 +1,6 @@
 /* What a context sets aside for its kernels: heap, buffer of printf and stacks. */
-#ifndef BERTH_ASIDE_H
-#define BERTH_ASIDE_H
+#ifndef BERTH_CONTEXT_LIMITS_H
+#define BERTH_CONTEXT_LIMITS_H
 
 #include "devices.h"
 

@@ -1,6 +1,6 @@
 /* What a call made the driver take for itself. */
-#ifndef BERTH_LOOKS_H
-#define BERTH_LOOKS_H
+#ifndef BERTH_NVML_DELTA_H
+#define BERTH_NVML_DELTA_H
 
 #include "devices.h"
 

@@ -97,22 +97,22 @@ def disagreement(
     workload: str, interference: Interference, seeds: Sequence[int], knowledge: str = "oracle"
 ) -> Disagreement:
     """Let `learned` run, and ask `greedy`, which believes the same, at each of its decisions what it would do."""
-    beside = _Beside(best_progress)
+    counter = _Counter(best_progress)
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     for seed in seeds:
         jobs = workload_jobs(workload, 30, seed)
         known = make_knowledge(knowledge, jobs, interference, seed)
         network = Learned(Setting(seed, knowledge=known))
-        network.choose = beside.counted(network.choose)
+        network.choose = counter.counted(network.choose)
         for _ in simulate(jobs, cluster, network, knowledge=known, interference=interference):
             pass
     return Disagreement(
-        workload, len(seeds), beside.decisions, beside.other_combination, beside.holds, beside.starts
+        workload, len(seeds), counter.decisions, counter.other_combination, counter.holds, counter.starts
     )
 
 
 @dataclass(slots=True)
-class _Beside:
+class _Counter:
     """Counts where choosers decide otherwise than another one would in their place."""
 
     other: Chooser

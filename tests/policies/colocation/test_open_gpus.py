@@ -15,10 +15,10 @@ from berth.knowledge import Oracle
 from berth.model import NO_GPU, EventKind, GpuModel, GpuSlot, Job, Node, Placement
 from berth.policies import Setting, make_policy
 from berth.policies.colocation import colocating
-from berth.policies.colocation import rooms as rooms_module
+from berth.policies.colocation import open_gpus as open_gpus_module
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
-from berth.policies.colocation.rooms import LEAD_STEP_MS, MOST_ASKED_AGAIN, Rooms, look_again_ms
+from berth.policies.colocation.open_gpus import LEAD_STEP_MS, MOST_ASKED_AGAIN, OpenGpus, look_again_ms
 from berth.profiles import THESIS_GPU, workload_jobs
 from berth.scheduler import Scheduler
 
@@ -42,73 +42,75 @@ def filled(gpus: int) -> Cluster:
     return cluster
 
 
-def asked_and_declined(rooms: Rooms, cluster: Cluster, now_ms: int, changes: int) -> list[GpuSlot]:
-    rooms.begin()
-    found = rooms.open(cluster, now_ms, changes, closed=())
+def asked_and_declined(open_gpus: OpenGpus, cluster: Cluster, now_ms: int, changes: int) -> list[GpuSlot]:
+    open_gpus.begin()
+    found = open_gpus.open(cluster, now_ms, changes, closed=())
     for room in found:
-        rooms.decline(room, [Job(f"{changes}", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=changes)
+        open_gpus.decline(
+            room, [Job(f"{changes}", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=changes
+        )
     return [slot for slot, _ in found]
 
 
 @pytest.mark.parametrize("gpus", [8, MOST_ASKED_AGAIN])
 def test_of_few_gpus_all_with_room_are_asked_each_time(gpus: int) -> None:
     cluster = filled(gpus)
-    rooms = Rooms(cluster, [0] * len(cluster.nodes))
+    open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
     for changes in range(3):
-        assert len(asked_and_declined(rooms, cluster, 0, changes)) == gpus
+        assert len(asked_and_declined(open_gpus, cluster, 0, changes)) == gpus
 
 
 def test_of_many_those_asked_longest_ago_are_next_and_none_is_left_out() -> None:
     cluster = filled(GPUS)
-    rooms = Rooms(cluster, [0] * len(cluster.nodes))
-    assert len(asked_and_declined(rooms, cluster, 0, 0)) == GPUS
-    assert not rooms.postponed
-    turns = [asked_and_declined(rooms, cluster, 1, 1) for _ in range(-(-GPUS // MOST_ASKED_AGAIN))]
+    open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
+    assert len(asked_and_declined(open_gpus, cluster, 0, 0)) == GPUS
+    assert not open_gpus.postponed
+    turns = [asked_and_declined(open_gpus, cluster, 1, 1) for _ in range(-(-GPUS // MOST_ASKED_AGAIN))]
     assert all(len(turn) <= MOST_ASKED_AGAIN for turn in turns)
     assert sorted(slot for turn in turns for slot in turn) == sorted(
         GpuSlot(at // 8, at % 8) for at in range(GPUS)
     )
-    assert asked_and_declined(rooms, cluster, 2, 1) == []  # nothing has changed since
-    assert not rooms.postponed
+    assert asked_and_declined(open_gpus, cluster, 2, 1) == []  # nothing has changed since
+    assert not open_gpus.postponed
 
 
 def test_a_gpu_that_is_offered_the_same_again_has_had_its_turn() -> None:
     cluster = filled(GPUS)
-    rooms = Rooms(cluster, [0] * len(cluster.nodes))
-    asked_and_declined(rooms, cluster, 0, 0)
+    open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
+    asked_and_declined(open_gpus, cluster, 0, 0)
     seen: set[GpuSlot] = set()
     for _ in range(-(-GPUS // MOST_ASKED_AGAIN)):
-        rooms.begin()
-        for room in rooms.open(cluster, 1, 1, closed=()):
-            assert rooms.declines_still(room, [Job("0", 0, 1)], now_ms=1, queue_changes=1)
+        open_gpus.begin()
+        for room in open_gpus.open(cluster, 1, 1, closed=()):
+            assert open_gpus.declines_still(room, [Job("0", 0, 1)], now_ms=1, queue_changes=1)
             seen.add(room[0])
     assert len(seen) == GPUS
 
 
 def test_idle_changed_and_due_gpus_are_asked_at_once() -> None:
     cluster = filled(GPUS)
-    rooms = Rooms(cluster, [0] * len(cluster.nodes))
-    asked_and_declined(rooms, cluster, 0, 0)
+    open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
+    asked_and_declined(open_gpus, cluster, 0, 0)
     cluster.release("t7")
     tenant(cluster, "second", GpuSlot(20, 3))
     cluster.lose(5)
-    first = asked_and_declined(rooms, cluster, 1, 0)
+    first = asked_and_declined(open_gpus, cluster, 1, 0)
     assert first == [GpuSlot(0, 7), GpuSlot(20, 3)]  # the queue is as it was: no other has reason to be asked
-    assert asked_and_declined(rooms, cluster, 2, 0) == [GpuSlot(0, 7)]  # idle
+    assert asked_and_declined(open_gpus, cluster, 2, 0) == [GpuSlot(0, 7)]  # idle
     cluster.restore(5)
-    assert {slot.node for slot in asked_and_declined(rooms, cluster, 3, 0)} == {0, 5}
-    assert len(asked_and_declined(rooms, cluster, LATER_MS, 0)) >= GPUS - 16
+    assert {slot.node for slot in asked_and_declined(open_gpus, cluster, 3, 0)} == {0, 5}
+    assert len(asked_and_declined(open_gpus, cluster, LATER_MS, 0)) >= GPUS - 16
 
 
-def declining(rooms: Rooms, cluster: Cluster, now_ms: int) -> list[GpuSlot]:
+def declining(open_gpus: OpenGpus, cluster: Cluster, now_ms: int) -> list[GpuSlot]:
     """One decision in which all that are asked decline, sixteen at a time."""
-    rooms.begin()
+    open_gpus.begin()
     closed: list[GpuSlot] = []
     more = True
     while more:
-        some, _, more = rooms.open_first(16, cluster, now_ms, 0, closed=closed, waiting=1, always=None)
+        some, _, more = open_gpus.open_first(16, cluster, now_ms, 0, closed=closed, waiting=1, always=None)
         for room in some:
-            rooms.decline(room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=0)
+            open_gpus.decline(room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=0)
         closed += [slot for slot, _ in some]
     return closed
 
@@ -116,21 +118,21 @@ def declining(rooms: Rooms, cluster: Cluster, now_ms: int) -> list[GpuSlot]:
 def test_a_decision_ends_when_many_have_declined_and_the_next_ones_ask_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rooms_module, "MOST_DECLINED", 72)
+    monkeypatch.setattr(open_gpus_module, "MOST_DECLINED", 72)
     cluster = filled(GPUS)
-    rooms = Rooms(cluster, [0] * len(cluster.nodes))
+    open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
     turns = []
     for now_ms in range(2):
-        turns.append(declining(rooms, cluster, now_ms))
-        assert rooms.postponed
+        turns.append(declining(open_gpus, cluster, now_ms))
+        assert open_gpus.postponed
     cluster.release("t3")
     tenant(cluster, "other", GpuSlot(0, 3))  # it has declined, but beside another tenant
-    turns.append(declining(rooms, cluster, 3))
-    assert not rooms.postponed
+    turns.append(declining(open_gpus, cluster, 3))
+    assert not open_gpus.postponed
     assert [len(turn) for turn in turns] == [72, 72, 57]
     assert turns[2].count(GpuSlot(0, 3)) == 1
     assert len({slot for turn in turns for slot in turn}) == GPUS
-    assert declining(rooms, cluster, 4) == []
+    assert declining(open_gpus, cluster, 4) == []
 
 
 def test_one_that_had_too_little_left_is_asked_when_it_or_its_node_has_more_and_not_before() -> None:
@@ -139,24 +141,26 @@ def test_one_that_had_too_little_left_is_asked_when_it_or_its_node_has_more_and_
         tenant(cluster, f"t{at}", GpuSlot(at // 8, at % 8))
     on_node = Job("on-node", 0, 10**6, gpus=0, cpu_milli=9000)
     cluster.place(Placement(on_node, (GpuSlot(4, NO_GPU),), on_node.share, False, False), now_ms=0)
-    rooms = Rooms(cluster, [0] * len(cluster.nodes))
-    rooms.begin()
-    for room in rooms.open(cluster, 0, 0, closed=()):
+    open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
+    open_gpus.begin()
+    for room in open_gpus.open(cluster, 0, 0, closed=()):
         short_on = cluster if room[0].node == 4 else None
-        rooms.decline(room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=0, queue_changes=0, short_on=short_on)
-    assert asked_and_declined(rooms, cluster, 1, 0) == []
+        open_gpus.decline(
+            room, [Job("a", 0, 1)], hold_ms=LATER_MS, now_ms=0, queue_changes=0, short_on=short_on
+        )
+    assert asked_and_declined(open_gpus, cluster, 1, 0) == []
     takes = Job("takes", 0, 10**6, gpus=0, cpu_milli=500)
     cluster.place(Placement(takes, (GpuSlot(4, NO_GPU),), takes.share, False, False), now_ms=0)
-    assert asked_and_declined(rooms, cluster, 2, 0) == []
+    assert asked_and_declined(open_gpus, cluster, 2, 0) == []
     cluster.release("on-node")
-    assert asked_and_declined(rooms, cluster, 3, 0) == [GpuSlot(4, at) for at in range(8)]
-    assert asked_and_declined(rooms, cluster, 4, 0) == []
+    assert asked_and_declined(open_gpus, cluster, 3, 0) == [GpuSlot(4, at) for at in range(8)]
+    assert asked_and_declined(open_gpus, cluster, 4, 0) == []
 
 
 def test_what_is_kept_is_what_the_cluster_says() -> None:
-    """After any run of placements, ends and lost nodes the rooms are those that a look at every GPU finds."""
+    """After any run of placements, ends and lost nodes the open_gpus are those that a look at every GPU finds."""
     cluster = cluster_of(32)
-    rooms = Rooms(cluster, [0] * len(cluster.nodes))
+    open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
     queued = [replace(job, id=f"{at}") for at, job in enumerate(workload_jobs("random", 60, 5))]
     for at, job in enumerate(queued):
         slot = GpuSlot(at % 4, at * 7 % 8)
@@ -173,7 +177,7 @@ def test_what_is_kept_is_what_the_cluster_says() -> None:
             for slot in (GpuSlot(node, index) for node in range(4) for index in range(8))
             if cluster.up[slot.node] and cluster.free.milli[slot] >= PLACE_MILLI
         }
-        found = dict(rooms.open(cluster, 0, 0, closed=()))
+        found = dict(open_gpus.open(cluster, 0, 0, closed=()))
         assert found == {slot: tenants for slot, tenants in every.items() if len(tenants) < 4}
 
 
@@ -207,14 +211,15 @@ def test_a_decision_on_a_full_cluster_forecasts_few_gpus() -> None:
 def test_of_idle_gpus_no_more_are_asked_than_jobs_wait_on_each_kind_of_node() -> None:
     cluster = cluster_of(GPUS)
     kinds = [node % 2 for node in range(GPUS // 8)]
-    rooms = Rooms(cluster, kinds)
+    open_gpus = OpenGpus(cluster, kinds)
     tenant(cluster, "t", GpuSlot(0, 0))
     found = [
-        slot for slot, _ in rooms.open(cluster, 0, 0, closed={GpuSlot(1, 0)}, waiting=3, always=GpuSlot(9, 5))
+        slot
+        for slot, _ in open_gpus.open(cluster, 0, 0, closed={GpuSlot(1, 0)}, waiting=3, always=GpuSlot(9, 5))
     ]
     assert found == [*(GpuSlot(0, at) for at in range(1, 5)), *(GpuSlot(1, at) for at in range(1, 5)),
                      GpuSlot(9, 5), GpuSlot(0, 0)]  # fmt: skip
-    assert len(rooms.open(cluster, 0, 0, closed=())) == GPUS
+    assert len(open_gpus.open(cluster, 0, 0, closed=())) == GPUS
 
 
 @pytest.mark.parametrize("tenants", [0, 3, GPUS - 2])
@@ -224,11 +229,11 @@ def test_the_first_of_the_gpus_are_the_first_of_all_and_the_one_that_is_kept(ten
     for at in range(tenants):
         tenant(cluster, f"t{at}", GpuSlot(at // 8, at % 8))
     for always in (None, GpuSlot(0, 0), GpuSlot(GPUS // 8 - 1, 7)):
-        rooms = Rooms(cluster, [0] * len(cluster.nodes))
-        rooms.begin()
-        every = rooms.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always)
-        rooms.begin()
-        some = rooms.open_first(most, cluster, 0, 0, closed=(), waiting=GPUS, always=always)
+        open_gpus = OpenGpus(cluster, [0] * len(cluster.nodes))
+        open_gpus.begin()
+        every = open_gpus.open(cluster, 0, 0, closed=(), waiting=GPUS, always=always)
+        open_gpus.begin()
+        some = open_gpus.open_first(most, cluster, 0, 0, closed=(), waiting=GPUS, always=always)
         assert some.rooms == [*every[:most], *(room for room in every[most:] if room[0] == always)]
         assert some.idle == sum(not held for _, held in every)
         assert some.more or len(some.rooms) == len(every)
@@ -255,8 +260,8 @@ def test_what_starts_is_the_same_as_when_every_idle_gpu_is_asked(
         return [(event.time_ms, event.kind, event.job.id, event.slots) for event in events]
 
     few = run()
-    ask = Rooms.open
-    monkeypatch.setattr(Rooms, "open", lambda *of, waiting=None, **more: ask(*of, waiting=None, **more))
+    ask = OpenGpus.open
+    monkeypatch.setattr(OpenGpus, "open", lambda *of, waiting=None, **more: ask(*of, waiting=None, **more))
     assert few == run()
 
 

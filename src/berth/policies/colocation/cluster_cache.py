@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from berth.cluster import Cluster
 from berth.model import GpuModel, Share
 from berth.policies.colocation.forecast import Candidate
-from berth.policies.colocation.rooms import Rooms
+from berth.policies.colocation.open_gpus import OpenGpus
 from berth.policies.colocation.waits import EmptyGpus
 
-__all__ = ["MOST_CANDIDATES", "Kept"]
+__all__ = ["MOST_CANDIDATES", "ClusterCache"]
 
 MOST_CANDIDATES = 100_000
 """Different jobs that are kept as forecasts see them."""
 
 
 @dataclass(slots=True)
-class Kept:
+class ClusterCache:
     """What is kept of the nodes of a cluster and of jobs on them, on the cluster's memo."""
 
-    rooms: Rooms
+    open_gpus: OpenGpus
     """Which GPUs have room, and which of them declined."""
     empty: EmptyGpus
     """When which of them are expected to be empty."""
@@ -44,7 +44,7 @@ class Kept:
     """The last time at which it asked to be woken."""
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Kept:
+    def of(cls, cluster: Cluster) -> ClusterCache:
         """What is kept of a cluster that is new, or whose nodes have changed."""
         numbers: dict[tuple[object, ...], int] = {}
         cards: dict[GpuModel | None, int] = {}
@@ -56,10 +56,10 @@ class Kept:
             )
             for row, (card, node) in enumerate(zip(card_numbers, cluster.nodes, strict=True))
         ]
-        rooms = Rooms(cluster, alike)
+        open_gpus = OpenGpus(cluster, alike)
         return cls(
-            rooms,
-            EmptyGpus(rooms, alike, sum(node.gpus for node in cluster.nodes)),
+            open_gpus,
+            EmptyGpus(open_gpus, alike, sum(node.gpus for node in cluster.nodes)),
             [node.gpu_model for node in cluster.nodes],
             card_numbers,
             {node.gpu_model for node in cluster.nodes if node.gpus},

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Protocol
 
-from berth.plots.courses import gpus_held, waits
+from berth.plots.schedules import gpus_held, waits
 from berth.report.sections import Section, plot_of
 
-__all__ = ["beside_slurm"]
+__all__ = ["slurm_comparison"]
 
 
-class _Course(Protocol):
+class _Schedule(Protocol):
     @property
     def name(self) -> str: ...
     @property
@@ -24,16 +24,16 @@ class _Course(Protocol):
     def use(self, gpus: int) -> float: ...
 
 
-def beside_slurm(courses: Sequence[_Course], gpus: int, notes: Sequence[str]) -> Section:
+def slurm_comparison(schedules: Sequence[_Schedule], gpus: int, notes: Sequence[str]) -> Section:
     """Waits and use of `gpus` GPUs; `notes` are sentences about the log that this comes from."""
     rows = (
-        ("jobs", *(f"{len(each.waits_s):,}" for each in courses)),
-        ("wait, mean", *(_seconds(mean(each.waits_s) if each.waits_s else None) for each in courses)),
-        ("wait, median", *(_seconds(median(each.waits_s) if each.waits_s else None) for each in courses)),
-        ("first submission to last end", *(_seconds(each.lasts_s or None) for each in courses)),
+        ("jobs", *(f"{len(each.waits_s):,}" for each in schedules)),
+        ("wait, mean", *(_seconds(mean(each.waits_s) if each.waits_s else None) for each in schedules)),
+        ("wait, median", *(_seconds(median(each.waits_s) if each.waits_s else None) for each in schedules)),
+        ("first submission to last end", *(_seconds(each.lasts_s or None) for each in schedules)),
         (
             f"GPUs held, of {gpus:,}",
-            *(f"{100 * each.use(gpus):.1f} %" if each.spans else "–" for each in courses),
+            *(f"{100 * each.use(gpus):.1f} %" if each.spans else "–" for each in schedules),
         ),
     )
     return Section(
@@ -43,13 +43,13 @@ def beside_slurm(courses: Sequence[_Course], gpus: int, notes: Sequence[str]) ->
         f"were, which sharing may have lengthened. {' '.join(notes)}",
         (
             plot_of(
-                "slurm-waits", "Distribution of waits", waits({each.name: each.waits_s for each in courses})
+                "slurm-waits", "Distribution of waits", waits({each.name: each.waits_s for each in schedules})
             ),
             plot_of(
-                "slurm-gpus", "GPUs held over time", gpus_held({each.name: each.spans for each in courses})
+                "slurm-gpus", "GPUs held over time", gpus_held({each.name: each.spans for each in schedules})
             ),
         ),
-        ("", *(each.name for each in courses)),
+        ("", *(each.name for each in schedules)),
         rows,
     )
 

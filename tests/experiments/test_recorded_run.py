@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from berth.errors import SettingError
-from berth.experiments.lived import keep_machine, lived
+from berth.experiments.recorded_run import keep_machine, recorded_run
 from berth.gpu_models import GPU_MODELS
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
@@ -53,7 +53,7 @@ def history(tmp_path: Path) -> Path:
 
 
 def test_jobs_work_as_long_as_their_last_attempt_and_are_beside_what_happened(history: Path) -> None:
-    real = lived(open_history(history))
+    real = recorded_run(open_history(history))
     assert [(job.id, job.submit_ms, job.work_ms) for job in real.jobs] == [
         ("1", 0, 10_000),
         ("2", 1000, 20_000),
@@ -72,7 +72,7 @@ def test_a_job_of_several_nodes_is_replayed_on_as_many(
     ran = replace(record("1", origin, origin, origin + 10_000), gpus=gpus, nodes=nodes)
     write_records([ran], tmp_path / "records.parquet")
     import_records(open_history(tmp_path / "history"), tmp_path / "records.parquet", Options(cluster="here"))
-    (job,) = lived(open_history(tmp_path / "history"), nodes=[HERE]).jobs
+    (job,) = recorded_run(open_history(tmp_path / "history"), nodes=[HERE]).jobs
     assert (job.gpus, job.nodes) == (gpus, parts)
 
 
@@ -83,7 +83,7 @@ def test_a_job_counts_from_when_it_could_have_started(history: Path, tmp_path: P
     )  # --begin
     write_records([later], tmp_path / "later.parquet")
     import_records(open_history(history), tmp_path / "later.parquet", Options(cluster="here"))
-    real = lived(open_history(history))
+    real = recorded_run(open_history(history))
     assert [(job.id, job.submit_ms) for job in real.jobs] == [("1", 0), ("2", 1000), ("4", 35_000)]
     assert real.wait_mean_s == pytest.approx((0 + 10 + 1) / 3)
 
@@ -103,7 +103,7 @@ def test_what_a_start_takes_counts_as_work_and_what_a_job_waits_for_otherwise_do
     folder = tmp_path / "history"
     import_records(open_history(folder), tmp_path / "records.parquet", Options(cluster="here"))
     keep_machine(folder, [HERE], [(0, "fifo")])
-    real = lived(open_history(folder))
+    real = recorded_run(open_history(folder))
     assert [(job.id, job.work_ms) for job in real.jobs] == [
         ("1", 10_000), ("2", 10_027), ("3", 10_034), ("4", 3_000),
     ]  # fmt: skip
@@ -143,10 +143,10 @@ def test_the_policy_that_ran_is_always_replayed_and_short_jobs_are_told(history:
 
 def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path) -> None:
     with pytest.raises(SettingError, match="there is nothing to replay"):
-        lived(open_history(history), since_ms=10**14)
+        recorded_run(open_history(history), since_ms=10**14)
     (history / "cluster.csv").unlink()
     with pytest.raises(SettingError, match="say with --cluster"):
-        lived(open_history(history))
+        recorded_run(open_history(history))
 
 
 def test_a_trace_and_the_history_are_not_compared_at_once() -> None:
@@ -167,7 +167,7 @@ def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_the
     ]
     write_records(others, tmp_path / "others.parquet")
     import_records(open_history(history), tmp_path / "others.parquet", Options(cluster="made"))
-    real = lived(open_history(history))
+    real = recorded_run(open_history(history))
     assert ([job.id for job in real.jobs], real.left_out, real.elsewhere) == (["1", "2"], 1, 2)
     assert real.gpu_allocation_pct <= 100
     words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "fifo"]
@@ -178,4 +178,4 @@ def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_the
         (history / "cluster.csv").read_text(encoding="utf-8").replace("here", "gone"), encoding="utf-8"
     )
     with pytest.raises(SettingError, match="ran on none of the nodes of this machine"):
-        lived(open_history(history))
+        recorded_run(open_history(history))

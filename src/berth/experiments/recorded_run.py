@@ -22,7 +22,7 @@ from berth.model import FOREVER_MS, Job, Node, Record, Share
 from berth.statistics import Cdf, Distribution, Run, cdf, distribution
 from berth.traces import read_nodes, write_nodes
 
-__all__ = ["CLUSTER", "Lived", "distances", "keep_machine", "lived"]
+__all__ = ["CLUSTER", "RecordedRun", "distances", "keep_machine", "recorded_run"]
 
 CLUSTER = "cluster.csv"
 POLICIES = "policies.json"
@@ -30,7 +30,7 @@ LONGEST_START_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
+class RecordedRun:
     """Jobs that ran, in ms since the first of them could have started, and what came of them in truth."""
 
     jobs: tuple[Job, ...]
@@ -63,13 +63,13 @@ def keep_machine(history: Path, nodes: Sequence[Node], policies: Sequence[tuple[
     """Keep what the machine is, and which policy decided since when, ms since 1970."""
     history.mkdir(parents=True, exist_ok=True)
     write_nodes(nodes, history / CLUSTER)
-    with whole_file(history / POLICIES) as aside:
-        aside.write_text(json.dumps([list(each) for each in policies]), encoding="utf-8")
+    with whole_file(history / POLICIES) as temporary:
+        temporary.write_text(json.dumps([list(each) for each in policies]), encoding="utf-8")
 
 
-def lived(
+def recorded_run(
     history: History, *, since_ms: int = 0, until_ms: int | None = None, nodes: Sequence[Node] = ()
-) -> Lived:
+) -> RecordedRun:
     """The jobs that were submitted from then, and before `until_ms`.
 
     `nodes` are what they ran on, where the history does not tell it. Where it does, jobs of clusters of which none ran
@@ -109,7 +109,7 @@ def lived(
     makespan_ms = max(last.end_ms for last in lasts) - origin_ms
     waits_s = [((last.start_ms or 0) - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
     completions_s = [(last.end_ms - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
-    return Lived(
+    return RecordedRun(
         tuple(jobs),
         machine,
         makespan_ms / 1000,
@@ -128,7 +128,7 @@ def lived(
 def _of_machine(
     tries: dict[tuple[str, str], list[Record]], machine: Sequence[Node], kept: Path
 ) -> dict[tuple[str, str], list[Record]]:
-    """Those jobs whose cluster ran some job on a node of the machine, or told of none on which it ran.
+    """Those jobs whose cluster ran some job on a node of the machine, or named none on which it ran.
 
     SettingError if there is none.
     """
@@ -136,7 +136,7 @@ def _of_machine(
     ran_on: dict[str, set[str]] = {}
     for (cluster, _), each in tries.items():
         ran_on.setdefault(cluster, set()).update(name for record in each for name in record.nodes)
-    own = {cluster for cluster, told in ran_on.items() if not told or told & names}
+    own = {cluster for cluster, machines in ran_on.items() if not machines or machines & names}
     if tries and not own:
         others = ", ".join(sorted(map(repr, ran_on))[:3])
         nodes = ", ".join(sorted(names)[:3])
@@ -159,7 +159,7 @@ def _allocation_pct(ran: Iterable[Sequence[Record]], nodes: Iterable[Node], make
     return 100 * held / there if there else float("nan")
 
 
-def distances(real: Lived, runs: Iterable[Run]) -> list[tuple[str, float, float]]:
+def distances(real: RecordedRun, runs: Iterable[Run]) -> list[tuple[str, float, float]]:
     """Of each replay its policy, and how far its makespan and mean wait are from the real ones, per cent.
 
     A wait is compared on the scale of the real makespan where the real one is less than a hundredth of that.
@@ -207,8 +207,8 @@ def _place(job_id: str) -> tuple[int, ...]:
 
 def _policy(path: Path, at_ms: int) -> str:
     try:
-        told = [(int(since), str(name)) for since, name in json.loads(path.read_text(encoding="utf-8"))]
+        changes = [(int(since), str(name)) for since, name in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError):
         return ""
-    before = [name for since, name in told if since <= at_ms]
+    before = [name for since, name in changes if since <= at_ms]
     return before[-1] if before else ""

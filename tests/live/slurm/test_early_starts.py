@@ -34,14 +34,14 @@ def test_a_job_takes_a_gpu_over_from_the_next_to_end_and_slurm_starts_it(tmp_pat
     ours.step()
     ours.step()
     assert running(slurm) == ["1", "2"]
-    assert slurm.told[-2:] == [
+    assert slurm.commands[-2:] == [
         f"update JobId=3 ReqNodeList=node1 TresPerNode=gres:gpu:v100_0:1 {WHOLE} Dependency=afterany:1", "release 3",
     ]  # fmt: skip
     assert ours.why["3"] == "placed on node1:0, to start when job 1 has ended"
-    told = len(slurm.told)
+    told = len(slurm.commands)
     for _ in range(3):  # nothing more to tell, and none is started where another runs
         ours.step()
-    assert (len(slurm.told), sorted(ours.driver.scheduler.cluster.running)) == (told, ["1", "2"])
+    assert (len(slurm.commands), sorted(ours.driver.scheduler.cluster.running)) == (told, ["1", "2"])
     slurm.now_s += 30
     slurm.end("1")
     assert running(slurm) == ["2", "3"]  # before berth has looked
@@ -61,11 +61,11 @@ def test_no_job_waits_for_one_that_ends_late(tmp_path: Path) -> None:
     ours = service(slurm, tmp_path, **settings)
     for _ in range(3):
         ours.step()
-    assert not any("JobId=3" in line for line in slurm.told)
+    assert not any("JobId=3" in line for line in slurm.commands)
     slurm.jobs["2"]["State"] = "COMPLETING"
     ours.step()
-    assert "TresPerNode=gres:gpu:v100_1:1" in slurm.told[-2]
-    assert slurm.told[-2].endswith(" Dependency=afterany:2")
+    assert "TresPerNode=gres:gpu:v100_1:1" in slurm.commands[-2]
+    assert slurm.commands[-2].endswith(" Dependency=afterany:2")
 
 
 def test_parts_that_fit_beside_what_runs_start_at_once_and_larger_ones_wait(tmp_path: Path) -> None:
@@ -75,13 +75,13 @@ def test_parts_that_fit_beside_what_runs_start_at_once_and_larger_ones_wait(tmp_
     ours = service(slurm, tmp_path, **settings)
     ours.step()
     ours.step()
-    told = [line for line in slurm.told if line.startswith("update")]
+    told = [line for line in slurm.commands if line.startswith("update")]
     assert sorted(running(slurm)) == ["1", "2", "4"]
     assert [line.rpartition(" ")[2] for line in told if "JobId=3" in line] == ["Dependency=afterany:1"]
     assert not any("Dependency" in line for line in told if "JobId=4" in line)
     slurm.held("5", "gres:shard:2", TimeLimit="1:00")  # the first card is job 3's and job 4's to be
     ours.step()
-    assert slurm.told[-2].endswith(" Dependency=afterany:2")
+    assert slurm.commands[-2].endswith(" Dependency=afterany:2")
 
 
 def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(
@@ -97,7 +97,7 @@ def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(
     monkeypatch.setattr(time, "time", lambda: later_s)
     ours.step()
     note = f"{NOTE};failures=1;until={int(1000 * later_s)};why=it%20could%20not%20be%20started%3A%20job%201%20runs%20on"
-    assert slurm.told[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={note} Dependency="]
+    assert slurm.commands[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={note} Dependency="]
     assert sorted(ours.driver.scheduler.cluster.running) == ["1", "2"]
 
 
@@ -133,7 +133,7 @@ def test_a_berth_that_begins_anew_takes_back_what_waits_for_an_end(tmp_path: Pat
     ours.step()
     slurm.jobs["3"]["Dependency"] = "afterany:1(unfulfilled)"
     service(slurm, tmp_path, **settings).step()
-    assert slurm.told[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
+    assert slurm.commands[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
 
 
 def test_a_job_that_its_user_lets_wait_for_another_is_not_made_to_wait_for_a_third(tmp_path: Path) -> None:
@@ -145,4 +145,4 @@ def test_a_job_that_its_user_lets_wait_for_another_is_not_made_to_wait_for_a_thi
     ours = service(slurm, tmp_path, **settings)
     for _ in range(3):
         ours.step()
-    assert not any("JobId=3" in line or "JobId=4" in line for line in slurm.told)
+    assert not any("JobId=3" in line or "JobId=4" in line for line in slurm.commands)

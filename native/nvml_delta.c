@@ -5,7 +5,7 @@
    is another process's, or of the own pid with no memory. So a process is the one that comes to
    hold memory while its first context is made. */
 #define _GNU_SOURCE
-#include "looks.h"
+#include "nvml_delta.h"
 #include "processes.h"
 #include "settings.h"
 

@@ -1,0 +1,249 @@
+"""All runs of a sweep: one after the other, or at once by joblib, in processes (loky) or on a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from berth.errors import BerthError, SettingError, SimulationError
+from berth.experiments.compare.collector import held_collector
+from berth.experiments.compare.interruption import interruption_put_off
+from berth.experiments.compare.ray_address import ANSWERS_WITHIN_S, check_address
+from berth.experiments.compare.sweep import Loader, Progress, Result, Task, run_task
+from berth.experiments.compare.warned import Warned
+from berth.model import Job
+
+__all__ = ["run_all"]
+
+_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""A function with its arguments, as `joblib.delayed` makes it."""
+
+
+def run_all(
+    tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
+) -> Iterator[Result]:
+    """Every task's result, as they are done. Closing the iterator cancels the rest.
+
+    What the runs warn of is logged once, at the end.
+    """
+    warned = Warned(len(tasks))
+    try:
+        with closing(_as_they_end(tasks, processes, progress, ray_address)) as results:
+            for result in results:
+                warned.add(result.warned)
+                yield result
+    finally:
+        warned.log()
+
+
+def _as_they_end(
+    tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None
+) -> Generator[Result, None, None]:
+    if ray_address is not None:
+        results = _on_ray(tasks, ray_address)
+    elif processes == 1 or len(tasks) == 1:
+        loader = Loader()
+        for number, task in enumerate(tasks):
+            with held_collector():
+                jobs, errors = loader.load(task)
+                result = run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
+            yield result
+            if progress:
+                progress(number + 1, len(tasks))
+        return
+    else:
+        results = _in_processes(tasks, processes)
+    for number, result in enumerate(results):
+        yield result
+        if progress:
+            progress(number + 1, len(tasks))
+
+
+def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
+    """Every task's result, as they are done; closing the iterator ends the processes.
+
+    Raises what a task raises, and SimulationError where a process dies.
+    """
+    from joblib import Parallel, delayed
+    from joblib.externals.loky import get_reusable_executor
+    from joblib.externals.loky.backend import resource_tracker
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    resource_tracker.ensure_running()  # when it starts, it unblocks what `_results` puts off
+    parallel = Parallel(
+        n_jobs=min(processes, len(tasks)), backend="loky", initializer=_ignore_interruptions, **_ONE_BY_ONE
+    )
+    running: dict[int, Task] = {}
+    try:
+        with _jobs_in_files(tasks) as sent:
+            calls = (delayed(_run)(number, _noted(task, number, running)) for number, task in enumerate(sent))
+            yield from _results(parallel, calls, running)
+    except TerminatedWorkerError as error:
+        raise SimulationError(
+            f"a process of the sweep died, which ran {_named(running)}: memory may have run out (try fewer processes)"
+        ) from error
+    finally:
+        get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+
+
+def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
+    """Every task's result, as they are done on the Ray cluster at this address; `local` starts one for these runs.
+
+    The jobs go to the cluster with the tasks, so that the trace need not lie there; berth must be installed there.
+    SettingError if there is no Ray cluster at the address, SimulationError if it loses a run.
+    """
+    check_address(address)
+    # Attempts, a second each, for what speaks Ray's protocol and is no head of a cluster; read on import.
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", str(ANSWERS_WITHIN_S))
+    import ray
+    from joblib import Parallel, delayed
+    from ray.util.joblib.ray_backend import RayBackend
+
+    class Streaming(RayBackend):
+        """Hands each result out when it is there; joblib takes for granted that no pool of processes can."""
+
+        supports_return_generator = True
+
+    alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **alone)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise SettingError(f"no Ray cluster at '{address}': {_first_line(error)}") from error
+    running: dict[int, Task] = {}
+    errors: dict[int, Any] = {}
+    loader = Loader()
+    last: tuple[Any, Any] = (None, None)  # jobs, and where the cluster has them
+
+    def calls() -> Iterator[_Call]:
+        nonlocal last
+        for number, task in enumerate(tasks):
+            jobs, errors[number] = loader.load(task)
+            if last[0] is not jobs:
+                last = (jobs, ray.put(jobs))
+            sent = _noted(replace(task, source=()), number, running)
+            yield delayed(_run_where_jobs_are)(number, sent, last[1])
+
+    try:
+        resources: Any = ray.cluster_resources
+        cpus = int(resources().get("CPU", 1))
+        parallel = Parallel(n_jobs=cpus, backend=Streaming(), **_ONE_BY_ONE)
+        for number, result in _numbered(parallel, calls(), running):
+            yield replace(result, skipped=errors.pop(number))
+    except ray.exceptions.RayError as error:
+        raise SimulationError(
+            f"the Ray cluster at '{address}' lost {_named(running)}: {_first_line(error)}"
+        ) from error
+    finally:
+        ray.shutdown()
+
+
+def _part_of(progress: Progress | None, number: int, tasks: int, jobs: int) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    return lambda arrived: progress(number + arrived / max(1, jobs), tasks)
+
+
+_ONE_BY_ONE: dict[str, Any] = {
+    "batch_size": 1,
+    "pre_dispatch": "n_jobs",
+    "return_as": "generator_unordered",
+}
+
+
+def _ignore_interruptions() -> None:
+    """Leave Ctrl-C, of which a terminal tells every process, to the one that asked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _results(parallel: Any, calls: Iterator[_Call], running: dict[int, Task]) -> Iterator[Result]:
+    for _, result in _numbered(parallel, calls, running):
+        yield result
+
+
+def _numbered(
+    parallel: Any, calls: Iterator[_Call], running: dict[int, Task]
+) -> Iterator[tuple[int, Result]]:
+    """Numbers of tasks and what came of them; `running` has those that have begun and not ended."""
+    with (
+        interruption_put_off()
+    ):  # so that the processes, which are started here, never hear of an interruption
+        results: Generator[tuple[int, Result], None, None] = parallel(calls)
+    try:
+        for number, result in results:
+            del running[number]
+            yield number, result
+    finally:
+        with warnings.catch_warnings():  # of runs that are cancelled, which is what closing asks for
+            warnings.simplefilter("ignore")
+            results.close()
+
+
+def _noted(task: Task, number: int, running: dict[int, Task]) -> Task:
+    running[number] = task
+    return task
+
+
+def _named(running: dict[int, Task]) -> str:
+    return " or ".join(f"'{task.policy}' with seed {task.seed}" for task in running.values())
+
+
+_loader = Loader()
+"""The trace that this process read last."""
+
+
+def _run(number: int, task: Task) -> tuple[int, Result]:
+    """What a process of the sweep does."""
+    try:
+        jobs, errors = _loader.load(task)
+        return number, run_task(task, jobs, errors)
+    except BerthError:
+        raise
+    except Exception as error:
+        raise _unexpected(task, error) from error
+
+
+def _run_where_jobs_are(number: int, task: Task, place: Any) -> tuple[int, Result]:
+    """What a worker of a Ray cluster does."""
+    import ray
+
+    jobs: tuple[Job, ...] = ray.get(place)
+    try:
+        return number, run_task(task, jobs)
+    except BerthError:
+        raise
+    except Exception as error:
+        raise _unexpected(task, error) from error
+
+
+def _unexpected(task: Task, error: Exception) -> SimulationError:
+    return SimulationError(f"a run of '{task.policy}' fails in its process: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _jobs_in_files(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """The tasks, with jobs that are no trace in a file, which each process reads once."""
+    with TemporaryDirectory(prefix="berth-sweep-") as folder:
+        places: dict[int, Path] = {}
+        sent = []
+        for task in tasks:
+            if isinstance(task.source, tuple):
+                place = places.get(id(task.source))
+                if place is None:
+                    place = places[id(task.source)] = Path(folder, str(len(places)))
+                    place.write_bytes(pickle.dumps(task.source))
+                task = replace(task, source=(), jobs_file=place)
+            sent.append(task)
+        yield sent
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
