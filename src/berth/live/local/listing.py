@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.driver.words import mib, span
 from berth.live.local.broker import Broker
 from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
-from berth.live.local.tables import HEAD, gpus_text, mib, queue_lines, queue_sizes, span
+from berth.live.local.tables import HEAD, gpus_text, queue_lines, queue_sizes
 
 __all__ = ["Listing"]
 

@@ -24,8 +24,8 @@ from berth.live.card_models import card_model
 from berth.live.driver.records import Sampled, record_of
 from berth.live.driver.site import End, Gpu
 from berth.live.local.entry import UNKNOWN, application_of
-from berth.live.local.living_profiles import LivingProfiles
 from berth.live.local.places import Places
+from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.request import Request
 from berth.live.local.samples import Sample, read_samples
 from berth.live.local.store import Reader
@@ -46,7 +46,7 @@ def main() -> None:
     nodes, policies = store.meta("nodes", []), store.meta("policies", [])
     host = socket.gethostname().partition(".")[0] or "here"
     history = Path(places.history)
-    profiles = LivingProfiles(history)
+    profiles = ProfileRecorder(history)
     records: list[Record] = []
     changed: list[str] = []
     said: list[str] = []

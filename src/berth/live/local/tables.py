@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
+
+from berth.live.driver.words import mib, moment, span
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
@@ -12,11 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "job_lines",
-    "moment",
     "printable",
     "queue_lines",
     "queue_sizes",
-    "span",
     "status_lines",
     "why_lines",
     "whys_text",
@@ -24,41 +23,6 @@ __all__ = [
 
 MOST_NAMED = 5
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
-
-
-@lru_cache(maxsize=4096)
-def span_s(seconds: int) -> str:
-    """A length of time of whole seconds: `1-02:03:04`, `2:03:04`, `3:04`."""
-    minutes, second = divmod(max(0, seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}-{hour:02}:{minute:02}:{second:02}"
-    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
-
-
-def span(ms: float) -> str:
-    """A length of time in the words of `span_s`."""
-    return span_s(int(ms / 1000))
-
-
-def moment(ms: float | None) -> str:
-    """A moment in local time."""
-    return "–" if ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
-
-
-@lru_cache(maxsize=4096)
-def mib(value: float) -> str:
-    """An amount of memory: `8G`, `512M`."""
-    if value >= 1024:
-        return f"{value / 1024:.1f}G".replace(".0G", "G")
-    return f"{value:.0f}M"
-
-
-def sizes(*values: int) -> tuple[str, ...]:
-    """Amounts of memory in MiB that are compared: in MiB if the rounded ones would look the same."""
-    texts = tuple(mib(value) for value in values)
-    return texts if len(set(texts)) == len(set(values)) else tuple(f"{value:,} MiB" for value in values)
 
 
 def counted(number: float, noun: str) -> str:

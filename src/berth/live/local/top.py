@@ -14,10 +14,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
 from berth.errors import LiveError
+from berth.live.driver.words import mib, span
 from berth.live.local.entry import HELD, WAITING
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
-from berth.live.local.tables import HEAD, gpus_text, job_lines, mib, printable, span
+from berth.live.local.tables import HEAD, gpus_text, job_lines, printable
 
 __all__ = ["Top"]
 

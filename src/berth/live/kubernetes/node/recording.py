@@ -21,7 +21,7 @@ from berth.live.card_models import card_model
 from berth.live.driver.records import Sampled
 from berth.live.driver.records import record_of as record_of_end
 from berth.live.driver.site import End, Gpu
-from berth.live.local.living_profiles import LivingProfiles
+from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.samples import Sample, read_samples
 from berth.model import NO_GPU, Job, Record, RecordState, Share
 from berth.profiles import IN_HISTORY
@@ -39,7 +39,7 @@ def main() -> None:
     state, node = Path(sys.argv[1]), sys.argv[2]
     history = state / "history"
     paths = sorted((state / "ended").glob("*.json"))[:MOST]
-    profiles, records = LivingProfiles(history), []
+    profiles, records = ProfileRecorder(history), []
     for path in paths:
         told = json.loads(path.read_text(encoding="utf-8"))
         samples = read_samples(str(state / "samples"), told["uid"])

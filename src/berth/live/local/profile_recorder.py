@@ -27,7 +27,7 @@ from berth.model import GpuModel, Profile
 from berth.profiles import IN_HISTORY, SHARED, Profiles, keep_profile
 from berth.profiles.profiles import ENDING, file_name
 
-__all__ = ["LivingProfiles", "versions_of"]
+__all__ = ["ProfileRecorder", "versions_of"]
 
 LEAST_SAMPLES = 3
 INTERVAL_MS = 1000
@@ -38,7 +38,7 @@ SMOOTHED = 3
 """Looks that a value is the median of, so that one look at an odd moment makes no peak."""
 
 
-class LivingProfiles:
+class ProfileRecorder:
     """The profiles of a history, while runs are taken into them."""
 
     def __init__(self, history: Path) -> None:
