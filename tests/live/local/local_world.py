@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from berth.live.local.entry import RUNNING, End
@@ -21,13 +20,11 @@ ROUNDS = 4
 class LocalWorld:
     """A broker whose brain decides by `fifo+best-fit`."""
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="contract-", dir="/dev/shm")
+    def __init__(self, store: Path) -> None:
         self._world = FakeWorld(
-            Path(self._folder.name) / "queue.db", cards_mib=(CARD_MIB,) * GPUS, policy="fifo+best-fit",
+            store, cards_mib=(CARD_MIB,) * GPUS, policy="fifo+best-fit",
             knowledge="history",
         )  # fmt: skip
-        self._over: dict[str, RecordState] = {}
 
     @property
     def records(self) -> list[Record]:

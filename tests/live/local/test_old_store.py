@@ -32,7 +32,7 @@ def test_waiting_held_running_and_ended_jobs_of_an_old_queue_are_there(world: Fa
     jobs = world.book.jobs
     assert {job_id: job.state for job_id, job in jobs.items()} == {
         "3": "waiting", "4": "running", "5": "waiting", "6": "held", "7": "waiting", "8_1": "waiting",
-        "8_2": "waiting", "8_3": "waiting", "9": "waiting", "10": "waiting",
+        "8_2": "waiting", "8_3": "waiting", "9": "starting", "10": "waiting",
     }  # fmt: skip
     assert world.store.ended_states("1") | world.store.ended_states("2") == {"1": "completed", "2": "failed"}
     assert (jobs["3"].attempt, jobs["3"].out_of_memory, jobs["3"].needs_mib) == (2, 1, 675)
