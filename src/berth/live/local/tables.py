@@ -161,7 +161,7 @@ def whys_text(jobs: list[dict[str, Any]]) -> str:
 def why_lines(job: dict[str, Any]) -> list[str]:
     """What stands in the way of one job."""
     since, reason = span(job["now_ms"] - job["since_ms"]), job["reason"]
-    if reason == "waits for room":
+    if reason.startswith("waits for room"):
         head = f"Job {job['id']} has waited {since} for room"
     elif job["state"] in ("waiting", "held", "starting", "running"):
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
@@ -187,7 +187,9 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
     if brain["expected_ms"]:
         basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
-    lines += [f"  the machine: {text}" for text in brain["machine"]]
+    if brain["reserved_ms"]:
+        lines.append(f"  expected to start at {moment(brain['reserved_ms'])}")
+    lines += [f"  it {text}" for text in brain["machine"]]
     tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
     for candidate in brain["candidates"]:
         gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
