@@ -72,8 +72,8 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         none=bool(settings.get("no_gpus")) and not fake,
         before=_cards_before(store, settings),
     )
-    told = [[card.uuid, card.model, card.mem_mib] for card in cards.cards]
-    store.write([of_meta("cards", {"boot": boot_id(), "of": _of_gpus(settings), "cards": told})])
+    fields = [[card.uuid, card.model, card.mem_mib] for card in cards.cards]
+    store.write([of_meta("cards", {"boot": boot_id(), "of": _of_gpus(settings), "cards": fields})])
     own = ":" in (options.policy or "") + (options.knowledge or "")
     chosen = Chosen(
         options.policy or store.meta("policy", DEFAULT_POLICY),
@@ -138,7 +138,7 @@ def _cards_before(store: Store, settings: Mapping[str, Any]) -> list[Card]:
     kept = store.meta("cards")
     if not kept or kept["boot"] != boot_id() or kept["of"] != _of_gpus(settings) or settings.get("no_gpus"):
         return []
-    return [Card(index, *told) for index, told in enumerate(kept["cards"])]
+    return [Card(index, *fields) for index, fields in enumerate(kept["cards"])]
 
 
 def main() -> None:

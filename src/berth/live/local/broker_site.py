@@ -91,17 +91,17 @@ class BrokerSite:
             mem_peak_mib=event["mem_peak_mib"], exit_code=event["exit_code"], ran=self._running.pop(event["id"], None),
         )  # fmt: skip
 
-    def _job(self, told: Mapping[str, Any]) -> SiteJob:
+    def _job(self, values: Mapping[str, Any]) -> SiteJob:
         job = Job(
-            id=told["id"], submit_ms=told["submit_ms"], work_ms=None, user=told["user"],
-            application=told["application"], gpus=told["gpus"], share=Share(*told["share"]),
-            cpu_milli=told["cpu_milli"], mem_mib=told["mem_mib"], priority=told["priority"],
-            time_limit_ms=told["time_limit_ms"], estimate_ms=told["estimate_ms"], retries=told["retries"],
+            id=values["id"], submit_ms=values["submit_ms"], work_ms=None, user=values["user"],
+            application=values["application"], gpus=values["gpus"], share=Share(*values["share"]),
+            cpu_milli=values["cpu_milli"], mem_mib=values["mem_mib"], priority=values["priority"],
+            time_limit_ms=values["time_limit_ms"], estimate_ms=values["estimate_ms"], retries=values["retries"],
         )  # fmt: skip
         return SiteJob(
-            job, tuple(told["order"]), told["attempt"], told["queued_ms"], MemoryNeed(*told["memory"]),
-            tuple(told["alike"]), tuple(self.gpus[at] for at in told["only_gpus"] if at < len(self.gpus)),
-            told["start_failures"], told["not_before_ms"], told["rerun"], told["why"], told["version"],
+            job, tuple(values["order"]), values["attempt"], values["queued_ms"], MemoryNeed(*values["memory"]),
+            tuple(values["alike"]), tuple(self.gpus[at] for at in values["only_gpus"] if at < len(self.gpus)),
+            values["start_failures"], values["not_before_ms"], values["rerun"], values["why"], values["version"],
         )  # fmt: skip
 
     # What there is

@@ -106,13 +106,13 @@ class Entry:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], request: Request) -> Entry:
         """The job of what `to_dict` made."""
-        told = {**values, "request": request}
+        fields = {**values, "request": request}
         for name in ("slots", "share"):
-            if name in told:
-                told[name] = tuple(told[name])
-        if "params" in told:
-            told["params"] = tuple((name, value) for name, value in told["params"])
-        return cls(**told)
+            if name in fields:
+                fields[name] = tuple(fields[name])
+        if "params" in fields:
+            fields["params"] = tuple((name, value) for name, value in fields["params"])
+        return cls(**fields)
 
 
 _KEPT: dict[str, Any] = {
@@ -194,9 +194,9 @@ def application_of(request: Request, params: Iterable[tuple[str, str]] = ()) -> 
     """What an application is known by: its profile's name, else its name and parameters, else command and script."""
     if request.profile:
         return request.profile
-    told = ",".join(f"{name}={value}" for name, value in params if name != "array")
+    fields = ",".join(f"{name}={value}" for name, value in params if name != "array")
     if request.name:
-        return f"{request.name}?{told}" if told else request.name
+        return f"{request.name}?{fields}" if fields else request.name
     words = [word.rpartition("/")[2] for word in request.argv]
     if request.script:
         return words[0]

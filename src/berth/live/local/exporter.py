@@ -37,7 +37,7 @@ class QueueCollector(Collector):
         try:
             connection = Connection(self._path)
             try:
-                told = connection.ask({"do": "metrics"})
+                answer = connection.ask({"do": "metrics"})
             finally:
                 connection.close()
         except LiveError:
@@ -46,15 +46,15 @@ class QueueCollector(Collector):
             return
         up.add_metric([], 1)
         yield up
-        yield from gpu_metrics(_gpu(gpu) for gpu in told["gpus"])
+        yield from gpu_metrics(_gpu(gpu) for gpu in answer["gpus"])
         jobs = GaugeMetricFamily("berth_jobs", "Jobs of the queue by state.", labels=["state"])
-        for state, count in told["jobs"].items():
+        for state, count in answer["jobs"].items():
             jobs.add_metric([state], count)
         yield jobs
         ended = CounterMetricFamily(
             "berth_attempts_ended", "Attempts that ended, by outcome.", labels=["state"]
         )
-        for state, count in told["ended"].items():
+        for state, count in answer["ended"].items():
             ended.add_metric([state], count)
         yield ended
         for name, text in (
@@ -65,29 +65,29 @@ class QueueCollector(Collector):
             ("commits", "Commits of the store."),
         ):
             counter = CounterMetricFamily(f"berth_{name}", text)
-            counter.add_metric([], told[name])
+            counter.add_metric([], answer[name])
             yield counter
         for name, text in (
             ("queue_wait_seconds", "How long attempts waited before they began."),
             ("decision_seconds", "How long the policy took to decide."),
         ):
             histogram = HistogramMetricFamily(f"berth_{name}", text)
-            buckets = [(bound, float(count)) for bound, count in told[name]["buckets"]]
-            histogram.add_metric([], buckets=buckets, sum_value=told[name]["sum"])
+            buckets = [(bound, float(count)) for bound, count in answer[name]["buckets"]]
+            histogram.add_metric([], buckets=buckets, sum_value=answer[name]["sum"])
             yield histogram
         ready = GaugeMetricFamily(
             "berth_policy_ready", "Whether the chosen policy decides.", labels=["policy"]
         )
-        ready.add_metric([told["policy"]], float(told["ready"]))
+        ready.add_metric([answer["policy"]], float(answer["ready"]))
         yield ready
 
 
-def _gpu(told: dict[str, Any]) -> GpuUse:
-    tenants, strangers = told["tenants"], told["strangers"]
+def _gpu(answer: dict[str, Any]) -> GpuUse:
+    tenants, strangers = answer["tenants"], answer["strangers"]
     return GpuUse(
-        told["index"], told["model"], told["mem_mib"], sum(each["milli"] for each in tenants),
+        answer["index"], answer["model"], answer["mem_mib"], sum(each["milli"] for each in tenants),
         sum(each["mem_mib"] for each in tenants), len(tenants), sum(each["mem_mib"] for each in strangers),
-        told["used_mib"], bool(told["lost"]),
+        answer["used_mib"], bool(answer["lost"]),
     )  # fmt: skip
 
 

@@ -240,21 +240,21 @@ class Listing:
         found = []
         explained: dict[tuple[Any, ...], str] = {}
         for entry in self.find(str(message["id"])):
-            told: Message = {
+            answer: Message = {
                 "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "",
             }  # fmt: skip
-            found.append(told)
-            kind = (entry.request_key, entry.state, entry.offered, told["reason"], entry.needs_mib)
-            told["like"] = explained.get(kind, "")
+            found.append(answer)
+            kind = (entry.request_key, entry.state, entry.offered, answer["reason"], entry.needs_mib)
+            answer["like"] = explained.get(kind, "")
             explained.setdefault(kind, entry.id)
-            if entry.state == WAITING and entry.offered and not told["like"]:
+            if entry.state == WAITING and entry.offered and not answer["like"]:
                 brain = await broker.deciding.why(entry.id)
-                told["brain"] = brain if brain.get("found") else None
-                told["reason"] = brain.get("reason") or told["reason"]
-                told["never"] = brain.get("never", "")
-                told["gpus"] = self._gpus()
+                answer["brain"] = brain if brain.get("found") else None
+                answer["reason"] = brain.get("reason") or answer["reason"]
+                answer["never"] = brain.get("never", "")
+                answer["gpus"] = self._gpus()
         return {"jobs": found}
 
     async def do_pending(self, message: Message, caller: Caller) -> Message:

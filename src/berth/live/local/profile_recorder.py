@@ -51,8 +51,8 @@ class ProfileRecorder:
         self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None
     ) -> Path | None:
         """Take a run into the application's profile; the profile's file if it changed."""
-        told = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
-        if not told or not card.mem_mib or not application.isprintable():
+        measured = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
+        if not measured or not card.mem_mib or not application.isprintable():
             return None
         alone = all(sample.alone for sample in samples)
         life = self._life(application)

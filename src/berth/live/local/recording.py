@@ -128,7 +128,7 @@ def record_of_attempt(
     samples: Sequence[Sample],
 ) -> Record:
     """The record of an attempt that has ended; what was not measured is None."""
-    slots, told = attempt["slots"], attempt["state"]
+    slots, stored = attempt["slots"], attempt["state"]
     model, card_mib = cards[slots[0]] if slots and slots[0] < len(cards) else ("", 0)
     job = Job(
         attempt["job"], attempt["submit_ms"], None, user=_plain(attempt["user"]),
@@ -137,8 +137,8 @@ def record_of_attempt(
         time_limit_ms=request.time_limit_ms,
     )  # fmt: skip
     end = End(
-        attempt["job"], RecordState.FAILED if told == UNKNOWN else RecordState(told), attempt["end_ms"],
-        cut_short=told == UNKNOWN, peak_mib=attempt["peak_mib"], cpu_used_ms=attempt["cpu_ms"],
+        attempt["job"], RecordState.FAILED if stored == UNKNOWN else RecordState(stored), attempt["end_ms"],
+        cut_short=stored == UNKNOWN, peak_mib=attempt["peak_mib"], cpu_used_ms=attempt["cpu_ms"],
         mem_peak_mib=attempt["mem_peak_mib"], exit_code=attempt["exit_code"],
     )  # fmt: skip
     return record_of(
@@ -155,9 +155,9 @@ def record_of_attempt(
     )  # fmt: skip
 
 
-def _node(told: dict[str, Any]) -> Node:
-    model = card_model(told["model"], told["card_mib"]) if told["gpus"] else None
-    return Node(told["name"], told["gpus"], model, told["cpu_milli"], told["mem_mib"])
+def _node(stored: dict[str, Any]) -> Node:
+    model = card_model(stored["model"], stored["card_mib"]) if stored["gpus"] else None
+    return Node(stored["name"], stored["gpus"], model, stored["cpu_milli"], stored["mem_mib"])
 
 
 def _pairs(params: Sequence[Sequence[str]]) -> list[tuple[str, str]]:

@@ -203,11 +203,19 @@ class Runner:
 
     def _shim_gone(self, entry: Entry, run: Run) -> None:
         """The shim has ended: it has written down how its job did, or was killed."""
-        if (told := run.exit()) is not None:
+        if (outcome := run.exit()) is not None:
             begun = run.began()
             if entry.state == STARTING and begun is not None:
                 self._began(entry, self._to_ms(begun[1]))
-            self._over(entry, run, told.code, told.reason, told.boot_ms, told.cpu_ms, told.mem_peak_kib >> 10)
+            self._over(
+                entry,
+                run,
+                outcome.code,
+                outcome.reason,
+                outcome.boot_ms,
+                outcome.cpu_ms,
+                outcome.mem_peak_kib >> 10,
+            )
             return
         begun = run.began()
         if begun is None and run.give_up():

@@ -95,12 +95,12 @@ class Service:
         if late:
             return {"late": len(late), "jobs": []}
         await broker.commits.settled()
-        told = [self._listing.find(entry.id)[0] for entry in entries]
+        answers = [self._listing.find(entry.id)[0] for entry in entries]
         return {
             "late": 0,
             "jobs": [
                 {"id": job.id, "state": job.state, "exit_code": job.exit_code, "reason": job.reason}
-                for job in told
+                for job in answers
             ],
         }
 
@@ -381,8 +381,8 @@ class Service:
 
 
 def _caller(connection: socket.socket, gone: Callable[[], bool]) -> Caller:
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", told)
+    answers = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", answers)
     return Caller(pid, uid, gid, gone)
 
 

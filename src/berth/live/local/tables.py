@@ -98,7 +98,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         f"{mib(job['host_mem_mib'])}" if job["host_mem_mib"] else "",
         f"{span(job['time_limit_ms'])} at most" if job["time_limit_ms"] else "",
     ]
-    told = (
+    facts = (
         ("name", job["name"]),
         ("user", job["user"]),
         ("application", job["application"]),
@@ -111,7 +111,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         ("output", job["output"]),
         ("submitted", moment(job["submit_ms"])),
     )
-    lines += [f"  {name + ':':<13}{value}" for name, value in told if value]
+    lines += [f"  {name + ':':<13}{value}" for name, value in facts if value]
     for attempt in job["attempts"]:
         lines += _attempt_lines(attempt)
     if job["state"] in ("starting", "running"):
@@ -217,5 +217,5 @@ def _gpu_line(candidate: dict[str, Any], gpu: dict[str, Any]) -> str:
 
 def _partition(each: dict[str, Any]) -> str:
     """A partition of no job, and how to be rid of one that nothing uses."""
-    told = f"partition {each['name']} of no job {mib(each['mem_mib'])}"
-    return told if each["processes"] else f"{told} (nothing uses it; berth partition remove {each['name']})"
+    facts = f"partition {each['name']} of no job {mib(each['mem_mib'])}"
+    return facts if each["processes"] else f"{facts} (nothing uses it; berth partition remove {each['name']})"
