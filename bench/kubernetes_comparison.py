@@ -3,9 +3,9 @@
     python bench/kubernetes_comparison.py [--seeds 10] [--first-seed 0] [--pods 500] [--gpus 20] [--kubelet real|ours]
         [--ways exclusive,best-fit,learned] [--scale 20] [--again]
 
-A real API server, `berth k8s scheduler` and `berth k8s node` as processes. `--kubelet real` is kubelet 1.20.2 with
-containerd and runc, and needs root and no other kubelet on the machine; `ours` is the tests' own, whose containers are
-processes in mount namespaces.
+A real API server, `berth k8s scheduler` and `berth k8s node` as processes. `--kubelet real` is Kubernetes' own
+with containerd and runc, and needs root and no other kubelet on the machine; `ours` is the tests' own, whose containers
+are processes in mount namespaces.
 
 The pods are drawn evenly from the thesis's eleven applications (`workload_jobs("random", N, seed)`), and last for
 their seconds divided by `--scale`. Each takes the most memory of its profile, half of it after a third of its steps,

@@ -2,7 +2,7 @@
 
     python bench/kubernetes_default_scheduler.py [--part 24] [--data DIR]
 
-The nodes and pods of `kubernetes_openb.py`, on a real API server, placed by the real kube-scheduler 1.20.2
+The nodes and pods of `kubernetes_openb.py`, on a real API server, placed by the real kube-scheduler
 (`tests/live/kubernetes/build_server.sh kube-scheduler`). `whole`: a pod gets whole GPUs, which is all that the default
 scheduler knows. `units`: parts are counted as an extended resource of their node, and not by GPU; a pod that was bound
 and whose part fits on no GPU of its node, in the order of the binds, is not counted as allocated. `extender`: berth's

@@ -63,13 +63,18 @@ def nothing(queue, cluster, now_ms):
 @pytest.mark.parametrize(
     ("policy", "status", "said"),
     [
-        ("idle", 1, "berth: warning: own:idle, seed 0, finished none of 20 jobs; does the policy yield placements?"),
         (
-            "nothing", 2,
+            "idle",
+            1,
+            "berth: warning: own:idle, seed 0, finished none of 20 jobs; does the policy yield placements?",
+        ),
+        (
+            "nothing",
+            2,
             "the policy returned None; expected it to yield decisions, or to return a list of them ({folder}/own.py:5)",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_policy_that_does_nothing_is_no_success(
     tmp_path: Path, policy: str, status: int, said: str
 ) -> None:
@@ -220,12 +225,22 @@ def test_an_interruption_is_told(tmp_path: Path) -> None:
     )
     child = subprocess.Popen(
         [
-            str(Path(sys.executable).with_name("berth")), "experiment", "optimality", "--count", "2",
-            "--policies", policies, "--out", str(tmp_path / "o"),
+            str(Path(sys.executable).with_name("berth")),
+            "experiment",
+            "optimality",
+            "--count",
+            "2",
+            "--policies",
+            policies,
+            "--out",
+            str(tmp_path / "o"),
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+    )
     try:
         give_up = time.monotonic() + 300
         while not (tmp_path / "begun").exists() and child.poll() is None and time.monotonic() < give_up:

@@ -73,8 +73,12 @@ def test_parquet_is_refused_on_a_terminal_before_anything_runs() -> None:
     terminal, its_end = os.openpty()
     done = subprocess.run(
         [Path(sys.executable).with_name("berth"), "trace", "describe", "nowhere.csv", "--format", "parquet"],
-        stdin=its_end, stdout=its_end, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
+        stdin=its_end,
+        stdout=its_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     os.close(its_end)
     os.close(terminal)
     assert (done.returncode, done.stderr) == (
@@ -95,12 +99,16 @@ def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
     """A command without --format prints sentences, a stream, or what it changed, and no table."""
     found = {key: options for name in COMMANDS for key, options in commands(load(name), (name,))}
     assert {name for name, options in found.items() if "--json" in options and "--format" not in options} == {
-        "job", "train", "run", "top", "history undo",
+        "job",
+        "train",
+        "run",
+        "top",
+        "history undo",
         *(f"import {name.rpartition(' ')[2]}" for name in found if name.startswith("import ")),
         *(f"partition {name}" for name in ("exec", "create", "watch", "resize")),
         *("submit", "logs", "wait", "cancel", "hold", "release", "edit", "requeue", "why", "policy"),
         *("drain", "undrain", "up", "down"),
-    }  # fmt: skip
+    }
     assert not {name for name, options in found.items() if "--format" in options and "--json" not in options}
 
 
@@ -189,8 +197,11 @@ def completed(tmp_path: Path, *words: str) -> list[str]:
     )
     done = subprocess.run(
         ["bash", "-c", script, "bash", *words],
-        capture_output=True, text=True, check=True, env=command_in(tmp_path),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env=command_in(tmp_path),
+    )
     assert done.stderr == ""
     return done.stdout.split()
 

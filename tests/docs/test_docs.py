@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -31,8 +32,14 @@ def run(command: list[str], cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_prints_what_stands_beside_it(example: Path, tmp_path: Path) -> None:
-    assert run([sys.executable, str(example)], tmp_path) == example.with_suffix(".out").read_text()
+def test_an_example_prints_what_stands_beside_it(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    monkeypatch.syspath_prepend(example.parent)
+    runpy.run_path(str(example), run_name="__main__")
+    assert capsys.readouterr().out == example.with_suffix(".out").read_text()
 
 
 def blocks(path: Path, language: str) -> list[str]:

@@ -29,7 +29,7 @@ from berth_papers.colocation.answer import above_bound_pct, colocation_dict, cos
 from berth_papers.colocation.chapters import colocation_chapters
 from berth_papers.colocation.chapters_of_totals import totals
 from berth_papers.colocation.disagreement import PAIR_APPLICATIONS, Pair, _Counter, disagreement, pairs
-from berth_papers.colocation.experiment import Colocation, measure_colocation
+from berth_papers.colocation.experiment import Colocation, _place, measure_colocation
 from berth_papers.colocation.outcome import Outcome, Stay, outcome_of
 from berth_papers.colocation.plots import MISSING, bars_by_workload, contrast, frontier, pair_map
 from berth_papers.colocation.thesis import CONTRADICTIONS
@@ -407,3 +407,11 @@ def test_the_command_prints_json_alone_and_writes_the_report(tmp_path: Path) -> 
         "knowledge: oracle",
     ):
         assert text in page
+
+
+@pytest.mark.parametrize("policy", ["learned", "deeprm-max", "deeprm-mean"])
+def test_runs_of_a_policy_that_learned_are_kept_by_the_model_that_ships(policy: str, tmp_path: Path) -> None:
+    places = {_place(tmp_path, "random", policy, make_speeds(mode)) for mode in ("mps", "time-sliced")}
+    assert {place.parent for place in places} == {tmp_path / "random"}
+    assert len(places) == 2
+    assert all(place.name.startswith("model-") for place in places)

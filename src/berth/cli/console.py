@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.lists import names_in
+from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
 
 app = typer.Typer(
@@ -96,7 +96,7 @@ def console(
         actions=actions,
         proxies=_addresses(proxies),
         proxy_header=proxy_header,
-        operators=frozenset(names_in(operators)),
+        operators=frozenset(names_of(operators)),
         certificate=certificate,
         key=key,
         what_if_processes=what_if_processes,
@@ -188,6 +188,6 @@ def _addresses(text: str) -> frozenset[str]:
     from berth.errors import SettingError
 
     try:
-        return frozenset(str(ip_address(each)) for each in names_in(text))
+        return frozenset(str(ip_address(each)) for each in names_of(text))
     except ValueError as error:
         raise SettingError(f"--proxies {text}: {error}; expected addresses, such as 127.0.0.1,::1") from error

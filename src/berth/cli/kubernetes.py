@@ -292,9 +292,19 @@ def install(
         checked(fake_gpus)
     words = None if compat is None else compat.value
     how = Install(
-        image, policy, mode.value, knowledge, words, replicas, fake_gpus, claims, evict, extender,
-        gathers=history_folder(knowledge) == Path(HISTORY_FOLDER), history_claim=history_claim,
-    )  # fmt: skip
+        image,
+        policy,
+        mode.value,
+        knowledge,
+        words,
+        replicas,
+        fake_gpus,
+        claims,
+        evict,
+        extender,
+        gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
+        history_claim=history_claim,
+    )
     if history_claim and not how.gathers:
         raise SettingError(
             f"--history-claim '{history_claim}' keeps the history in {HISTORY_FOLDER}, and --knowledge"
@@ -377,9 +387,17 @@ def _table(seen: Snapshot) -> Any:
     from rich.table import Table
 
     gpus = Table(
-        "node", "GPU", "model", "compute", "memory", "pods",
-        box=SIMPLE_HEAD, pad_edge=False, title=f"{seen.nodes} nodes, {seen.running} pods", title_justify="left",
-    )  # fmt: skip
+        "node",
+        "GPU",
+        "model",
+        "compute",
+        "memory",
+        "pods",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{seen.nodes} nodes, {seen.running} pods",
+        title_justify="left",
+    )
     for gpu in seen.gpus:
         memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
         whose = "claims" if gpu.for_claims else "others"

@@ -94,10 +94,19 @@ def node(
         state_folder.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("BERTH_FAKE_CARD", str(state_folder / "fake-card"))
     settings = NodeSettings(
-        node_name or os.uname().nodename, state_folder, run_folder, cdi_folder, kubelet_folder, dra, device_plugin,
-        metrics, every_s, "evict" if on_lost_isolation == "evict" else "report", bool(fake_gpus),
+        node_name or os.uname().nodename,
+        state_folder,
+        run_folder,
+        cdi_folder,
+        kubelet_folder,
+        dra,
+        device_plugin,
+        metrics,
+        every_s,
+        "evict" if on_lost_isolation == "evict" else "report",
+        bool(fake_gpus),
         compat.value if compat else None,
-    )  # fmt: skip
+    )
     import asyncio
     import logging
 

@@ -19,10 +19,16 @@ def partition_table(found: list[Partition], used_pct: dict[str, float], columns:
     rest = ("peak", "processes", "refused", "last refused") if wide else ("refused",)
     plus = any(one.burst and one.core_pct for one in found)
     table = Table(
-        "partition", "GPU", "limit", "in use", "share", "GPU time", *rest,
+        "partition",
+        "GPU",
+        "limit",
+        "in use",
+        "share",
+        "GPU time",
+        *rest,
         caption="+: may use time that no other partition wants (--burst)" if plus else None,
         caption_justify="left",
-    )  # fmt: skip
+    )
     for one in found:
         cells = [*_amounts(one), _time_text(one, used_pct)]
         if wide:

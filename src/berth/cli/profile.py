@@ -176,11 +176,14 @@ def diff(
         gpu, memory, *_ = profile.usage.mean(axis=0).tolist()
         rows.append(
             {
-                "version": number, "run_time_s": run_time_ms(profile) / 1000, "gpu_mean_pct": round(gpu * 100, 1),
+                "version": number,
+                "run_time_s": run_time_ms(profile) / 1000,
+                "gpu_mean_pct": round(gpu * 100, 1),
                 "gpu_peak_pct": round(float(profile.usage[:, 0].max()) * 100, 1),
-                "mem_mean_mib": round(memory * profile.hardware.mem_mib), "mem_peak_mib": peak_mem_mib(profile),
+                "mem_mean_mib": round(memory * profile.hardware.mem_mib),
+                "mem_peak_mib": peak_mem_mib(profile),
             }
-        )  # fmt: skip
+        )
     if printed(form, as_json, rows, {"application": application, "versions": rows}):
         return
     if len(kept) == 1:

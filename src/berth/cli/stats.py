@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.comma_separated import names_of
 from berth.cli.importing import HistoryFolder
-from berth.cli.lists import names_in
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.history.values.moments import moment_ms
 
@@ -71,7 +71,7 @@ def _groups(by: str, measure: str, *, summed: bool = True) -> tuple[str, ...]:
     from berth.errors import SettingError
     from berth.statistics.accounting import MEASURES, USES, check_dimensions
 
-    names = names_in(by)
+    names = names_of(by)
     check_dimensions(names)
     if measure not in MEASURES:
         raise SettingError(f"no measure '{measure}'; there are {', '.join(MEASURES)}")

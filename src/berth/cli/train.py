@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.lists import names_in
+from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def train(
     from berth.profiles import WORKLOADS
     from berth.report.image import image_kind
 
-    models = names_in(interference)
+    models = names_of(interference)
     plan = Plan(learner, workload, models, slots, family=family)
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
     if resume and checkpoints is None:
@@ -119,16 +119,21 @@ def train(
         progress_bar(f"training {learner}", long=True) as progress,
     ):
         found = learn(
-            made.learner, made.measure, settings,
-            training=made.described, folder=checkpoints, resume=resume, progress=progress,
-        )  # fmt: skip
+            made.learner,
+            made.measure,
+            settings,
+            training=made.described,
+            folder=checkpoints,
+            resume=resume,
+            progress=progress,
+        )
     written = []
     if model is not None:
         names = (
             (str(from_history),) if from_history else tuple(WORKLOADS) if workload == "all" else (workload,)
         )
-        with whole_file(model) as aside:
-            aside.write_bytes(file_of(made, found, names, seed))
+        with whole_file(model) as part_file:
+            part_file.write_bytes(file_of(made, found, names, seed))
         written.append(model)
     greedy = made.greedy() if curve is not None and made.greedy is not None else None
     if curve is not None:

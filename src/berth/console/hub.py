@@ -266,11 +266,17 @@ def source_json(seen: Seen) -> dict[str, Any]:
     """A source as pages and the API have it."""
     look = seen.look
     return {
-        "name": seen.source.name, "here": look is not None, "why": seen.why, "since_ms": seen.since_ms,
-        "at_ms": look.at_ms if look else None, "gpus": len(look.gpus) if look else 0,
-        "waiting": look.waiting if look else 0, "running": look.running if look else 0,
-        "policy": look.policy if look else "", "notes": list(look.notes) if look else [],
-    }  # fmt: skip
+        "name": seen.source.name,
+        "here": look is not None,
+        "why": seen.why,
+        "since_ms": seen.since_ms,
+        "at_ms": look.at_ms if look else None,
+        "gpus": len(look.gpus) if look else 0,
+        "waiting": look.waiting if look else 0,
+        "running": look.running if look else 0,
+        "policy": look.policy if look else "",
+        "notes": list(look.notes) if look else [],
+    }
 
 
 def _event(data: bytes) -> bytes:
@@ -279,8 +285,11 @@ def _event(data: bytes) -> bytes:
 
 def _pack(version: str, number: int, boot: str, gpus: Sequence[tuple[str, Gpu]]) -> Packed:
     document = {
-        "boot": boot, "version": number, "now_ms": _now_ms(), "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
-    }  # fmt: skip
+        "boot": boot,
+        "version": number,
+        "now_ms": _now_ms(),
+        "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
+    }
     plain = json.dumps(document, separators=(",", ":")).encode()
     return Packed(version, plain, gzip.compress(plain, 1, mtime=0))
 

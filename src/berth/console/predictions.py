@@ -89,6 +89,7 @@ def _predicted(
             job = jobs[at]
             answer = model.answer_waiting(asked.values[at], (now_ms - job.queued_ms) / 1000, asked.offset)
             found[name, job.job_id] = (
-                now_ms + round(1000 * answer.low_s), now_ms + round(1000 * answer.high_s)
-            )  # fmt: skip
+                now_ms + round(1000 * answer.low_s),
+                now_ms + round(1000 * answer.high_s),
+            )
     return found, held

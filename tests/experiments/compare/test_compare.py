@@ -120,9 +120,13 @@ def test_a_result_is_short_in_python_and_a_frame_where_one_is_wanted() -> None:
     assert {(row["policy"], row["seed"]) for row in rows} == {(run.policy, run.seed) for run in result.runs}
     (wait,) = [row for row in rows if (row["policy"], row["seed"], row["metric"]) == ("fgd", 0, "Mean wait")]
     assert wait == {
-        "policy": "fgd", "seed": 0, "metric": "Mean wait", "unit": "seconds", "better": "less",
+        "policy": "fgd",
+        "seed": 0,
+        "metric": "Mean wait",
+        "unit": "seconds",
+        "better": "less",
         "value": result.runs[0].summary.waiting_time_s.mean,
-    }  # fmt: skip
+    }
     assert "<th>fgd</th>" in result._repr_html_()
 
 

@@ -20,7 +20,7 @@ from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import PolicyError, SimulationError
-from berth.experiments.compare import compare, sweep
+from berth.experiments.compare import compare, parallel
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
@@ -60,13 +60,13 @@ def test_only_what_is_missing_or_under_other_conditions_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[tuple[str, int]] = []
-    original = sweep.run_task
+    original = parallel.run_task
 
     def counted(task: Task, *rest: object) -> object:
         ran.append((task.policy, task.seed))
         return original(task, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sweep, "run_task", counted)
+    monkeypatch.setattr(parallel, "run_task", counted)
     compare(TRACE, POLICIES[:2], keep=tmp_path)
     compare(TRACE, POLICIES, seeds=2, keep=tmp_path)
     assert ran == [

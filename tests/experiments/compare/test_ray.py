@@ -161,8 +161,15 @@ def test_a_cluster_whose_node_here_was_killed_is_refused_at_once(monkeypatch: py
     with tempfile.TemporaryDirectory(
         dir="/tmp", ignore_cleanup_errors=True
     ) as folder:  # a socket's path is short
-        start = [BERTH.parent / "ray", "start", "--head", f"--port={port}", "--num-cpus=1",
-                 "--include-dashboard=false", f"--temp-dir={folder}"]  # fmt: skip
+        start = [
+            BERTH.parent / "ray",
+            "start",
+            "--head",
+            f"--port={port}",
+            "--num-cpus=1",
+            "--include-dashboard=false",
+            f"--temp-dir={folder}",
+        ]
         try:
             done = subprocess.run(start, capture_output=True, text=True, timeout=240)
             assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-VERSION = "1.20.2"
+VERSION = re.findall(r"k8s.io/kubernetes v([\d.]+)", (HERE / "servers" / "go.mod").read_text())[0]
 USERS = {
     "admintoken": ("admin", "system:masters"),
     "schedulertoken": ("system:serviceaccount:berth-system:berth-scheduler", "system:serviceaccounts"),

@@ -28,7 +28,7 @@ from tests.live.kubernetes.world import World
 IMAGE = "registry.example/berth:1"
 DISCOVERY = re.compile(r"/apis/[^/]+(/v[^/]+)?")
 NOT_SERVED = {"resource.k8s.io", "scheduling.x-k8s.io"}
-"""API groups that 1.20.2 has not, of which the scheduler asks no more than whether it does."""
+"""API groups that a server may lack, of which the scheduler asks no more than whether it has them."""
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -303,7 +303,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # rights are given one by one, each after it was missed
 def test_each_right_that_is_missing_is_named_and_work_goes_on_when_it_is_given(
-    play: Played, caplog: pytest.LogCaptureFixture
+    play: Played, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
     about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "test-nobody"}}
@@ -337,6 +337,10 @@ def test_each_right_that_is_missing_is_named_and_work_goes_on_when_it_is_given(
             for resource in ("nodes", "pods"):
                 for verb in ("list", "watch"):
                     await missed_and_given(verb, resource)
+            if server.is_at_least(34):
+                for resource in ("resourceclaims", "resourceslices"):
+                    for verb in ("list", "watch"):
+                        await missed_and_given(verb, resource, "resource.k8s.io")
             await missed_and_given("create", "pods/binding")
             await world.until_bound("low")
             await missed_and_given("create", "events")

@@ -44,6 +44,12 @@ class World:
             f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases",
         ):
             await self.api.request("DELETE", path, NOW, patience_s=10)
+        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            try:
+                await self.api.request("DELETE", f"/apis/admissionregistration.k8s.io/v1/{kind}", NOW)
+            except ApiError as error:
+                if error.status != 404:  # before 1.30 there are none
+                    raise
         for namespace in ("default", "other", names.NAMESPACE):
             await self._make("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": namespace}})
 

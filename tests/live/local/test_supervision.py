@@ -215,6 +215,7 @@ def test_what_was_meant_otherwise_is_said_and_a_bad_line_of_a_script_named(share
     assert done.returncode == 0
     assert "there is no profile 'new' yet; it will be recorded from this job's runs" in done.stderr
     assert "no {lr} in the command: the job finds it in BERTH_PARAM_lr" in done.stderr
+    shared.wait(done.stdout.split()[1].rstrip(":"))
     held = shared.submit("true", gpus=0, begin="now+1h")
     done = berth(shared, "wait", "--all", "--timeout", "0.01")
     assert (done.returncode, done.stdout) == (124, "")

@@ -30,9 +30,14 @@ class World:
     """One state folder, and the broker that may be up on it."""
 
     def __init__(
-        self, *, gpus: str = "2xA100-80G", brain: str = PLAIN, cpus: float = 64, options: Sequence[str] = (),
+        self,
+        *,
+        gpus: str = "2xA100-80G",
+        brain: str = PLAIN,
+        cpus: float = 64,
+        options: Sequence[str] = (),
         module: str = "berth.live.local",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bq-", dir="/dev/shm"))
         self.state = self.folder / "state"
         self.gpus, self.brain, self.cpus, self.options = gpus, brain, cpus, list(options)
@@ -66,9 +71,14 @@ class World:
         words += ["--fake-gpus", self.gpus] if self.gpus else ["--no-gpus"]
         with (self.folder / "errors").open("wb") as errors:
             self.broker = subprocess.Popen(
-                [*words, *self.options], env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
-            )  # fmt: skip
+                [*words, *self.options],
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
         if wait:
             self.until(lambda: self.status() is not None, "the broker answers")
         if ready:
@@ -233,9 +243,11 @@ def storm(
     for state, _ in states.values():
         told[state] = told.get(state, 0) + 1
     return {
-        "killed": killed, "states": told, "lost": [each for each in ids if each not in counts[1]],
+        "killed": killed,
+        "states": told,
+        "lost": [each for each in ids if each not in counts[1]],
         "twice": [each for each in ids if counts[0].get(each, 0) > 1 or counts[1].get(each, 0) > 1],
-    }  # fmt: skip
+    }
 
 
 def berth(world: World, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -8,12 +8,12 @@ from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import Demand
 from berth.network.model_file import Model
 from berth.policies.colocation.colocating import Colocating
-from berth.policies.colocation.learned import check_mode, model_named, model_shown, shipped_for
+from berth.policies.colocation.learned import SHIPPED, check_mode, model_named, model_shown, shipped_for
 from berth.policies.colocation.network_chooser import NetworkScores, best_of
 from berth.policies.colocation.scene import Scene
 from berth.policies.protocol import Setting
 
-__all__ = ["MODELS", "DeepRmMax", "DeepRmMean"]
+__all__ = ["MODELS", "DeepRmMax", "DeepRmMean", "package_of"]
 
 MODELS = "berth_papers.baselines"
 """The package whose folder `models` has the models of the baselines."""
@@ -72,3 +72,8 @@ class DeepRmMean(_DeepRm):
 
     which = "deeprm-mean"
     demand = "mean"
+
+
+def package_of(policy: str) -> str:
+    """The package whose folder `models` has the models that ship for a policy that was taught by rollouts."""
+    return MODELS if policy in (DeepRmMax.which, DeepRmMean.which) else SHIPPED

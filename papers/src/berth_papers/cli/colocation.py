@@ -83,6 +83,7 @@ def colocation(
     from berth.policies.colocation.learned import model_named, shipped_for
     from berth.profiles import WORKLOADS
     from berth.profiles.drawn import DRAWN
+    from berth_papers.baselines.deeprm import package_of
     from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters
     from berth_papers.colocation.answer import colocation_dict
     from berth_papers.colocation.disagreement import disagreement, pairs
@@ -118,10 +119,10 @@ def colocation(
     model = make_interference(interference)
     disagreements = []
     if "learned" in names:
-        looked_at = tuple(range(first_seed, first_seed + min(seeds, LOOKED_AT)))
+        replayed_seeds = tuple(range(first_seed, first_seed + min(seeds, LOOKED_AT)))
         with progress_bar("learned beside greedy", long=True) as progress:
             for number, name in enumerate(chosen):
-                disagreements.append(disagreement(name, model, looked_at, knowledge))
+                disagreements.append(disagreement(name, model, replayed_seeds, knowledge))
                 if progress:
                     progress(number + 1, len(chosen))
     pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
@@ -129,8 +130,9 @@ def colocation(
     speeds = make_knowledge(knowledge, (), model).speeds
     training_s = {
         name: figures["seconds"]
-        for name in trained
-        if name in names and "seconds" in (figures := model_named(shipped_for(name, speeds)).figures)
+        for name, package in ((one, package_of(one)) for one in trained)
+        if name in names
+        and "seconds" in (figures := model_named(shipped_for(name, speeds, package), package=package).figures)
     }
     answer = colocation_dict(result, disagreements, pair_maps, training_s)
     table = is_table(form, as_json)
@@ -188,14 +190,14 @@ def _matrix(
     answer, chapter = matrix_dict(found), matrix_chapter(found)
     written: list[Path] = []
     if out is not None:
-        told = f"{len(worlds)} worlds, sets of seeds {seeds[0]}…{seeds[-1]}"
+        what = f"{len(worlds)} worlds, sets of seeds {seeds[0]}…{seeds[-1]}"
         where = (
             "one Titan Xp of the thesis"
             if worlds[0].gpus == "1x1"
             else f"{worlds[0].gpus} GPUs of five models"
         )
         written = write_chapters(
-            out, "Co-location in many worlds", told, where, [chapter], answer, [str(answer["adds"])]
+            out, "Co-location in many worlds", what, where, [chapter], answer, [str(answer["adds"])]
         )
     rows = [
         {name: value for name, value in world.items() if name != "policies"} | row

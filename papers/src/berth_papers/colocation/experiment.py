@@ -27,10 +27,12 @@ from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import Job, Node
 from berth.policies import make_policy
 from berth.policies.colocation.learned import shipped_for
-from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
+from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
+from berth_papers.baselines.deeprm import package_of
 from berth_papers.bounds import TimeBound
 from berth_papers.colocation.bounds import kept_bounds
 from berth_papers.colocation.outcome import Outcome, outcome_of, read_stays
+from berth_papers.colocation.thesis import check_seeds
 
 __all__ = [
     "FRONTIER_WORKLOAD",
@@ -107,10 +109,7 @@ def measure_colocation(
         raise SettingError(f"no workload '{unknown[0]}'; there are {', '.join(WORKLOADS)}, and all")
     if not workloads or not policies or not seeds:
         raise SettingError("the experiment needs at least one workload, one policy and one seed")
-    if wrong := [seed for seed in seeds if not 0 <= seed < FIRST_TRAINING_SEED]:
-        raise SettingError(
-            f"seed {wrong[0]} is one that models are trained on; expected 0…{FIRST_TRAINING_SEED - 1}"
-        )
+    check_seeds(seeds)
     check_knowledge(knowledge)
     model = make_interference(interference)
     if not isinstance(model, ProfiledInterference):
@@ -212,7 +211,8 @@ def _place(folder: Path, workload: str, policy: str, speeds: Speeds) -> Path:
     `speeds` are those that the policy believes.
     """
     name = policy.partition("?")[0]
-    model = files("berth.network") / "models" / f"{shipped_for(name, speeds)}.npz"
+    package = package_of(name)
+    model = files(package) / "models" / f"{shipped_for(name, speeds, package)}.npz"
     if name not in LEARNED or not model.is_file():
         return folder / workload
     return folder / workload / f"model-{hashlib.sha256(model.read_bytes()).hexdigest()[:12]}"

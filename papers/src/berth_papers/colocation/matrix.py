@@ -6,9 +6,9 @@ Each cell has the same sets of jobs for every policy, so that policies are compa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -17,16 +17,18 @@ import numpy as np
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns
+from berth.experiments.compare.kept_file import continued
 from berth.experiments.compare.parallel import run_all
-from berth.experiments.compare.sweep import Task
+from berth.experiments.compare.sweep import Progress, Result, Task
 from berth.gpu_models import GPU_MODELS
 from berth.interference import Interference, make_interference
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import check_knowledge
 from berth.model import Job, Node, Reason, work_of
 from berth.policies import make_policy
-from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
+from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
 from berth.profiles.drawn import DRAWN, drawn_jobs, drawn_profiles
+from berth_papers.colocation.thesis import check_seeds
 
 __all__ = ["CLUSTERS", "OPPONENTS", "Cell", "Matrix", "World", "bounds_s", "measure_matrix", "worlds_of"]
 
@@ -36,16 +38,8 @@ CLUSTERS = ("1x1", "20", "100")
 PER_NODE = 4
 JOBS, JOBS_PER_GPU = 30, 8
 OPPONENTS = (
-    "sjf+first-fit",
-    "greedy",
-    "random-sharing",
-    "rule",
-    "pair-packer",
-    "rollouts",
-    "dqn",
-    "learned?plans=0",
-    "learned",
-)
+    "sjf+first-fit", "greedy", "random-sharing", "rule", "pair-packer", "rollouts", "dqn", "learned?plans=0", "learned",
+)  # fmt: skip
 """What a matrix compares by default."""
 
 
@@ -125,7 +119,7 @@ def measure_matrix(
     seeds: Sequence[int] = tuple(range(30)),
     processes: int = 1,
     keep: Path | None = None,
-    progress: Callable[[float, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Matrix:
     """Run every policy on every set of every world; finished runs stay in `keep`, and are not run again.
 
@@ -133,41 +127,34 @@ def measure_matrix(
     """
     if not worlds or not policies or not seeds:
         raise SettingError("the experiment needs at least one workload, one policy and one seed")
-    if wrong := [seed for seed in seeds if not 0 <= seed < FIRST_TRAINING_SEED]:
-        raise SettingError(
-            f"seed {wrong[0]} is one that models are trained on; expected 0…{FIRST_TRAINING_SEED - 1}"
-        )
+    check_seeds(seeds)
     for name in policies:
         make_policy(name)
     # What is named twice is run once.
     worlds = tuple(dict.fromkeys(worlds))
     policies = tuple(dict.fromkeys(policies))
     seeds = tuple(dict.fromkeys(seeds))
-    tasks = [(world, _task(world, policy, seed)) for world in worlds for seed in seeds for policy in policies]
-    found: dict[int, Cell] = {}
-    waiting: list[int] = []
-    kept = [_kept(keep, world) for world, _ in tasks]
-    for at, (world, task) in enumerate(tasks):
-        result = None if kept[at] is None else kept[at].load(task)  # type: ignore[union-attr]
-        if result is None:
-            waiting.append(at)
-        else:
-            found[at] = _cell(world, task, result.run.summary)
+    found: dict[tuple[World, str, int], Cell] = {}
     for world in worlds:  # of one world at a time: results come in any order
-        here = {(tasks[at][1].policy, tasks[at][1].seed): at for at in waiting if tasks[at][0] == world}
-        begun = len(found)
-
-        def part(done: float, _: float, begun: int = begun) -> None:
-            if progress is not None:
-                progress(begun + done, len(tasks))
-
-        for result in run_all([tasks[at][1] for at in here.values()], processes, part) if here else ():
-            at = here[result.run.policy, result.run.seed]
-            if (folder := kept[at]) is not None:
-                folder.save(tasks[at][1], result)
-            found[at] = _cell(world, tasks[at][1], result.run.summary)
-    cells = tuple(found[at] for at in range(len(tasks)))
+        tasks = [_task(world, policy, seed) for seed in seeds for policy in policies]
+        part = _after(progress, len(found), len(worlds) * len(tasks))
+        run = partial(_run, processes)
+        results = run(tasks, part) if keep is None else continued(tasks, _kept(keep, world), run, part)
+        for task, result in results:
+            found[world, task.policy, task.seed] = _cell(world, task, result.run.summary)
+    cells = tuple(found[world, policy, seed] for world in worlds for seed in seeds for policy in policies)
     return Matrix(worlds, policies, seeds, cells)
+
+
+def _after(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """The progress of one world as a part of all."""
+    return None if progress is None else lambda done, _: progress(before + done, total)
+
+
+def _run(processes: int, tasks: Sequence[Task], progress: Progress | None) -> Iterator[tuple[Task, Result]]:
+    of = {(task.policy, task.seed): task for task in tasks}
+    for result in run_all(tasks, processes, progress):
+        yield of[result.run.policy, result.run.seed], result
 
 
 def bounds_s(world: World, seeds: Sequence[int], keep: Path) -> dict[int, float]:
@@ -188,10 +175,8 @@ def bounds_s(world: World, seeds: Sequence[int], keep: Path) -> dict[int, float]
     return found
 
 
-def _kept(folder: Path | None, world: World) -> KeptRuns | None:
+def _kept(folder: Path, world: World) -> KeptRuns:
     """Where the runs of a world are kept; each world has a folder of its own, or runs would take each other's place."""
-    if folder is None:
-        return None
     digest = hashlib.sha256(repr(world).encode()).hexdigest()[:12]
     return KeptRuns(folder / f"{world.mode}-{world.workload}-{digest}")
 

@@ -7,7 +7,11 @@ figures are not printed as numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+
+from berth.errors import SettingError
+from berth.profiles import FIRST_TRAINING_SEED
 
 __all__ = [
     "CONTRADICTIONS",
@@ -21,6 +25,7 @@ __all__ = [
     "TRAINING_S",
     "CostModel",
     "Published",
+    "check_seeds",
     "thesis_dict",
 ]
 
@@ -112,13 +117,21 @@ CONTRADICTIONS = (
 """Where the thesis contradicts itself."""
 
 
+def check_seeds(seeds: Iterable[int]) -> None:
+    """SettingError for seeds that models are trained on."""
+    if wrong := [seed for seed in seeds if not 0 <= seed < FIRST_TRAINING_SEED]:
+        raise SettingError(
+            f"seed {wrong[0]} is one that models are trained on; expected 0…{FIRST_TRAINING_SEED - 1}"
+        )
+
+
 def thesis_dict() -> dict[str, object]:
     """All of it as plain values, by the names of our policies."""
     return {
         "names": dict(NAMES),
         "published": [
-            {"workload": workload, "policy": policy, **asdict(told)}
-            for (workload, policy), told in PUBLISHED.items()
+            {"workload": workload, "policy": policy, **asdict(published)}
+            for (workload, policy), published in PUBLISHED.items()
         ],
         "total_time_to_sjf": [
             {"workload": workload, "policy": policy, "ratio": ratio}

@@ -161,22 +161,9 @@ def evolve_paper(
         while done < settings.generations:
             step = min(GENERATIONS_A_STEP, settings.generations - done)
             evolved(
-                step,
-                genes,
-                fitness,
-                children,
-                np.empty(len(children)),
-                size,
-                mutation,
-                state,
-                starts,
-                candidates,
-                *problem,
-                1.0 / max(1, batch.capacity_milli),
-                *scratch,
-                *kept,
-                history[done + 1 :],
-            )
+                step, genes, fitness, children, np.empty(len(children)), size, mutation, state, starts, candidates,
+                *problem, 1.0 / max(1, batch.capacity_milli), *scratch, *kept, history[done + 1 :],
+            )  # fmt: skip
             done += step
             if progress:
                 progress(done, settings.generations)

@@ -40,19 +40,9 @@ __all__ = [
 ]
 
 POLICIES = (
-    "round-robin",
-    "passing+round-robin",
-    "first-fit",
-    "passing+first-fit",
-    "tetris",
-    "passing+tetris",
-    "best-fit",
-    "passing+best-fit",
-    "fgd",
-    "passing+fgd",
-    "genetic-paper",
-    "genetic",
-)
+    "round-robin", "passing+round-robin", "first-fit", "passing+first-fit", "tetris", "passing+tetris", "best-fit",
+    "passing+best-fit", "fgd", "passing+fgd", "genetic-paper", "genetic",
+)  # fmt: skip
 """Strict baselines, each beside the same one passing over jobs that do not fit, as both genetic ones do."""
 
 PAPER_MARGINS_PCT = {"round-robin": 12.8, "first-fit": 6.5, "tetris": 6.6}

@@ -133,7 +133,9 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
             yield delayed(_run_where_jobs_are)(number, sent, last[1])
 
     try:
-        parallel = Parallel(n_jobs=-1, backend=Streaming(), **_ONE_BY_ONE)
+        resources: Any = ray.cluster_resources
+        cpus = int(resources().get("CPU", 1))
+        parallel = Parallel(n_jobs=cpus, backend=Streaming(), **_ONE_BY_ONE)
         for number, result in _numbered(parallel, calls(), running):
             yield replace(result, skipped=errors.pop(number))
     except ray.exceptions.RayError as error:

@@ -52,7 +52,7 @@ class WaitReason(NamedTuple):
         before, reserved_ms = self.jobs_before, self.reserved_ms
         parts = [self.obstacle]
         if before:
-            parts.append(f"{before:,} job{'' if before == 1 else 's'} before it")
+            parts.append(f"{before:,} {'job' if before == 1 else 'jobs'} before it")
         if reserved_ms is not None:
             parts.append(f"expected to start at {moment(reserved_ms)}")
         return "; ".join(parts)

@@ -36,6 +36,7 @@ from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
 __all__ = [
+    "SHIPPED",
     "Learned",
     "LearnedSettings",
     "check_mode",

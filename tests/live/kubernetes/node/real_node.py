@@ -1,7 +1,7 @@
 """A real kubelet with containerd and runc on this machine, over a real API server: one node named `here`.
 
-The device plugins' folder of kubelet 1.20 is /var/lib/kubelet/device-plugins wherever its other files are, so the whole
-of /var/lib/kubelet is the test's; where there is one already, the test skips.
+The device plugins' folder is /var/lib/kubelet/device-plugins wherever the kubelet's other files are, so the whole of
+/var/lib/kubelet is the test's; where there is one already, the test skips.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.live.kubernetes.server import VERSION
 
 ROOT = Path(__file__).resolve().parents[4]
 KUBELET_FOLDER = Path("/var/lib/kubelet")
@@ -53,10 +55,8 @@ KUBELET = {
     "authorization": {"mode": "AlwaysAllow"}, "cgroupDriver": "cgroupfs", "failSwapOn": False,
     "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
     "imageGCHighThresholdPercent": 100, "resolvConf": "", "nodeStatusUpdateFrequency": "1s",
-    "syncFrequency": "2s", "maxPods": 200, "registerWithTaints": [],
+    "syncFrequency": "2s", "maxPods": 200, "registerWithTaints": [], "failCgroupV1": False, "oomScoreAdj": 0,
 }  # fmt: skip
-LATER = {"failCgroupV1": False, "oomScoreAdj": 0}
-"""Settings that a kubelet of 1.20 does not have, or takes as flags."""
 CNI = {
     "cniVersion": "0.4.0", "name": "berth-test", "plugins": [{
         "type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.77.0/24", "dataDir": "{folder}/ipam"},
@@ -82,7 +82,7 @@ def programs() -> str:
 def kubelet() -> Path | None:
     """The real kubelet: of KUBEBUILDER_ASSETS, or built."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berth-tests"
-    folders = [os.environ.get("KUBEBUILDER_ASSETS"), cache / "kubernetes-1.20.2"]
+    folders = [os.environ.get("KUBEBUILDER_ASSETS"), cache / f"kubernetes-{VERSION}"]
     found = [Path(folder) / "kubelet" for folder in folders if folder]
     return next((path for path in found if path.exists()), None)
 
@@ -166,23 +166,11 @@ class RealNode:
 
     def start_kubelet(self) -> None:
         """Start the kubelet alone."""
-        said = subprocess.run(
-            [str(kubelet()), "--version"], capture_output=True, text=True, check=True
-        ).stdout
-        endpoint = f"unix://{self.socket}"
-        if said.startswith("Kubernetes v1.20."):
-            settings = self._settings
-            more = [
-                "--container-runtime=remote",
-                f"--container-runtime-endpoint={endpoint}",
-                "--oom-score-adj=0",
-            ]
-        else:
-            settings, more = {**self._settings, **LATER, "containerRuntimeEndpoint": endpoint}, []
+        settings = {**self._settings, "containerRuntimeEndpoint": f"unix://{self.socket}"}
         (self.folder / "kubelet.yaml").write_text(json.dumps(settings))
         self._run(
             "kubelet", str(kubelet()), f"--config={self.folder}/kubelet.yaml", f"--kubeconfig={self._kubeconfig}",
-            "--hostname-override=here", "--v=2", *more,
+            "--hostname-override=here", "--v=2",
         )  # fmt: skip
 
     def stop_kubelet(self) -> None:

@@ -1,7 +1,7 @@
 """Claims that Kubernetes' own scheduler allocates, on an API server that serves `resource.k8s.io/v1` itself.
 
-Only where `KUBEBUILDER_ASSETS` has a kube-apiserver and a kube-scheduler of 1.36 or later: the 1.20.2 that the other
-tests run on has neither. A kubelet that is there too starts the pods, if the machine's containerd is 2.0 or later.
+Only where both are of Kubernetes 1.36 or later. A kubelet that is there too starts the pods, if the machine's
+containerd is 2.0 or later.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
 
     async def story(world: World) -> None:
         for each in [each for made in manifests(install).values() for each in made]:
-            if each["kind"] != "DeviceClass":  # which 1.20 does not know
+            # Policies ask for the node that a token was made for, which this server's do not name.
+            if not each["kind"].startswith("ValidatingAdmissionPolicy"):
                 await apply(world.api, each)
         async with claims_served(world):
             await on_a_node(world)

@@ -24,6 +24,7 @@ SCHEMAS = Path(__file__).parents[1] / "schemas"
 pytestmark = pytest.mark.slow  # three kinds are made and taken away for each version
 
 
+@pytest.mark.usefixtures("kinds_of_ours")
 @pytest.mark.parametrize("version", sorted(path.stem for path in SCHEMAS.glob("*.json")))
 def test_each_version_keeps_all_that_berth_writes_and_refuses_what_is_of_another_type(
     play: Played, tmp_path: Path, version: str
