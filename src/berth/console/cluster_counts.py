@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from berth.console.look import Gpu, Look
+from berth.live.driver.snapshot import Gpu, Snapshot
 
 __all__ = ["IDLE_PCT", "Counts", "counts_of", "gpu_json", "key_of"]
 
@@ -45,7 +45,7 @@ class Counts:
         return asdict(self)
 
 
-def counts_of(looks: Iterable[Look]) -> Counts:
+def counts_of(looks: Iterable[Snapshot]) -> Counts:
     """The sums of these looks."""
     looks = tuple(looks)
     gpus = [gpu for look in looks for gpu in look.gpus]

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from berth.console.cluster_counts import Counts, counts_of, gpu_json, key_of
-from berth.console.look import Gpu, Look, Source
+from berth.console.source import Source
 from berth.errors import BerthError
+from berth.live.driver.snapshot import Gpu, Snapshot
 
 __all__ = ["Hub", "Packed", "Seen"]
 
@@ -41,7 +42,7 @@ class Seen:
     """What is known of one source."""
 
     source: Source
-    look: Look | None = None
+    look: Snapshot | None = None
     why: str = "it has not been looked at yet"
     """Why it is not there; empty if it is."""
     since_ms: int = field(default_factory=lambda: _now_ms())
@@ -125,7 +126,7 @@ class Hub:
         return counts_of(seen.look for seen in self.seen.values() if seen.look is not None)
 
     def look_soon(self, name: str) -> None:
-        """Look at a source again at the next chance: something was changed there."""
+        """Snapshot at a source again at the next chance: something was changed there."""
         self.seen[name].changed_s = time.monotonic()
 
     # Telling
@@ -172,7 +173,7 @@ class Hub:
         return len(self._watchers)
 
     async def _poll(self) -> None:
-        """Look while a page is open."""
+        """Snapshot while a page is open."""
         while self._watchers:
             await self.fresh()
             now_s = time.monotonic()
@@ -203,7 +204,7 @@ class Hub:
 
     async def _look(self, seen: Seen) -> None:
         began_s = time.monotonic()
-        look: Look | None = None
+        look: Snapshot | None = None
         try:
             look = await seen.source.look()
             why = ""

@@ -13,12 +13,12 @@ from fastapi.responses import HTMLResponse
 from berth.console.history.access import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer
-from berth.console.look import Gpu
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.console.schemas import JobAnswer
 from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
+from berth.live.driver.snapshot import Gpu
 
 __all__ = ["find_job", "router"]
 

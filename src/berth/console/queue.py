@@ -14,10 +14,10 @@ from fastapi.responses import HTMLResponse
 
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
-from berth.console.look import LiveJob
 from berth.console.pages import page
 from berth.console.predictions import Held
 from berth.console.roles import Viewer
+from berth.live.driver.snapshot import LiveJob
 
 __all__ = ["Chosen", "QueueQuery", "chosen", "router"]
 
