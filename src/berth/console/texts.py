@@ -26,9 +26,7 @@ LANGUAGES = {"en": "English", "ko": "한국어"}
 COMPOSED: Final = (
     "waits for room",
     "there is room; the policy has not placed it",
-    "waits for the machine: {what}",
     "{free} of {all} CPUs are free, {wanted} wanted",
-    "{free} of {all} of the machine's memory is free, {wanted} wanted",
     "{free} % of its compute is free, {wanted} % wanted",
     "{free} is free, {wanted} wanted",
     "it is not among those named by --gpu",
