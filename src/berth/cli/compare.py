@@ -141,7 +141,7 @@ def _from_history(
     real, result, apart = found.real, found.result, found.apart
     short = sum((job.work_ms or 0) < SHORT_MS for job in real.jobs)
     if options.as_json or options.form is not Form.TABLE:
-        told = {
+        answer = {
             "makespan_s": real.makespan_s,
             "wait_mean_s": real.wait_mean_s,
             "policy": real.policy,
@@ -151,7 +151,7 @@ def _from_history(
             "jobs_under_10_s": short,
             "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
         }
-        printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": told})
+        printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": answer})
         return
     _show(result, [])
     by = f" under {real.policy}" if real.policy else ""
@@ -210,7 +210,7 @@ def _run(
     from berth.experiments.compare import compare as compare_policies
     from berth.traces import read_trace
 
-    asked = conditions_asked(options)
+    conditions = conditions_asked(options)
     source = read_trace(trace, columns=options.map, reader=options.reader)
     at_ms = None if options.map_at is None else [_map_time_ms(hours) for hours in options.map_at]
     runs = f"{len(policies)} × {len(seeds)} runs"
@@ -227,7 +227,7 @@ def _run(
             ray=ray,
             keep=options.out,
             progress=progress,
-            **asked,
+            **conditions,
         )
     _say_unknown_cards(result.conditions.interference, result.nodes)
     written = [path for path in (options.events, records) if path is not None]

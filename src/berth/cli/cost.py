@@ -50,11 +50,11 @@ def cost(
         rows = costs(tables.held(names), listed)
     if csv_file is not None:
         _write(csv_file, names, rows, listed.currency)
-    told = [
+    cost_rows = [
         {**dict(zip(names, row.keys, strict=True)), **{name: getattr(row, name) for name in COLUMNS}}
         for row in rows
     ]
-    if printed(form, as_json, told, {"by": names, "currency": listed.currency, "rows": told}):
+    if printed(form, as_json, cost_rows, {"by": names, "currency": listed.currency, "rows": cost_rows}):
         return
     _show(names, rows, listed.currency)
 
@@ -62,7 +62,7 @@ def cost(
 def _write(path: Path, names: Sequence[str], rows: Sequence[Cost], currency: str) -> None:
     from berth.files import whole_file
 
-    with whole_file(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path) as part_file, part_file.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*names, *COLUMNS[:-1], f"cost_{currency}" if currency else "cost"])
         for row in rows:

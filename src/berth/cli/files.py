@@ -17,8 +17,8 @@ __all__ = ["checked_place", "command_line", "told_what_is_kept", "write_aside"]
 
 def write_aside(path: Path, text: str) -> None:
     """Write a text under another name first, so that a reader never finds half of it."""
-    with whole_file(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+    with whole_file(path) as part_file:
+        part_file.write_text(text, encoding="utf-8")
 
 
 def checked_place(path: Path) -> Path:

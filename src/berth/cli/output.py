@@ -81,8 +81,8 @@ def console(*, soft_wrap: bool = False) -> Console:
     """Standard output as Rich draws on it: as wide as COLUMNS says, and without any style under NO_COLOR."""
     from rich.console import Console
 
-    told = os.environ.get("COLUMNS", "")
-    width = int(told) if told.isdecimal() and int(told) > 0 else None
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) > 0 else None
     if width is None and not sys.stdout.isatty():
         width = FILE_WIDTH
     return Console(

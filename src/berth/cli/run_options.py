@@ -179,13 +179,14 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     ]
 
     @wraps(command)
-    def told(**given: Any) -> None:
+    def with_one_each(**given: Any) -> None:
         options = RunOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
         command(**given, options=options)
 
-    told.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    told.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
-    return told
+    parameters = [*own, *shared]
+    with_one_each.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_one_each.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_one_each
 
 
 def conditions_asked(options: RunOptions) -> dict[str, Any]:

@@ -52,8 +52,8 @@ def describe(
     source = read_trace(trace, columns=columns, reader=reader)
     bad: list[TraceError] = []
     description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
-    told = {"path": source.path, "format": source.format, **asdict(description)}
-    if printed(form, as_json, [{**told, "bad_rows": len(bad)}], {**told, "bad_rows": _problems(bad)}):
+    answer = {"path": source.path, "format": source.format, **asdict(description)}
+    if printed(form, as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
         return
     _print_description(source, description)
     _list_problems(bad)
@@ -88,8 +88,8 @@ def convert(
     write(counted, out)
     if nodes is not None and source.nodes is not None:
         write_nodes(source.nodes, nodes)
-    told = {"out": str(out), "jobs": counted.number}
-    if printed(form, as_json, [{**told, "bad_rows": len(bad)}], {**told, "bad_rows": _problems(bad)}):
+    answer = {"out": str(out), "jobs": counted.number}
+    if printed(form, as_json, [{**answer, "bad_rows": len(bad)}], {**answer, "bad_rows": _problems(bad)}):
         return
     typer.echo(f"{counted.number} jobs written to {out}")
     _list_problems(bad)
@@ -130,8 +130,8 @@ def fetch(
             path = fetch_file(file, folder, progress=advance)
             bars.update(bar, completed=path.stat().st_size, total=path.stat().st_size)
             paths.append(str(path))
-    told = {"name": trace.name, "licence": trace.licence}
-    if printed(form, as_json, [{**told, "file": path} for path in paths], {**told, "files": paths}):
+    answer = {"name": trace.name, "licence": trace.licence}
+    if printed(form, as_json, [{**answer, "file": path} for path in paths], {**answer, "files": paths}):
         return
     typer.echo(f"{len(paths)} files in {folder}")
     if not trace.readable:

@@ -132,8 +132,8 @@ def train(
         names = (
             (str(from_history),) if from_history else tuple(WORKLOADS) if workload == "all" else (workload,)
         )
-        with whole_file(model) as aside:
-            aside.write_bytes(file_of(made, found, names, seed))
+        with whole_file(model) as part_file:
+            part_file.write_bytes(file_of(made, found, names, seed))
         written.append(model)
     greedy = made.greedy() if curve is not None and made.greedy is not None else None
     if curve is not None:

@@ -296,9 +296,9 @@ def _event_files(tasks: list[Task], target: str | os.PathLike[str] | None) -> It
 
     path = Path(_writable(target, "events"))
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        told = [replace(task, events=f"{folder}/{number}") for number, task in enumerate(tasks)]
-        yield told
-        join_events([(Path(str(task.events)), task.policy, task.seed) for task in told], path)
+        sent = [replace(task, events=f"{folder}/{number}") for number, task in enumerate(tasks)]
+        yield sent
+        join_events([(Path(str(task.events)), task.policy, task.seed) for task in sent], path)
 
 
 def _number(value: float) -> float | None:

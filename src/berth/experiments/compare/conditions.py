@@ -66,7 +66,7 @@ AS_THE_TRACE_SAYS = Conditions()
 
 
 def conditions_of(
-    asked: Mapping[str, Any], nodes: Sequence[Node], base: Conditions = AS_THE_TRACE_SAYS
+    changed: Mapping[str, Any], nodes: Sequence[Node], base: Conditions = AS_THE_TRACE_SAYS
 ) -> Conditions:
     """The conditions `base` with what is asked for changed, on these nodes.
 
@@ -74,10 +74,10 @@ def conditions_of(
     is none, and for conditions that contradict each other or the nodes.
     """
     known = [field.name for field in fields(Conditions)]
-    for name in asked:
+    for name in changed:
         if name not in known:
             raise SettingError(f"no condition '{name}' of a comparison; there are {', '.join(known)}")
-    values = dict(asked)
+    values = dict(changed)
     if isinstance(values.get("interference"), str):
         values["interference_name"] = values["interference"]
         values["interference"] = make_interference(values["interference"])

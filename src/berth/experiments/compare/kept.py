@@ -32,7 +32,7 @@ from berth.traces import Trace
 
 __all__ = ["KeptRuns", "digest", "interference_digest"]
 
-OTHERWISE = ("source", "conditions", "events", "records", "measure")
+OTHERWISE = ("source", "jobs_file", "conditions", "events", "records", "measure")
 """Fields of a task that count otherwise for its digest, or not at all."""
 MAY_BE_NONE = ("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct", "cost", "energy_kwh", "co2_kg")
 """Metrics that are None, and not NaN, where they are unknown."""
@@ -83,12 +83,14 @@ def digest(task: Task) -> str:
     else:
         source = [repr(job) for job in task.source]
     under = task.conditions
-    told = [repr(getattr(task, field.name)) for field in fields(task) if field.name not in OTHERWISE]
-    told += [repr(getattr(under, field.name)) for field in fields(under) if field.name not in OF_INTERFERENCE]
-    told += [
+    parts = [repr(getattr(task, field.name)) for field in fields(task) if field.name not in OTHERWISE]
+    parts += [
+        repr(getattr(under, field.name)) for field in fields(under) if field.name not in OF_INTERFERENCE
+    ]
+    parts += [
         field.name for field in fields(Summary)
     ]  # a run that was kept without some of them is made again
-    return digest_of(source, interference_digest(under.interference), told, *policy_marks(task.policy))
+    return digest_of(source, interference_digest(under.interference), parts, *policy_marks(task.policy))
 
 
 def interference_digest(how: Interference) -> str:
@@ -99,14 +101,16 @@ def interference_digest(how: Interference) -> str:
     if not isinstance(how, ProfiledInterference):
         return f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"
     fitted = how.speeds if isinstance(how.speeds, Contention | Mig) else None
-    told = hashlib.sha256(repr((fitted, how.named)).encode())
+    digest_so_far = hashlib.sha256(repr((fitted, how.named)).encode())
     for name in sorted(how.profiles):
         profile = how.profiles[name]
-        told.update(repr((name, profile.interval_ms, profile.hardware)).encode() + profile.usage.tobytes())
+        digest_so_far.update(
+            repr((name, profile.interval_ms, profile.hardware)).encode() + profile.usage.tobytes()
+        )
     usage = np.random.default_rng(0).integers(0, 1000, (64, 4, 4)).astype(np.int32)
     present = np.arange(4) < 1 + np.arange(64)[:, None] % 4
-    told.update(np.asarray(how.speeds(usage, present, 0)).tobytes())
-    return told.hexdigest()
+    digest_so_far.update(np.asarray(how.speeds(usage, present, 0)).tobytes())
+    return digest_so_far.hexdigest()
 
 
 def _curves(run: Run) -> dict[str, NDArray[Any]]:

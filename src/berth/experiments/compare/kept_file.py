@@ -137,16 +137,16 @@ def write_kept(path: Path, kept: KeptFile) -> None:
     with interruption_put_off(), duckdb.connect() as database:
         try:
             database.execute(f"CREATE TABLE run AS SELECT {chosen}", [value for _, value in columns.values()])
-            with whole_file(path) as aside:
-                quoted = str(aside).replace("'", "''")
+            with whole_file(path) as part_file:
+                quoted = str(part_file).replace("'", "''")
                 database.execute(f"COPY run TO '{quoted}' (FORMAT parquet)")
         except (duckdb.Error, OSError) as error:
             raise HistoryError(f"{path} cannot be written: {first_line(error)}") from error
 
 
-def digest_of(*told: object) -> str:
+def digest_of(*parts: object) -> str:
     """A fingerprint of what decides a result, the program's version included."""
-    return hashlib.sha256(repr((__version__, *told)).encode()).hexdigest()
+    return hashlib.sha256(repr((__version__, *parts)).encode()).hexdigest()
 
 
 def policy_marks(name: str) -> list[object]:

@@ -90,9 +90,9 @@ def _run(
         task.policy, Setting(task.seed, quotas, under.borrow, knowledge, under.speeds)
     )
     if unknown := under.speeds.unknown(jobs):
-        told = ", ".join(f"'{name}'" for name in unknown[:5])
+        some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(
-            f"{under.speeds.name} has no speeds of {len(unknown):,} applications of the jobs, such as {told}: these are"
+            f"{under.speeds.name} has no speeds of {len(unknown):,} applications of the jobs, such as {some}: these are"
             " taken to be as fast on every card",
             stacklevel=2,
         )
@@ -102,7 +102,7 @@ def _run(
     drawn: list[Outage] = list(under.outages)
     if under.failures is not None:
         outages = _noted(under.failures.outages(len(task.nodes), task.seed), drawn)
-    happened: Iterator[Event] = simulate(
+    events: Iterator[Event] = simulate(
         _counted(jobs, progress) if progress else jobs,
         Cluster(task.nodes),
         policy,
@@ -117,12 +117,12 @@ def _run(
     if task.events is not None:
         from berth.history.store.events import written
 
-        happened = written(happened, task.nodes, task.events, drawn)
+        events = written(events, task.nodes, task.events, drawn)
     if task.records is not None:
         from berth.history.store.record_files import recorded
 
-        happened = recorded(happened, task.nodes, task.records)
-    columns = event_columns(happened)
+        events = recorded(events, task.nodes, task.records)
+    columns = event_columns(events)
     measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
     model, use = under.interference, None
     if isinstance(model, KnowsProfiles):

@@ -50,8 +50,8 @@ class Warned:
             counts = [f"{others:,} more like it"] if others else []
             if self._total > 1:
                 counts.append(f"in {self._runs[text]:,} of {self._total:,} runs")
-            told = f" ({', '.join(counts)})" if counts else ""
-            _log.warning("%s%s", next(iter(messages)), told)
+            more = f" ({', '.join(counts)})" if counts else ""
+            _log.warning("%s%s", next(iter(messages)), more)
 
 
 class _Gathers(logging.Handler):
