@@ -26,6 +26,8 @@ LANGUAGES = {"en": "English", "ko": "한국어"}
 COMPOSED: Final = (
     "waits for room",
     "there is room; the policy has not placed it",
+    "waits for CPUs: {what}",
+    "waits for memory: {what}",
     "{free} of {all} CPUs are free, {wanted} wanted",
     "{free} % of its compute is free, {wanted} % wanted",
     "{free} is free, {wanted} wanted",
@@ -40,8 +42,6 @@ COMPOSED: Final = (
     "it could not be started {count} times: {why}",
     "its last attempt: {what}",
     "waits for a node that may run it",
-    "waits for CPUs: {what}",
-    "waits for memory: {what}",
     "{free} of {all} of a node's memory is free, {wanted} wanted",
     "waits for its next start",
     "{reason}; expected to start at {time}",
