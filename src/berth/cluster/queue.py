@@ -138,7 +138,7 @@ class Queue:
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
         self._counts: dict[Lane, _Counts] = {}
         self._forms: dict[Hashable, WaitingJobs] = {}
-        self._sorted: tuple[WaitingJobs, ...] = ()  # all of these four
+        self._sorted: tuple[WaitingJobs, ...] = ()  # all of the four above
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
@@ -335,6 +335,7 @@ class Queue:
         self._list_sorted()
 
     def _list_sorted(self) -> None:
+        """List all that is kept of the jobs that wait."""
         self._sorted = (
             *self._orders.values(),
             *self._forms.values(),
