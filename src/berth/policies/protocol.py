@@ -13,9 +13,24 @@ from berth.knowledge import Knowledge, Oracle
 from berth.model import Evict, GpuSlot, Job, Placement, Resize, WakeAt
 
 __all__ = [
-    "Configurable", "Decision", "Drawing", "InOrder", "KeepsGpus", "Keyed", "Order", "Orderable", "Place", "Policy",
-    "Progress", "Reserving", "Searching", "Setting", "Wrapping", "draws", "place_job",
-]  # fmt: skip
+    "Configurable",
+    "Decision",
+    "Drawing",
+    "InOrder",
+    "KeepsGpus",
+    "Keyed",
+    "Order",
+    "Orderable",
+    "Place",
+    "Policy",
+    "Progress",
+    "Reserving",
+    "Searching",
+    "Setting",
+    "Wrapping",
+    "draws",
+    "place_job",
+]
 
 Decision = Placement | Evict | Resize | WakeAt
 
