@@ -15,8 +15,8 @@ import numpy as np
 from berth.arrays import IntArray
 from berth.cluster import kernels
 from berth.cluster.amounts import Request
+from berth.cluster.checks import check_job
 from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
-from berth.cluster.refusals import check_job
 from berth.cluster.rows import NodeRows
 from berth.model import NO_GPU, GpuSlot, Job, Node, starting_tasks
 
