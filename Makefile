@@ -38,7 +38,8 @@ native:
 apis: .venv/.dev
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/berth/live/kubernetes/apis/*.proto
 
-# What is marked slow is left to CI, and so are most examples of a property (tests/conftest.py); of partitions' tests, those start containers, one at a time.
+# What is marked slow is left to CI, and so are most examples of a property (tests/examples.py). Of partitions' tests, those
+# start containers, one at a time.
 test: .venv/.dev
 	$(MAKE) -s -j2 -C native tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --ignore=tests/partition -m "not slow"

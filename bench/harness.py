@@ -57,7 +57,8 @@ def other_sources(path: Path) -> Path:
 
 def environment_of(source: Path) -> dict[str, str]:
     """The environment in which Python imports berth from a folder of sources."""
-    return {**os.environ, "PYTHONPATH": str(source)}
+    folders = [source, source.parent / "papers" / "src"]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 def with_sources(source: Path, *command: str | Path) -> str:

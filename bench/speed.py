@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import resource
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -35,7 +37,8 @@ from harness import BENCH, OWN, data_folder, other_sources, save, with_sources
 
 BERTH = str(Path(sys.executable).with_name("berth"))
 POLICIES = ("fgd", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "first-fit", "random")
-REPLAYS = (("fifo+first-fit", "< 1.5 s"), ("sjf+best-fit", "< 5 s"))
+REPLAYS = (("fifo+first-fit", "< 1.5 s"), ("sjf+best-fit", "< 5 s"), ("easy+fifo+best-fit", "< 3 s"))
+MILLION = "a million jobs of one GPU, fifo+first-fit"
 HELP = "berth --help"
 FROM_SHELL = "inflation, fgd, from the shell"
 
@@ -121,13 +124,27 @@ def alone(data: Path, table: Table, runs: int) -> None:
 
 
 def tasks() -> dict[str, str]:
-    """The task of each row that is compared with other sources: `inflate:POLICY`, `philly:POLICY` or a command."""
+    """The task of each row that is compared with other sources: `KIND:POLICY` or a command."""
     return {
         **{f"inflation, {policy}, simulation alone": f"inflate:{policy}" for policy in POLICIES},
         FROM_SHELL: "inflate",
         **{f"Philly at 6x, {policy}, warm": f"philly:{policy}" for policy, _ in REPLAYS},
+        MILLION: "million:fifo+first-fit",
         HELP: "help",
     }
+
+
+MILLION_NODES = [berth.Node(f"n{number}", gpus=8) for number in range(128)]
+
+
+def million_jobs() -> list[berth.Job]:
+    """A million jobs that ask for about 98 % of a thousand GPUs."""
+    draw = random.Random(1)
+    jobs, now_ms = [], 0
+    for number in range(1_000_000):
+        now_ms += draw.randint(0, 8)
+        jobs.append(berth.Job(f"j{number}", now_ms, draw.randint(1, 8000), user=f"u{number % 50}"))
+    return jobs
 
 
 def in_process(task: str, data: Path) -> float:
@@ -139,8 +156,18 @@ def in_process(task: str, data: Path) -> float:
             begin = time.process_time()
             berth.compare(data / "philly/sia_philly.csv.gz", policy, compress=6)
             return time.process_time() - begin
+    elif kind == "million":
+        jobs = million_jobs()
+
+        def run() -> float:
+            begin = time.process_time()
+            deque(berth.simulate(jobs, berth.Cluster(MILLION_NODES), policy), maxlen=0)
+            return time.process_time() - begin
     else:
-        from berth_papers.inflate import inflate, read_arrivals
+        try:
+            from berth_papers.inflate import inflate, read_arrivals
+        except ModuleNotFoundError:  # sources from before the papers had a package of their own
+            from berth.experiments.inflate import inflate, read_arrivals
 
         # `seconds` is the simulation alone; it is measured in processor time here.
         sys.modules[inflate.__module__].time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined]

@@ -121,6 +121,15 @@ static uint64_t held_of(struct berth_use_file *use, uint32_t index)
     return done ? LOAD(slot->next_held) : LOAD(slot->held);
 }
 
+static uint64_t sum_of(struct berth_use_file *use, uint32_t slots)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < slots && i < BERTH_SLOTS; i++)
+        if (LOAD_ACQUIRE(use->slots[i].state) != BERTH_FREE)
+            sum += held_of(use, i);
+    return sum;
+}
+
 /* With the turn of the slot. True where the total was wrong: it is the sum of the slots then. */
 static bool verify(struct berth_region *region)
 {
@@ -128,11 +137,10 @@ static bool verify(struct berth_region *region)
     uint32_t index = (uint32_t)region->slot;
     struct berth_slot *slot = &use->slots[index];
     STORE(slot->held, region->held);
+    if (sum_of(use, LOAD(use->slots_seen)) == LOAD(use->total.used))
+        return false; /* without a look at a thousand slots that were never used */
     for (int tries = 0; tries < VERIFY_TRIES; tries++) {
-        struct total now = read_total(use), right = { 0, 0 };
-        for (uint32_t i = 0; i < BERTH_SLOTS; i++)
-            if (LOAD_ACQUIRE(use->slots[i].state) != BERTH_FREE)
-                right.used += held_of(use, i);
+        struct total now = read_total(use), right = { sum_of(use, BERTH_SLOTS), 0 };
         if (right.used == now.used)
             return false;
         if (read_total(use).tag != now.tag)

@@ -32,17 +32,18 @@ static struct pool *pool_named(CUpool handle, CUstream stream)
     int type = 0, id = 0, kind = CU_ALLOCATION_MANAGED;
     if (pool != NULL)
         return pool;
-    bool told = HAVE(cuMemPoolGetAttribute) &&
-                real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
-                real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_ID, &id) == CUDA_SUCCESS;
-    if (told)
+    bool reported =
+        HAVE(cuMemPoolGetAttribute) &&
+        real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
+        real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_ID, &id) == CUDA_SUCCESS;
+    if (reported)
         (void)real.cuMemPoolGetAttribute(handle, CU_POOL_ALLOCATION_TYPE, &kind);
     /* Managed memory moves to the card when it is used, wherever it prefers to be. */
-    if (told && type >= CU_LOCATION_HOST && type <= CU_LOCATION_HOST_LAST &&
+    if (reported && type >= CU_LOCATION_HOST && type <= CU_LOCATION_HOST_LAST &&
         kind != CU_ALLOCATION_MANAGED)
         return pool_find(handle, NULL);
     struct device *device =
-        told && type != 0 ? device_at_location(&(CUlocation){ type, id }, kind) : NULL;
+        reported && type != 0 ? device_at_location(&(CUlocation){ type, id }, kind) : NULL;
     bool known;
     if (device == NULL)
         device = device_of_stream(stream, &known);
@@ -81,25 +82,25 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
     if (pool == NULL && counting && HAVE(cuMemAllocAsync) && may_not_pass(stream)) {
-        static shared32 told;
-        if (atomic_exchange(&told, 1) == 0)
+        static shared32 logged;
+        if (atomic_exchange(&logged, 1) == 0)
             log_line("refused %s of %llu bytes: the driver does not name the pool or the stream's "
                      "GPU, or there are more than %d pools",
                      call, (unsigned long long)bytes, (int)MAX_POOLS);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (pool == NULL || pool->device == NULL)
+    if (pool == NULL || pool_device(pool) == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
     uint64_t taken = 0, left = 0;
     bool debtor = false;
-    if (UNLIKELY(!pool_can_ever_fit(pool->device, bytes, &left))) {
-        refuse(pool->device, bytes, left, call);
+    if (UNLIKELY(!pool_can_ever_fit(pool_device(pool), bytes, &left))) {
+        refuse(pool_device(pool), bytes, left, call);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pool_begin(pool, bytes);
     if (UNLIKELY(!pool_take_for(pool, bytes, &taken, &debtor, &left))) {
         pool_end(pool, bytes, false);
-        refuse(pool->device, bytes, left, call);
+        refuse(pool_device(pool), bytes, left, call);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = ask(ptr, bytes, from, stream, per_thread);
@@ -110,7 +111,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     }
     pool_called(pool, bytes);
     if (!pool_settle(pool, taken, debtor)) {
-        refuse(pool->device, bytes, 0, call);
+        refuse(pool_device(pool), bytes, 0, call);
         free_async(*ptr, stream, per_thread);
         pool_emptied(pool, bytes);
         if (per_thread ? HAVE(cuStreamSynchronize_ptsz) : HAVE(cuStreamSynchronize))
@@ -125,7 +126,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
                                .bytes = bytes,
                                .owner = pool,
                                .kind = POOLED,
-                               .device = (uint16_t)pool->device->ordinal });
+                               .device = (uint16_t)pool_device(pool)->ordinal });
     pool_end(pool, 0, debtor);
     return CUDA_SUCCESS;
 }
@@ -160,12 +161,12 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
     struct entry entry;
     bool known =
         atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
-    known = known && (ledger_take(POOLED, ptr, &entry) || ledger_take(LINEAR, ptr, &entry));
+    known = known && ledger_take(LINEAR, ptr, &entry);
     CUresult result = free_async(ptr, stream, per_thread);
     if (!known)
         return result;
     if (result == CUDA_SUCCESS && entry.kind == POOLED &&
-        pool_is_untold(entry.owner)) /* the driver cannot be asked when it is free */
+        pool_is_unreported(entry.owner)) /* the driver cannot be asked when it is free */
         (void)wait_for(stream, per_thread);
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);
@@ -203,7 +204,7 @@ CUresult cuMemPoolDestroy(CUpool handle)
     struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL
                             ? pool_known(handle)
                             : NULL;
-    bool counted = pool != NULL && pool->device != NULL;
+    bool counted = pool != NULL && pool_device(pool) != NULL;
     if (pool != NULL)
         pool_begin(pool, 0);
     if (counted)

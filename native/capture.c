@@ -1,7 +1,12 @@
 #define _GNU_SOURCE
 #include "capture.h"
 
-shared32 captured;
+static shared32 captured; /* some stream has been, since the start */
+
+void capture_begins(void)
+{
+    atomic_store(&captured, 1);
+}
 
 bool capturing(CUstream stream, bool per_thread)
 {

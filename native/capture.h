@@ -4,7 +4,9 @@
 
 #include "berth.h"
 
-extern shared32 captured; /* some stream has been, since the start */
+/* From the first capture on, a stream is asked before its allocations are counted: captured ones
+   are graph nodes. */
+void capture_begins(void);
 bool capturing(CUstream stream, bool per_thread);
 /* Around calls of our own that another thread's capture would not allow the guest: they are none of
    its business. */

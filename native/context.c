@@ -43,40 +43,19 @@ static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult r
     return result;
 }
 
-CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev)
-{
-    struct overhead overhead;
-    CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS ? begun
-                                 : create_end(&overhead, ctx, REAL(cuCtxCreate)(ctx, flags, dev));
-}
-
-CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
-{
-    struct overhead overhead;
-    CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS
-               ? begun
-               : create_end(&overhead, ctx, REAL(cuCtxCreate_v2)(ctx, flags, dev));
-}
-
-CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev)
-{
-    struct overhead overhead;
-    CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS
-               ? begun
-               : create_end(&overhead, ctx, REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, dev));
-}
-
-CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev)
-{
-    struct overhead overhead;
-    CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS
-               ? begun
-               : create_end(&overhead, ctx, REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
-}
+#define CREATES(name, params, args)                                                         \
+    CUresult name params                                                                    \
+    {                                                                                       \
+        struct overhead overhead;                                                           \
+        CUresult begun = create_begin(&overhead, ctx, dev);                                 \
+        return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(name) args); \
+    }
+CREATES(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
+CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
+CREATES(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice dev),
+        (ctx, affinity, count, flags, dev))
+CREATES(cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice dev),
+        (ctx, params, flags, dev))
 
 /* A context that ended took it along; with a sparse array, what was mapped into that. */
 static void gone_with_context(const struct entry *entry)

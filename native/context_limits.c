@@ -145,11 +145,11 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
         uint32_t ended_then = calls->ended;
         turn_leave(&turn);
         size_t now;
-        bool told = HAVE(cuCtxGetLimit) && limit_now(charge->limit, &now) == CUDA_SUCCESS;
-        uint64_t made = told ? above(limit_bytes(charge, now), charge->base) : otherwise;
+        bool reported = HAVE(cuCtxGetLimit) && limit_now(charge->limit, &now) == CUDA_SUCCESS;
+        uint64_t made = reported ? above(limit_bytes(charge, now), charge->base) : otherwise;
         turn_take(&turn);
         bool last = calls->under_way == 1;
-        if (last && told && calls->ended != ended_then) {
+        if (last && reported && calls->ended != ended_then) {
             turn_leave(&turn);
             continue; /* another call ended after the driver was asked */
         }
@@ -157,7 +157,7 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
         uint64_t stacks = limit_bytes(charge, entry.count);
         made = larger(made, above(stacks, charge->base));
         bool alone = last && !charge->overlapped && calls->ended == charge->ended_before;
-        if (told ? !last : !alone)
+        if (reported ? !last : !alone)
             made = larger(made, entry.bytes);
         if (made <= entry.bytes) {
             uint64_t back = entry.bytes - made;

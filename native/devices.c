@@ -122,7 +122,7 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
             return false;
         error->text[0] = 0;
         if (cards[i].pageable && device->region.slot >= 0 &&
-            atomic_exchange(&device->region.use->pageable_told, 1) == 0)
+            atomic_exchange(&device->region.use->pageable_logged, 1) == 0)
             log_line(
                 "GPU %d reaches the memory of the system by itself: what is prefetched of it "
                 "counts, what kernels touch does not; uvm_disable_hmm=1 of nvidia-uvm (HMM) or "
@@ -160,9 +160,7 @@ CUresult devices_start(CUresult result)
             atomic_store(&forked, 0);
             atomic_store(&started, 1);
         } else {
-            memcpy(settings.wrong, error.text, sizeof settings.wrong);
-            atomic_store(&settings.no_gpu, 1);
-            log_line("no GPU: %s", settings.wrong);
+            settings_fail(error.text);
             nothing_of_all(cards, count);
         }
     }
@@ -220,12 +218,12 @@ struct device *device_first(void)
 }
 
 /* A driver that fails to tell is no way round the limit. */
-static struct device *untold(CUresult result)
+static struct device *context_unknown(CUresult result)
 {
-    static shared32 told;
+    static shared32 logged;
     if (atomic_load(&forked))
         return NULL;
-    if (atomic_exchange(&told, 1) == 0)
+    if (atomic_exchange(&logged, 1) == 0)
         log_line("the driver does not tell which context is current (cuCtxGetCurrent: error %d); "
                  "what has no other GPU counts on the first that has a limit",
                  result);
@@ -242,7 +240,7 @@ struct device *device_current(void)
     CUresult asked =
         LIKELY(HAVE(cuCtxGetCurrent)) ? real.cuCtxGetCurrent(&context) : CUDA_ERROR_NOT_FOUND;
     if (UNLIKELY(asked != CUDA_SUCCESS))
-        return untold(asked);
+        return context_unknown(asked);
     if (context == NULL)
         return NULL;
     last.seen = context;
@@ -280,9 +278,9 @@ static struct device *device_of_context(CUcontext context)
     if (!HAVE(cuCtxPushCurrent_v2) || !HAVE(cuCtxPopCurrent_v2) || !HAVE(cuCtxGetDevice) ||
         real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return NULL;
-    bool told = real.cuCtxGetDevice(&handle) == CUDA_SUCCESS;
+    bool reported = real.cuCtxGetDevice(&handle) == CUDA_SUCCESS;
     (void)real.cuCtxPopCurrent_v2(&context);
-    return told ? device_of(handle) : NULL;
+    return reported ? device_of(handle) : NULL;
 }
 
 /* A stream of a green context has no context that the first version of cuStreamGetCtx could name.
@@ -363,9 +361,9 @@ bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left)
 
 void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call)
 {
-    static shared32 told;
+    static shared32 logged;
     region_refuse(&device->region, call, bytes, left);
-    uint32_t number = atomic_fetch_add(&told, 1);
+    uint32_t number = atomic_fetch_add(&logged, 1);
     if (number < 16 || (number & (number - 1)) == 0) /* a program that asks again and again */
         log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
                  device->ordinal, (unsigned long long)left);

@@ -13,63 +13,24 @@
 
 #include <stdlib.h>
 
-/* From the first capture on, a stream is asked before its allocations are counted: captured ones
-   are graph nodes. */
-static void captures(void)
-{
-    atomic_store(&captured, 1);
-}
-
-CUresult cuStreamBeginCapture(CUstream stream)
-{
-    captures();
-    return REAL(cuStreamBeginCapture)(stream);
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream stream)
-{
-    captures();
-    return REAL(cuStreamBeginCapture_ptsz)(stream);
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-    captures();
-    return REAL(cuStreamBeginCapture_v2)(stream, mode);
-}
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
-{
-    captures();
-    return REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode);
-}
-
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *call,
-                                       void *data)
-{
-    captures();
-    return REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, call, data);
-}
-
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *call,
-                                            void *data)
-{
-    captures();
-    return REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, call, data);
-}
-
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs,
-                                     const void *edges, size_t count, int mode)
-{
-    captures();
-    return REAL(cuStreamBeginCaptureToGraph)(stream, graph, needs, edges, count, mode);
-}
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs,
-                                          const void *edges, size_t count, int mode)
-{
-    captures();
-    return REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, needs, edges, count, mode);
-}
+#define CAPTURE(name, params, args) \
+    CUresult name params            \
+    {                               \
+        capture_begins();           \
+        return REAL(name) args;     \
+    }
+#define CAPTURES(name, params, args)   \
+    CAPTURE(name, params, args)        \
+    CAPTURE(name##_ptsz, params, args)
+CAPTURES(cuStreamBeginCapture, (CUstream stream), (stream))
+CAPTURES(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
+CAPTURES(cuStreamBeginCaptureToGraph,
+         (CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count,
+          int mode),
+         (stream, graph, needs, edges, count, mode))
+CAPTURES(cuStreamBeginRecaptureToGraph,
+         (CUstream stream, int mode, CUgraph graph, void *call, void *data),
+         (stream, mode, graph, call, data))
 
 /* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes
    whole steps of its own. */
@@ -90,10 +51,10 @@ struct memory {
 };
 static struct turn turn;
 
-static bool untold(const char *call, CUresult result)
+static bool refuse_unreported(const char *call, CUresult result)
 {
-    static shared32 told;
-    if (atomic_fetch_add(&told, 1) < 16)
+    static shared32 logged;
+    if (atomic_fetch_add(&logged, 1) < 16)
         log_line("refused a graph: the driver does not tell what its nodes allocate (%s: error %d)",
                  call, result);
     return false;
@@ -110,7 +71,7 @@ static bool add_need(struct memory *memory, const CUmem_node *node)
     while (at < memory->count && memory->needs[at].device != device)
         at++;
     if (at == GRAPH_DEVICES)
-        return untold("memory on too many GPUs", CUDA_ERROR_NOT_SUPPORTED);
+        return refuse_unreported("memory on too many GPUs", CUDA_ERROR_NOT_SUPPORTED);
     if (at == memory->count)
         memory->needs[memory->count++] = (struct need){ .device = device };
     memory->needs[at].bytes += node->bytes;
@@ -123,44 +84,46 @@ static bool add_needs(struct memory *memory, CUgraph graph, int depth)
 {
     size_t count = 0;
     if (depth > GRAPH_DEPTH)
-        return untold("graphs nested too deep", CUDA_ERROR_NOT_SUPPORTED);
+        return refuse_unreported("graphs nested too deep", CUDA_ERROR_NOT_SUPPORTED);
     if (!HAVE(cuGraphMemAllocNodeGetParams) && !HAVE(cuDeviceGetGraphMemAttribute))
         return true; /* a driver from before graphs had memory */
     if (!HAVE(cuGraphGetNodes) || !HAVE(cuGraphNodeGetType))
-        return untold("cuGraphGetNodes", CUDA_ERROR_NOT_FOUND);
+        return refuse_unreported("cuGraphGetNodes", CUDA_ERROR_NOT_FOUND);
     CUresult result = real.cuGraphGetNodes(graph, NULL, &count);
     if (result != CUDA_SUCCESS)
-        return untold("cuGraphGetNodes", result);
+        return refuse_unreported("cuGraphGetNodes", result);
     CUnode *nodes = count != 0 ? malloc(count * sizeof *nodes) : NULL;
     if (count != 0 && nodes == NULL)
         return false;
     if (count != 0 && (result = real.cuGraphGetNodes(graph, nodes, &count)) != CUDA_SUCCESS) {
         free(nodes);
-        return untold("cuGraphGetNodes", result);
+        return refuse_unreported("cuGraphGetNodes", result);
     }
-    bool told = true;
-    for (size_t i = 0; i < count && told; i++) {
+    bool reported = true;
+    for (size_t i = 0; i < count && reported; i++) {
         CUmem_node node;
         CUgraph child;
         int type = -1;
         if ((result = real.cuGraphNodeGetType(nodes[i], &type)) != CUDA_SUCCESS) {
-            told = untold("cuGraphNodeGetType", result);
+            reported = refuse_unreported("cuGraphNodeGetType", result);
         } else if (type == CU_NODE_MEM_ALLOC) {
             result = HAVE(cuGraphMemAllocNodeGetParams)
                          ? real.cuGraphMemAllocNodeGetParams(nodes[i], &node)
                          : CUDA_ERROR_NOT_FOUND;
-            told = result == CUDA_SUCCESS ? add_need(memory, &node)
-                                          : untold("cuGraphMemAllocNodeGetParams", result);
+            reported = result == CUDA_SUCCESS
+                           ? add_need(memory, &node)
+                           : refuse_unreported("cuGraphMemAllocNodeGetParams", result);
         } else if (type == CU_NODE_GRAPH) {
             result = HAVE(cuGraphChildGraphNodeGetGraph)
                          ? real.cuGraphChildGraphNodeGetGraph(nodes[i], &child)
                          : CUDA_ERROR_NOT_FOUND;
-            told = result == CUDA_SUCCESS ? add_needs(memory, child, depth + 1)
-                                          : untold("cuGraphChildGraphNodeGetGraph", result);
+            reported = result == CUDA_SUCCESS
+                           ? add_needs(memory, child, depth + 1)
+                           : refuse_unreported("cuGraphChildGraphNodeGetGraph", result);
         }
     }
     free(nodes);
-    return told;
+    return reported;
 }
 
 /* What is taken of each GPU around a call that may make a graph's memory real. */
@@ -232,55 +195,25 @@ static CUresult instantiate_end(struct instantiation *instantiation, const CUexe
     return result;
 }
 
-CUresult cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size)
-{
-    struct instantiation made;
-    CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS
-               ? refused
-               : instantiate_end(&made, exec,
-                                 REAL(cuGraphInstantiate)(exec, graph, node, log, size));
-}
-
-CUresult cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size)
-{
-    struct instantiation made;
-    CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS
-               ? refused
-               : instantiate_end(&made, exec,
-                                 REAL(cuGraphInstantiate_v2)(exec, graph, node, log, size));
-}
-
-CUresult cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long flags)
-{
-    struct instantiation made;
-    CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS
-               ? refused
-               : instantiate_end(&made, exec,
-                                 REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
-}
-
-CUresult cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params)
-{
-    struct instantiation made;
-    CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS
-               ? refused
-               : instantiate_end(&made, exec,
-                                 REAL(cuGraphInstantiateWithParams)(exec, graph, params));
-}
-
-CUresult cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params)
-{
-    struct instantiation made;
-    CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS
-               ? refused
-               : instantiate_end(&made, exec,
-                                 REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
-}
+#define INSTANTIATES(name, params, args)                                                          \
+    CUresult name params                                                                          \
+    {                                                                                             \
+        struct instantiation made;                                                                \
+        CUresult refused = instantiate_begin(&made, exec, graph);                                 \
+        return refused != CUDA_SUCCESS ? refused : instantiate_end(&made, exec, REAL(name) args); \
+    }
+INSTANTIATES(cuGraphInstantiate,
+             (CUexec * exec, CUgraph graph, CUnode *node, char *log, size_t size),
+             (exec, graph, node, log, size))
+INSTANTIATES(cuGraphInstantiate_v2,
+             (CUexec * exec, CUgraph graph, CUnode *node, char *log, size_t size),
+             (exec, graph, node, log, size))
+INSTANTIATES(cuGraphInstantiateWithFlags, (CUexec * exec, CUgraph graph, unsigned long long flags),
+             (exec, graph, flags))
+INSTANTIATES(cuGraphInstantiateWithParams, (CUexec * exec, CUgraph graph, void *params),
+             (exec, graph, params))
+INSTANTIATES(cuGraphInstantiateWithParams_ptsz, (CUexec * exec, CUgraph graph, void *params),
+             (exec, graph, params))
 
 CUresult cuGraphExecDestroy(CUexec exec)
 {
@@ -381,21 +314,15 @@ CUresult cuGraphLaunch_ptsz(CUexec exec, CUstream stream)
 }
 
 /* Readies a graph for its launch, its memory too. */
-CUresult cuGraphUpload(CUexec exec, CUstream stream)
-{
-    struct readying readying;
-    CUresult refused = ready_begin(&readying, exec, stream, "cuGraphUpload");
-    return refused != CUDA_SUCCESS ? refused
-                                   : ready_end(&readying, REAL(cuGraphUpload)(exec, stream));
-}
-
-CUresult cuGraphUpload_ptsz(CUexec exec, CUstream stream)
-{
-    struct readying readying;
-    CUresult refused = ready_begin(&readying, exec, stream, "cuGraphUpload");
-    return refused != CUDA_SUCCESS ? refused
-                                   : ready_end(&readying, REAL(cuGraphUpload_ptsz)(exec, stream));
-}
+#define UPLOADS(name)                                                                              \
+    CUresult name(CUexec exec, CUstream stream)                                                    \
+    {                                                                                              \
+        struct readying readying;                                                                  \
+        CUresult refused = ready_begin(&readying, exec, stream, "cuGraphUpload");                  \
+        return refused != CUDA_SUCCESS ? refused : ready_end(&readying, REAL(name)(exec, stream)); \
+    }
+UPLOADS(cuGraphUpload)
+UPLOADS(cuGraphUpload_ptsz)
 
 CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {

@@ -14,7 +14,7 @@
 
 enum {
     CACHE = 64,
-    AHEAD_NS = 200 * 1000,       /* how much a thread buys at once while others compute, */
+    DEBT_NS = 200 * 1000,        /* how much a thread buys at once while others compute, */
     AHEAD_WALL_NS = 1500 * 1000, /* else what the partition gets in this time */
     PROBE_EVERY_NS = 2 * 1000 * 1000,
     PROBE_VARYING_NS = 100 * 1000, /* of kernels whose launches differ */
@@ -107,7 +107,7 @@ static uint64_t wait_for_first(struct launch *launch, uint64_t *waited)
    the more exact then. */
 static uint64_t ahead_ns(const struct device *device)
 {
-    return share_contended(device) ? AHEAD_NS : share_within(device, AHEAD_WALL_NS);
+    return share_contended(device) ? DEBT_NS : share_within(device, AHEAD_WALL_NS);
 }
 
 /* ---- what was bought and not used ---- */

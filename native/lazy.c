@@ -23,7 +23,7 @@ static bool whole_begin(struct overhead *overhead, struct device *device, shared
                         const char *call)
 {
     bool begun = overhead_begin(overhead, device, learned, FIRST_MODULE_BYTES, call);
-    overhead->believed = true; /* it cannot be unloaded to see whether the card has more then */
+    overhead->trusted = true; /* it cannot be unloaded to see whether the card has more then */
     return begun;
 }
 
@@ -32,7 +32,7 @@ static void part_begin(struct overhead *overhead, struct device *device, shared6
                        const char *call)
 {
     overhead_begin_part(overhead, device, learned, call);
-    overhead->believed = true;
+    overhead->trusted = true;
 }
 
 /* After the call: what was loaded counts with its module or library (`owner`), else under `part`

@@ -16,9 +16,15 @@ struct table {
 static struct turn turn;
 static struct table *_Atomic here;
 
+/* Pointers are one map, whatever allocated them; handles of each kind have names of their own. */
+static unsigned names_of(unsigned kind)
+{
+    return kind == POOLED ? LINEAR : kind;
+}
+
 static size_t home(const struct table *table, uint64_t key, unsigned kind)
 {
-    uint64_t mixed = (key ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15ull;
+    uint64_t mixed = (key ^ (uint64_t)names_of(kind) << 56) * 0x9e3779b97f4a7c15ull;
     return (size_t)(mixed >> 20) & (table->slots - 1);
 }
 
@@ -29,7 +35,7 @@ static struct entry *seek(struct table *table, unsigned kind, uint64_t key)
     for (size_t at = home(table, key, kind);; at = (at + 1) & (table->slots - 1)) {
         if (table->entries[at].kind == 0)
             return NULL;
-        if (table->entries[at].key == key && table->entries[at].kind == kind)
+        if (table->entries[at].key == key && names_of(table->entries[at].kind) == names_of(kind))
             return &table->entries[at];
     }
 }
@@ -38,7 +44,8 @@ static void insert(struct table *table, struct entry entry)
 {
     size_t at = home(table, entry.key, entry.kind);
     while (table->entries[at].kind != 0 &&
-           !(table->entries[at].key == entry.key && table->entries[at].kind == entry.kind))
+           !(table->entries[at].key == entry.key &&
+             names_of(table->entries[at].kind) == names_of(entry.kind)))
         at = (at + 1) & (table->slots - 1);
     table->used += table->entries[at].kind == 0;
     table->entries[at] = entry;

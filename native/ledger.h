@@ -5,7 +5,7 @@
 #include "berth.h"
 
 enum kind {
-    LINEAR = 1,
+    LINEAR = 1, /* finds what is pooled too: a pointer is one or the other */
     ARRAY,
     MIPMAP,
     POOLED,

@@ -80,12 +80,12 @@ static void done_with(struct probe *probe)
 static void settle(struct probe *probe, uint64_t took)
 {
     struct device *device = probe->device;
-    uint64_t believed = took, each = took / probe->launches;
+    uint64_t trusted = took, each = took / probe->launches;
     if (probe->kernel != NULL)
-        believed = kernels_learn(device, probe->kernel, took, probe->behind);
+        trusted = kernels_learn(device, probe->kernel, took, probe->behind);
     kernels_follow(device, probe->family, each, probe->blocks, probe->estimated);
     share_backlog(device, probe->begun_ns, took);
-    share_correct(device, (int64_t)share_scaled(device, believed) - (int64_t)probe->charged_ns);
+    share_correct(device, (int64_t)share_scaled(device, trusted) - (int64_t)probe->charged_ns);
 }
 
 /* Holds a probe whose launches are done; what they took. */

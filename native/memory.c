@@ -186,8 +186,8 @@ static bool taken_out(enum kind kind, const void *key, struct entry *entry)
 static CUresult free_linear(uint64_t ptr, bool narrow)
 {
     struct entry entry;
-    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
-                 (ledger_take(LINEAR, ptr, &entry) || ledger_take(POOLED, ptr, &entry));
+    bool known =
+        atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(LINEAR, ptr, &entry);
     CUresult result = narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
     if (!known)
         return result;
@@ -283,57 +283,25 @@ static uint64_t array_bytes(size_t width, size_t height, size_t depth, int forma
     return (bits + 7) / 8;
 }
 
-CUresult cuArrayCreate_v2(CUarray *array, const CUarray_desc *desc)
-{
-    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
-    if (device == NULL)
-        return REAL(cuArrayCreate_v2)(array, desc);
-    uint64_t bytes = steps_most(
-        device, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0));
-    if (!take(device, bytes, "cuArrayCreate"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuArrayCreate_v2)(array, desc);
-    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
-}
-
-CUresult cuArrayCreate(CUarray *array, const CUarray_desc_v1 *desc)
-{
-    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
-    if (device == NULL)
-        return REAL(cuArrayCreate)(array, desc);
-    uint64_t bytes = steps_most(
-        device, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0));
-    if (!take(device, bytes, "cuArrayCreate"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuArrayCreate)(array, desc);
-    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
-}
-
-CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *desc)
-{
-    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
-    if (device == NULL)
-        return REAL(cuArray3DCreate_v2)(array, desc);
-    uint64_t bytes = steps_most(device, array_bytes(desc->width, desc->height, desc->depth,
-                                                    desc->format, desc->channels, desc->flags));
-    if (!take(device, bytes, "cuArray3DCreate"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuArray3DCreate_v2)(array, desc);
-    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
-}
-
-CUresult cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *desc)
-{
-    struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;
-    if (device == NULL)
-        return REAL(cuArray3DCreate)(array, desc);
-    uint64_t bytes = steps_most(device, array_bytes(desc->width, desc->height, desc->depth,
-                                                    desc->format, desc->channels, desc->flags));
-    if (!take(device, bytes, "cuArray3DCreate"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuArray3DCreate)(array, desc);
-    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
-}
+/* Each call has an older version, whose descriptor has narrower fields of the same names. */
+#define MAKES_ARRAY(name, call, type, depth, flags)                                            \
+    CUresult name(CUarray *array, const type *desc)                                            \
+    {                                                                                          \
+        struct device *device = array != NULL && desc != NULL ? device_for_memory() : NULL;    \
+        if (device == NULL)                                                                    \
+            return REAL(name)(array, desc);                                                    \
+        uint64_t bytes = steps_most(device, array_bytes(desc->width, desc->height, depth,      \
+                                                        desc->format, desc->channels, flags)); \
+        if (!take(device, bytes, call))                                                        \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                   \
+        CUresult result = REAL(name)(array, desc);                                             \
+        return settled(device, ARRAY, bytes, result,                                           \
+                       result == CUDA_SUCCESS ? (uintptr_t)*array : 0);                        \
+    }
+MAKES_ARRAY(cuArrayCreate, "cuArrayCreate", CUarray_desc_v1, 1, 0)
+MAKES_ARRAY(cuArrayCreate_v2, "cuArrayCreate", CUarray_desc, 1, 0)
+MAKES_ARRAY(cuArray3DCreate, "cuArray3DCreate", CUarray3d_desc_v1, desc->depth, desc->flags)
+MAKES_ARRAY(cuArray3DCreate_v2, "cuArray3DCreate", CUarray3d_desc, desc->depth, desc->flags)
 
 CUresult cuArrayDestroy(CUarray array)
 {

@@ -81,16 +81,16 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
     }
     uint64_t loaded_free = driver_free();
     if (unload(*(void *const *)out) != CUDA_SUCCESS) {
-        look_end(overhead->device, overhead->before);
+        snapshot_end(overhead->device, overhead->before);
         keep_loaded(overhead, kind, *(void *const *)out, load->bytes);
         *result = CUDA_ERROR_OUT_OF_MEMORY;
         return false;
     }
     uint64_t unloaded_free = driver_free();
     if (overhead->doubtful && ++load->attempts < 4) {
-        overhead->believed =
+        overhead->trusted =
             unloaded_free > loaded_free && unloaded_free - loaded_free >= load->bytes / 2;
-        overhead->before = look_before(overhead->device);
+        overhead->before = snapshot_before(overhead->device);
         return true;
     }
     overhead_cancel(overhead);

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "devices.h"
 #include "parts.h"
-#include "processes.h"
+#include "nvml_delta.h"
 #include "routes.h"
 #include "settings.h"
 

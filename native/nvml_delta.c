@@ -6,13 +6,223 @@
    hold memory while its first context is made. */
 #define _GNU_SOURCE
 #include "nvml_delta.h"
-#include "processes.h"
+#include "parts.h"
 #include "settings.h"
 
+#include <limits.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* ---- which process is this one ---- */
+
+enum { SUSPECTS = 64 };
+
+/* The pids that were seen to compute, any of which may be this process, and what speaks against
+ * each.
+ */
+static struct turn turn; /* of the suspects */
+static struct suspects {
+    struct {
+        unsigned pid, strikes, looks, apart;
+        bool other;
+    } list[SUSPECTS];
+    unsigned count, agreed_pid, wrong, unseen;
+    bool begun, by_list;
+} suspects[MAX_DEVICES];
+
+struct berth_slot *processes_slot(struct device *device)
+{
+    return device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
+}
+
+/* The own pid in the outermost namespace that /proc tells of; 0 where it tells of one only. */
+unsigned processes_outer_pid(void)
+{
+    char line[256];
+    unsigned outer = 0, inner = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "NSpid:", 6) == 0) {
+            if (sscanf(line + 6, "%u %u", &outer, &inner) != 2)
+                outer = 0;
+            break;
+        }
+    if (file != NULL)
+        fclose(file);
+    return outer;
+}
+
+unsigned processes_own_pid(struct device *device)
+{
+    return atomic_load(&device->region.use->renumbered) ? 0 : (unsigned)getpid();
+}
+
+void processes_found(struct device *device, unsigned pid)
+{
+    struct berth_slot *slot = processes_slot(device);
+    if (slot == NULL)
+        return;
+    atomic_store(&slot->outer_pid, pid);
+    turn_take(&turn);
+    suspects[device->ordinal].by_list = true;
+    turn_leave(&turn);
+}
+
+bool processes_wanted(struct device *device)
+{
+    struct berth_slot *slot = processes_slot(device);
+    return slot != NULL && atomic_load(&slot->outer_pid) == 0;
+}
+
+bool processes_ours(struct berth_region *region, unsigned pid)
+{
+    uint32_t seen = atomic_load(&region->use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
+        struct berth_slot *slot = &region->use->slots[i];
+        unsigned outer = atomic_load(&slot->outer_pid);
+        if (outer == 0 && !atomic_load(&region->use->renumbered))
+            outer = slot->pid;
+        if (atomic_load(&slot->state) != 0 && outer == pid)
+            return true;
+    }
+    return false;
+}
+
+bool processes_known(struct berth_region *region)
+{
+    uint32_t seen = atomic_load(&region->use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
+        struct berth_slot *slot = &region->use->slots[i];
+        if (atomic_load(&slot->state) != 0 && atomic_load(&slot->gpu_ns) != 0 &&
+            atomic_load(&slot->outer_pid) == 0)
+            return false;
+    }
+    return true;
+}
+
+static unsigned busy_pct(const NVutilization *samples, unsigned count, unsigned pid)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (samples[i].pid == pid)
+            return samples[i].sm_pct;
+    return 0;
+}
+
+/* Whether one that used so much cannot be a process that launched work for so much. What is
+   launched may seem to take longer than it does, so using less says little. */
+static bool cannot_be(unsigned busy, unsigned own_pct)
+{
+    return (own_pct >= 10 && busy == 0) || busy > own_pct * 3 / 2 + 10;
+}
+
+static void doubt(struct suspects *here, struct berth_slot *slot, unsigned busy, unsigned own_pct)
+{
+    bool wrong = here->by_list ? own_pct >= 20 && busy == 0 : cannot_be(busy, own_pct);
+    here->wrong = wrong ? here->wrong + 1 : 0;
+    if (here->wrong >= 3) { /* it was another process */
+        atomic_store(&slot->outer_pid, 0);
+        here->count = 0;
+        here->wrong = 0;
+        here->by_list = false;
+    }
+}
+
+/* The place of a pid among the suspects; -1 where there is no room. */
+static int suspect(struct suspects *here, unsigned pid)
+{
+    for (unsigned i = 0; i < here->count; i++)
+        if (here->list[i].pid == pid)
+            return (int)i;
+    if (here->count == SUSPECTS)
+        return -1;
+    here->list[here->count].pid = pid;
+    here->list[here->count].strikes = here->list[here->count].looks =
+        here->list[here->count].apart = 0;
+    /* It computed before this process did, or after this one did and was not told of. */
+    here->list[here->count].other = !here->begun || here->unseen >= 2;
+    return (int)here->count++;
+}
+
+static bool claimed(struct berth_region *region, unsigned pid)
+{
+    uint32_t seen = atomic_load(&region->use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
+        if (atomic_load(&region->use->slots[i].state) != 0 &&
+            atomic_load(&region->use->slots[i].outer_pid) == pid)
+            return true;
+    return false;
+}
+
+/* With the turn. The pid that this process is found to be by now, 0 where that is not told. */
+static unsigned watch(struct device *device, struct berth_slot *slot, const NVutilization *samples,
+                      unsigned count, unsigned own_pct, unsigned outer)
+{
+    struct suspects *here = &suspects[device->ordinal];
+    unsigned known = atomic_load(&slot->outer_pid);
+    if (known != 0) {
+        doubt(here, slot, busy_pct(samples, count, known), own_pct);
+        return 0;
+    }
+    for (unsigned i = 0; i < count; i++)
+        if (samples[i].sm_pct != 0)
+            suspect(here, samples[i].pid);
+    here->begun = true;
+    here->unseen += count == 0 && own_pct >= 10;
+    unsigned left = 0, pid = 0, reported = 0, best = UINT_MAX, second = UINT_MAX, nearest = 0;
+    for (unsigned i = 0; i < here->count; i++) {
+        __typeof__(&here->list[0]) one = &here->list[i];
+        unsigned busy = busy_pct(samples, count, one->pid);
+        one->strikes = cannot_be(busy, own_pct) ? one->strikes + 1 : 0;
+        one->other = one->other || one->strikes >= 2 || (own_pct == 0 && busy >= 5);
+        one->apart = one->apart / 2 + (busy > own_pct ? 4 * (busy - own_pct) : own_pct - busy);
+        one->looks++;
+        if (one->other || busy == 0)
+            continue;
+        left++;
+        pid = one->pid;
+        if (pid == outer || (pid == processes_own_pid(device) && reported == 0))
+            reported = pid;
+        second = one->apart < best ? best : one->apart < second ? one->apart : second;
+        nearest = one->apart < best && one->looks > 3 ? pid : nearest;
+        best = one->apart < best ? one->apart : best;
+    }
+    if (left > 1) /* of several that may be it, the one that is called so; else the one that does by
+                     far the nearest */
+        pid = reported != 0 ? reported : best < second / 2 && second - best / 2 > 10 ? nearest : 0;
+    bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
+    bool agreed = found && here->agreed_pid == pid;
+    here->agreed_pid = found ? pid : 0;
+    return agreed ? pid : 0;
+}
+
+void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
+                     unsigned own_pct)
+{
+    struct berth_slot *slot = processes_slot(device);
+    if (slot == NULL)
+        return;
+    unsigned outer = atomic_load(&slot->outer_pid) == 0 ? processes_outer_pid() : 0;
+    turn_take(&turn);
+    unsigned pid = watch(device, slot, samples, count, own_pct, outer);
+    if (pid != 0)
+        atomic_store(&slot->outer_pid, pid);
+    turn_leave(&turn);
+    if (pid != 0)
+        log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
+}
+
+static void processes_forget(void)
+{
+    memset(suspects, 0, sizeof suspects);
+    atomic_store(&turn.word, 0);
+}
+
+PART(.forget = processes_forget);
+
+/* ---- what a call took ---- */
 
 enum { MOST = 256 };
 enum {
@@ -23,7 +233,7 @@ enum {
 #define APART_BYTES (16ull << 20)   /* how far two of NVML's words may be apart */
 #define MEASURING_NS 30000000000ull /* one that has measured for longer has died */
 
-struct look {
+struct nvml_snapshot {
     NVprocess list[MOST];
     unsigned count;
     bool listed, totalled, steady; /* steady: no process of the partition allocated meanwhile */
@@ -31,7 +241,7 @@ struct look {
     uint64_t measuring; /* what this look has put down as its own, 0 where another measures */
 };
 
-static bool read_list(NVdevice handle, struct look *look)
+static bool read_list(NVdevice handle, struct nvml_snapshot *look)
 {
     int (*const calls[])(NVdevice, unsigned *,
                          NVprocess *) = { real.nvmlDeviceGetComputeRunningProcesses_v3,
@@ -62,7 +272,7 @@ uint64_t driver_free(void)
 
 /* What all hold and what was charged, of one instant if no process of the partition allocates for
    so long. */
-static void look_at_sums(struct device *device, struct look *look)
+static void read_sums(struct device *device, struct nvml_snapshot *look)
 {
     NVdevice handle = device_nvml(device);
     NVmemory memory;
@@ -79,7 +289,7 @@ static void look_at_sums(struct device *device, struct look *look)
     }
 }
 
-static void fill(struct device *device, struct look *look)
+static void fill(struct device *device, struct nvml_snapshot *look)
 {
     NVdevice handle = device_nvml(device);
     struct berth_slot *slot = processes_slot(device);
@@ -92,12 +302,12 @@ static void fill(struct device *device, struct look *look)
         if (slot == NULL || atomic_load(&slot->seq) == seq)
             break;
     }
-    look_at_sums(device, look);
+    read_sums(device, look);
 }
 
-struct look *look_before(struct device *device)
+struct nvml_snapshot *snapshot_before(struct device *device)
 {
-    struct look *look = calloc(1, sizeof *look);
+    struct nvml_snapshot *look = calloc(1, sizeof *look);
     if (look == NULL)
         return NULL;
     /* Two of a partition that measure at once would measure each other. Neither waits: the second
@@ -112,7 +322,7 @@ struct look *look_before(struct device *device)
     return look;
 }
 
-void look_end(struct device *device, struct look *before)
+void snapshot_end(struct device *device, struct nvml_snapshot *before)
 {
     uint64_t own = before != NULL ? before->measuring : 0;
     if (own != 0)
@@ -120,7 +330,7 @@ void look_end(struct device *device, struct look *before)
     free(before);
 }
 
-static uint64_t bytes_of(const struct look *look, unsigned pid)
+static uint64_t bytes_of(const struct nvml_snapshot *look, unsigned pid)
 {
     for (unsigned i = 0; i < look->count && i < MOST; i++)
         if (look->list[i].pid == pid)
@@ -128,7 +338,7 @@ static uint64_t bytes_of(const struct look *look, unsigned pid)
     return 0;
 }
 
-static bool lists(const struct look *look, unsigned pid)
+static bool lists(const struct nvml_snapshot *look, unsigned pid)
 {
     for (unsigned i = 0; look->listed && i < look->count && i < MOST; i++)
         if (look->list[i].pid == pid)
@@ -166,12 +376,12 @@ static bool has_fellows(struct device *device)
 /* The one that came to hold memory between two looks; 0 where that was none, or several of which
    none can be told. One that is no longer listed afterwards has died: it may have been of the
    partition until a moment ago. */
-static unsigned newcomer(struct device *device, const struct look *before, const struct look *after,
-                         uint64_t *least)
+static unsigned newcomer(struct device *device, const struct nvml_snapshot *before,
+                         const struct nvml_snapshot *after, uint64_t *least)
 {
     unsigned pids[MOST], found = 0, count = 0, outer = processes_outer_pid(),
-                         own = processes_own_pid(device), told = 0;
-    struct look later = { .count = 0 };
+                         own = processes_own_pid(device), reported = 0;
+    struct nvml_snapshot later = { .count = 0 };
     *least = UINT64_MAX;
     for (unsigned i = 0; before->listed && after->listed && i < after->count && i < MOST; i++) {
         unsigned pid = after->list[i].pid;
@@ -187,13 +397,13 @@ static unsigned newcomer(struct device *device, const struct look *before, const
         if (bytes_of(&later, pids[i]) == 0)
             continue;
         pids[count++] = pids[i];
-        if (pids[i] == outer || (pids[i] == own && told == 0))
-            told = pids[i];
+        if (pids[i] == outer || (pids[i] == own && reported == 0))
+            reported = pids[i];
         if (bytes < *least)
             *least = bytes;
     }
-    if (count != 1 || told != 0)
-        return told;
+    if (count != 1 || reported != 0)
+        return reported;
     /* Where a process goes by the own number that has nothing, either the numbers are others or a
        context is nothing: the newcomer may be another. */
     if (lists(before, own) && lists(after, own))
@@ -209,7 +419,8 @@ static uint64_t above(uint64_t more, uint64_t less)
 }
 
 /* How much more the others have, of those that were there before. */
-static uint64_t others_growth(const struct look *before, const struct look *after, unsigned own)
+static uint64_t others_growth(const struct nvml_snapshot *before, const struct nvml_snapshot *after,
+                              unsigned own)
 {
     uint64_t growth = 0;
     for (unsigned i = 0; i < after->count && i < MOST; i++) {
@@ -223,8 +434,8 @@ static uint64_t others_growth(const struct look *before, const struct look *afte
 
 /* What is gone from the card beside what this partition was charged: a call cannot have taken more.
  */
-static bool gone(struct device *device, const struct look *after, uint64_t reserved, uint64_t *all,
-                 uint64_t *foreign)
+static bool gone(struct device *device, const struct nvml_snapshot *after, uint64_t reserved,
+                 uint64_t *all, uint64_t *foreign)
 {
     size_t total = 0;
     if (after->free_bytes == 0 || !HAVE(cuDeviceTotalMem_v2) ||
@@ -239,17 +450,17 @@ static bool gone(struct device *device, const struct look *after, uint64_t reser
    less. `still`: no process of the partition was charged anything from the first of them to the
    last.
  */
-static uint64_t most_foreign(struct device *device, const struct look *after, uint64_t reserved,
-                             bool *still)
+static uint64_t most_foreign(struct device *device, const struct nvml_snapshot *after,
+                             uint64_t reserved, bool *still)
 {
-    struct look again = *after;
+    struct nvml_snapshot again = *after;
     uint64_t most = 0, all, foreign;
     for (int looks = 0; looks < 8; looks++) {
         if (again.steady && gone(device, &again, reserved, &all, &foreign) && foreign > most)
             most = foreign;
         *still = *still && again.steady && again.change == after->change;
         sched_yield();
-        look_at_sums(device, &again);
+        read_sums(device, &again);
     }
     return most;
 }
@@ -257,14 +468,16 @@ static uint64_t most_foreign(struct device *device, const struct look *after, ui
 static void tell(struct device *device, const char *what, uint64_t bytes, const char *way,
                  unsigned pid)
 {
-    static shared32 told;
-    if (atomic_fetch_add(&told, 1) < 64) /* a program that makes contexts for ever fills no disk */
+    static shared32 logged;
+    if (atomic_fetch_add(&logged, 1) <
+        64) /* a program that makes contexts for ever fills no disk */
         log_line("%s on GPU %d: %llu MiB charged, by %s%.0u", what, device->ordinal,
                  (unsigned long long)(bytes >> 20), way, pid);
 }
 
 /* How much less they have, those that ended meanwhile included. */
-static uint64_t others_shrink(const struct look *before, const struct look *after, unsigned own)
+static uint64_t others_shrink(const struct nvml_snapshot *before, const struct nvml_snapshot *after,
+                              unsigned own)
 {
     uint64_t shrink = 0;
     for (unsigned i = 0; before->listed && after->listed && i < before->count && i < MOST; i++)
@@ -275,7 +488,7 @@ static uint64_t others_shrink(const struct look *before, const struct look *afte
 }
 
 /* Whether the list has memory for any process: in a container it may have none. */
-static bool tells_bytes(const struct look *look)
+static bool tells_bytes(const struct nvml_snapshot *look)
 {
     for (unsigned i = 0; i < look->count && i < MOST; i++)
         if (look->list[i].bytes != 0 && look->list[i].bytes != ~0ull)
@@ -286,8 +499,8 @@ static bool tells_bytes(const struct look *look)
 /* This process where NVML tells of it, in both looks, that it holds nothing: among others that hold
    memory, or where the card as a whole lost nothing either, by two that agree to the byte. 0 where
    that is not so: a list that has nothing for any process tells nothing. */
-static unsigned holds_nothing(struct device *device, const struct look *before,
-                              const struct look *after, uint64_t all)
+static unsigned holds_nothing(struct device *device, const struct nvml_snapshot *before,
+                              const struct nvml_snapshot *after, uint64_t all)
 {
     unsigned outer = processes_outer_pid(),
              pid = outer != 0 && lists(after, outer) ? outer : processes_own_pid(device);
@@ -298,8 +511,9 @@ static unsigned holds_nothing(struct device *device, const struct look *before,
     return tells_bytes(after) || still ? pid : 0;
 }
 
-static uint64_t context_taken(struct device *device, const struct look *before,
-                              const struct look *after, uint64_t reserved, enum told *how)
+static uint64_t context_taken(struct device *device, const struct nvml_snapshot *before,
+                              const struct nvml_snapshot *after, uint64_t reserved,
+                              enum evidence *how)
 {
     struct berth_slot *slot = processes_slot(device);
     uint64_t least, all = 0, foreign = UINT64_MAX, bytes;
@@ -316,18 +530,18 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     uint64_t own = above(after->held, before->held);
     if (known != 0 && bytes_of(after, known) > bytes_of(before, known)) {
         bytes = above(bytes_of(after, known) - bytes_of(before, known), own);
-        *how = TOLD_LIST;
+        *how = EVIDENCE_LIST;
         tell(device, "a context", bytes, "NVML's list, in which this process is ", known);
         return bytes;
     }
     if (least == UINT64_MAX &&
         (pid = holds_nothing(device, before, after, known_gone ? all : UINT64_MAX)) != 0) {
         processes_found(device, pid);
-        *how = TOLD_LEAST; /* which another's list may contradict */
+        *how = EVIDENCE_LEAST; /* which another's list may contradict */
         return 0;
     }
     if (before->listed && after->listed && least != UINT64_MAX) {
-        *how = TOLD_LEAST;
+        *how = EVIDENCE_LEAST;
         tell(device, "a context", least, "the least of several that began at once", 0);
         return least;
     }
@@ -336,7 +550,7 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     bytes = above(rise, before->listed && after->listed ? others_growth(before, after, known) : 0);
     if (totals && still && before->measuring != 0 && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
         bytes <= foreign) {
-        *how = TOLD_TOTAL;
+        *how = EVIDENCE_TOTAL;
         tell(device, "a context", bytes, "what the card as a whole lost meanwhile", 0);
         return bytes;
     }
@@ -357,21 +571,22 @@ static uint64_t context_taken(struct device *device, const struct look *before,
 
 /* Whether no process of the partition was charged or given back anything from before the call on,
    and for a moment after: what one frees is given back a little later. */
-static bool was_still(struct device *device, const struct look *before, const struct look *after)
+static bool was_still(struct device *device, const struct nvml_snapshot *before,
+                      const struct nvml_snapshot *after)
 {
-    struct look again = *after;
+    struct nvml_snapshot again = *after;
     for (int looks = 0; looks < 3; looks++) {
         if (!before->steady || !again.steady || again.change != before->change)
             return false;
         sched_yield();
-        look_at_sums(device, &again);
+        read_sums(device, &again);
     }
     return true;
 }
 
 /* Whether the driver has less of the card than the list explains: the list is older than the call.
  */
-static bool lags(const struct look *before, const struct look *after)
+static bool lags(const struct nvml_snapshot *before, const struct nvml_snapshot *after)
 {
     uint64_t had = 0, has = 0;
     for (unsigned i = 0; i < before->count && i < MOST; i++)
@@ -384,18 +599,19 @@ static bool lags(const struct look *before, const struct look *after)
 /* What NVML has beside what was charged: what was charged before and is taken only now is not this
    module's, and what was taken since the last look without being charged (a kernel that was loaded
    by its launch) is counted now. */
-static uint64_t module_taken(struct device *device, const struct look *before,
-                             const struct look *after, uint64_t reserved, enum told *how)
+static uint64_t module_taken(struct device *device, const struct nvml_snapshot *before,
+                             const struct nvml_snapshot *after, uint64_t reserved,
+                             enum evidence *how)
 {
     struct berth_slot *slot = processes_slot(device);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
     uint64_t held = above(after->held, reserved);
     if (after->listed && bytes_of(after, known) < held)
         known = 0; /* it is not this process, or holds what the list does not tell of */
-    bool told = known != 0 && before->listed && lists(after, known) && tells_bytes(after);
-    uint64_t in_list = told ? bytes_of(after, known) - held : 0;
-    *how = told ? TOLD_LIST : TOLD_NOTHING;
-    if (told && !lags(before, after))
+    bool reported = known != 0 && before->listed && lists(after, known) && tells_bytes(after);
+    uint64_t in_list = reported ? bytes_of(after, known) - held : 0;
+    *how = reported ? EVIDENCE_LIST : EVIDENCE_NONE;
+    if (reported && !lags(before, after))
         return in_list;
     if (before->free_bytes == 0 || after->free_bytes == 0)
         return reserved;
@@ -406,31 +622,31 @@ static uint64_t module_taken(struct device *device, const struct look *before,
                                    : 0;
     uint64_t lost = before->free_bytes + others_shrink(before, after, known);
     uint64_t bytes = above(lost, after->free_bytes + growth);
-    *how = was_still(device, before, after) ? TOLD_TOTAL : TOLD_LEAST;
+    *how = was_still(device, before, after) ? EVIDENCE_TOTAL : EVIDENCE_LEAST;
     bytes = bytes > in_list ? bytes : in_list;
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
     return bytes;
 }
 
-uint64_t look_taken(struct device *device, struct look *before, uint64_t reserved, CUcontext made,
-                    enum told *told)
+uint64_t snapshot_delta(struct device *device, struct nvml_snapshot *before, uint64_t reserved,
+                        CUcontext made, enum evidence *reported)
 {
-    struct look *after = before != NULL ? calloc(1, sizeof *after) : NULL;
+    struct nvml_snapshot *after = before != NULL ? calloc(1, sizeof *after) : NULL;
     uint64_t bytes = reserved;
-    *told = TOLD_NOTHING;
+    *reported = EVIDENCE_NONE;
     if (after != NULL) {
         CUcontext current = NULL;
         bool push = made != NULL && HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
                     HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
                     current != made && real.cuCtxPushCurrent_v2(made) == CUDA_SUCCESS;
         fill(device, after);
-        bytes = made != NULL ? context_taken(device, before, after, reserved, told)
-                             : module_taken(device, before, after, reserved, told);
+        bytes = made != NULL ? context_taken(device, before, after, reserved, reported)
+                             : module_taken(device, before, after, reserved, reported);
         if (push) /* both may have looked again, for which the driver needs a context */
             real.cuCtxPopCurrent_v2(&current);
     }
     free(after);
-    look_end(device, before);
+    snapshot_end(device, before);
     return bytes;
 }

@@ -7,7 +7,6 @@
 #include "overhead.h"
 #include "nvml_delta.h"
 #include "parts.h"
-#include "processes.h"
 #include "steps.h"
 
 #include <errno.h>
@@ -17,9 +16,9 @@
 enum { COLD_WAIT_MS = 50 };
 
 /* What is learned, and how well it was told, in one word; 0: nothing yet. */
-static uint64_t lesson(uint64_t bytes, enum told told)
+static uint64_t lesson(uint64_t bytes, enum evidence reported)
 {
-    return (bytes + 1) << 2 | told;
+    return (bytes + 1) << 2 | reported;
 }
 
 uint64_t overhead_lesson_bytes(uint64_t word)
@@ -35,14 +34,14 @@ static shared64 making[MAX_DEVICES];
 static void making_begins(struct overhead *overhead)
 {
     uint64_t before = atomic_fetch_add(&making[overhead->device->ordinal], (1ull << 32) + 1);
-    overhead->beside = (uint32_t)before != 0;
+    overhead->concurrent = (uint32_t)before != 0;
     overhead->number = (uint32_t)(before >> 32) + 1;
 }
 
-static bool made_beside(const struct overhead *overhead)
+static bool made_concurrently(const struct overhead *overhead)
 {
     uint64_t now = atomic_load(&making[overhead->device->ordinal]);
-    return overhead->beside || (uint32_t)(now >> 32) != overhead->number;
+    return overhead->concurrent || (uint32_t)(now >> 32) != overhead->number;
 }
 
 static void making_ends(const struct overhead *overhead)
@@ -105,8 +104,8 @@ static bool begin(struct overhead *overhead, struct device *device, shared64 *le
     } else {
         return false;
     }
-    if (!context || known == 0 || (known & 3) < TOLD_LIST || processes_wanted(device))
-        overhead->before = look_before(device);
+    if (!context || known == 0 || (known & 3) < EVIDENCE_LIST || processes_wanted(device))
+        overhead->before = snapshot_before(device);
     return true;
 }
 
@@ -128,12 +127,12 @@ void overhead_begin_part(struct overhead *overhead, struct device *device, share
     uint64_t known = atomic_load(learned), most = known != 0 ? overhead_lesson_bytes(known) : 0;
     *overhead = (struct overhead){ .device = device, .learned = learned, .call = call };
     overhead->reserved = region_take_some(&device->region, most);
-    overhead->before = look_before(device);
+    overhead->before = snapshot_before(device);
 }
 
 void overhead_cancel(struct overhead *overhead)
 {
-    look_end(overhead->device, overhead->before);
+    snapshot_end(overhead->device, overhead->before);
     give(overhead->device, overhead->reserved);
     making_ends(overhead);
 }
@@ -141,10 +140,10 @@ void overhead_cancel(struct overhead *overhead)
 void overhead_failed(struct overhead *overhead, uint64_t *bytes)
 {
     struct device *device = overhead->device;
-    enum told told;
-    *bytes = look_taken(device, overhead->before, overhead->reserved, NULL, &told);
+    enum evidence reported;
+    *bytes = snapshot_delta(device, overhead->before, overhead->reserved, NULL, &reported);
     overhead->before = NULL;
-    if (told < TOLD_TOTAL)
+    if (reported < EVIDENCE_TOTAL)
         *bytes = 0;
     if (*bytes <= overhead->reserved)
         give(device, overhead->reserved - *bytes);
@@ -156,30 +155,31 @@ void overhead_failed(struct overhead *overhead, uint64_t *bytes)
 /* One context is like another: what is told best of any is charged for all. Of two that are told as
    well, the larger; of the least of several the smaller, since each has another's allocations in
    it; and of what the card as a whole lost the first, which was alone. */
-static uint64_t learn_context(shared64 *learned, uint64_t bytes, enum told told)
+static uint64_t learn_context(shared64 *learned, uint64_t bytes, enum evidence reported)
 {
     uint64_t seen = atomic_load(learned), best;
     do {
-        enum told was = (enum told)(seen & 3);
+        enum evidence was = (enum evidence)(seen & 3);
         uint64_t had = seen != 0 ? overhead_lesson_bytes(seen) : 0;
-        bool kept = seen != 0 &&
-                    (was > told || (was == told &&
-                                    (told == TOLD_TOTAL || (told == TOLD_LEAST) == (had < bytes))));
-        best = kept ? seen : lesson(bytes, told);
+        bool kept =
+            seen != 0 && (was > reported ||
+                          (was == reported && (reported == EVIDENCE_TOTAL ||
+                                               (reported == EVIDENCE_LEAST) == (had < bytes))));
+        best = kept ? seen : lesson(bytes, reported);
     } while (best != seen && !atomic_compare_exchange_weak(learned, &seen, best));
     return overhead_lesson_bytes(best);
 }
 
-static void learn(shared64 *learned, uint64_t bytes, enum told told)
+static void learn(shared64 *learned, uint64_t bytes, enum evidence reported)
 {
     uint64_t seen = atomic_load(learned);
     while ((seen == 0 || overhead_lesson_bytes(seen) < bytes) &&
-           !atomic_compare_exchange_weak(learned, &seen, lesson(bytes, told))) { }
+           !atomic_compare_exchange_weak(learned, &seen, lesson(bytes, reported))) { }
 }
 
 void overhead_learn(const struct overhead *overhead, uint64_t bytes)
 {
-    learn(overhead->learned, bytes, TOLD_NOTHING);
+    learn(overhead->learned, bytes, EVIDENCE_NONE);
 }
 
 /* False where the driver took more than may be had: the caller undoes what it did and cancels. */
@@ -187,25 +187,25 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 {
     struct device *device = overhead->device;
     uint64_t left;
-    enum told told;
+    enum evidence reported;
     bool context = overhead->learned == &device->region.use->context_bytes,
          looked = overhead->before != NULL;
-    *bytes = look_taken(device, overhead->before, overhead->reserved, made, &told);
+    *bytes = snapshot_delta(device, overhead->before, overhead->reserved, made, &reported);
     overhead->before = NULL;
     if (*bytes > SANE_BYTES && context)
         *bytes = overhead->reserved;
-    bool beside = context && made_beside(overhead);
-    if (beside && *bytes < overhead->reserved)
+    bool concurrent = context && made_concurrently(overhead);
+    if (concurrent && *bytes < overhead->reserved)
         *bytes = overhead->reserved;
-    if (context && looked && !beside)
-        *bytes = learn_context(overhead->learned, *bytes, told);
+    if (context && looked && !concurrent)
+        *bytes = learn_context(overhead->learned, *bytes, reported);
     /* Amid others that allocate, a module may seem smaller than it is: it counts as large as any
        before it. */
-    if (!context && overhead->known && told < TOLD_TOTAL && *bytes < overhead->reserved)
+    if (!context && overhead->known && reported < EVIDENCE_TOTAL && *bytes < overhead->reserved)
         *bytes = overhead->reserved;
     /* Where NVML did not tell, another process's allocation may be in what was measured: a context
        is no larger than that, and a module is measured again (module.c). */
-    overhead->doubtful = told != TOLD_LIST && !context && !overhead->believed;
+    overhead->doubtful = reported != EVIDENCE_LIST && !context && !overhead->trusted;
     if (*bytes > SANE_BYTES && overhead->doubtful)
         return false;
     if (*bytes > overhead->reserved) {
@@ -219,7 +219,7 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     }
     /* Functions and variables that bring nothing are many, and the others need room. */
     if (!context && (*bytes != 0 || overhead->learned == &device->region.use->module_bytes))
-        learn(overhead->learned, *bytes, told);
+        learn(overhead->learned, *bytes, reported);
     making_ends(overhead);
     return true;
 }

@@ -10,11 +10,11 @@ struct overhead {
     struct device *device;
     shared64 *learned; /* a lesson; 0: not yet */
     uint64_t reserved;
-    struct look *before; /* the card (nvml_delta.h) */
+    struct nvml_snapshot *before; /* the card (nvml_delta.h) */
     const char *call;
     bool known, doubtful,
-        believed;    /* doubtful: NVML did not tell; believed: whatever the card says is its own */
-    bool beside;     /* another thread made a context of this GPU when it began */
+        trusted;     /* doubtful: NVML did not tell; believed: whatever the card says is its own */
+    bool concurrent; /* another thread made a context of this GPU when it began */
     uint32_t number; /* of the contexts of this GPU that were begun */
 };
 /* The bytes of what was learned, which is not 0. */

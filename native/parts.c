@@ -7,6 +7,11 @@ extern const struct part __stop_berth_parts[] __attribute__((visibility("hidden"
 
 _Atomic uint32_t parts_dirty;
 
+void parts_mark_dirty(void)
+{
+    atomic_store_explicit(&parts_dirty, 1, memory_order_relaxed);
+}
+
 void parts_fork_begins(void)
 {
     for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)

@@ -23,7 +23,8 @@ struct part {
     static const struct part part __attribute__((section("berth_parts"), used)) = { __VA_ARGS__ }
 
 /* Something is held that may not be used. A part that reclaims in vain sets it anew. */
-extern _Atomic uint32_t parts_dirty;
+extern _Atomic uint32_t parts_dirty; /* written by parts.c alone */
+void parts_mark_dirty(void);
 
 void parts_fork_begins(void);
 void parts_fork_ended(void);

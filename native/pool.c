@@ -35,7 +35,72 @@
 
 enum { FIRST_STEP_BYTES = 32 << 20 };
 
-struct turn pools_turn;
+struct pool {
+    CUpool handle;          /* NULL for the memory of a device's graphs */
+    struct device *device;  /* NULL: the host's memory */
+    uint64_t live, charged; /* in use; held for it beside what calls under way have taken */
+    uint64_t asked;         /* by calls under way */
+    uint64_t ended;         /* by how much all calls that have ended may have made it grow */
+    uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has
+                               room for them */
+    bool unnamed;           /* `handle` is not one of the driver's, which cannot be asked */
+    bool gone, exact;       /* exact: `charged` is what the driver said was reserved */
+    bool together, apart;   /* a graph's nodes were seen to share steps, or not to */
+    bool doubles;           /* it was seen to grow by more than it needed, by as much as it had */
+    uint32_t trims;         /* of graphs: how often memory was taken from them */
+};
+
+static struct turn pools_turn; /* of all pools: never across a call of the driver */
+
+struct device *pool_device(const struct pool *pool)
+{
+    return pool->device;
+}
+
+/* Around a call that asks for `bytes` bytes. */
+void pool_begin(struct pool *pool, uint64_t asks)
+{
+    turn_take(&pools_turn);
+    pool->busy++;
+    pool->asked += asks;
+    turn_leave(&pools_turn);
+}
+
+void pool_end(struct pool *pool, uint64_t asked, bool debtor)
+{
+    turn_take(&pools_turn);
+    pool->busy--;
+    pool->asked -= asked;
+    pool->debtors -= debtor;
+    turn_leave(&pools_turn);
+}
+
+/* The driver has given them. */
+void pool_called(struct pool *pool, uint64_t bytes)
+{
+    turn_take(&pools_turn);
+    pool->live += bytes;
+    pool->asked -= bytes;
+    turn_leave(&pools_turn);
+}
+
+/* They were freed again. */
+void pool_emptied(struct pool *pool, uint64_t bytes)
+{
+    turn_take(&pools_turn);
+    pool->live -= bytes;
+    turn_leave(&pools_turn);
+}
+
+/* Whether the driver does not report what is reserved for it. */
+bool pool_is_unreported(struct pool *pool)
+{
+    turn_take(&pools_turn);
+    bool unreported = pool->gone || pool->unnamed;
+    turn_leave(&pools_turn);
+    return unreported;
+}
+
 static struct pool pools[MAX_POOLS];
 static _Atomic int pool_count;
 
@@ -89,13 +154,6 @@ static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
                                              bytes) == CUDA_SUCCESS;
 }
 
-/* A driver that can tell did not, this time: what is held stays held until it does. */
-static bool silent(const struct pool *pool, bool told)
-{
-    return !told && !pool->gone && !pool->unnamed &&
-           (pool->handle == NULL || HAVE(cuMemPoolGetAttribute));
-}
-
 /* A pool grows by whole steps: the largest power of two that divides every growth seen. */
 static void learn_step(struct device *device, uint64_t growth)
 {
@@ -117,6 +175,53 @@ static uint64_t whole_steps(uint64_t bytes, uint64_t step)
     return bytes <= UINT64_MAX - step ? (bytes + step - 1) / step * step : bytes;
 }
 
+/* What the driver says of a pool. */
+enum answer {
+    REPORTED,     /* how much is reserved */
+    SILENT,       /* nothing, though it can: what is held stays held until it does */
+    UNREPORTABLE, /* nothing, ever: what is in use counts in whole steps */
+    ORPHANED,     /* the pool is gone: all it had is held until the last of it is freed */
+    EMPTY         /* nothing of it is in use any more, and it is gone or unreportable */
+};
+
+/* With the turn. */
+static enum answer answer_of(const struct pool *pool, bool reported)
+{
+    if (reported && !pool->gone)
+        return REPORTED;
+    if (!pool->gone && !pool->unnamed && (pool->handle == NULL || HAVE(cuMemPoolGetAttribute)))
+        return SILENT;
+    if (pool->live == 0)
+        return EMPTY;
+    return pool->gone ? ORPHANED : UNREPORTABLE;
+}
+
+/* With the turn: what is to be charged by what the driver says, which is `held` now. Calls that
+   were settled since it was asked may have made the pool grow by `since`. */
+static uint64_t target_of(const struct pool *pool, enum answer answer, uint64_t reserved,
+                          uint64_t since, uint64_t held)
+{
+    uint64_t whole;
+    switch (answer) {
+    case REPORTED:
+        return reserved + since > pool->live ? reserved + since : pool->live;
+    case UNREPORTABLE:
+        whole = whole_steps(pool->live, step_of(pool->device));
+        return whole < held ? whole : held;
+    case EMPTY:
+        return 0;
+    default:
+        return held;
+    }
+}
+
+/* With the turn: what a pool's growth shows of how the driver makes it grow. */
+static void learn_growth(struct pool *pool)
+{
+    pool->apart = pool->apart || pool->handle == NULL;
+    pool->doubles = pool->doubles || (pool->handle != NULL && pool->charged != 0);
+}
+
 /* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
    grew the pool by more than may be had: then all that is left is charged, and the rest when
    the next call looks again. */
@@ -126,41 +231,34 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
     turn_take(&pools_turn);
     uint64_t ended = pool->ended;
     turn_leave(&pools_turn);
-    bool told = reserved_bytes(pool, &reserved);
+    bool reported = reserved_bytes(pool, &reserved);
     turn_take(&pools_turn);
-    uint64_t before = pool->charged, since = pool->ended - ended;
-    uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
-    if ((pool->gone && pool->live != 0) || silent(pool, told))
-        target = before +
-                 taken; /* the driver does not tell: it is all held until the last of it is freed */
-    else if (!told && !pool->gone && pool->live != 0) {
-        uint64_t whole = whole_steps(pool->live, step_of(pool->device));
-        target = whole > before + taken ? before + taken : whole; /* the driver never tells */
-    }
+    enum answer answer = answer_of(pool, reported);
+    uint64_t before = pool->charged, since = pool->ended - ended, held = before + taken;
+    uint64_t target = target_of(pool, answer, reserved, since, held);
     bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
-    if (!alone && target > before + taken)
-        target = before + taken; /* the rest is growth that another call took for and will settle */
-    if (pool->debtors > (uint32_t)debtor && target < before + taken)
-        target = before + taken; /* what this call did not need, one that took less may need yet */
-    if ((told && target > reserved) || silent(pool, told))
-        atomic_store(&parts_dirty, 1);
+    bool others_owe = pool->debtors > (uint32_t)debtor;
+    if (!alone && target > held)
+        target = held; /* the rest is growth that another call took for and will settle */
+    if (others_owe && target < held)
+        target = held; /* what this call did not need, one that took less may need yet */
+    if (answer == SILENT || (answer == REPORTED && target > reserved))
+        parts_mark_dirty();
     if (pool->handle == NULL && target < before)
         pool->trims++; /* some graph has its memory no more */
-    if (alone && told && taken != 0 && reserved > before + taken) {
-        pool->apart = pool->apart || pool->handle == NULL;
-        pool->doubles = pool->doubles || (pool->handle != NULL && before != 0);
-    }
+    if (alone && answer == REPORTED && taken != 0 && reserved > held)
+        learn_growth(pool);
     pool->charged = target;
     pool->ended += taken + (debtor ? before : 0);
-    pool->exact = told && target == reserved;
+    pool->exact = answer == REPORTED && target == reserved;
     if (alone && pool->exact && was_exact && reserved > before)
         learn_step(pool->device, reserved - before);
     turn_leave(&pools_turn);
-    if (target <= before + taken) {
-        give(pool->device, before + taken - target);
+    if (target <= held) {
+        give(pool->device, held - target);
         return true;
     }
-    uint64_t left, lacks = target - before - taken;
+    uint64_t left, lacks = target - held;
     if (region_take(&pool->device->region, lacks, &left))
         return true;
     lacks -= region_take_some(&pool->device->region, lacks);
@@ -168,7 +266,7 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
     pool->charged -= lacks;
     pool->exact = false;
     turn_leave(&pools_turn);
-    atomic_store(&parts_dirty, 1);
+    parts_mark_dirty();
     return false;
 }
 
@@ -193,7 +291,7 @@ static void true_up(struct device *device)
             turn_leave(&pools_turn);
         }
         if (keeps)
-            atomic_store(&parts_dirty, 1);
+            parts_mark_dirty();
     }
 }
 
@@ -209,7 +307,7 @@ void pools_free(const struct entry *entry)
         pool_settle(pool, 0, false);
         pool_end(pool, 0, false);
     }
-    atomic_store_explicit(&parts_dirty, 1, memory_order_relaxed);
+    parts_mark_dirty();
 }
 
 static void pools_forget(void)

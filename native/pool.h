@@ -7,66 +7,16 @@
 
 enum { MAX_POOLS = 4096 };
 
-struct pool {
-    CUpool handle;          /* NULL for the memory of a device's graphs */
-    struct device *device;  /* NULL: the host's memory */
-    uint64_t live, charged; /* in use; held for it beside what calls under way have taken */
-    uint64_t asked;         /* by calls under way */
-    uint64_t ended;         /* by how much all calls that have ended may have made it grow */
-    uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has
-                               room for them */
-    bool unnamed;           /* `handle` is not one of the driver's, which cannot be asked */
-    bool gone, exact;       /* exact: `charged` is what the driver said was reserved */
-    bool together, apart;   /* a graph's nodes were seen to share steps, or not to */
-    bool doubles;           /* it was seen to grow by more than it needed, by as much as it had */
-    uint32_t trims;         /* of graphs: how often memory was taken from them */
-};
-
-extern struct turn pools_turn; /* of all pools: never across a call of the driver */
+struct pool; /* its calls go through these states; see pool.c */
+struct device *pool_device(const struct pool *pool); /* NULL: the host's memory */
 
 /* Around a call that asks for `bytes` bytes. */
-static inline void pool_begin(struct pool *pool, uint64_t asks)
-{
-    turn_take(&pools_turn);
-    pool->busy++;
-    pool->asked += asks;
-    turn_leave(&pools_turn);
-}
-
-static inline void pool_end(struct pool *pool, uint64_t asked, bool debtor)
-{
-    turn_take(&pools_turn);
-    pool->busy--;
-    pool->asked -= asked;
-    pool->debtors -= debtor;
-    turn_leave(&pools_turn);
-}
-
-/* The driver has given them. */
-static inline void pool_called(struct pool *pool, uint64_t bytes)
-{
-    turn_take(&pools_turn);
-    pool->live += bytes;
-    pool->asked -= bytes;
-    turn_leave(&pools_turn);
-}
-
-/* They were freed again. */
-static inline void pool_emptied(struct pool *pool, uint64_t bytes)
-{
-    turn_take(&pools_turn);
-    pool->live -= bytes;
-    turn_leave(&pools_turn);
-}
-
+void pool_begin(struct pool *pool, uint64_t asks);
+void pool_end(struct pool *pool, uint64_t asked, bool debtor);
+void pool_called(struct pool *pool, uint64_t bytes);  /* the driver has given them */
+void pool_emptied(struct pool *pool, uint64_t bytes); /* they were freed again */
 /* Whether the driver does not report what is reserved for it. */
-static inline bool pool_is_untold(struct pool *pool)
-{
-    turn_take(&pools_turn);
-    bool untold = pool->gone || pool->unnamed;
-    turn_leave(&pools_turn);
-    return untold;
-}
+bool pool_is_unreported(struct pool *pool);
 
 /* The pool of a handle, NULL where none was put down. */
 struct pool *pool_known(CUpool handle);

@@ -111,7 +111,7 @@ struct berth_use_file {
                                             function, and with variables, plus one */
     shared32 rounding; /* learned: 1: the driver gives bytes as they are asked for, 2: whole steps
                         */
-    shared32 pageable_told; /* that the GPU reaches the memory of the system by itself */
+    shared32 pageable_logged; /* that the GPU reaches the memory of the system by itself */
     unsigned char pad1[24];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen;

@@ -193,10 +193,16 @@ void settings_read(void)
                 ? "%.150s is not open to this user; make the partition with --owner or --group"
                 : "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB",
             settings.folder);
-    if (*wrong != 0) {
-        atomic_store(&settings.no_gpu, 1);
-        log_line("no GPU: %s", wrong);
-    }
+    if (*wrong != 0)
+        settings_fail(wrong);
+}
+
+void settings_fail(const char *why)
+{
+    if (why != settings.wrong)
+        snprintf(settings.wrong, sizeof settings.wrong, "%s", why);
+    atomic_store(&settings.no_gpu, 1);
+    log_line("no GPU: %s", settings.wrong);
 }
 
 void log_line(const char *format, ...)

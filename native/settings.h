@@ -28,6 +28,8 @@ struct settings {
 };
 extern struct settings settings;
 void settings_read(void);
+/* The limits cannot be known: from here on there is no GPU. */
+void settings_fail(const char *why);
 bool settings_parse(struct setting *setting, const char *variable, const char *text, uint64_t most,
                     char *wrong, size_t wrong_size);
 /* The value for a device; false where a list names others only. */

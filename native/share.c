@@ -12,7 +12,7 @@
    than it seems. */
 #define _GNU_SOURCE
 #include "share.h"
-#include "processes.h"
+#include "nvml_delta.h"
 #include "settings.h"
 
 #include <errno.h>
@@ -23,8 +23,8 @@
 enum {
     SLACK_NS = 20 * 1000 * 1000, /* how much unused time may be caught up */
     SLICE_NS = 100 * 1000 * 1000,
-    AHEAD_LAUNCHES = 64, /* of the longest of late, that may be owed at once, */
-    KEPT_LAUNCHES = 8,   /* and how much that others took, in the longest launches of late, */
+    DEBT_LAUNCHES = 64, /* of the longest of late, that may be owed at once, */
+    KEPT_LAUNCHES = 8,  /* and how much that others took, in the longest launches of late, */
     KEPT_NS = 1000 * 1000 * 1000, /* at most */
     CHECK_NS = 500 * 1000 * 1000,
     SAMPLES_NS = 1500 * 1000 * 1000, /* NVML samples the use by process at least as often */
@@ -43,8 +43,8 @@ enum {
     LEFT_OUT_LOOKS = 4, /* and at how many looks they must, of which one that does not takes two off
                          */
 };
-#define AHEAD_NS 10000000000ull /* beside this */
-#define UNTOLD UINT32_MAX       /* others_pct: NVML does not tell */
+#define DEBT_NS 10000000000ull  /* beside this */
+#define NOT_REPORTED UINT32_MAX /* others_pct: NVML does not tell */
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
 
@@ -63,7 +63,7 @@ bool share_limits(const struct device *device)
 bool share_contended(const struct device *device)
 {
     uint32_t others = LOAD(device->region.use->others_pct);
-    return others != UNTOLD && others > NONE_PCT;
+    return others != NOT_REPORTED && others > NONE_PCT;
 }
 
 bool share_alone(const struct device *device, uint64_t *looked_ns)
@@ -88,7 +88,7 @@ static uint32_t share_pct(const struct device *device)
     uint32_t others = LOAD(device->region.use->others_pct);
     if (flags & BERTH_LOW) {
         uint32_t given = LOAD(device->region.use->given_pct),
-                 least = others == UNTOLD ? LOW_BLIND_PCT : LOW_PCT;
+                 least = others == NOT_REPORTED ? LOW_BLIND_PCT : LOW_PCT;
         given = given > least ? given : least;
         return given < pct || (flags & BERTH_BURST) != 0 ? given : pct;
     }
@@ -100,7 +100,7 @@ static uint32_t share_pct(const struct device *device)
        own share, and what one has beyond it shrinks as the other comes, faster on a full card: they
        settle at their shares. A little is left free beside others: on a GPU that is full they could
        not show that they want more. */
-    if (others == UNTOLD || LOAD(device->region.use->strangers) != 0)
+    if (others == NOT_REPORTED || LOAD(device->region.use->strangers) != 0)
         return pct;
     uint32_t most = others <= NONE_PCT ? ALONE_PCT : 100 - FREE_PCT,
              left = others < most ? most - others : 0;
@@ -192,15 +192,15 @@ static void follow_clock(struct berth_use_file *use, uint64_t now)
 static uint64_t bounded(struct device *device, uint64_t now, uint64_t wait, uint32_t pct)
 {
     struct berth_use_file *use = device->region.use;
-    uint64_t most = AHEAD_NS + AHEAD_LAUNCHES * LOAD(use->longest_ns) * 100 / pct;
+    uint64_t most = DEBT_NS + DEBT_LAUNCHES * LOAD(use->longest_ns) * 100 / pct;
     uint64_t paid = atomic_load(&use->paid_until_ns);
-    static shared32 told;
+    static shared32 logged;
     if (wait <= most)
         return wait;
     /* To an instant and not by a difference, which each of several would take off. */
     while ((int64_t)(paid - (now + most)) > 0 &&
            !atomic_compare_exchange_weak(&use->paid_until_ns, &paid, now + most)) { }
-    if (atomic_exchange(&told, 1) == 0)
+    if (atomic_exchange(&logged, 1) == 0)
         log_line("the partition's time was used up for %llu ms to come, which no launch explains; "
                  "set back to %llu ms",
                  (unsigned long long)(wait / 1000000), (unsigned long long)(most / 1000000));
@@ -247,8 +247,8 @@ void share_buy(struct device *device, uint64_t ns)
 /* ---- what NVML says ---- */
 
 struct report {
-    bool by_process, told; /* which process uses the card; how much it is used */
-    bool rated;            /* how much it is used by all, whether the samples tell of them or not */
+    bool by_process, reported; /* which process uses the card; how much it is used */
+    bool rated; /* how much it is used by all, whether the samples tell of them or not */
     uint32_t total_pct, ours_pct, ours, others, rated_pct;
     uint64_t latest_us;
     NVutilization samples[MOST_SAMPLES];
@@ -278,14 +278,14 @@ static void ask(struct device *device, struct report *report, uint64_t after_us)
         report->ours += ours && pct != 0;
         report->others += !ours && pct != 0;
     }
-    report->told = report->by_process && report->total_pct != 0;
+    report->reported = report->by_process && report->total_pct != 0;
     report->rated = handle != NULL && HAVE(nvmlDeviceGetUtilizationRates) &&
                     real.nvmlDeviceGetUtilizationRates(handle, &rates) == NV_SUCCESS &&
                     rates.gpu_pct <= 100;
     report->rated_pct = report->rated ? rates.gpu_pct : 0;
-    if (!report->told && report->rated) {
+    if (!report->reported && report->rated) {
         report->total_pct = report->rated_pct;
-        report->told = true;
+        report->reported = true;
     }
     report->total_pct = report->total_pct < 100 ? report->total_pct : 100;
 }
@@ -347,8 +347,8 @@ static void give_way(struct device *device, uint32_t total_pct, uint32_t others_
     uint32_t given = LOAD(use->given_pct), ceiling = ceiling_pct(device);
     if (LOAD(device->region.limit->flags) & BERTH_BURST)
         ceiling = 100;
-    if (others_pct == UNTOLD || others_pct <= NONE_PCT)
-        given = others_pct == UNTOLD ? 0 : ceiling;
+    if (others_pct == NOT_REPORTED || others_pct <= NONE_PCT)
+        given = others_pct == NOT_REPORTED ? 0 : ceiling;
     else if (total_pct >= FULL_PCT)
         given /= 2;
     else
@@ -464,7 +464,7 @@ void share_check(struct device *device)
         report->ours_pct = report->rated_pct > samples_pct ? report->rated_pct - samples_pct : 0;
         report->ours = 1;
         report->total_pct = samples_pct + report->ours_pct;
-        known = report->told = true;
+        known = report->reported = true;
     }
     uint32_t own = report->ours_pct, others;
     /* What a partition that is left out uses is too rough to burst by: it keeps to its share. */
@@ -472,15 +472,16 @@ void share_check(struct device *device)
     atomic_store(&use->trims,
                  known && report->ours != 0 && LOAD(use->mixed) == 0 && LOAD(use->distrust) == 0);
     if (recent && charged_pct >= 20 && report->total_pct * 2 < charged_pct)
-        report->told = report->by_process =
+        report->reported = report->by_process =
             false; /* a card that is used by less than this partition uses */
     if (!known || report->ours == 0) {
         own = charged_pct + UNSURE_PCT < report->total_pct ? (uint32_t)charged_pct + UNSURE_PCT
                                                            : report->total_pct;
     }
-    others = report->told ? report->total_pct - (own < report->total_pct ? own : report->total_pct)
+    others = report->reported
+                 ? report->total_pct - (own < report->total_pct ? own : report->total_pct)
              : report->by_process ? 0
-                                  : UNTOLD;
+                                  : NOT_REPORTED;
     atomic_store(&use->others_pct, others);
     atomic_store(&use->total_pct, report->total_pct);
     if (LOAD(device->region.limit->flags) & BERTH_LOW)

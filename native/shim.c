@@ -171,13 +171,13 @@ static bool become_user(const struct order *order)
 }
 
 /* In the job's process: says to `told` why the program does not run. */
-static _Noreturn void fail(int told, const char *what, const char *name)
+static _Noreturn void fail(int reported, const char *what, const char *name)
 {
-    dprintf(told, "%s: %.200s: %s", what, name, strerror(errno));
+    dprintf(reported, "%s: %.200s: %s", what, name, strerror(errno));
     _exit(127);
 }
 
-static _Noreturn void run_job(const struct order *order, int go, int told)
+static _Noreturn void run_job(const struct order *order, int go, int reported)
 {
     char byte, draft[32], text[96];
     sigset_t none;
@@ -193,32 +193,32 @@ static _Noreturn void run_job(const struct order *order, int go, int told)
     snprintf(text, sizeof text, "%d %llu %lld\n", (int)getpid(), start_of(getpid()), boot_ms());
     int fd = open(draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || close(fd) != 0)
-        fail(told, "the run folder cannot be written", draft);
+        fail(reported, "the run folder cannot be written", draft);
     if (order->cgroup[0] != 0) {
         int group = open(order->cgroup, O_WRONLY | O_CLOEXEC);
         if (group < 0 || write(group, "0", 1) != 1)
-            fail(told, "the job cannot enter its cgroup", order->cgroup);
+            fail(reported, "the job cannot enter its cgroup", order->cgroup);
         close(group);
     }
     int nothing = open("/dev/null", O_RDWR);
     if (nothing < 0 || dup2(nothing, 0) != 0 || dup2(nothing, 1) != 1 || dup2(nothing, 2) != 2)
-        fail(told, "/dev/null cannot be opened", "/dev/null");
+        fail(reported, "/dev/null cannot be opened", "/dev/null");
     if (order->out_is_ours && !open_output(order, order->out, 1, true))
-        fail(told, "the output file cannot be opened", order->out);
+        fail(reported, "the output file cannot be opened", order->out);
     if (link(draft, "began") != 0)
         _exit(125); /* given up by a broker */
     unlink(draft);
     if (!become_user(order))
-        fail(told, "the job cannot become its user", order->argv[0]);
+        fail(reported, "the job cannot become its user", order->argv[0]);
     if (chdir(order->folder) != 0)
-        fail(told, "no such folder to run in", order->folder);
+        fail(reported, "no such folder to run in", order->folder);
     if (!order->out_is_ours && !open_output(order, order->out, 1, false))
-        fail(told, "the output file cannot be opened", order->out);
+        fail(reported, "the output file cannot be opened", order->out);
     if (order->err[0] == 0 ? dup2(1, 2) != 2 : !open_output(order, order->err, 2, false))
-        fail(told, "the error file cannot be opened", order->err);
+        fail(reported, "the error file cannot be opened", order->err);
     environ = order->env; /* the command is looked up on its user's PATH */
     execvp(order->argv[0], order->argv);
-    fail(told, "the command cannot be run", order->argv[0]);
+    fail(reported, "the command cannot be run", order->argv[0]);
 }
 
 /* Ends what the job left running, wherever it has gone: orphans come to this process. */
@@ -246,7 +246,7 @@ static void end_daemons(void)
 int main(int count, char **words)
 {
     struct order order;
-    int go[2], told[2], status = 0, lock;
+    int go[2], reported[2], status = 0, lock;
     char text[600], why[400];
     if (count != 2 || chdir(words[1]) != 0)
         return 2;
@@ -260,17 +260,17 @@ int main(int count, char **words)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     snprintf(text, sizeof text, "%d %llu\n", (int)getpid(), start_of(getpid()));
     if (!write_whole("shim", text, false) || !read_order(&order) || pipe2(go, O_CLOEXEC) != 0 ||
-        pipe2(told, O_CLOEXEC) != 0)
+        pipe2(reported, O_CLOEXEC) != 0)
         return 4;
     pid_t job = fork();
     if (job == 0) {
         close(lock);
         close(go[1]);
-        close(told[0]);
-        run_job(&order, go[0], told[1]);
+        close(reported[0]);
+        run_job(&order, go[0], reported[1]);
     }
     close(go[0]);
-    close(told[1]);
+    close(reported[1]);
     if (job < 0 || write(go[1], "g", 1) != 1)
         return 5;
     struct rusage used;
@@ -281,7 +281,7 @@ int main(int count, char **words)
     if (access("began", F_OK) != 0 && WIFEXITED(status) && WEXITSTATUS(status) == 125)
         return 7;
     /* What the program itself writes there is not read: the pipe is closed when it runs. */
-    ssize_t size = read(told[0], why, sizeof why - 1);
+    ssize_t size = read(reported[0], why, sizeof why - 1);
     why[size > 0 ? size : 0] = 0;
     for (char *at = why; *at != 0; at++)
         *at = *at == '\n' ? ' ' : *at;

@@ -88,7 +88,7 @@ static bool unheld(struct record *record)
     if (record->handles != 0 || record->maps != 0)
         return false;
     if (record->exported && is_open(record)) {
-        atomic_store(&parts_dirty, 1); /* looked at again by reclaim_exports */
+        parts_mark_dirty(); /* looked at again by reclaim_exports */
         return false;
     }
     for (struct record **at = &exports; record->exported && *at != NULL; at = &(*at)->next)

@@ -333,11 +333,16 @@ def test_jobs_without_a_gpu_take_the_cpus_of_their_nodes_and_are_not_judged(tmp_
     elsewhere = replace(bare, job_id="elsewhere", nodes=("c0",))
     history = [first, one, bare, elsewhere]
     alone = workload_of(history)
-    assert (alone.beside, alone.without_gpu) == (0, 2)
+    assert (alone.replayed_cpu_jobs, alone.without_gpu) == (0, 2)
     assert replay(alone, "fifo+best-fit").wait_p90_s < hour
     told = {"made": (Capacity(0, None, ("n0",), 4, 4, 0),)}
     workload = workload_of(history, capacities=told)
-    assert (workload.beside, workload.without_gpu, len(workload.jobs), len(workload.measured)) == (1, 1, 3, 2)
+    assert (workload.replayed_cpu_jobs, workload.without_gpu, len(workload.jobs), len(workload.measured)) == (
+        1,
+        1,
+        3,
+        2,
+    )
     outcome = replay(workload, "fifo+best-fit")
     assert outcome.wait_mean_s == pytest.approx(10 * 3600 / 2, abs=1)
     assert set(outcome.user_wait_s) == {one.user}
@@ -346,9 +351,9 @@ def test_jobs_without_a_gpu_take_the_cpus_of_their_nodes_and_are_not_judged(tmp_
     then = replace(outcome, user_wait_s={one.user: 0.0}, others_wait_s=120.0)
     assert better(outcome, replace(then, others_wait_s=59.0))
     assert not better(outcome, then)
-    assert workload_of(history, capacities=told, most_jobs=2).beside == 1
+    assert workload_of(history, capacities=told, most_jobs=2).replayed_cpu_jobs == 1
     many = [*history, replace(bare, job_id="b2"), replace(bare, job_id="b3")]
-    assert workload_of(many, capacities=told, most_jobs=2).beside == 0
+    assert workload_of(many, capacities=told, most_jobs=2).replayed_cpu_jobs == 0
 
 
 def test_a_node_has_its_even_part_of_cpus_and_no_less_than_was_held_on_it(tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 from berth.cli.run_options import RunOptions, conditions_asked
 from berth.experiments.compare.conditions import Conditions, conditions_of
 from tests.command import berth
-
-BERTH = Path(sys.executable).parent / "berth"
 
 
 @pytest.mark.parametrize(

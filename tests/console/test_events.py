@@ -12,8 +12,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from berth.console.look import Look
 from berth.console.sources.values import ValuesSource, look_of
+from berth.live.driver.snapshot import Snapshot
 from tests.console.serving import served
 from tests.console.world import World
 
@@ -54,7 +54,7 @@ def test_a_busy_clusters_news_end_with_the_token_too(tmp_path: Path, monkeypatch
     monkeypatch.setattr("berth.console.events.RECOGNISED_S", 0.0)
 
     class Busy(ValuesSource):
-        async def look(self) -> Look:
+        async def look(self) -> Snapshot:
             self.value = look_of(gpus=1 + self.looks % 4)
             return await super().look()
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from berth.console.hub import Hub
-from berth.console.look import Look
 from berth.console.sources.values import ValuesSource, look_of
+from berth.live.driver.snapshot import Snapshot
 
 
 def told(event: bytes) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_a_queue_that_goes_away_is_said_to_be_gone_and_comes_back() -> None:
 
 def test_a_queue_whose_answer_is_not_understood_is_said_to_be_so() -> None:
     class Odd(ValuesSource):
-        async def look(self) -> Look:
+        async def look(self) -> Snapshot:
             raise KeyError("gpus")
 
     async def story() -> None:
@@ -198,7 +198,7 @@ def test_gpus_of_a_slow_queue_are_shown_as_soon_as_the_look_has_ended(
 
 def test_a_change_during_a_look_is_followed_by_another_look() -> None:
     class Gated(ValuesSource):
-        async def look(self) -> Look:
+        async def look(self) -> Snapshot:
             self.looks += 1
             await gate.wait()
             return self.value
@@ -225,7 +225,7 @@ def test_a_look_that_fails_unexpectedly_is_logged_and_not_repeated_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(ValuesSource):
-        async def look(self) -> Look:
+        async def look(self) -> Snapshot:
             self.looks += 1
             raise RuntimeError("a library's own")
 

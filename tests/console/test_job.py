@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from berth.console.look import Gpu, LiveJob, Look, Tenant
 from berth.console.roles import Role
 from berth.console.sources.values import ValuesSource, look_of
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
 from berth.model import Record, RecordState, Share
 from tests.console.world import World
 
@@ -93,7 +93,7 @@ def shared(tmp_path: Path) -> World:
         for each in records
     ]
     tenant = Tenant("3", "chae", "", 300, 0, since_ms=3000)
-    look = Look(9000, (Gpu("n1", 0, "A100", 81_920, (tenant,)),), tuple(gone), 0, 1)
+    look = Snapshot(9000, (Gpu("n1", 0, "A100", 81_920, (tenant,)),), tuple(gone), 0, 1)
     return World(tmp_path / "state", sources=[ValuesSource(look)], history=tmp_path / "h")
 
 

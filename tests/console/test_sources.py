@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from berth.console.look import Tenant
 from berth.console.roles import Role, Viewer
 from berth.console.sources.kubernetes import KubernetesSource, look_of
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
 from berth.errors import AccessError, KubernetesError, LiveError, SettingError
+from berth.live.driver.snapshot import Tenant
 from berth.live.kubernetes.viewing import GpuUse, Runs, Snapshot, Waits
 from tests.live.local.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm

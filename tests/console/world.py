@@ -9,10 +9,10 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from berth.console.identity import CSRF_HEADER
-from berth.console.look import Source
 from berth.console.roles import Role
 from berth.console.server import create_app
 from berth.console.settings import Settings
+from berth.console.source import Source
 
 
 class World:

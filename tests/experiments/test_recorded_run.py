@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +17,9 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.model import Node, Record, RecordState, Share
+from tests.command import berth
 
 HERE = Node("here", 1, GPU_MODELS["A100-80"], 8000, 64_000)
-BERTH = str(Path(sys.executable).with_name("berth"))
 
 
 def record(
@@ -120,13 +118,11 @@ def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: 
         "--policies",
         "fifo",
     ]
-    told = json.loads(
-        subprocess.run([BERTH, *words, "--json"], capture_output=True, text=True, check=True).stdout
-    )
+    told = json.loads(berth(*words, "--json").stdout)
     assert told["real"]["apart"] == [
         {"policy": "fifo", "makespan_pct": pytest.approx(-3.2, abs=0.1), "wait_pct": -10.0}
     ]
-    shown = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True).stdout
+    shown = berth(*words).stdout
     assert "What really happened under fifo: makespan 31.0 s, mean wait 5.0 s." in shown
     assert "replay of fifo (the policy that ran): makespan 30.0 s (-3.2 %), mean wait 4.5 s (-0.5 s)" in shown
 
@@ -134,7 +130,7 @@ def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: 
 def test_the_policy_that_ran_is_always_replayed_and_short_jobs_are_told(history: Path) -> None:
     words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "sjf"]
     environment = {**os.environ, "BERTH_HISTORY": str(history)}
-    done = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True, env=environment)
+    done = berth(*words, env=environment)
     assert "replay of sjf:" in done.stdout
     assert "replay of fifo (the policy that ran):" in done.stdout
     assert "-0.0" not in done.stdout
@@ -150,9 +146,7 @@ def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path)
 
 
 def test_a_trace_and_the_history_are_not_compared_at_once() -> None:
-    done = subprocess.run(
-        [BERTH, "compare", "x.csv", "--from-history"], capture_output=True, text=True, check=False
-    )
+    done = berth("compare", "x.csv", "--from-history")
     assert done.returncode == 2
     assert "compare replays a TRACE, or what ran on this machine" in done.stderr
 
@@ -172,7 +166,7 @@ def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_the
     assert real.gpu_allocation_pct <= 100
     words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "fifo"]
     environment = {**os.environ, "BERTH_HISTORY": str(history)}
-    told = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True, env=environment)
+    told = berth(*words, env=environment)
     assert "2 jobs of other clusters are left out: only jobs of this machine are replayed." in told.stderr
     (history / "cluster.csv").write_text(
         (history / "cluster.csv").read_text(encoding="utf-8").replace("here", "gone"), encoding="utf-8"

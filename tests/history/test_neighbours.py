@@ -18,7 +18,7 @@ from berth.history.jobs.job_report import JobReport, job_reports, report_json
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import read_records, recorded, write_records
-from berth.history.store.records import OpenAttempt, open_from_json, open_to_json, records
+from berth.history.store.records import OpenAttempt, records
 from berth.model import Job, Node, Record, RecordState, Share
 
 HERE = Node("n1", 2, GPU_MODELS["A100-80"], 8000, 64_000)
@@ -104,7 +104,6 @@ def test_a_simulation_records_the_gpus_and_goes_on_where_it_was_cut(tmp_path: Pa
         under_way: dict[str, OpenAttempt] = {}
         for event in events:
             yield from records([event], [HERE], under_way=under_way)
-            under_way = open_from_json(open_to_json(under_way))
 
     found = {each.job_id: each.gpu_slots for each in all_of()}
     assert found == {"1": ("n1:0", "n1:1"), "2": ()}

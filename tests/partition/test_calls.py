@@ -116,6 +116,20 @@ def test_a_way_past_the_limit_is_closed(card: Card, hole: str) -> None:
     assert card.run("check", hole) == (0, said)
 
 
+FALLBACKS = {
+    "cuStreamGetDevice:0:801": 0,
+    "cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801": 10,
+    "cuStreamGetDevice:0:801,cuStreamGetGreenCtx:0:801,cuStreamGetCtx:0:801": 30,
+}
+"""What an older driver cannot tell of a stream, and how many combinations are refused for it."""
+
+
+@pytest.mark.parametrize("errors", FALLBACKS)
+def test_a_stream_whose_gpu_is_unknown_is_refused_and_never_uncounted(card: Card, errors: str) -> None:
+    card.settings = {"BERTH_FAKE_GPUS": "2", "BERTH_FAKE_ERRORS": errors}
+    assert card.run("check", "streams_and_contexts") == (0, TABLE.format(0, FALLBACKS[errors]))
+
+
 def test_a_store_into_the_counters_lifts_no_limit(card: Card) -> None:
     with card.start("check", "hold") as holder:
         assert holder.stdout is not None

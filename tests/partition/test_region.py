@@ -22,7 +22,7 @@ STRANGER = 12345
 
 
 class Member:
-    """A process of a partition that does what it is told (native/tests/told.c)."""
+    """A process of a partition that does what it is told (native/tests/member.c)."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -51,7 +51,7 @@ def member(card: Card) -> Iterator[Start]:
         def start(name: str = "blue", **settings: str) -> Member:
             region = str(card.folder / "root" / name)
             limits = {"BERTH_REGION": region, "BERTH_GPU_MEM_MIB": None, "BERTH_FAKE_WATCH": None} | settings
-            found = Member(card.start("told", **limits))
+            found = Member(card.start("member", **limits))
             stack.callback(found.kill)
             return found
 

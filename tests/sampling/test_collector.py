@@ -13,7 +13,8 @@ import pytest
 from berth.errors import SamplingError
 from berth.sampling.collector import LARGEST_BODY, Collector, read_token
 from berth.sampling.push import REST_S, Pusher, push
-from berth.sampling.spool import Slice, SpoolWriter, read_segment, segments
+from berth.sampling.spool import Slice, SpoolWriter, segments
+from tests.sampling.segments import read_segment
 
 TOKEN = "a-token-of-many-letters"
 

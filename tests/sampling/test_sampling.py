@@ -24,8 +24,9 @@ from berth.history.store.import_result import ImportResult, Options
 from berth.history.store.usage import UsageRow
 from berth.sampling.readings import GpuReading, ProcessReading
 from berth.sampling.sampler import Settings, sample
-from berth.sampling.spool import Slice, SpoolWriter, read_segment, segments
+from berth.sampling.spool import Slice, SpoolWriter, segments
 from tests.history import exports
+from tests.sampling.segments import read_segment
 from tests.sampling.test_readings import gpu
 
 ROOT = Path(__file__).parents[2]

@@ -131,8 +131,8 @@ def better(now: Outcome, then: Outcome, *, sharing: bool = False) -> bool:
     noticed = any(change < 0 for change in noticed_changes(now, then).values())
     used = sharing or then.utilisation_pct >= now.utilisation_pct - LOSS_POINTS
     longer_s = max(then.others_wait_s - now.others_wait_s, 0.0)
-    beside = not _notices(now.others_wait_s, longer_s)
-    return enough and noticed and used and beside and then.never <= now.never
+    others_unharmed = not _notices(now.others_wait_s, longer_s)
+    return enough and noticed and used and others_unharmed and then.never <= now.never
 
 
 def noticed_changes(now: Outcome, then: Outcome) -> dict[str, float]:

@@ -102,7 +102,7 @@ class _Account:
         measured = self.workload.measured
         started: dict[str, int] = {}
         waits: dict[str, list[float]] = defaultdict(list)
-        beside: list[float] = []
+        other_waits_s: list[float] = []
         groups: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * 8)
         held_ms = never = ran_ms = alone_ms = 0
         event: Event
@@ -116,7 +116,7 @@ class _Account:
                 if job.id in measured:
                     waits[job.user].append((event.time_ms - job.submit_ms) / 1000)
                 elif not job.gpus:
-                    beside.append((event.time_ms - job.submit_ms) / 1000)
+                    other_waits_s.append((event.time_ms - job.submit_ms) / 1000)
             elif kind is EventKind.REJECT:
                 never += job.id in measured
             elif kind is not EventKind.SUBMIT:
@@ -134,7 +134,7 @@ class _Account:
             utilisation_pct=100 * held_ms / capacity,
             never=never,
             user_wait_s={user: float(np.mean(each)) for user, each in sorted(waits.items())},
-            others_wait_s=float(np.mean(beside)) if beside else 0.0,
+            others_wait_s=float(np.mean(other_waits_s)) if other_waits_s else 0.0,
             slowed_pct=100 * (ran_ms / alone_ms - 1) if alone_ms else 0.0,
             peaks={
                 group: Peaks(sums[4], sums[5], -(-sums[6] // 1000), sums[7])

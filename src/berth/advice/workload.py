@@ -38,7 +38,7 @@ class Workload:
     """How long those that are judged waited in truth once eligible."""
     use: dict[str, tuple[float, float | None]]
     """By job: mean use of its GPUs and of their memory as fractions, if measured."""
-    beside: int = 0
+    replayed_cpu_jobs: int = 0
     """Attempts without a GPU that are replayed."""
     without_gpu: int = 0
     """Attempts without a GPU that are left out."""
@@ -102,7 +102,7 @@ def workload_of(
         measured=frozenset(names),
         recorded_wait_s=tuple(((r.start_ms or 0) - r.ready_ms) / 1000 for r in judged if _id(r) in names),
         use={_id(r): (r.gpu_use_mean, r.gpu_mem_mean) for r in judged if r.gpu_use_mean is not None},
-        beside=len(bare),
+        replayed_cpu_jobs=len(bare),
         without_gpu=len(ran) - len(on_gpus) - len(bare),
         never_started=len(every) - len(ran),
         too_large=len(jobs) - len(fitting),

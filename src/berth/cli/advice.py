@@ -174,7 +174,7 @@ def _answer(
         "jobs": len(workload.measured),
         "users": advice.users,
         "gpus": workload.gpus,
-        "beside_without_gpu": workload.beside,
+        "beside_without_gpu": workload.replayed_cpu_jobs,
         "left_out": {
             "without_gpu": workload.without_gpu,
             "never_started": workload.never_started,
@@ -245,7 +245,11 @@ def _show(workload: Workload, advice: Advice) -> None:
             highlight=False,
             markup=False,
         )
-    beside = f", beside {workload.beside:,} jobs without a GPU on the same nodes" if workload.beside else ""
+    beside = (
+        f", beside {workload.replayed_cpu_jobs:,} jobs without a GPU on the same nodes"
+        if workload.replayed_cpu_jobs
+        else ""
+    )
     screen.print(
         f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs{beside}. They really "
         f"waited {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "

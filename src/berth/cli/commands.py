@@ -119,7 +119,7 @@ COMMANDS: Final = {
     ),
     "slurm": Entry(
         "berth.cli.slurm:app",
-        "Decide beside Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
+        "Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
     ),
     "console": Entry(
         "berth.cli.console:app",

@@ -158,7 +158,7 @@ def diff(
 ) -> None:
     """Compare two versions of a profile that the local queue keeps up to date."""
     from berth.errors import ProfileError
-    from berth.live.local.living_profiles import versions_of
+    from berth.live.local.profile_recorder import versions_of
     from berth.profiles import peak_mem_mib, read_profile, run_time_ms
 
     kept = versions_of(history, application)

@@ -1,4 +1,4 @@
-"""`berth slurm …`: the brain beside the queue of a Slurm that is there."""
+"""`berth slurm …`: advise on Slurm's queue, or place its jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from berth.errors import LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 
 app = typer.Typer(
-    help="Decide beside Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
+    help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
     no_args_is_help=True,
 )
 
@@ -41,7 +41,7 @@ DEFAULT_STATE = Path("/var/lib/berth/slurm")
 
 
 class Mode(StrEnum):
-    """What berth does beside Slurm."""
+    """What berth does with Slurm's queue."""
 
     OFF = "off"
     ADVISE = "advise"
@@ -254,7 +254,7 @@ def _silent(state: Path) -> str:
 
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
-    """Show whether berth runs beside Slurm, and what it last saw."""
+    """Show whether berth runs with Slurm, and what it saw last."""
     import time
 
     shown = _status(state)
@@ -303,7 +303,7 @@ def why(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
-    """Explain why a job waits: Slurm's reason beside berth's."""
+    """Explain why a job waits: Slurm's reason and berth's."""
     from berth.live.slurm.controller import Controller
 
     shown = _status(state)
@@ -325,7 +325,7 @@ def why(
         f"Slurm: {slurm.reason}{' (held by berth until it is placed)' if slurm.admin_comment and slurm.held else ''}"
     )
     print(
-        f"berth: {ours or 'nothing to say: it is not waiting, or not of the partitions that berth looks at'}"
+        f"berth: {ours or 'nothing to say: it is not waiting, or not of the partitions that berth decides on'}"
     )
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "give_back",
     "is_allowed",
     "spread_over_nodes",
+    "spread_slots",
     "take",
 ]
 
@@ -407,6 +408,60 @@ def spread_over_nodes(
         usable[best] = 0
         chosen += 1
     return chosen
+
+
+@compiled
+def spread_slots(
+    request: IntArray,
+    rank: IntArray,  # (N,): the smaller wins a tie
+    free_cpu: IntArray,  # (N,)
+    free_mem: IntArray,  # (N,)
+    free_milli: IntArray,  # (N, G); −1 where there is no GPU
+    free_gpu_mem: IntArray,  # (N, G)
+    traits: IntArray,  # (N, 4)
+    slots: IntArray,  # (≥ GPUs of the request, 2), written: node and index, the lowest-numbered GPUs that fit
+    scratch: IntArray,  # (3, ≥ N), overwritten
+) -> int:
+    """Choose slots for a request that may spread on as few nodes as will hold it; how many, 0 where none will.
+
+    Each node gives CPU and memory in proportion to its GPUs, and so as many GPUs as it has enough of both for.
+    """
+    n, width = free_milli.shape
+    gpus = request[ALL_GPUS]
+    usable, nodes, takes = scratch[0, :n], scratch[1, :n], scratch[2, :n]
+    if gpus < 2 or fitting_devices(request, free_milli, free_gpu_mem, traits, usable) < gpus:
+        return 0
+    for node in range(n):
+        if request[ALL_CPU] > 0:
+            usable[node] = min(usable[node], free_cpu[node] * gpus // request[ALL_CPU])
+        if request[ALL_MEM] > 0:
+            usable[node] = min(usable[node], free_mem[node] * gpus // request[ALL_MEM])
+    count = 0
+    for part in range(spread_over_nodes(usable, gpus, rank, nodes, takes)):
+        node = nodes[part]
+        left = takes[part]
+        for index in range(width):
+            fit = free_milli[node, index] >= request[MILLI] and free_gpu_mem[node, index] >= request[GPU_MEM]
+            if fit and left > 0:
+                slots[count, 0] = node
+                slots[count, 1] = index
+                count += 1
+                left -= 1
+    return count
+
+
+@compiled
+def spread_now(
+    block: IntArray,
+    requests: IntArray,  # (≥ number + 1, ≥ 10)
+    number: int,
+    slots: IntArray,  # (≥ GPUs of the request, 2), written
+    scratch: IntArray,  # (3, ≥ N), overwritten
+) -> int:
+    """The same where things are free now."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, rank, _, _, _, _, _ = compiled_arrays_of(block)
+    request = requests[number]
+    return spread_slots(request, rank, free_cpu, free_mem, free_milli, free_gpu_mem, traits, slots, scratch)
 
 
 @compiled

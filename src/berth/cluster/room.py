@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from berth.arrays import IntArray
 from berth.cluster import kernels
 from berth.cluster.amounts import Request
+from berth.cluster.checks import check_job
 from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
-from berth.cluster.refusals import check_job
 from berth.cluster.rows import NodeRows
 from berth.model import NO_GPU, GpuSlot, Job, Node, starting_tasks
 
@@ -67,17 +67,6 @@ class Room(NodeRows):
         number = self._new_request(job, key) if known is None else known
         self._last, self._last_number = job, number
         return number
-
-    def requests_of(self, jobs: Sequence[Job]) -> list[int]:
-        """The same of many jobs, in a third of the time."""
-        known = self._request_ids.get
-        kinds = [
-            known((job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, ""))
-            for job in jobs
-        ]
-        if self._owners or None in kinds or any(job.tasks for job in jobs):
-            return [self.request(job) for job in jobs]
-        return cast("list[int]", kinds)
 
     def row(self, job: Job) -> Request:
         """What the job takes on one node."""
@@ -157,17 +146,10 @@ class Room(NodeRows):
         if job.gpus < 2 or job.gpus * job.share.milli > self.free_total_milli:
             return None
         number = self.request(job)  # first: a new type may grow the table
-        request = self.requests[number]
-        fitting, chosen, takes = np.empty((3, len(self.nodes)), dtype=np.int64)
-        free = (self.free.milli, self.free.gpu_mem_mib)
-        if kernels.fitting_devices(request, *free, self._arrays.traits, fitting) < job.gpus:
-            return None
-        usable = spreadable_gpus(job, fitting, self.free.cpu_milli, self.free.mem_mib)
-        nodes = kernels.spread_over_nodes(usable, job.gpus, self.rank, chosen, takes)
-        slots: list[GpuSlot] = []
-        for node, take in zip(chosen[:nodes].tolist(), takes[:nodes].tolist(), strict=True):
-            slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
-        return tuple(slots) or None
+        slots = np.empty((job.gpus, 2), dtype=np.int64)
+        scratch = np.empty((3, len(self.nodes)), dtype=np.int64)
+        count = kernels.spread_now(self._block, self.requests, number, slots, scratch)
+        return tuple(map(GpuSlot._make, slots[:count].tolist())) or None
 
     def slots_of_gang(
         self, job: Job, place: Callable[[Job, Any], tuple[GpuSlot, ...] | None]

@@ -14,10 +14,10 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray, numbers
 from berth.cluster import kernels
 from berth.cluster.amounts import Amounts, amount_of, amounts_of, card_mem_mib, shown
+from berth.cluster.checks import check_nodes
 from berth.cluster.debts import Debts
 from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
 from berth.cluster.node_changes import vanished_node
-from berth.cluster.refusals import check_nodes
 from berth.errors import ClusterError
 from berth.model import NO_GPU, GpuSlot, Job, Node, Share
 

@@ -9,7 +9,7 @@ import numpy as np
 from berth.arrays import IntArray
 from berth.cluster import kernels
 from berth.cluster.cluster import Cluster
-from berth.cluster.room import size_of_task, spreadable_gpus
+from berth.cluster.room import size_of_task
 from berth.cluster.running import Running, parts_of
 from berth.model import NO_GPU, GpuSlot, Job, Share, slots_by_task, starting_tasks
 
@@ -115,11 +115,10 @@ class Shadow:
             return tuple(slot for node in chosen for slot in self._on(node, row))
         if job.nodes or job.gpus < 2:
             return None
-        usable = np.empty(len(cluster.nodes), dtype=np.int64)
-        if kernels.fitting_devices(row, self.milli, self.gpu_mem_mib, self._traits, usable) < job.gpus:
-            return None
-        usable = spreadable_gpus(job, usable, self.cpu_milli, self.mem_mib)
-        return _spread(job, usable, rank, self.milli, self.gpu_mem_mib)
+        slots = np.empty((min(job.gpus, self.milli.size), 2), dtype=np.int64)
+        scratch = np.empty((3, len(cluster.nodes)), dtype=np.int64)
+        count = kernels.spread_slots(row, rank, *free, self._traits, slots, scratch)
+        return tuple(map(GpuSlot._make, slots[:count].tolist())) or None
 
     def _slots_of_gang(self, job: Job) -> tuple[GpuSlot, ...] | None:
         """The slots of the tasks of a gang that start together, the largest placed first; None if one has no room."""
@@ -169,20 +168,3 @@ class Shadow:
             if index != NO_GPU:
                 self.milli[node, index] += sign * share.milli
                 self.gpu_mem_mib[node, index] += sign * share.mem_mib
-
-
-def _spread(
-    job: Job,
-    usable: IntArray,  # (N,): GPUs that each node can give; overwritten
-    rank: IntArray,  # (N,)
-    milli: IntArray,  # (N, G)
-    gpu_mem_mib: IntArray,  # (N, G)
-) -> tuple[GpuSlot, ...] | None:
-    """The job's slots on the fewest nodes that fit it, the lowest-numbered GPUs that fit; or None."""
-    chosen, takes = np.empty((2, len(usable)), dtype=np.int64)
-    nodes = kernels.spread_over_nodes(usable, job.gpus, rank, chosen, takes)
-    slots: list[GpuSlot] = []
-    for node, take in zip(chosen[:nodes].tolist(), takes[:nodes].tolist(), strict=True):
-        fits = (milli[node] >= job.share.milli) & (gpu_mem_mib[node] >= job.share.mem_mib)
-        slots.extend(GpuSlot(node, index) for index in np.flatnonzero(fits)[:take].tolist())
-    return tuple(slots) or None

@@ -50,9 +50,17 @@ async def act(
             400, f"the source '{asked.source}' has no action '{asked.action}'. {why}".rstrip(". ")
         )
     line = Line(
-        now_ms(), viewer.user, viewer.role.value, viewer.via, asked.source, asked.action, asked.id, asked.value,
-        command, "asked",
-    )  # fmt: skip
+        now_ms(),
+        viewer.user,
+        viewer.role.value,
+        viewer.via,
+        asked.source,
+        asked.action,
+        asked.id,
+        asked.value,
+        command,
+        "asked",
+    )
     await asyncio.to_thread(audit.add, line)
     try:
         done = await seen.source.act(asked.action, values, viewer)

@@ -66,9 +66,12 @@ async def queue(request: Request, who: Who, asked: Annotated[QueueQuery, Depends
     """Jobs that run and wait, in the order of the queue, a page at a time."""
     page = await chosen(request.app.state, asked, who)
     return QueueAnswer(
-        total=page.total, page=page.page, size=asked.size, now_ms=page.now_ms,
+        total=page.total,
+        page=page.page,
+        size=asked.size,
+        now_ms=page.now_ms,
         jobs=[QueuedJob(**row) for row in page.rows],
-    )  # fmt: skip
+    )
 
 
 @router.get("/jobs/{job_id:path}")

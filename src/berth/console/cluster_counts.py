@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from berth.console.look import Gpu, Look
+from berth.live.driver.snapshot import Gpu, Snapshot
 
 __all__ = ["IDLE_PCT", "Counts", "counts_of", "gpu_json", "key_of"]
 
@@ -45,7 +45,7 @@ class Counts:
         return asdict(self)
 
 
-def counts_of(looks: Iterable[Look]) -> Counts:
+def counts_of(looks: Iterable[Snapshot]) -> Counts:
     """The sums of these looks."""
     looks = tuple(looks)
     gpus = [gpu for look in looks for gpu in look.gpus]
@@ -76,15 +76,28 @@ def key_of(source: str, gpu: Gpu) -> tuple[str, str, int]:
 def gpu_json(source: str, gpu: Gpu) -> dict[str, Any]:
     """A GPU as every viewer may see it: whose jobs are there, and nothing of what they are."""
     return {
-        "source": source, "node": gpu.node, "index": gpu.index, "model": gpu.model, "mem_mib": gpu.mem_mib,
-        "used_mib": gpu.used_mib, "use_pct": gpu.use_pct, "health": gpu.health, "drained": gpu.drained,
-        "rack": gpu.rack, "partition": gpu.partition,
+        "source": source,
+        "node": gpu.node,
+        "index": gpu.index,
+        "model": gpu.model,
+        "mem_mib": gpu.mem_mib,
+        "used_mib": gpu.used_mib,
+        "use_pct": gpu.use_pct,
+        "health": gpu.health,
+        "drained": gpu.drained,
+        "rack": gpu.rack,
+        "partition": gpu.partition,
         "tenants": [
             {
-                "job": each.job, "user": each.user, "milli": each.milli, "mem_mib": each.mem_mib,
-                "used_mib": each.used_mib, "use_pct": each.use_pct, "since_ms": each.since_ms,
+                "job": each.job,
+                "user": each.user,
+                "milli": each.milli,
+                "mem_mib": each.mem_mib,
+                "used_mib": each.used_mib,
+                "use_pct": each.use_pct,
+                "since_ms": each.since_ms,
             }
             for each in gpu.tenants
         ],
         "strangers": [{"what": each.what, "mem_mib": each.mem_mib} for each in gpu.strangers],
-    }  # fmt: skip
+    }

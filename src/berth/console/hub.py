@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from berth.console.cluster_counts import Counts, counts_of, gpu_json, key_of
-from berth.console.look import Gpu, Look, Source
+from berth.console.source import Source
 from berth.errors import BerthError
+from berth.live.driver.snapshot import Gpu, Snapshot
 
 __all__ = ["Hub", "Packed", "Seen"]
 
@@ -41,7 +42,7 @@ class Seen:
     """What is known of one source."""
 
     source: Source
-    look: Look | None = None
+    look: Snapshot | None = None
     why: str = "it has not been looked at yet"
     """Why it is not there; empty if it is."""
     since_ms: int = field(default_factory=lambda: _now_ms())
@@ -125,7 +126,7 @@ class Hub:
         return counts_of(seen.look for seen in self.seen.values() if seen.look is not None)
 
     def look_soon(self, name: str) -> None:
-        """Look at a source again at the next chance: something was changed there."""
+        """Snapshot at a source again at the next chance: something was changed there."""
         self.seen[name].changed_s = time.monotonic()
 
     # Telling
@@ -172,7 +173,7 @@ class Hub:
         return len(self._watchers)
 
     async def _poll(self) -> None:
-        """Look while a page is open."""
+        """Snapshot while a page is open."""
         while self._watchers:
             await self.fresh()
             now_s = time.monotonic()
@@ -203,7 +204,7 @@ class Hub:
 
     async def _look(self, seen: Seen) -> None:
         began_s = time.monotonic()
-        look: Look | None = None
+        look: Snapshot | None = None
         try:
             look = await seen.source.look()
             why = ""
@@ -266,11 +267,17 @@ def source_json(seen: Seen) -> dict[str, Any]:
     """A source as pages and the API have it."""
     look = seen.look
     return {
-        "name": seen.source.name, "here": look is not None, "why": seen.why, "since_ms": seen.since_ms,
-        "at_ms": look.at_ms if look else None, "gpus": len(look.gpus) if look else 0,
-        "waiting": look.waiting if look else 0, "running": look.running if look else 0,
-        "policy": look.policy if look else "", "notes": list(look.notes) if look else [],
-    }  # fmt: skip
+        "name": seen.source.name,
+        "here": look is not None,
+        "why": seen.why,
+        "since_ms": seen.since_ms,
+        "at_ms": look.at_ms if look else None,
+        "gpus": len(look.gpus) if look else 0,
+        "waiting": look.waiting if look else 0,
+        "running": look.running if look else 0,
+        "policy": look.policy if look else "",
+        "notes": list(look.notes) if look else [],
+    }
 
 
 def _event(data: bytes) -> bytes:
@@ -279,8 +286,11 @@ def _event(data: bytes) -> bytes:
 
 def _pack(version: str, number: int, boot: str, gpus: Sequence[tuple[str, Gpu]]) -> Packed:
     document = {
-        "boot": boot, "version": number, "now_ms": _now_ms(), "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
-    }  # fmt: skip
+        "boot": boot,
+        "version": number,
+        "now_ms": _now_ms(),
+        "gpus": [gpu_json(name, gpu) for name, gpu in gpus],
+    }
     plain = json.dumps(document, separators=(",", ":")).encode()
     return Packed(version, plain, gzip.compress(plain, 1, mtime=0))
 

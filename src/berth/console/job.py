@@ -13,12 +13,12 @@ from fastapi.responses import HTMLResponse
 from berth.console.history.access import own_of
 from berth.console.hub import Hub
 from berth.console.identity import viewer
-from berth.console.look import Gpu
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.console.schemas import JobAnswer
 from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
+from berth.live.driver.snapshot import Gpu
 
 __all__ = ["find_job", "router"]
 
@@ -115,11 +115,22 @@ def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]
     """The last attempt of a job that has ended, as a source would have told it."""
     last = report["attempts"][-1]
     return {
-        "source": HISTORY, "id": report["job"] or job_id, "user": last["user"], "state": last["state"], "own": own,
-        "name": last["name"], "application": last["application"], "gpus": last["gpus"],
-        "milli": last["share"]["milli"], "mem_mib": last["share"]["mem_mib"], "submit_ms": last["queued_ms"],
-        "start_ms": last["start_ms"], "end_ms": last["end_ms"], "attempt": len(report["attempts"]),
-        "partition": last["virtual_cluster"], "command": last["command"] or None,
+        "source": HISTORY,
+        "id": report["job"] or job_id,
+        "user": last["user"],
+        "state": last["state"],
+        "own": own,
+        "name": last["name"],
+        "application": last["application"],
+        "gpus": last["gpus"],
+        "milli": last["share"]["milli"],
+        "mem_mib": last["share"]["mem_mib"],
+        "submit_ms": last["queued_ms"],
+        "start_ms": last["start_ms"],
+        "end_ms": last["end_ms"],
+        "attempt": len(report["attempts"]),
+        "partition": last["virtual_cluster"],
+        "command": last["command"] or None,
         "series": [
             {
                 "time_ms": point["begin_ms"],
@@ -127,7 +138,7 @@ def _of_report(report: dict[str, Any], own: bool, job_id: str) -> dict[str, Any]
             }
             for point in report["series"]
         ],
-    }  # fmt: skip
+    }
 
 
 @router.get("/job/{job_id:path}")
@@ -156,6 +167,12 @@ async def job(
             and (command := live.source.command(name, {"id": found.id, "value": "VALUE"})) is not None
         }
     return page(
-        request, "job.html", who, job=found, actions=actions, now_ms=time.time_ns() // 1_000_000,
-        live_job=live is not None, lacks=lacks,
-    )  # fmt: skip
+        request,
+        "job.html",
+        who,
+        job=found,
+        actions=actions,
+        now_ms=time.time_ns() // 1_000_000,
+        live_job=live is not None,
+        lacks=lacks,
+    )

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from berth.console.hub import Hub
 from berth.console.identity import viewer
-from berth.console.look import Gpu
 from berth.console.roles import Viewer
+from berth.live.driver.snapshot import Gpu
 
 __all__ = ["router"]
 

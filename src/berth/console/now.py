@@ -9,9 +9,9 @@ from fastapi.responses import HTMLResponse
 
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
-from berth.console.look import Source
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
+from berth.console.source import Source
 
 __all__ = ["router"]
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from berth.console.look import Look, Pending
+from berth.console.source import Pending
 from berth.errors import BerthError
+from berth.live.driver.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from berth.console.hub import Hub
@@ -41,7 +42,7 @@ class Predictions:
         self.held: Held = None
         """What the intervals that were found last promise, as `berth predict-wait` prints it."""
 
-    async def of(self, hub: Hub, looks: Mapping[str, Look]) -> Mapping[tuple[str, str], tuple[int, int]]:
+    async def of(self, hub: Hub, looks: Mapping[str, Snapshot]) -> Mapping[tuple[str, str], tuple[int, int]]:
         """The interval of the start of jobs, by source and id, in ms; what is known by now."""
         if self._history is None or not (self._history / MODEL_NAME).exists():
             self.why = "no model of waits; make one with: berth predict-wait train"
@@ -89,6 +90,7 @@ def _predicted(
             job = jobs[at]
             answer = model.answer_waiting(asked.values[at], (now_ms - job.queued_ms) / 1000, asked.offset)
             found[name, job.job_id] = (
-                now_ms + round(1000 * answer.low_s), now_ms + round(1000 * answer.high_s)
-            )  # fmt: skip
+                now_ms + round(1000 * answer.low_s),
+                now_ms + round(1000 * answer.high_s),
+            )
     return found, held

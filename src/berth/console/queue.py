@@ -14,10 +14,10 @@ from fastapi.responses import HTMLResponse
 
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
-from berth.console.look import LiveJob
 from berth.console.pages import page
 from berth.console.predictions import Held
 from berth.console.roles import Viewer
+from berth.live.driver.snapshot import LiveJob
 
 __all__ = ["Chosen", "QueueQuery", "chosen", "router"]
 
@@ -91,12 +91,25 @@ def _row(
 ) -> dict[str, Any]:
     begin_ms, end_ms = starts or (job.starts_from_ms, job.starts_to_ms)
     return {
-        "source": source, "id": job.id, "user": job.user, "name": job.name if who.owns(job.user) else "",
-        "state": job.state, "gpus": job.gpus, "milli": job.milli, "mem_mib": job.mem_mib, "submit_ms": job.submit_ms,
-        "ready_ms": job.ready_ms, "start_ms": job.start_ms, "where": job.where, "why": job.why,
-        "starts_from_ms": begin_ms, "starts_to_ms": end_ms, "starts_held": held if starts else None,
-        "priority": job.priority, "partition": job.partition,
-    }  # fmt: skip
+        "source": source,
+        "id": job.id,
+        "user": job.user,
+        "name": job.name if who.owns(job.user) else "",
+        "state": job.state,
+        "gpus": job.gpus,
+        "milli": job.milli,
+        "mem_mib": job.mem_mib,
+        "submit_ms": job.submit_ms,
+        "ready_ms": job.ready_ms,
+        "start_ms": job.start_ms,
+        "where": job.where,
+        "why": job.why,
+        "starts_from_ms": begin_ms,
+        "starts_to_ms": end_ms,
+        "starts_held": held if starts else None,
+        "priority": job.priority,
+        "partition": job.partition,
+    }
 
 
 @router.get("/queue")
@@ -110,10 +123,19 @@ async def queue(
         {job.partition for seen in hub.seen.values() if seen.look for job in seen.look.jobs} - {""}
     )
     return page(
-        request, "queue.html", who, asked=asked, found=found, counts=hub.counts(), states=get_args(State),
-        partitions=partitions, sources=[source_json(seen) for seen in hub.seen.values()],
-        predicts=request.app.state.predictions.why, held=_cases(request.app.state.predictions.held), owns=who.controls,
-    )  # fmt: skip
+        request,
+        "queue.html",
+        who,
+        asked=asked,
+        found=found,
+        counts=hub.counts(),
+        states=get_args(State),
+        partitions=partitions,
+        sources=[source_json(seen) for seen in hub.seen.values()],
+        predicts=request.app.state.predictions.why,
+        held=_cases(request.app.state.predictions.held),
+        owns=who.controls,
+    )
 
 
 def _cases(held: Held) -> tuple[int, int] | None:

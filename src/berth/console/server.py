@@ -30,12 +30,12 @@ from berth.console.history import page as history_page
 from berth.console.hub import Hub
 from berth.console.identity import COOKIE, SESSION_S, UID, Doorkeeper
 from berth.console.identity import viewer as of_request
-from berth.console.look import Source
 from berth.console.pages import page
 from berth.console.predictions import Predictions
 from berth.console.rate_limits import RateLimits
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
+from berth.console.source import Source
 from berth.console.sources import sources_of
 from berth.console.texts import LANGUAGES
 from berth.console.what_if.routes import router as what_if

@@ -14,7 +14,6 @@ from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.cluster.reservations import check_reservations
-from berth.engine.plain import plain_run
 from berth.engine.run import Run
 from berth.interference import Interference, no_interference
 from berth.knowledge import Knowledge, make_knowledge
@@ -41,7 +40,7 @@ def simulate(
 ) -> Iterator[Event]:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
 
-    `jobs` come in order of submission and are read as time reaches them, a thousand ahead at most; `cluster` is left
+    `jobs` come in order of submission and are read as time reaches them; `cluster` is left
     as it is, the run begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and
     `knowledge`. `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the
     truth, and the future where `jobs` are a sequence. A policy that was made already has its own, which is to be the
@@ -66,14 +65,7 @@ def simulate(
     check_reservations(reserved, cluster.nodes)
     empty = cluster.emptied({user for reservation in reserved for user in reservation.users})
 
-    def run_of(left: Iterator[Job]) -> Run:
-        return Run(left, empty, policy, knowledge, interference, outages, recovery, speeds)
-
-    if not (reserved or speeds) and interference is no_interference and outages == ():
-        plain = plain_run(iter(jobs), empty, policy, knowledge)
-        if plain is not None:
-            return plain.events(run_of)
-    run = run_of(iter(jobs))
+    run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds)
     for reservation in reserved:
         run.schedule_reservation(reservation)
     return run.events()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 
 from berth.errors import SimulationError
 from berth.model import Job
@@ -51,10 +51,6 @@ class Dependencies:
             if job is not None and not missing:
                 del self._held[name]
                 yield job
-
-    def have_ended(self, job_ids: Iterable[str]) -> None:
-        """These jobs had ended for good without finishing before any job was held."""
-        self._never.update(job_ids)
 
     def never_finishes(self, job_id: str) -> Iterator[Job]:
         """A job has ended for good without finishing: the held ones that come after it, which are to be rejected."""

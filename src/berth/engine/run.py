@@ -91,7 +91,7 @@ class Run:
         self.arrivals = Arrivals(jobs)
         self.dependencies = Dependencies(self.arrivals.known)
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
-        self.happened: list[Event] = []  # at this instant
+        self.new_events: list[Event] = []  # at this instant
         self.idle_outages = 0  # since a job last started or ended
         self.outages: Iterator[Outage] = iter(())
         if isinstance(outages, Sequence):
@@ -103,7 +103,7 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the whole run."""
-        heap, happened, arrivals = self.heap, self.happened, self.arrivals
+        heap, new_events, arrivals = self.heap, self.new_events, self.arrivals
         last_ms = in_vain = 0
         arrivals.draw(0)
         while heap or arrivals.job is not None:
@@ -117,11 +117,11 @@ class Run:
             try:
                 self._instant(now_ms)
             finally:  # an error comes after what happened before it
-                if happened:
-                    yield from happened
+                if new_events:
+                    yield from new_events
                     last_ms = now_ms
                     in_vain = 0
-                    happened.clear()
+                    new_events.clear()
                 else:
                     in_vain += 1
             if in_vain > IN_VAIN:
@@ -159,8 +159,8 @@ class Run:
         return kind == RETIME and not (self.sharing and self.sharing.is_current(what, serial))
 
     def _instant(self, now_ms: int) -> None:
-        """Everything that happens at one instant, in its order; its events are in `happened` then."""
-        heap, happened, arrivals = self.heap, self.happened, self.arrivals
+        """Everything that happens at one instant, in its order; its events are in `new_events` then."""
+        heap, new_events, arrivals = self.heap, self.new_events, self.arrivals
         decide = False
         while heap:
             entry = heap[0]
@@ -197,7 +197,7 @@ class Run:
                 decide = True
         while arrivals.time_ms == now_ms and (job := arrivals.job) is not None:
             for task in job.tasks or (job,):
-                happened.append(new(Event, (now_ms, SUBMIT, task, 1, (), task.share, NO_REASON, False)))
+                new_events.append(new(Event, (now_ms, SUBMIT, task, 1, (), task.share, NO_REASON, False)))
             if (not job.after or self._has_all_before(job, now_ms)) and self._queued(job, now_ms):
                 decide = True
             arrivals.draw(now_ms)
@@ -285,7 +285,7 @@ class Run:
         else:
             self.sharing.change(run.slots)
         start = (now_ms, START, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-        self.happened.append(new(Event, start))
+        self.new_events.append(new(Event, start))
 
     def _resized(self, run: Running, now_ms: int) -> None:
         """A run has another share: its neighbours and itself are looked at again."""
@@ -294,7 +294,7 @@ class Run:
         if self.sharing is not None and run.job.gpus:
             self.sharing.change(run.slots)
         event = (now_ms, RESIZE, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-        self.happened.append(new(Event, event))
+        self.new_events.append(new(Event, event))
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
@@ -306,7 +306,7 @@ class Run:
             self.work.forget(job.id)
         if in_time:
             finish = (now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-            self.happened.append(new(Event, finish))
+            self.new_events.append(new(Event, finish))
             if self.dependencies.waited_for and not (job.gang and self.scheduler.goes_on(job.gang)):
                 for held in self.dependencies.finished(job.gang or job.id):
                     self._queued(held, now_ms)
@@ -371,13 +371,13 @@ class Run:
             self._evicted(self._left_its_gpus(run, now_ms), now_ms)
 
     def _evicted(self, run: Running, now_ms: int) -> None:
-        self.happened.append(
+        self.new_events.append(
             Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
         )
         self._queued_again(run, now_ms)
 
     def _failed(self, run: Running, reason: Reason, now_ms: int) -> None:
-        self.happened.append(
+        self.new_events.append(
             Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, reason, run.shared)
         )
 
@@ -388,7 +388,7 @@ class Run:
         if job.patience_ms is not None and (waiting := self.queue.named(job.id)) is not None:
             self._watch_patience(waiting, job.patience_ms, now_ms)
         submit = Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
-        self.happened.append(submit)
+        self.new_events.append(submit)
 
     def _retime(self, sharing: Sharing, now_ms: int) -> None:
         """Look at the GPUs whose tenants have changed, and move the ends of what runs there accordingly."""
@@ -486,7 +486,7 @@ class Run:
         self._never_finishes(job.gang or job.id, now_ms)
 
     def _reject_task(self, task: Job, attempt: int, reason: Reason, now_ms: int) -> None:
-        self.happened.append(Event(now_ms, REJECT, task, attempt, (), task.share, reason))
+        self.new_events.append(Event(now_ms, REJECT, task, attempt, (), task.share, reason))
 
     # Jobs that wait for others
 

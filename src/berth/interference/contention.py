@@ -185,8 +185,8 @@ class Contention:
         ):  # a centre at a time, for the memory that it takes
             found = np.zeros((*felt.shape[:-1], pressing.shape[-2]), dtype=np.int32)
             for at in range(felt.shape[-1]):
-                beside = np.where(pressing[..., None, :, at], felt[..., :, None, at], 0)
-                np.maximum(found, beside, out=found)
+                neighbours = np.where(pressing[..., None, :, at], felt[..., :, None, at], 0)
+                np.maximum(found, neighbours, out=found)
             return found
         return xp.max(xp.where(pressing[..., None, :, :], felt[..., :, None, :], 0), axis=-1)
 

@@ -125,10 +125,10 @@ class RolloutLearner:
         """The network to start with, else one that knows nothing; and heuristics that suit the sets."""
         network = jax.tree.map(jnp.asarray, self.start or new_network(seed, self.settings.sizes))
         settings = self.settings
-        looked_for = settings.habits, settings.tries, settings.tuned_on, seed
+        search = settings.habits, settings.tries, settings.tuned_on, seed
         heuristics = jnp.stack(
             [
-                jnp.asarray(tuned_heuristics(one.model, one.domain.sets, *looked_for), jnp.float32)
+                jnp.asarray(tuned_heuristics(one.model, one.domain.sets, *search), jnp.float32)
                 for one in self.players
             ]
         )

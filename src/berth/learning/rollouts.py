@@ -226,15 +226,15 @@ class Rollouts:
         application, left_us, work_us = np.moveaxis(worlds.tenants, -1, 0)
         sizes = self.task.step_ms, self.task.horizon
 
-        def looked(application: IntArray, done_ms: IntArray, left_ms: IntArray) -> tuple[Any, Any, Any, Any]:
+        def shown(application: IntArray, done_ms: IntArray, left_ms: IntArray) -> tuple[Any, Any, Any, Any]:
             left = np.minimum(left_ms, NEVER_MS - 1).astype(np.int32)
             cells = left_cells(catalogue, application, done_ms, left, *sizes, np)
             return cells, *use_now(catalogue, application, done_ms, left, np), left
 
         waits = np.where(np.arange(jobs) >= worlds.head[:, None], worlds.queue[..., 1] // 1000, 0).sum(axis=1)
         return Scene(
-            *looked(application, (work_us - left_us) // 1000, -(-left_us // 1000)),
-            *looked(seen[..., 0], np.zeros_like(seen[..., 0]), seen[..., 1] // 1000),
+            *shown(application, (work_us - left_us) // 1000, -(-left_us // 1000)),
+            *shown(seen[..., 0], np.zeros_like(seen[..., 0]), seen[..., 1] // 1000),
             np.maximum(jobs - worlds.head - SEEN, 0).astype(np.int32),
             (waits - seen[..., 1].sum(axis=1) // 1000).astype(np.int32),
             np.full(len(waits), self.task.gpu.mem_mib or NEVER_MS, np.int32),

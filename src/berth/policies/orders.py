@@ -12,10 +12,17 @@ from berth.policies.schemes.preempt import Rank, Ranks
 from berth.policies.sort_keys import ExpectedMs, as_queued, keyed
 
 __all__ = [
-    "Gavel", "LeastAttainedService", "SjfExpected", "deadline_first", "fifo", "largest_first", "priority", "sjf",
+    "Gavel",
+    "LeastAttainedService",
+    "SjfExpected",
+    "deadline_first",
+    "fifo",
+    "largest_first",
+    "priority",
+    "sjf",
     "sjf_estimated",
     "sjf_requested",
-]  # fmt: skip
+]
 
 
 @keyed(as_queued)

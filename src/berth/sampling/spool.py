@@ -14,7 +14,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,6 @@ __all__ = [
     "checked_lines",
     "first_line_of",
     "is_of_node",
-    "read_segment",
     "segments",
 ]
 
@@ -209,18 +208,3 @@ def _lines(data: bytes, begin_at: int) -> Iterator[tuple[int, int, bytes]]:
 
 def _fits(line: bytes) -> bool:
     return line[:9] == b"%08x " % zlib.crc32(line[9:])
-
-
-def read_segment(path: Path) -> tuple[Segment, list[Slice], int]:
-    """A segment's first line, its slices, and how many lines are broken; SamplingError where it is no segment."""
-    head = first_line_of(path)
-    _, lines = checked_lines(path)
-    names = {field.name for field in fields(Slice)}
-    slices, broken = [], 0
-    for _, end_ms, text in lines:
-        content = json.loads(text) if end_ms >= 0 else {}
-        if content.keys() == names:
-            slices.append(Slice(**content))
-        else:
-            broken += 1
-    return head, slices, broken

@@ -69,7 +69,7 @@ def best_sentence(
 
     if means[best].mean == means[worst].mean:
         return f"All policies have the same: {figure(best)} {unit}."
-    alike = [name for name in ordered[1:] if _cannot_be_told(known[best], known[name])]
+    alike = [name for name in ordered[1:] if _inconclusive(known[best], known[name])]
     if worst in alike:
         both = f"{best} {figure(best)}, {worst} {figure(worst)} {unit}"
         return f"The {pairs} do not show which policy {does_best}: {both}."
@@ -82,7 +82,7 @@ def _not_significant(alike: Sequence[str], pairs: str = "seeds") -> str:
     return f"; over these {pairs} it does not differ significantly from {_listed(alike)}." if alike else "."
 
 
-def _cannot_be_told(one: Sequence[float], other: Sequence[float]) -> bool:
+def _inconclusive(one: Sequence[float], other: Sequence[float]) -> bool:
     """Whether the paired difference may be zero; of a single pair only equality tells."""
     found = paired_difference_95(one, other)
     return found.mean == 0 if found.count < 2 else found.low <= 0 <= found.high

@@ -143,7 +143,7 @@ class _Walk:
         self.interference = interference
         self.recovery = recovery
         self.gpus: dict[GpuSlot, _Gpu] = {}
-        self.looks: list[tuple[int, int, GpuSlot]] = []
+        self.lookups: list[tuple[int, int, GpuSlot]] = []
         self.serial = 0
         self.left_us: dict[str, int] = {}
         """Of each job that was stopped the work that was left when it was queued again."""
@@ -168,7 +168,7 @@ class _Walk:
             now_ms = min(
                 coming[at].start_ms if at < len(coming) else math.inf,
                 ending[0][0] if ending else math.inf,
-                self.looks[0][0] if self.looks else math.inf,
+                self.lookups[0][0] if self.lookups else math.inf,
             )
             now_ms = int(now_ms)
             changed: dict[GpuSlot, None] = {}
@@ -176,8 +176,8 @@ class _Walk:
                 run = heappop(ending)[2]
                 self._end(run, now_ms)
                 changed.update(dict.fromkeys(run.attempt.slots))
-            while self.looks and self.looks[0][0] == now_ms:
-                _, serial, slot = heappop(self.looks)
+            while self.lookups and self.lookups[0][0] == now_ms:
+                _, serial, slot = heappop(self.lookups)
                 if self.gpus[slot].serial == serial:
                     changed[slot] = None
             while at < len(coming) and coming[at].start_ms == now_ms:
@@ -245,7 +245,7 @@ class _Walk:
             outlook = self.interference(tenants, gpu.model)
             gpu.speeds = {id(run): speed for run, speed in zip(gpu.runs, outlook.speeds_milli, strict=True)}
             if outlook.hold_ms < FOREVER_MS:
-                heappush(self.looks, (now_ms + outlook.hold_ms, self.serial, slot))
+                heappush(self.lookups, (now_ms + outlook.hold_ms, self.serial, slot))
         for run in touched.values():
             run.speed_milli = min(self.gpus[slot].speeds[id(run)] for slot in run.attempt.slots)
             others.update(dict.fromkeys(run.attempt.slots))

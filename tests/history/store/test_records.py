@@ -19,7 +19,7 @@ from berth.errors import HistoryError, SettingError, TraceError
 from berth.experiments.compare import compare
 from berth.gpu_models import gpu_model
 from berth.history.store.record_files import read_records, recorded, write_records
-from berth.history.store.records import OpenAttempt, open_from_json, open_to_json, records
+from berth.history.store.records import OpenAttempt, records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
 from tests.examples import examples
 from tests.statistics.histories import History, histories
@@ -149,17 +149,15 @@ def test_no_estimate_is_ever_recorded_as_work() -> None:
 def test_events_in_pieces_give_the_records_of_the_whole(history: History, cuts: list[int]) -> None:
     whole = list(records(history.events, history.nodes))
     found: list[Record] = []
-    stored = "{}"
+    under_way: dict[str, OpenAttempt] = {}
     begin = 0
     for end in [*sorted(min(cut, len(history.events)) for cut in cuts), len(history.events)]:
-        under_way = open_from_json(stored)
         found += records(history.events[begin:end], history.nodes, under_way=under_way)
-        stored = open_to_json(under_way)
         begin = end
     assert found == whole
     ended = {EventKind.FINISH, EventKind.FAIL, EventKind.EVICT, EventKind.REJECT, EventKind.CANCEL}
     last = {event.job.id: event.kind for event in history.events}
-    assert open_from_json(stored).keys() == {job_id for job_id, kind in last.items() if kind not in ended}
+    assert under_way.keys() == {job_id for job_id, kind in last.items() if kind not in ended}
 
 
 def test_a_record_names_the_nodes_of_its_start_though_nodes_have_gone_since() -> None:
@@ -172,14 +170,6 @@ def test_a_record_names_the_nodes_of_its_start_though_nodes_have_gone_since() ->
         _record(1, 5, 6, 8, RecordState.COMPLETED, "b")
     ]
     assert under_way == {}
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "[1]", '{"job": 1}', '{"job": {"queued_ms": 5}}', '{"job": {"nodes": []}}']
-)
-def test_attempts_under_way_that_are_something_else_are_refused(text: str) -> None:
-    with pytest.raises(HistoryError, match="expected the attempts under way as berth stored them"):
-        open_from_json(text)
 
 
 def test_an_event_out_of_place_is_refused() -> None:

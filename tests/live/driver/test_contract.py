@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,8 @@ GANG = Asked(gpus=2, milli=1000, mem_mib=0, application="gang")
 
 
 @pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest) -> World:
-    return WORLDS[request.param]()
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return WORLDS[request.param](tmp_path)
 
 
 def seen(
@@ -156,8 +157,8 @@ def script(world: World, restart: Callable[[], None]) -> list[Seen]:
     return found
 
 
-def test_a_driver_that_is_restarted_after_every_event_decides_the_same(world: World) -> None:
-    first = next(iter(WORLDS.values()))()
+def test_a_driver_that_is_restarted_after_every_event_decides_the_same(world: World, tmp_path: Path) -> None:
+    first = WORLDS["memory"](tmp_path)
     expected, records = script(first, lambda: None), of(first.records)
     found = script(world, world.restart)
     assert found == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from berth.live.driver.driver import Driver, Settings
@@ -147,14 +148,21 @@ class MemoryWorld:
         )
 
 
-def _slurm() -> World:
+def _slurm(folder: Path) -> World:
     from tests.live.slurm.slurm_world import SlurmWorld
 
     return SlurmWorld()
 
 
-WORLDS: dict[str, Callable[[], World]] = {
-    "memory": lambda: MemoryWorld(unkind=False),
-    "unkind": lambda: MemoryWorld(unkind=True),
+def _local(folder: Path) -> World:
+    from tests.live.local.local_world import LocalWorld
+
+    return LocalWorld(folder / "queue.db")
+
+
+WORLDS: dict[str, Callable[[Path], World]] = {
+    "memory": lambda folder: MemoryWorld(unkind=False),
+    "unkind": lambda folder: MemoryWorld(unkind=True),
+    "local": _local,
     "slurm": _slurm,
 }

@@ -1,19 +1,36 @@
-"""The broker's part in few lines, over a fake clock and processes that are numbers: what the book and the store are
-tested against."""
+"""The broker's part in few lines, over a fake clock and processes that are numbers: what the real book, store and brain
+are tested against."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from berth.cluster import Cluster, Queue
 from berth.live.local.book import Book
+from berth.live.local.brain import Brain
 from berth.live.local.entry import ENDED, RUNNING, STARTING, WAITING, End, Entry, Limits
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import Store, of_attempt, of_entry, of_request
+from berth.model import Placement
 
 CARD_MIB = 1000
+
+
+class Now:
+    """What the policy is to do at this moment."""
+
+    starts: Callable[[str], bool] = staticmethod(lambda job_id: False)
+    """Which jobs it starts."""
+
+
+def first_fit(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+    """Start what fits, in the order of the queue, when the test says so."""
+    for job in queue:
+        if Now.starts(job.id) and (slots := cluster.slots_for(job, cluster.fitting_nodes(job))):
+            yield Placement(job, slots, job.share)
 
 
 class Crash(BaseException):
@@ -26,6 +43,8 @@ class FakeWorld:
 
     path: Path
     cards: int = 2
+    cards_mib: tuple[int, ...] = ()
+    """Memory of each card; empty: each has `CARD_MIB`."""
     fault: Callable[[str], None] = lambda step: None
     now_ms: int = 1_000
     processes: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -35,21 +54,22 @@ class FakeWorld:
     submitted: set[str] = field(default_factory=set)
     requeued: set[str] = field(default_factory=set)
     boot: str = "first"
+    policy: str = f"{__name__}:first_fit"
+    knowledge: str = "user"
+    start_faults: dict[str, str] = field(default_factory=dict)
+    """Jobs whose next start does not come about, and why."""
 
     def __post_init__(self) -> None:
         self.key = 0
+        self.cards_mib = self.cards_mib or (CARD_MIB,) * self.cards
         self.up()
 
     def up(self) -> None:
         """A broker begins: all that it knows is in the store."""
         self.store = Store(str(self.path), fault=self.fault)
-        self.book = Book(
-            Limits((CARD_MIB,) * self.cards, 8000, 0), self.boot, ended_states=self.store.ended_states
-        )
+        self.book = Book(Limits(self.cards_mib, 8000, 0), self.boot, ended_states=self.store.ended_states)
         number, serial, self.key = self.store.largest()
-        self.book.next_number, self.book.next_serial = number + 1, serial + 1
-        self.offers: dict[str, dict[str, Any]] = {}
-        self.placed: dict[str, tuple[tuple[int, ...], int]] = {}
+        self.book.number_from((number + 1, serial + 1))
         self.book.load(self.store.live(), self.now_ms)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING):
@@ -62,7 +82,41 @@ class FakeWorld:
                     self.book.confirmed(entry, self.now_ms, self.now_ms)
                 else:
                     self.book.ended(entry, End(int(state)), self.now_ms)
+        self.start_brain()
+
+    def start_brain(self) -> None:
+        """A brain begins: all that it knows is told by the book."""
+        nodes = [
+            {
+                "name": f"here-{mib}", "gpus": self.cards_mib.count(mib), "model": "A100", "card_mib": mib,
+                "indices": [at for at, each in enumerate(self.cards_mib) if each == mib], "cpu_milli": None,
+                "mem_mib": None,
+            }
+            for mib in sorted(set(self.cards_mib), reverse=True)
+        ]  # fmt: skip
+        begin = {"nodes": nodes, "policy": self.policy, "knowledge": self.knowledge}
+        self.brain = Brain(begin, self.hear)
+        self.brain.take(self.book.begin_anew())
         self.heed()
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """What the brain says."""
+        book, said = self.book, message["say"]
+        if said == "start":
+            share = (message["share"][0], message["share"][1])
+            slots, best_effort = tuple(message["slots"]), message["best_effort"]
+            book.placed(message["id"], message["version"], slots, share, self.now_ms, best_effort=best_effort)
+        elif said == "again":
+            times, needs_mib = message["memory"]
+            book.again(
+                message["job_id"], message["why"], message["attempt"], (times, needs_mib), message["start_failures"],
+                message["not_before_ms"], self.now_ms, keeps_place=message["keeps_place"],
+            )  # fmt: skip
+        elif said == "give-up":
+            book.give_up(message["job_id"], message["why"], self.now_ms)
+        elif said == "remember":
+            book.remember(message["job_id"], message["needs_mib"])
+        assert said != "error", message
 
     def crash(self) -> None:
         """kill -9 of the broker, and another one begins; processes go on."""
@@ -79,59 +133,60 @@ class FakeWorld:
         """As the service does: written first."""
         self.key += 1
         made = self.book.draft(request, tasks, key=self.key, uid=1, user="ann", now_ms=self.now_ms)
-        self.submitted |= {
-            entry.id for entry in made
-        }  # known to the user only when it was written; see `crash`
+        self.write(request, made)
+        self.heed()
+        return made
+
+    def write(self, request: Request, made: list[Entry]) -> None:
+        """Write jobs that were submitted, and queue them."""
+        # A user knows of them only when they were written; see `crash`.
+        self.submitted |= {entry.id for entry in made}
         try:
             self.store.write([of_request(self.key, request), *map(of_entry, made)])
         except Crash:
             self.submitted -= {entry.id for entry in made}
             raise
         self.book.add(made, self.now_ms)
-        self.heed()
-        return made
 
-    def heed(self) -> None:
-        """Tell the brain; its GPUs are free again when it is told so."""
-        for note in self.book.notes:
-            what = note["note"]
-            if what in ("submit", "replace"):
-                job = note["job"]
-                if what == "submit" or job["id"] in self.offers:
-                    self.offers[job["id"]] = job
-            elif what in ("withdraw", "failed", "ended"):
-                self.offers.pop(note["id"], None)
-        self.book.notes.clear()
+    def heed(self, start: Callable[[str], bool] = lambda job_id: False) -> None:
+        """Tell the brain, which settles what is over, until neither has more to say; it may start these jobs."""
+        Now.starts = staticmethod(start)
+        while True:
+            events = self.book.take_events()
+            self.brain.answer({"do": "decide", "now_ms": self.now_ms, "serial": 1, "events": events})
+            if not self.book.events:
+                return
+
+    @property
+    def offers(self) -> dict[str, Any]:
+        """The jobs that the brain has among those that wait."""
+        return {job_id: self.brain.driver.job(job_id) for job_id in self.brain.driver.site.waiting()}
 
     def free_mib(self, at: int) -> int:
         """What no job that starts or runs holds of a card."""
-        return CARD_MIB - sum(
+        return self.cards_mib[at] - sum(
             job.share[1]
             for job in self.book.jobs.values()
             if at in job.slots and job.state in (STARTING, RUNNING)
         )
 
     def decide(self) -> None:
-        """First fit by memory."""
-        for job_id, job in list(self.offers.items()):
-            slots = [at for at in range(self.cards) if self.free_mib(at) >= job["share"][1]][: job["gpus"]]
-            if len(slots) == job["gpus"]:
-                del self.offers[job_id]
-                assert self.book.placed(
-                    job_id, job["version"], tuple(slots), tuple(job["share"]), self.now_ms
-                )
+        """Start what fits."""
+        self.heed(lambda job_id: True)
+
+    def start(self, entry: Entry) -> None:
+        """Start this job, and write it."""
+        self.heed(lambda job_id: job_id == entry.id)
+        self.commit()
+        assert entry.state == RUNNING, entry.reason
 
     def commit(self) -> None:
         """Write what has changed, then start what was to be started after that."""
         book = self.book
-        rows = [*map(of_entry, book.dirty.values()), *map(of_attempt, book.attempts)]
-        starts, finished = list(book.starts), list(book.finished)
-        self.store.write(rows)
-        book.dirty.clear()
-        book.attempts.clear()
-        book.starts.clear()
-        book.finished.clear()
-        book.just_ended.clear()
+        changes = book.changes()
+        finished, starts = changes.finished, changes.starts
+        self.store.write([*map(of_entry, changes.entries), *map(of_attempt, changes.attempts)])
+        book.written(changes)
         for entry in finished:
             self.ends.setdefault(entry.id, []).append(entry.state)
         for entry in starts:
@@ -139,6 +194,9 @@ class FakeWorld:
                 continue
             if entry.stop:
                 self.book.ended(entry, End(None, never_ran=True), self.now_ms)
+                continue
+            if why := self.start_faults.pop(entry.id, ""):
+                self.book.ended(entry, End(None, why, never_ran=True), self.now_ms)
                 continue
             key = (entry.id, entry.start)
             assert key not in self.processes, f"{key} is started twice"
@@ -154,7 +212,7 @@ class FakeWorld:
         """A process ends."""
         self.processes[entry.id, entry.start] = str(end.code or 0)
         self.book.ended(entry, end, self.now_ms)
-        self.book.stops.clear()
+        self.book.take_stops()
         self.heed()
 
     def running(self) -> list[Entry]:

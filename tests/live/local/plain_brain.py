@@ -22,24 +22,57 @@ class PlainBrain:
         self.waiting: dict[str, Any] = {}
         self.running: dict[str, tuple[Any, list[int], list[int]]] = {}
         self.strangers: dict[int, tuple[int, int]] = {}
-        self.tell(begin["notes"])
+        self.said: list[dict[str, Any]] = []
+        self.hear(begin["events"])
 
-    def tell(self, notes: list[dict[str, Any]]) -> None:
-        for note in notes:
-            what = note["note"]
-            if what in ("submit", "replace"):
-                job = note["job"]
-                self.release(job["id"]) if what == "submit" else None
-                if job["id"] not in self.running:
-                    self.waiting[job["id"]] = job
-            elif what == "running":
-                self.take(note["job"], list(note["slots"]), list(note["share"]))
-            elif what in ("withdraw", "failed", "ended"):
-                self.waiting.pop(note["id"], None)
-                self.release(note["id"])
-            elif what == "strangers":
-                for at, milli, mib in note["slots"]:
+    def hear(self, events: list[dict[str, Any]]) -> None:
+        for event in events:
+            what = event["event"]
+            if what == "waits":
+                job = event["job"]
+                self.release(job["id"])
+                self.waiting[job["id"]] = job
+            elif what == "runs":
+                self.waiting.pop(event["job"]["id"], None)
+                if event["job"]["id"] not in self.running:
+                    self.take(event["job"], list(event["slots"]), list(event["share"]))
+            elif what == "withdrawn":
+                self.waiting.pop(event["id"], None)
+                self.release(event["id"])
+            elif what in ("ended", "start-failed"):
+                self.settle(event)
+            elif what == "others":
+                for at, milli, mib in event["slots"]:
                     self.strangers[at] = (milli, mib)
+
+    def settle(self, event: dict[str, Any]) -> None:
+        """What follows when an attempt is over; more of a rule than the real one's would be a rule of its own."""
+        job = self.running[event["id"]][0] if event["id"] in self.running else self.waiting.get(event["id"])
+        self.release(event["id"])
+        if job is None:
+            return
+        again = {
+            "say": "again", "job_id": job["id"], "why": event["why"], "attempt": job["attempt"] + 1,
+            "memory": job["memory"], "start_failures": 0, "not_before_ms": 0, "keeps_place": True,
+        }  # fmt: skip
+        give_up = {"say": "give-up", "job_id": job["id"], "why": event["why"]}
+        if event["event"] == "start-failed":
+            failures = job["start_failures"] + bool(event["why"] and not event["no_room"])
+            again |= {"attempt": job["attempt"], "start_failures": failures}
+            self.said.append(again if failures < 5 else give_up)
+            return
+        how, (times, _) = event["how"], job["memory"]
+        needs = event["needed_mib"] or event["peak_mib"] or 0
+        if how == "out-of-memory":
+            if times < job["retries"] and needs <= max((mib for _, mib in self.free), default=0):
+                again["memory"] = (times + 1, needs + needs // 8)
+                self.said.append(again)
+            else:
+                self.said.append(give_up)
+        elif how == "preempted":
+            self.said.append({**again, "keeps_place": False})
+        elif how in ("exit-unknown", "node-fail"):
+            self.said.append(again if job["rerun"] else give_up)
 
     def take(self, job: Any, slots: list[int], share: list[int]) -> None:
         self.running[job["id"]] = (job, slots, share)
@@ -61,10 +94,11 @@ class PlainBrain:
         return self.free[at][0] - milli, self.free[at][1] - mib
 
     def decide(self) -> list[dict[str, Any]]:
-        said = []
+        said, self.said = self.said, []
         for job in list(self.waiting.values()):
             milli, mib = job["share"]
-            wanted = job["pins"] or range(len(self.free))
+            mib = max(mib, job["memory"][1]) if mib else mib
+            wanted = job["only_gpus"] or range(len(self.free))
             slots = [at for at in wanted if self.left(at)[0] >= milli and self.left(at)[1] >= mib][
                 : job["gpus"]
             ]
@@ -77,7 +111,7 @@ class PlainBrain:
             del self.waiting[job["id"]]
             self.take(job, slots, [milli, mib])
             said.append({
-                "say": "placed", "id": job["id"], "version": job["version"], "slots": slots, "share": [milli, mib],
+                "say": "start", "id": job["id"], "version": job["version"], "slots": slots, "share": [milli, mib],
                 "best_effort": False,
             })  # fmt: skip
         return said
@@ -98,7 +132,7 @@ def main() -> None:
         elif message["do"] in ("why", "reasons"):
             said.append({"say": "why", "serial": message["serial"], "found": False})
         elif brain is not None:
-            brain.tell(message["notes"])
+            brain.hear(message["events"])
             said += brain.decide()
             said.append({"say": "decided", "serial": message["serial"], "seconds": 0.0, "wake_ms": None})
         sys.stdout.write("".join(json.dumps(each) + "\n" for each in said))

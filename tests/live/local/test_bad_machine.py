@@ -93,6 +93,7 @@ def test_a_clock_that_jumps_moves_no_time_of_the_queue(
 
     class NoCards:
         fake, cards = False, ()
+        nodes = staticmethod(lambda limits: [])
 
     before = _broker(places, store, NoCards()).now_ms()
     monkeypatch.setattr(time, "time_ns", lambda: 0)  # back to 1970
@@ -116,6 +117,7 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
     class TwoCards:
         fake = True
         cards = (Card(0, "GPU-a", "A100", 80_000), Card(1, "GPU-b", "A100", 80_000))
+        nodes = staticmethod(lambda limits: [])
 
     async def run() -> None:
         broker = Broker(places, store, TwoCards(), Log(None))  # type: ignore[arg-type]
@@ -128,10 +130,10 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
         broker.link.state = "ready"
         broker.deciding.outstanding = 1  # nobody is asked
         broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
-        broker.book.notes.clear()
+        broker.book.take_events()
         broker.watch.heed((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))
         assert entry.stop == "node-fail"
-        assert broker.book.notes == [{"note": "strangers", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
+        assert broker.book.events == [{"event": "others", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
 
     asyncio.run(run())
     store.close()

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from berth.errors import LiveError
-from berth.live.local.entry import ENDED, End, Entry, Limits
+from berth.live.local.entry import ENDED, End, Entry
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import of_request
-from berth.live.local.telling import for_brain
 from tests.examples import examples
 from tests.live.local.fake_world import CARD_MIB, Crash, FakeWorld
 
@@ -222,7 +221,7 @@ def test_of_two_attempts_each_is_in_the_store_once(tmp_path: Path) -> None:
     world.end(entry, End(1, refused=1, needed_mib=600, peak_mib=390))
     world.commit()
     assert (entry.state, entry.attempt, entry.needs_mib) == ("waiting", 2, 675)
-    assert world.offers[entry.id]["share"] == (100, 675)
+    assert world.offers[entry.id].share == (100, 675)
     world.decide()
     world.commit()
     world.end(entry, End(0, peak_mib=600))
@@ -246,12 +245,12 @@ def test_a_job_that_ran_out_of_memory_keeps_its_place_also_after_a_restart(tmp_p
     world.book.tick(world.now_ms)
     order = ["1", "3", "2"]  # the second waited for its time first
     waiting = [first, third, second]
-    assert sorted(waiting, key=lambda job: job.standing) == waiting
+    assert sorted(waiting, key=lambda job: job.order) == waiting
     assert first.queued_ms == 3000  # what its second attempt waits is counted from there
     world.heed()
     world.commit()
     world.crash()
-    again = sorted(world.book.jobs.values(), key=lambda job: job.standing)
+    again = sorted(world.book.jobs.values(), key=lambda job: job.order)
     assert [job.id for job in again] == list(world.book.jobs) == order
 
 
@@ -269,7 +268,7 @@ def test_a_job_that_was_stopped_for_others_goes_behind_them(stop: str, tmp_path:
     else:
         world.book.requeue(first, world.now_ms)
     world.end(first, End(143))
-    assert second.standing < first.standing
+    assert second.order < first.order
 
 
 def test_a_start_that_is_cut_off_often_is_no_failure_of_the_job(tmp_path: Path) -> None:
@@ -298,6 +297,18 @@ def test_a_start_that_fails_again_and_again_fails_the_job(tmp_path: Path) -> Non
         world.book.ended(entry, End(None, "no memory", never_ran=True), world.now_ms)
         world.heed()
     assert (entry.state, entry.reason) == ("failed", "it could not be started 5 times: no memory")
+
+
+def test_a_start_that_finds_no_room_never_fails_for_good(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    for _ in range(15):
+        world.now_ms += 100_000
+        world.decide()
+        assert entry.state == "starting"
+        world.book.ended(entry, End(None, "16 MiB are short", never_ran=True, no_room=True), world.now_ms)
+        world.heed()
+        assert (entry.state, entry.reason) == ("waiting", "it could not be started: 16 MiB are short")
 
 
 def test_a_job_that_reached_its_time_limit_stays_so_whoever_stops_it_then(tmp_path: Path) -> None:
@@ -354,11 +365,11 @@ def test_what_an_application_ran_out_of_memory_for_is_given_to_its_next_jobs(tmp
     first, second = (world.submit(asked, Tasks(None, ((),)))[0] for _ in "12")
     (other,) = world.submit(Request(("other",), mem_mib=400), Tasks(None, ((),)))
     (stubborn,) = world.submit(Request(("train",), mem_mib=400, retries=0), Tasks(None, ((),)))
-    world.book.placed(first.id, first.version, (0,), (100, 400), world.now_ms)
-    world.book.ended(first, End(1, refused=1, needed_mib=480), world.now_ms)
+    world.start(first)
+    world.end(first, End(1, refused=1, needed_mib=480))
     (later,) = world.submit(asked, Tasks(None, ((),)))
     jobs = (first, second, later, other, stubborn)
-    assert [for_brain(job, world.book.limits)["share"][1] for job in jobs] == [540, 540, 540, 400, 400]
+    assert [world.offers[job.id].share.mem_mib for job in jobs] == [540, 540, 540, 400, 400]
 
 
 def test_a_job_is_queued_from_when_it_waits_for_nothing_but_room(tmp_path: Path) -> None:
@@ -380,7 +391,7 @@ def test_a_job_is_queued_from_when_it_waits_for_nothing_but_room(tmp_path: Path)
 def test_a_decision_on_what_a_job_was_before_it_was_edited_is_refused(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     entry = world.submit(request(), ONE)[0]
-    before = world.offers[entry.id]["version"]
+    before = entry.version
     world.book.edit(entry, request(mem_mib=800), 2, world.now_ms)
     assert not world.book.placed(entry.id, before, (0,), (100, 400), world.now_ms)
     assert world.book.placed(entry.id, entry.version, (0,), (100, 800), world.now_ms)
@@ -410,17 +421,17 @@ def test_every_state_that_is_no_end_is_left(tmp_path: Path) -> None:
 def test_what_was_learned_of_one_command_is_given_to_no_other_and_to_none_that_could_not_start(
     tmp_path: Path,
 ) -> None:
-    world = FakeWorld(tmp_path / "queue.db")
-    world.book.limits = Limits((CARD_MIB, 500), 8000, 0)
+    world = FakeWorld(tmp_path / "queue.db", cards_mib=(CARD_MIB, 500))
+    world.submit(request(milli=1000, mem_mib=500, pins=(1,)), ONE)
     asked = Request(("sh", "-c", "train a"), milli=100, mem_mib=400)
     (first,) = world.submit(asked, ONE)
     others = [
         world.submit(replace(asked, **changed), ONE)[0]
         for changed in ({}, {"argv": ("sh", "-c", "train b")}, {"pins": (1,)}, {"gpus": 2, "mem_mib": 300})
     ]
-    world.book.placed(first.id, first.version, (0,), (100, 400), world.now_ms)
-    world.book.ended(first, End(1, refused=1, needed_mib=480), world.now_ms)
-    shares = [for_brain(job, world.book.limits)["share"][1] for job in (first, *others)]
+    world.start(first)
+    world.end(first, End(1, refused=1, needed_mib=480))
+    shares = [world.offers[job.id].share.mem_mib for job in (first, *others)]
     assert shares == [540, 540, 400, 400, 300]
 
 
@@ -447,14 +458,16 @@ def test_jobs_of_one_name_and_program_are_alike_whatever_their_parameters(
 def test_the_memory_that_a_user_says_after_a_need_was_learned_counts(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     (entry,) = world.submit(request(), ONE)
-    world.book.placed(entry.id, entry.version, (0,), (100, 400), world.now_ms)
-    world.book.ended(entry, End(1, refused=1, needed_mib=480), world.now_ms)
+    world.start(entry)
+    world.end(entry, End(1, refused=1, needed_mib=480))
     world.book.edit(entry, replace(entry.request, name="new"), 2, world.now_ms)
-    assert for_brain(entry, world.book.limits)["share"][1] == 540
+    world.heed()
+    assert world.offers[entry.id].share.mem_mib == 540
     world.book.edit(entry, replace(entry.request, mem_mib=450), 3, world.now_ms)
     world.book.hold(entry, world.now_ms)
     world.book.release(entry, world.now_ms)
-    assert for_brain(entry, world.book.limits)["share"][1] == 450
+    world.heed()
+    assert world.offers[entry.id].share.mem_mib == 450
 
 
 def test_what_waits_for_its_array_or_failed_to_start_is_queued_from_when_it_could_have_started(
@@ -465,8 +478,9 @@ def test_what_waits_for_its_array_or_failed_to_start_is_queued_from_when_it_coul
     one, two = world.submit(request(after=(("any", first.id),)), Tasks((1, 2), ((), ()), 1))
     (cut,) = world.submit(request(), ONE)
     world.now_ms = 5_000
-    world.book.placed(cut.id, cut.version, (0,), (100, 400), world.now_ms)
+    world.heed(lambda job_id: job_id == cut.id)
     world.book.ended(cut, End(None, never_ran=True), world.now_ms)
+    world.heed()
     world.book.cancel(first, world.now_ms)
     world.now_ms = 9_000
     world.book.tick(world.now_ms)

@@ -10,10 +10,7 @@ import pytest
 
 from berth.live.card_models import card_model
 from berth.live.local.brain import Brain
-from berth.live.local.entry import Entry, Limits
 from berth.live.local.link import BRAIN
-from berth.live.local.request import Request
-from berth.live.local.telling import snapshot
 from berth.model import Profile
 from berth.profiles import SHARED, keep_profile
 from tests.live.local.world import World
@@ -31,34 +28,65 @@ CARD = {
 CARD_MODEL = card_model("NVIDIA A100-SXM4-80GB", 80_000)
 
 
+class Heard(Brain):
+    """A brain and what it has said since it was asked last."""
+
+    def __init__(self, begin: dict[str, Any]) -> None:
+        self.said: list[dict[str, Any]] = []
+        super().__init__(begin, self.said.append)
+
+    def ask(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        self.said.clear()
+        self.answer(message)
+        return list(self.said)
+
+
 def begin(
-    policy: str = "priority+best-fit", knowledge: str = "user", notes: list[Any] | None = None
-) -> Brain:
-    brain = Brain({"nodes": [CARD], "policy": policy, "knowledge": knowledge, "decide_s": 600})
-    brain.tell(notes or [])
+    policy: str = "priority+best-fit", knowledge: str = "user", events: list[Any] | None = None
+) -> Heard:
+    brain = Heard({"nodes": [CARD], "policy": policy, "knowledge": knowledge, "decide_s": 600})
+    brain.take(events or [])
     return brain
 
 
 def job(job_id: str, milli: int = 100, mem_mib: int = 1000, **changed: Any) -> dict[str, Any]:
     told = {
-        "id": job_id, "submit_ms": 0, "user": "ann", "application": "train", "gpus": 1, "share": (milli, mem_mib),
-        "cpu_milli": 1000, "mem_mib": 0, "priority": 0, "time_limit_ms": None, "estimate_ms": None, "retries": 3,
-        "attempt": 1, "pins": (), "version": 1,
-        "standing": (0, int(job_id) if job_id.isdigit() else 0),
+        "id": job_id, "submit_ms": 0, "queued_ms": 0, "user": "ann", "application": "train", "gpus": 1,
+        "share": (milli, mem_mib), "cpu_milli": 1000, "mem_mib": 0, "priority": 0, "time_limit_ms": None,
+        "estimate_ms": None, "retries": 3, "rerun": False, "attempt": 1, "only_gpus": (), "version": 1,
+        "order": (0, int(job_id) if job_id.isdigit() else 0), "memory": (0, 0), "start_failures": 0,
+        "not_before_ms": 0, "why": "", "alike": [job_id],
     }  # fmt: skip
-    return {"note": "submit", "job": told | changed}
+    return {"event": "waits", "job": told | changed}
 
 
-def decide(brain: Brain, *notes: dict[str, Any], now_ms: int = 1000) -> list[dict[str, Any]]:
-    return list(
-        brain.answers(
-            {"do": "decide", "now_ms": now_ms, "serial": 1, "notes": [{**n, "now_ms": now_ms} for n in notes]}
-        )
-    )
+def runs(
+    job_id: str, *slots: int, milli: int = 100, mem_mib: int = 1000, started: bool = True, **changed: Any
+) -> dict[str, Any]:
+    return {
+        **job(job_id, milli, mem_mib, **changed), "event": "runs", "slots": slots, "share": (milli, mem_mib),
+        "best_effort": False, "start_ms": 5 if started else None, "started": started,
+    }  # fmt: skip
+
+
+def ended(job_id: str, how: str = "completed", attempt: int = 1, **changed: Any) -> dict[str, Any]:
+    told = {
+        "event": "ended", "id": job_id, "attempt": attempt, "how": how, "end_ms": 1000, "why": "", "needed_mib": 0,
+        "peak_mib": None, "cpu_ms": None, "mem_peak_mib": None, "exit_code": None,
+    }  # fmt: skip
+    return told | changed
+
+
+def start_failed(job_id: str, why: str = "") -> dict[str, Any]:
+    return {"event": "start-failed", "id": job_id, "why": why, "no_room": False}
+
+
+def decide(brain: Heard, *events: dict[str, Any], now_ms: int = 1000) -> list[dict[str, Any]]:
+    return brain.ask({"do": "decide", "now_ms": now_ms, "serial": 1, "events": events})
 
 
 def placed(said: list[dict[str, Any]]) -> dict[str, list[int]]:
-    return {each["id"]: each["slots"] for each in said if each["say"] == "placed"}
+    return {each["id"]: each["slots"] for each in said if each["say"] == "start"}
 
 
 def test_jobs_are_placed_by_memory_and_the_last_word_is_decided() -> None:
@@ -73,8 +101,10 @@ def test_jobs_are_placed_by_memory_and_the_last_word_is_decided() -> None:
 def test_cards_of_a_kind_need_not_stand_side_by_side() -> None:
     large = {**CARD, "indices": [0, 2], "cpu_milli": None, "mem_mib": None}
     small = {**large, "name": "here-1", "gpus": 1, "model": "Tesla T4", "card_mib": 15_000, "indices": [1]}
-    brain = Brain({"nodes": [large, small], "policy": "fifo+best-fit", "knowledge": "user", "decide_s": 600})
-    said = decide(brain, *(job(each, mem_mib=50_000) for each in "12"), job("3", mem_mib=12_000, pins=(1,)))
+    brain = Heard({"nodes": [large, small], "policy": "fifo+best-fit", "knowledge": "user", "decide_s": 600})
+    said = decide(
+        brain, *(job(each, mem_mib=50_000) for each in "12"), job("3", mem_mib=12_000, only_gpus=(1,))
+    )
     assert placed(said) == {"3": [1], "1": [0], "2": [2]}
 
 
@@ -88,46 +118,38 @@ def test_a_job_that_is_queued_again_keeps_its_place(policy: str) -> None:
     brain = begin(policy)
     first = [job(str(number), 1000, time_limit_ms=60_000) for number in range(1, 7)]
     assert list(placed(decide(brain, *first))) == ["1", "2"]
-    out_of_memory = {"note": "ended", "id": "2", "how": "out-of-memory", "held_mib": 1000, "peak_mib": 1000}
+    out_of_memory = ended("2", "out-of-memory", peak_mib=1000)
     again = job("2", 1000, 2000, attempt=2, version=2, time_limit_ms=60_000)
     assert list(placed(decide(brain, out_of_memory, again, now_ms=2000))) == ["2"]
-    ended = [{"note": "ended", "id": each, "how": "completed"} for each in ("1", "2")]
-    assert list(placed(decide(brain, *ended, now_ms=3000))) == ["3", "4"]
+    both = [ended("1"), ended("2", attempt=2)]
+    assert list(placed(decide(brain, *both, now_ms=3000))) == ["3", "4"]
 
 
 def test_a_job_on_named_gpus_keeps_its_place() -> None:
     brain = begin()
-    said = decide(brain, *[job(str(number), 1000, pins=(0,)) for number in (1, 2, 3)])
+    said = decide(brain, *[job(str(number), 1000, only_gpus=(0,)) for number in (1, 2, 3)])
     assert list(placed(said)) == ["1"]
-    lost = {"note": "ended", "id": "1", "how": "node-fail"}
-    assert list(placed(decide(brain, lost, job("1", 1000, pins=(0,), attempt=2), now_ms=2000))) == ["1"]
+    lost = ended("1", "node-fail")
+    assert list(placed(decide(brain, lost, job("1", 1000, only_gpus=(0,), attempt=2), now_ms=2000))) == ["1"]
 
 
 def test_a_brain_forgets_jobs_that_are_gone() -> None:
     brain = begin()
-    decide(brain, job("1"), job("2"), job("3", pins=(1,)), job("4", 1000, 70_000))
-    gone = [{"note": "ended", "id": each, "how": "completed"} for each in "13"]
-    decide(brain, *gone, {"note": "failed", "id": "2"}, {"note": "withdraw", "id": "4"})
-    assert brain._told == {}
+    decide(brain, job("1"), job("2"), job("3", only_gpus=(1,)), job("4", 1000, 70_000))
+    decide(brain, ended("1"), ended("3"), start_failed("2"), {"event": "withdrawn", "id": "4"})
+    assert [brain.driver.job(job_id) for job_id in "1234"] == [None] * 4
 
 
 def test_a_brain_that_begins_again_knows_what_runs() -> None:
-    running = {
-        **job("7", 600, 50_000),
-        "note": "running",
-        "slots": [1],
-        "share": (600, 50_000),
-        "best_effort": False,
-        "start_ms": 5,
-    }
-    brain = begin(notes=[running, job("8", mem_mib=60_000), job("9", mem_mib=60_000)])
+    running = runs("7", 1, milli=600, mem_mib=50_000)
+    brain = begin(events=[running, job("8", mem_mib=60_000), job("9", mem_mib=60_000)])
     assert placed(decide(brain)) == {"8": [0]}
-    said = decide(brain, {"note": "ended", "id": "7", "how": "completed", "held_mib": 0, "peak_mib": 400})
+    said = decide(brain, ended("7", peak_mib=400))
     assert placed(said) == {"9": [1]}
 
 
 def test_named_gpus_are_heeded_and_others_get_the_rest() -> None:
-    said = decide(begin(), job("1", 1000, pins=(1,)), job("2", 1000))
+    said = decide(begin(), job("1", 1000, only_gpus=(1,)), job("2", 1000))
     assert placed(said) == {"1": [1], "2": [0]}
 
 
@@ -137,29 +159,46 @@ def test_what_strangers_hold_is_not_given_away() -> None:
         placed(
             decide(
                 brain,
-                {"note": "strangers", "slots": [(0, 100, 60_000), (1, 100, 60_000)]},
+                {"event": "others", "slots": [(0, 100, 60_000), (1, 100, 60_000)]},
                 job("1", mem_mib=30_000),
             )
         )
         == {}
     )
-    assert placed(decide(brain, {"note": "strangers", "slots": [(1, 0, 0)]})) == {"1": [1]}
+    assert placed(decide(brain, {"event": "others", "slots": [(1, 0, 0)]})) == {"1": [1]}
 
 
 def test_a_job_that_is_edited_while_it_was_given_gpus_is_given_them_anew() -> None:
     brain = begin()
     decide(brain, job("1"))
-    changed = {**job("1", mem_mib=70_000, version=2), "note": "replace"}
-    (said, _) = decide(brain, changed)
+    (said, _) = decide(brain, job("1", mem_mib=70_000, version=2))
     assert (said["version"], said["share"]) == (2, (100, 70_000))
 
 
-def test_out_of_memory_is_queued_again_by_the_broker_alone() -> None:
+def test_after_out_of_memory_the_broker_is_told_what_the_next_attempt_needs() -> None:
     brain = begin()
     decide(brain, job("1"))
-    end = {"note": "ended", "id": "1", "how": "out-of-memory", "held_mib": 3000, "peak_mib": 990}
-    assert placed(decide(brain, {"note": "started", "id": "1"}, end)) == {}
-    assert placed(decide(brain, job("1", mem_mib=4000, attempt=2))) == {"1": [0]}
+    end = ended("1", "out-of-memory", needed_mib=3000, peak_mib=990)
+    (again, _) = decide(brain, runs("1", 0), end)
+    assert (again["say"], again["attempt"], again["memory"], again["keeps_place"]) == (
+        "again",
+        2,
+        (1, 3375),
+        True,
+    )
+    (start, _) = decide(brain, job("1", attempt=2, memory=(1, 3375)))
+    assert start["share"] == (100, 3375)
+
+
+def test_a_start_that_fails_is_tried_again_later_and_says_when_it_is_to_be_asked() -> None:
+    brain = begin()
+    decide(brain, job("1"))
+    again, decided = decide(brain, start_failed("1", "no memory"), now_ms=2000)
+    assert (again["start_failures"], again["not_before_ms"]) == (1, 3000)
+    waits = job("1", start_failures=1, not_before_ms=3000, why=again["why"], version=2)
+    (decided,) = decide(brain, waits, now_ms=2000)
+    assert decided["wake_ms"] == 3000
+    assert placed(decide(brain, now_ms=3000)) == {"1": [0]}
 
 
 def test_under_learned_an_unknown_application_runs_alone_and_shares_once_it_is_recorded(
@@ -169,30 +208,30 @@ def test_under_learned_an_unknown_application_runs_alone_and_shares_once_it_is_r
     use = np.tile([0.1, 0.05, 0.1, 0.0], (30, 1))
     ran: tuple[str, ...] = ()
     for at, (kind, most) in enumerate(((None, 1), (SHARED, 1), ("live", 2))):
-        notes = [{"note": "ended", "id": job_id, "how": "completed"} for job_id in ran]
+        events = [ended(job_id) for job_id in ran]
         if kind is not None:
             profile = Profile("train", kind, 0, "", CARD_MODEL, 1000, use, "sm-activity")
-            notes.append({"note": "profile", "path": str(keep_profile(profile, tmp_path))})
+            events.append({"event": "profile", "path": str(keep_profile(profile, tmp_path))})
         ids = [f"{at}-{each}" for each in range(4)]
         jobs = [job(each, share=(1000, 0)) for each in ids]  # no --mem, no --gpus
-        found = placed(decide(brain, *notes, *jobs, now_ms=1000 * (at + 1)))
+        found = placed(decide(brain, *events, *jobs, now_ms=1000 * (at + 1)))
         ran = tuple(found)
         assert len(found) == 2 * most
-        decide(brain, *({"note": "withdraw", "id": each} for each in ids if each not in found))
+        decide(brain, *({"event": "withdrawn", "id": each} for each in ids if each not in found))
 
 
 def test_why_a_job_waits_is_told_with_the_numbers_of_every_gpu() -> None:
     brain = begin()
     decide(brain, job("1", mem_mib=50_000), job("2", mem_mib=50_000), job("3", mem_mib=50_000))
-    (why,) = brain.answers({"do": "why", "serial": 9, "id": "3"})
+    (why,) = brain.ask({"do": "why", "serial": 9, "id": "3"})
     assert why["found"]
     assert [each["lacking"] for each in why["candidates"]] == [["29.3G is free, 48.8G wanted"]] * 2
 
 
 def test_why_a_whole_card_is_waited_for_names_its_memory() -> None:
     brain = begin()
-    decide(brain, {"note": "strangers", "slots": [(0, 100, 16_000), (1, 100, 16_000)]}, job("1", 1000, 0))
-    (why,) = brain.answers({"do": "why", "serial": 9, "id": "1"})
+    decide(brain, {"event": "others", "slots": [(0, 100, 16_000), (1, 100, 16_000)]}, job("1", 1000, 0))
+    (why,) = brain.ask({"do": "why", "serial": 9, "id": "1"})
     assert why["candidates"][0]["lacking"] == [
         "90 % of its compute is free, 100 % wanted",
         "62.5G is free, 78.1G wanted",
@@ -202,11 +241,11 @@ def test_why_a_whole_card_is_waited_for_names_its_memory() -> None:
 def test_why_a_job_waits_names_the_machine_where_that_is_short() -> None:
     brain = begin()
     decide(brain, job("1", cpu_milli=5000, mem_mib=1000), job("2", cpu_milli=5000))
-    (why,) = brain.answers({"do": "why", "serial": 9, "id": "2"})
-    assert why["machine"] == ["3 of 8 CPUs are free, 5 wanted"]
-    assert why["reason"] == "waits for the machine: 3 of 8 CPUs are free, 5 wanted"
-    (told,) = brain.answers({"do": "reasons", "serial": 9, "ids": ["2", "1"]})
-    assert told["reasons"] == {"2": "waits for the machine: 3 of 8 CPUs are free, 5 wanted", "1": ""}
+    (why,) = brain.ask({"do": "why", "serial": 9, "id": "2"})
+    assert why["machine"] == ["waits for CPUs: 3 of 8 CPUs are free, 5 wanted"]
+    assert why["reason"] == "waits for CPUs: 3 of 8 CPUs are free, 5 wanted"
+    (told,) = brain.ask({"do": "reasons", "serial": 9, "ids": ["2", "1"]})
+    assert told["reasons"] == {"2": "waits for CPUs: 3 of 8 CPUs are free, 5 wanted"}
 
 
 def test_why_a_job_waits_says_where_the_policy_places_nothing(
@@ -216,7 +255,7 @@ def test_why_a_job_waits_says_where_the_policy_places_nothing(
     monkeypatch.syspath_prepend(str(tmp_path))
     brain = begin("idle:policy")
     decide(brain, job("1"))
-    (told,) = brain.answers({"do": "reasons", "serial": 9, "ids": ["1"]})
+    (told,) = brain.ask({"do": "reasons", "serial": 9, "ids": ["1"]})
     assert told["reasons"] == {"1": "there is room; the policy has not placed it"}
 
 
@@ -256,13 +295,9 @@ def test_a_queue_with_the_real_brain_runs_jobs_under(policy: str) -> None:
 
 
 def test_a_job_that_was_starting_when_the_brain_began_gives_its_share_back_if_it_never_starts() -> None:
-    entry = Entry(
-        "7", 1, 0, "ann", Request(("true",), milli=1000), 1, 1, 1, state="starting", slots=(1,), share=(1000, 0),
-    )  # fmt: skip
-    limits = Limits((80_000, 80_000), 8000, 64_000)
-    brain = begin(notes=[*snapshot([entry], [], limits), job("8", 1000), job("9", 1000)])
+    others = [job("8", 1000), job("9", 1000)]
+    brain = begin(events=[runs("7", 1, milli=1000, mem_mib=0, started=False), *others])
     assert placed(decide(brain)) == {"8": [0]}
-    assert placed(decide(brain, {"note": "failed", "id": "7", "again": False})) == {"9": [1]}
-    entry.state, entry.start_ms = "running", 5
-    brain = begin(notes=[*snapshot([entry], [], limits), job("8", 1000), job("9", 1000)])
-    assert placed(decide(brain, {"note": "failed", "id": "7", "again": False})) == {"8": [0]}
+    assert placed(decide(brain, start_failed("7"))) == {"9": [1]}
+    brain = begin(events=[runs("7", 1, milli=1000, mem_mib=0), *others])
+    assert placed(decide(brain, start_failed("7"))) == {"8": [0]}

@@ -111,7 +111,7 @@ def test_a_brain_that_stands_still_before_it_has_begun_is_ended(monkeypatch: pyt
     said: list[str] = []
 
     def begin(policy: str, trial: bool) -> dict[str, Any]:
-        return {"do": "begin", "nodes": [], "policy": policy, "notes": [], "now_ms": 1}
+        return {"do": "begin", "nodes": [], "policy": policy, "events": [], "now_ms": 1}
 
     async def run() -> None:
         link = Link(
@@ -138,7 +138,7 @@ def test_trouble_that_is_over_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
 
     def begin(policy: str, trial: bool) -> dict[str, Any]:
-        return {"do": "begin", "nodes": [], "policy": policy, "notes": [], "now_ms": 1}
+        return {"do": "begin", "nodes": [], "policy": policy, "events": [], "now_ms": 1}
 
     async def run() -> None:
         link = Link(begin, lambda message: None, lambda event, **fields: None, brain=PLAIN)
@@ -157,7 +157,7 @@ def test_a_policy_that_is_tried_is_not_ready_before_it_decides(monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
 
     def begin(policy: str, trial: bool) -> dict[str, Any]:
-        return {"do": "begin", "nodes": [], "policy": policy, "notes": [], "now_ms": 1}
+        return {"do": "begin", "nodes": [], "policy": policy, "events": [], "now_ms": 1}
 
     async def run() -> set[tuple[str, bool]]:
         link = Link(begin, lambda message: None, lambda event, **fields: None, brain=PLAIN)
@@ -241,7 +241,7 @@ def test_a_brain_that_cannot_be_started_is_started_later(monkeypatch: pytest.Mon
         return spawn(*args, **named)
 
     def begin(policy: str, trial: bool) -> dict[str, Any]:
-        return {"do": "begin", "nodes": [], "policy": policy, "notes": [], "now_ms": 1}
+        return {"do": "begin", "nodes": [], "policy": policy, "events": [], "now_ms": 1}
 
     async def run() -> None:
         monkeypatch.setattr(os, "posix_spawn", fails_twice)

@@ -17,8 +17,8 @@ from berth.errors import StoreError
 from berth.gpu_models import GPU_MODELS
 from berth.knowledge import History
 from berth.live.local import recording
-from berth.live.local.living_profiles import LivingProfiles, versions_of
 from berth.live.local.places import Places
+from berth.live.local.profile_recorder import ProfileRecorder, versions_of
 from berth.live.local.request import Request
 from berth.live.local.samples import Sample
 from berth.live.local.store import Reader, Store, of_attempt, of_request
@@ -83,7 +83,7 @@ def test_attempts_become_records_once_and_the_same_command_answers_from_the_hist
 
 
 def test_an_application_is_recorded_when_it_first_runs_alone(tmp_path: Path) -> None:
-    life = LivingProfiles(tmp_path)
+    life = ProfileRecorder(tmp_path)
     path = life.learn("train", "train.py", A100, samples([50] * 10, 4000), 5000)
     assert path is not None
     profile = Profiles.of_history(tmp_path)["train"]
@@ -93,7 +93,7 @@ def test_an_application_is_recorded_when_it_first_runs_alone(tmp_path: Path) -> 
 
 
 def test_a_first_run_that_is_shared_is_recorded_as_such_and_gives_way_to_one_alone(tmp_path: Path) -> None:
-    life = LivingProfiles(tmp_path)
+    life = ProfileRecorder(tmp_path)
     life.learn("train", "train.py", A100, samples([30] * 20, 4000, alone=False), 4000)
     found = Profiles.of_history(tmp_path)
     assert (found["train"].kind, peak_mem_mib(found["train"])) == (SHARED, 4000)
@@ -108,13 +108,13 @@ def test_a_first_run_that_is_shared_is_recorded_as_such_and_gives_way_to_one_alo
 def test_a_profile_that_somebody_recorded_stays_where_a_run_is_shared(tmp_path: Path) -> None:
     own = Profile("train", "own", 0, "", A100, 1000, np.full((4, 4), 0.5), "sm-activity")
     keep_profile(own, tmp_path / "profiles")
-    life = LivingProfiles(tmp_path)
+    life = ProfileRecorder(tmp_path)
     assert life.learn("train", "train.py", A100, samples([30] * 9, 4000, alone=False), 4000) is None
     assert Profiles.of_history(tmp_path)["train"].kind == "own"
 
 
 def test_one_odd_run_changes_little_and_a_lasting_change_is_followed(tmp_path: Path) -> None:
-    life = LivingProfiles(tmp_path)
+    life = ProfileRecorder(tmp_path)
     life.learn("train", "train.py", A100, samples([40] * 10, 4000), 4000)
     life.learn("train", "train.py", A100, samples([90] * 10, 4000), 4000)
     assert Profiles.of_history(tmp_path)["train"].usage[:, 0].mean() == pytest.approx(0.5)
@@ -125,7 +125,7 @@ def test_one_odd_run_changes_little_and_a_lasting_change_is_followed(tmp_path: P
 
 
 def test_a_slowed_shared_run_is_aligned_and_only_its_memory_counts(tmp_path: Path) -> None:
-    life = LivingProfiles(tmp_path)
+    life = ProfileRecorder(tmp_path)
     shape = [10, 10, 10, 10, 10, 80, 80, 80, 80, 80]
     life.learn("train", "train.py", A100, samples(shape, 4000), 4000)
     before = Profiles.of_history(tmp_path)["train"].usage
@@ -138,7 +138,7 @@ def test_a_slowed_shared_run_is_aligned_and_only_its_memory_counts(tmp_path: Pat
 
 
 def test_another_program_under_a_known_name_changes_nothing_and_is_said(tmp_path: Path) -> None:
-    life = LivingProfiles(tmp_path)
+    life = ProfileRecorder(tmp_path)
     life.learn("train", "train.py", A100, samples([40] * 10, 4000), 4000)
     assert life.learn("train", "other.py", A100, samples([90] * 10, 9000), 9000) is None
     assert "was recorded of 'train.py', and a job of that name ran 'other.py'" in life.said[0]
@@ -147,7 +147,7 @@ def test_another_program_under_a_known_name_changes_nothing_and_is_said(tmp_path
 
 def test_a_run_that_nobody_measured_makes_no_profile(tmp_path: Path) -> None:
     untold = [replace(sample, use_pct=None) for sample in samples([0] * 9, 100)]
-    assert LivingProfiles(tmp_path).learn("train", "train.py", A100, untold, 100) is None
+    assert ProfileRecorder(tmp_path).learn("train", "train.py", A100, untold, 100) is None
 
 
 def test_measured_peaks_are_believed_of_the_next_job(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from berth.live.local.places import Places
 from berth.live.local.protocol import Caller
 from berth.live.local.recovery import started_since
 from berth.live.local.request import Request, tasks_of
+from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
 from berth.live.local.supervision import kept_up
 from tests.live.local.world import World, berth
@@ -147,10 +148,10 @@ def test_a_wait_that_is_over_leaves_nothing_behind(broker: Any) -> None:
     book.add(book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1), 1)
 
     async def run() -> None:
-        told = await broker.service.do_wait({"ids": ["1"], "timeout": 0.01}, Caller(1, 0, 0))
+        told = await Service(broker).do_wait({"ids": ["1"], "timeout": 0.01}, Caller(1, 0, 0))
         assert told == {"late": 1, "jobs": []}
         gone = Caller(1, 0, 0, lambda: True)
-        assert (await broker.service.do_wait({"ids": ["1"]}, gone))["late"] == 1
+        assert (await Service(broker).do_wait({"ids": ["1"]}, gone))["late"] == 1
 
     asyncio.run(run())
     assert broker._waiters == {}
@@ -162,8 +163,8 @@ def test_knowledge_that_is_only_tried_is_told_to_no_other_brain(broker: Any) -> 
     async def change(policy: str, accepted: Any) -> None:
         told.append(
             (
-                broker.deciding.begin(policy, True)["knowledge"],
-                broker.deciding.begin("fifo", False)["knowledge"],
+                broker.deciding._begin(policy, True)["knowledge"],
+                broker.deciding._begin("fifo", False)["knowledge"],
             )
         )
         raise LiveError("it cannot decide")
@@ -172,8 +173,8 @@ def test_knowledge_that_is_only_tried_is_told_to_no_other_brain(broker: Any) -> 
     broker.link.policy = "fifo"
     message = {"name": "sjf", "knowledge": "user", "cwd": "/"}
     with pytest.raises(LiveError, match="cannot decide"):
-        asyncio.run(broker.service.do_policy(message, Caller(1, 0, 0)))
-    assert (told, broker.knowledge, broker.proposed) == ([("user", "history")], "history", None)
+        asyncio.run(Service(broker).do_policy(message, Caller(1, 0, 0)))
+    assert (told, broker.deciding.chosen.knowledge) == ([("user", "history")], "history")
 
 
 def test_a_job_file_that_makes_no_sense_keeps_no_broker_from_starting(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ def test_a_start_that_breaks_off_counts_as_none_only_if_it_was_given_up(broker: 
         broker._start(entry)
 
     asyncio.run(run())
-    assert (entry.state, adopted) == (("waiting", []) if given_up else ("starting", [entry]))
+    assert (entry.over is not None, adopted) == ((True, []) if given_up else (False, [entry]))
 
 
 def test_a_job_named_twice_is_changed_once_and_a_wait_of_no_time_ends(broker: Any) -> None:
@@ -282,39 +283,28 @@ def test_a_job_named_twice_is_changed_once_and_a_wait_of_no_time_ends(broker: An
     made = book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1)
     book.add(made, 1)
     caller = Caller(1, 0, 0)
-    assert [each.id for each in broker.service._controlled({"ids": ["1", "1"]}, caller)] == ["1"]
+    assert [each.id for each in Service(broker)._controlled({"ids": ["1", "1"]}, caller)] == ["1"]
 
     async def run() -> None:
-        told = await asyncio.wait_for(broker.service.do_wait({"ids": ["1"], "timeout": 0}, caller), 30)
+        told = await asyncio.wait_for(Service(broker).do_wait({"ids": ["1"], "timeout": 0}, caller), 30)
         assert told == {"late": 1, "jobs": []}
 
     asyncio.run(run())
 
 
-def test_what_no_gpu_could_hold_is_asked_about_again_when_the_policy_begins_anew(broker: Any) -> None:
+def test_a_decision_of_before_a_brain_began_anew_counts_no_more(broker: Any) -> None:
     book = broker.book
     (entry,) = made = book.draft(
         Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1
     )
     book.add(made, 1)
-    broker.deciding.hear({"say": "never", "id": "1", "why": "too large"})
-    assert (entry.offered, entry.reason, broker.deciding.never) == (False, "too large", {"1": "too large"})
-    broker.deciding.begin("fifo", True)
-    assert not entry.offered
-    told = broker.deciding.begin("fifo", False)
-    assert (entry.offered, broker.deciding.never, len(told["notes"])) == (True, {}, 1)
-
-
-def test_an_edited_job_is_no_longer_said_to_be_too_large(broker: Any) -> None:
-    book = broker.book
-    book.add(book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1), 1)
-    broker.deciding.hear({"say": "never", "id": "1", "why": "too large"})
-
-    async def run() -> None:
-        task = asyncio.create_task(broker.commits.run())
-        await broker.service.do_edit({"ids": ["1"], "flags": {"cpus": "0.5"}}, Caller(1, 0, 0))
-        task.cancel()
-        await broker.commits.close()
-
-    asyncio.run(run())
-    assert (broker.deciding.never, book.jobs["1"].offered) == ({}, True)
+    before = entry.version
+    broker.deciding._begin("fifo", True)
+    assert entry.version == before
+    begin = broker.deciding._begin("fifo", False)
+    assert [event["event"] for event in begin["events"]] == ["waits"]
+    start = {"say": "start", "id": "1", "slots": [], "share": [1000, 0], "best_effort": False}
+    broker.deciding.hear({**start, "version": before})
+    assert entry.state == "waiting"
+    broker.deciding.hear({**start, "version": entry.version})
+    assert entry.state == "starting"

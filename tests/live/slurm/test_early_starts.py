@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.errors import PolicyError
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.service import DECISIONS
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -134,6 +135,30 @@ def test_a_berth_that_begins_anew_takes_back_what_waits_for_an_end(tmp_path: Pat
     slurm.jobs["3"]["Dependency"] = "afterany:1(unfulfilled)"
     service(slurm, tmp_path, **settings).step()
     assert slurm.commands[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
+
+
+def test_what_waits_for_an_end_is_taken_back_if_the_policy_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, settings = soon()
+    for job in "123":
+        slurm.held(job, TimeLimit="1:00")
+    ours = service(slurm, tmp_path, **settings)
+    ours.step()
+    ours.step()
+    slurm.jobs["3"]["Dependency"] = "afterany:1(unfulfilled)"
+
+    def fails(now_ms: int, **more: object) -> None:
+        raise PolicyError("of the policy")
+
+    monkeypatch.setattr(ours.driver, "step", fails)
+    said: list[str] = []
+    over = iter((False, True, True))
+    ours.run(said.append, until=lambda: next(over))
+    assert said == ["of the policy"]
+    ours.step()
+    assert slurm.commands[-2:] == ["hold 3", f"update JobId=3 ReqNodeList= AdminComment={NOTE} Dependency="]
+    assert sorted(ours.driver.scheduler.cluster.running) == ["1", "2"]
 
 
 def test_a_job_that_its_user_lets_wait_for_another_is_not_made_to_wait_for_a_third(tmp_path: Path) -> None:

@@ -119,10 +119,10 @@ def colocation(
     model = make_interference(interference)
     disagreements = []
     if "learned" in names:
-        looked_at = tuple(range(first_seed, first_seed + min(seeds, LOOKED_AT)))
+        replayed_seeds = tuple(range(first_seed, first_seed + min(seeds, LOOKED_AT)))
         with progress_bar("learned beside greedy", long=True) as progress:
             for number, name in enumerate(chosen):
-                disagreements.append(disagreement(name, model, looked_at, knowledge))
+                disagreements.append(disagreement(name, model, replayed_seeds, knowledge))
                 if progress:
                     progress(number + 1, len(chosen))
     pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
@@ -190,14 +190,14 @@ def _matrix(
     answer, chapter = matrix_dict(found), matrix_chapter(found)
     written: list[Path] = []
     if out is not None:
-        told = f"{len(worlds)} worlds, sets of seeds {seeds[0]}…{seeds[-1]}"
+        what = f"{len(worlds)} worlds, sets of seeds {seeds[0]}…{seeds[-1]}"
         where = (
             "one Titan Xp of the thesis"
             if worlds[0].gpus == "1x1"
             else f"{worlds[0].gpus} GPUs of five models"
         )
         written = write_chapters(
-            out, "Co-location in many worlds", told, where, [chapter], answer, [str(answer["adds"])]
+            out, "Co-location in many worlds", what, where, [chapter], answer, [str(answer["adds"])]
         )
     rows = [
         {name: value for name, value in world.items() if name != "policies"} | row

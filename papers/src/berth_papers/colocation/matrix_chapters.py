@@ -94,16 +94,18 @@ def sentence(found: Sequence[Added], subject: str, policy: str) -> str:
     mean = float(np.mean([one.mean_pct for one in found]))
     helps, harms, level = names.values()
     less = "less" if mean <= 0 else "more"
-    told = f"{policy} takes {abs(mean):.1f} % {less} than the best rule of each world on average"
+    sentence = f"{policy} takes {abs(mean):.1f} % {less} than the best rule of each world on average"
     subject = subject.capitalize()
     if not helps:
-        told = f"{subject} adds nothing over the best rule that can be told from chance: {told}"
+        sentence = f"{subject} adds nothing over the best rule that can be told from chance: {sentence}"
     else:
-        told = f"{subject} adds something over the best rule in {len(helps)} of {len(found)} worlds: {told}"
+        sentence = (
+            f"{subject} adds something over the best rule in {len(helps)} of {len(found)} worlds: {sentence}"
+        )
     parts = [f"the 95 % interval is below zero in {len(helps)}"]
     parts += [f"holds zero in {len(level)}"] if level else []
     parts += [f"is above zero in {len(harms)}: {', '.join(harms)}"] if harms else []
-    return f"{told}; {', '.join(parts)}."
+    return f"{sentence}; {', '.join(parts)}."
 
 
 def matrix_dict(matrix: Matrix) -> dict[str, Any]:

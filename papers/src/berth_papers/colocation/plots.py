@@ -66,18 +66,18 @@ def bars_by_workload(
                 hovertemplate="%{y:,.1f} " + unit,
             )
         )
-        told = [(w, thesis[w, policy]) for w in by_workload if thesis and (w, policy) in thesis]
-        if told:
+        published = [(w, thesis[w, policy]) for w in by_workload if thesis and (w, policy) in thesis]
+        if published:
             figure.add_trace(
                 go.Scatter(
-                    x=[workload for workload, _ in told],
-                    y=[value for _, (value, _) in told],
+                    x=[workload for workload, _ in published],
+                    y=[value for _, (value, _) in published],
                     mode="markers",
                     name=f"{escape(policy)}, the thesis's",
                     legendgroup=policy,
                     offsetgroup=policy,
                     marker={
-                        "symbol": ["x-thin-open" if doubtful else "x" for _, (_, doubtful) in told],
+                        "symbol": ["x-thin-open" if doubtful else "x" for _, (_, doubtful) in published],
                         "size": 9,
                         "color": "#000000",
                         "line": {"width": 1, "color": "#FFFFFF"},
@@ -105,7 +105,9 @@ def bars_by_workload(
     shown = [interval.mean for by_workload in values.values() for interval in by_workload.values()]
     shown += (least or {}).values()
     shown += [
-        told for (workload, policy), (told, _) in (thesis or {}).items() if workload in values.get(policy, ())
+        published
+        for (workload, policy), (published, _) in (thesis or {}).items()
+        if workload in values.get(policy, ())
     ]
     high = 100 if unit == "%" else 1.2 * max(shown, default=1.0)
     figure.update_yaxes(range=[0, high], ticksuffix=f" {unit}", tickformat=",~r")

@@ -130,8 +130,8 @@ def thesis_dict() -> dict[str, object]:
     return {
         "names": dict(NAMES),
         "published": [
-            {"workload": workload, "policy": policy, **asdict(told)}
-            for (workload, policy), told in PUBLISHED.items()
+            {"workload": workload, "policy": policy, **asdict(published)}
+            for (workload, policy), published in PUBLISHED.items()
         ],
         "total_time_to_sjf": [
             {"workload": workload, "policy": policy, "ratio": ratio}

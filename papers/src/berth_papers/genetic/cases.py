@@ -27,15 +27,15 @@ class Case:
     @property
     def name(self) -> str:
         """As one would write it on the command line, files without their folders."""
-        said = [self.trace.rsplit("/", 1)[-1]]
+        parts = [self.trace.rsplit("/", 1)[-1]]
         if self.cluster is not None:
-            said.append(f"cluster={self.cluster.rsplit('/', 1)[-1]}")
-        said += [
+            parts.append(f"cluster={self.cluster.rsplit('/', 1)[-1]}")
+        parts += [
             f"{key}={value:g}"
             for key, value in (("part", self.part), ("compress", self.compress))
             if value != 1
         ]
-        return ",".join(said)
+        return ",".join(parts)
 
     def load(self, seed: int) -> tuple[tuple[Node, ...], list[Job]]:
         """Its nodes and jobs with this seed."""

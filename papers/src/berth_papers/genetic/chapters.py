@@ -42,14 +42,14 @@ def utilisation_answers(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
             held.setdefault(one.policy, []).append(one.utilisation_pct)
         sentence = best_sentence(held, "holds most of the GPUs", "% of them", least=False)
         found += [
-            f"{case}: {said}" if len(cases) > 1 else said
-            for said in (sentence, _beside_control(held))
-            if said
+            f"{case}: {text}" if len(cases) > 1 else text
+            for text in (sentence, _against_control(held))
+            if text
         ]
     return tuple(found)
 
 
-def _beside_control(held: Mapping[str, Sequence[float]]) -> str:
+def _against_control(held: Mapping[str, Sequence[float]]) -> str:
     """What the search of `genetic` is worth beside the best policy that only passes over what does not fit."""
     controls = {name: of_seeds for name, of_seeds in held.items() if name.startswith("passing+")}
     if "genetic" not in held or not controls:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from berth.console.look import Source
 from berth.console.settings import Settings
+from berth.console.source import Source
 
 __all__ = ["sources_of"]
 

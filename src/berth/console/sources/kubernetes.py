@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from berth.console.look import Gpu, LiveJob, Look, Stranger, Tenant
 from berth.console.roles import Role, Viewer
 from berth.console.sources.rights import check_operator, word_of
 from berth.errors import KubernetesError, SettingError
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.kubernetes import names
 
 if TYPE_CHECKING:
-    from berth.live.kubernetes.viewing import Snapshot
+    from berth.live.kubernetes import viewing
 
 __all__ = ["KubernetesSource"]
 
@@ -46,13 +46,13 @@ class KubernetesSource:
         self._for_claims: frozenset[str] = frozenset()
         """GPUs that the last look saw given through claims, as NODE:INDEX."""
 
-    async def look(self) -> Look:
+    async def look(self) -> Snapshot:
         """Everything that is there, listed once. In a thread of its own: large clusters take seconds to read."""
         snapshot = await asyncio.to_thread(self._snapshot)
         self._for_claims = frozenset(f"{gpu.node}:{gpu.index}" for gpu in snapshot.gpus if gpu.for_claims)
         return look_of(snapshot, time.time_ns() // 1_000_000)
 
-    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
+    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """A pod that waits or holds a GPU, NAMESPACE/NAME, as the last look saw it: a cluster is costly to list."""
         if look is None:
             raise KubernetesError(
@@ -105,13 +105,13 @@ class KubernetesSource:
         """What Kubernetes does not let a console do."""
         return _LACKS if viewer.role is Role.OPERATOR else {**dict.fromkeys(_OF_PODS, _NO_OWNERS), **_LACKS}
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> viewing.Snapshot:
         from berth.live.kubernetes.access import find_access
         from berth.live.kubernetes.client import Api
         from berth.live.kubernetes.entries import Settings
         from berth.live.kubernetes.viewing import look
 
-        async def ask() -> Snapshot:
+        async def ask() -> viewing.Snapshot:
             async with Api(find_access(str(self._kubeconfig)), agent="berth-console") as api:
                 return await look(api, Settings(), most_waits=50_000)
 
@@ -177,7 +177,7 @@ def _set(key: str, value: str | None) -> str:
     return f"{key}-" if value is None else f"{key}={value}"
 
 
-def look_of(snapshot: Snapshot, now_ms: int) -> Look:
+def look_of(snapshot: viewing.Snapshot, now_ms: int) -> Snapshot:
     """A snapshot of a cluster as the console shows it."""
     gpus: list[Gpu] = []
     on: dict[str, tuple[int, list[str], int, int]] = {}
@@ -217,4 +217,4 @@ def look_of(snapshot: Snapshot, now_ms: int) -> Look:
                 None if each.held else submit_ms, None, "", each.why, priority=each.priority,
             )
         )  # fmt: skip
-    return Look(now_ms, tuple(gpus), (*running, *waits), len(waits), snapshot.running)
+    return Snapshot(now_ms, tuple(gpus), (*running, *waits), len(waits), snapshot.running)

@@ -12,10 +12,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from berth.console.look import Gpu, LiveJob, Look, Stranger, Tenant
 from berth.console.roles import Viewer
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import SettingError
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.local.protocol import Connection
 from berth.live.local.samples import read_samples
 from berth.live.local.tables import why_lines
@@ -45,11 +45,11 @@ class LocalSource:
         self._path = str(path)
         self._node = socket.gethostname().partition(".")[0] or "here"
 
-    async def look(self) -> Look:
+    async def look(self) -> Snapshot:
         """GPUs, the jobs that run, and the first of those that wait."""
         return await asyncio.to_thread(self._look)
 
-    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
+    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """One job, or the first task of an array with the ids of the others."""
         return await asyncio.to_thread(self._job, job_id, viewer)
 
@@ -78,7 +78,7 @@ class LocalSource:
         finally:
             connection.close()
 
-    def _look(self) -> Look:
+    def _look(self) -> Snapshot:
         connection = Connection(self._path, PATIENCE_S)
         try:
             status = connection.ask({"do": "status"})
@@ -88,7 +88,7 @@ class LocalSource:
             connection.close()
         jobs = tuple(self._live(row, going["columns"]) for row in (*going["rows"], *waits["rows"]))
         counts = status["jobs"]
-        return Look(
+        return Snapshot(
             time.time_ns() // 1_000_000,
             tuple(self._gpu(each) for each in status["gpus"]),
             jobs,

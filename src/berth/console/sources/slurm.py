@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from berth.console.look import Gpu, LiveJob, Look, Tenant
 from berth.console.roles import Role, Viewer
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import AccessError, LiveError, SettingError
 from berth.history.values.gres import base_type
 from berth.history.values.hostlist import expand
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
 from berth.live.slurm.controller import Controller, Run, run_program
 from berth.live.slurm.decisions import GIVEN_UP, PLACED, read_decisions
 from berth.live.slurm.jobs import SlurmJob
@@ -56,11 +56,11 @@ class SlurmSource:
         self._by_berth: frozenset[str] = frozenset()
         """Jobs that berth held at the last look."""
 
-    async def look(self) -> Look:
+    async def look(self) -> Snapshot:
         """Nodes and jobs; berth's reasons beside Slurm's where it runs."""
         return await asyncio.to_thread(self._look)
 
-    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
+    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """One job that Slurm still knows; its GPUs and neighbours as the last look saw them."""
         return await asyncio.to_thread(self._job, job_id, viewer, look)
 
@@ -106,7 +106,7 @@ class SlurmSource:
         except LiveError:
             return {}
 
-    def _look(self) -> Look:
+    def _look(self) -> Snapshot:
         nodes, jobs = self._controller.nodes(), self._controller.jobs()
         told, wrong = self._status()
         why: Mapping[str, str] = told.get("why", {})
@@ -123,7 +123,7 @@ class SlurmSource:
         if unsure:
             notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")
         policy = f"{told['policy']} ({told['mode']})" if told else ""
-        return Look(
+        return Snapshot(
             time.time_ns() // 1_000_000, gpus, live, waiting, sum(job.runs for job in jobs), policy,
             tuple(filter(None, notes)),
         )  # fmt: skip
@@ -136,7 +136,7 @@ class SlurmSource:
             raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it")
         return found[0]
 
-    def _job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
+    def _job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         job = self._found(job_id)
         own = viewer.owns(job.user)
         told, _ = self._status()

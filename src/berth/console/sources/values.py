@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from berth.console.look import Gpu, LiveJob, Look, Stranger, Tenant
 from berth.console.roles import Viewer
 from berth.console.sources.rights import check_job_owners, check_operator, word_of
 from berth.errors import LiveError, SettingError
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 
 __all__ = ["ValuesSource", "look_of"]
 
@@ -26,7 +26,7 @@ def look_of(
     gpus_a_node: int = 4,
     hostile: bool = False,
     at_ms: int = 1_800_000_000_000,
-) -> Look:
+) -> Snapshot:
     """A cluster of this size, the same each time: most GPUs held, some shared, one in fifty drained or broken."""
     found, jobs = [], []
     for at in range(gpus):
@@ -71,14 +71,14 @@ def look_of(
             )
         )  # fmt: skip
     running = len(jobs) - waiting
-    return Look(at_ms, tuple(found), tuple(jobs), waiting, running, "fifo+best-fit")
+    return Snapshot(at_ms, tuple(found), tuple(jobs), waiting, running, "fifo+best-fit")
 
 
 @dataclass(slots=True)
 class ValuesSource:
     """A source that shows what it was given."""
 
-    value: Look = field(default_factory=look_of)
+    value: Snapshot = field(default_factory=look_of)
     name: str = "local"
     every_s: float = 1.0
     gone: str = ""
@@ -89,7 +89,7 @@ class ValuesSource:
     done: list[tuple[str, str, str]] = field(default_factory=list)
     """Actions that were done: the action, what it was done to, and by whom."""
 
-    async def look(self) -> Look:
+    async def look(self) -> Snapshot:
         """What it was given, at this moment."""
         self.looks += 1
         if self.slow_s:
@@ -97,7 +97,7 @@ class ValuesSource:
         self._there()
         return replace(self.value, at_ms=time.time_ns() // 1_000_000)
 
-    async def job(self, job_id: str, viewer: Viewer, look: Look | None) -> dict[str, Any]:
+    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """What a look says of a job."""
         job = self._job(job_id)
         own = viewer.owns(job.user)

@@ -134,10 +134,6 @@ class Layout:
         name = self._at.get(thing)
         return "''" if name is None else quoted_name(name)
 
-    def place(self, thing: str) -> int:
-        """Which field of a line holds it; KeyError where none does."""
-        return self.header.index(self._at[thing])
-
     def has(self, thing: str) -> bool:
         """Whether the header holds it."""
         return thing in self._at
@@ -151,11 +147,6 @@ class Layout:
     def of_steps(self) -> bool:
         """Whether it has columns that Slurm fills in the rows of steps only, or as text that is to be read first."""
         return bool({"usage", "mem_peak", "cpu_used"} & self._at.keys())
-
-    @property
-    def plain_limit(self) -> bool:
-        """Whether a time limit, if there is one, is told in minutes."""
-        return "limit" not in self._at or "limit_min" in self._at
 
     def absent(self) -> tuple[str, ...]:
         """The columns of a record that this table says nothing about."""

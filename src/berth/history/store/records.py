@@ -5,15 +5,14 @@ Events may come in pieces: what is under way when a piece ends is a value, from 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from berth.errors import HistoryError
 from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState
 
-__all__ = ["OpenAttempt", "open_from_json", "open_to_json", "records"]
+__all__ = ["OpenAttempt", "records"]
 
 _STATE_OF_FAILURE: Final = {
     Reason.OUT_OF_MEMORY: RecordState.OUT_OF_MEMORY,
@@ -74,31 +73,6 @@ def records(
         elif kind is not EventKind.RESIZE:  # the end tells the share that it had last
             del attempts[job_id]
             yield _record(event, attempt)
-
-
-def open_to_json(under_way: dict[str, OpenAttempt]) -> str:
-    """Attempts under way as one line of JSON, to be stored beside the events that they are left from."""
-    return json.dumps({job_id: asdict(attempt) for job_id, attempt in under_way.items()}, ensure_ascii=False)
-
-
-def open_from_json(text: str) -> dict[str, OpenAttempt]:
-    """What `open_to_json` made a text of; HistoryError where it is something else."""
-    try:
-        fields = json.loads(text)
-        return {
-            job_id: OpenAttempt(
-                **{
-                    **attempt,
-                    "nodes": tuple(attempt["nodes"]),
-                    "gpu_slots": tuple(attempt.get("gpu_slots", ())),
-                }
-            )
-            for job_id, attempt in fields.items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise HistoryError(
-            f"expected the attempts under way as berth stored them, not {text[:60]!r}"
-        ) from error
 
 
 def _missing(event: Event, attempt: OpenAttempt | None) -> str:

@@ -10,11 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
-from berth.knowledge import Knowledge, LearnsMemory, make_knowledge
+from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.early_starts import EarlyStart, EarlyStarts
 from berth.live.driver.memory_needs import (
@@ -42,14 +43,16 @@ from berth.live.driver.site import (
     SiteRun,
     Start,
 )
-from berth.live.driver.wait_reasons import WaitKind, WaitReason, WaitReasons
+from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Scheduler
 
-__all__ = ["Driver", "Round", "Settings"]
+__all__ = ["Driver", "Round", "Settings", "Why"]
 
 PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
+MOST_NAMED = 3
+"""Jobs of the queue that are named to somebody who asks why a job waits."""
 MOST_ENDS = 10_000
 """Ended attempts that are remembered, so that an end that is told again changes nothing."""
 
@@ -92,6 +95,27 @@ class Round:
     """What the policy or the knowledge raised, after what was placed by then."""
     out_of_time: bool = False
     """Whether the policy was stopped; what it placed stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why one job waits, in full."""
+
+    job: Job
+    """With what it turned out to need."""
+    reason: WaitReason
+    candidates: Sequence[Candidate]
+    nodes_lack: Sequence[str]
+    """What all nodes that may run it are short of, besides GPUs."""
+    never: str
+    """Why no node could hold it if nothing else ran; empty if one could."""
+    waiting: int
+    """How many jobs wait."""
+    first: Sequence[str]
+    """The first of the queue."""
+    run_ms: Spread | None
+    """How long it is expected to run."""
+    peak_mib: Spread | None
 
 
 class _Decided:
@@ -530,21 +554,24 @@ class Driver:
     def _end(self, end: End, now_ms: int, records: list[Record]) -> None:
         """An attempt ended: release it, learn from it, record it, and say whether its job waits again."""
         scheduler, job_id = self.scheduler, end.job_id
+        gone = self._leaving.get(job_id)
+        run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
         ran, waits = end.ran or self.site.running().get(job_id), self.site.waiting().get(job_id)
         of = self._known.get(job_id) or (ran.of if ran is not None else waits)
-        if of is None or 0 < end.attempt < max(of.attempt, waits.attempt if waits is not None else 0):
+        now = (
+            run.attempt if run is not None else max((each.attempt for each in (of, waits) if each), default=0)
+        )
+        attempt = end.attempt or now
+        if of is None or attempt < now:
             return  # it was told before
-        attempt = end.attempt or of.attempt
         if (job_id, attempt) in self._ends:
             if job_id in scheduler.cluster.running and job_id not in self._starting:
                 scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
             return
-        gone = self._leaving.get(job_id)
-        run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
         if run is None and ran is not None:
             self._adopt(ran, now_ms)
             run = scheduler.cluster.running.get(job_id)
-        if run is None and ran is None:
+        if run is None and ran is None and not end.attempt:
             return
         self._ends[job_id, attempt] = None
         if len(self._ends) > MOST_ENDS:
@@ -610,7 +637,7 @@ class Driver:
         of = of or (run.of if run is not None else self.site.waiting().get(job_id))
         if job_id in self.scheduler.cluster.running and job_id in self._starting:
             self._release(job_id, now_ms)
-        elif job_id in self.scheduler.cluster.running:
+        elif job_id in self.scheduler.cluster.running or (run is not None and run.started):
             return  # it runs: what is told is old
         self._leaving.pop(job_id, None)
         self._early.forget(job_id)
@@ -821,6 +848,19 @@ class Driver:
                 continue
             found[job_id] = self._reason(job, explain)
         return found
+
+    def why(self, job_id: str) -> Why | None:
+        """All that is known of why a job waits; None if it does not."""
+        known = self._known.get(job_id)
+        if known is None or self._scheduler is None or job_id in self._scheduler.cluster.running:
+            return None
+        explain, job, queue = WaitReasons(self._scheduler), self._as_needed(known), self._scheduler.queue
+        return Why(
+            job, self._reason(known, explain), explain.candidates(known, job),
+            [lacks for _, lacks in explain.lacks_of_nodes(job)], self.misfits.get(job_id, ""),
+            len(queue) + len(self._on_named_gpus), [each.id for each in islice(queue, MOST_NAMED)],
+            self.knowledge.run_ms(job), self.knowledge.peak_mem_mib(job),
+        )  # fmt: skip
 
     def _reason(self, job: SiteJob, explain: WaitReasons) -> WaitReason:
         job_id = job.job.id

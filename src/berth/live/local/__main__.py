@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import berth.live.local.lean  # noqa: F401  before asyncio, which would load OpenSSL
-
-# isort: split
 import argparse
 import asyncio
 import fcntl
@@ -15,13 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Cards, fake_gpus
+from berth.live.local.deciding import Chosen
 from berth.live.local.keeping import RECORD_S
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.places import Places, state_folder
 from berth.live.local.runs import Run, boot_id
+from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
 
 __all__ = ["main"]
@@ -72,8 +72,14 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         none=bool(settings.get("no_gpus")) and not fake,
         before=_cards_before(store, settings),
     )
-    told = [[card.uuid, card.model, card.mem_mib] for card in cards.cards]
-    store.write([of_meta("cards", {"boot": boot_id(), "of": _of_gpus(settings), "cards": told})])
+    fields = [[card.uuid, card.model, card.mem_mib] for card in cards.cards]
+    store.write([of_meta("cards", {"boot": boot_id(), "of": _of_gpus(settings), "cards": fields})])
+    own = ":" in (options.policy or "") + (options.knowledge or "")
+    chosen = Chosen(
+        options.policy or store.meta("policy", DEFAULT_POLICY),
+        options.knowledge or store.meta("knowledge", DEFAULT_KNOWLEDGE),
+        (os.getcwd(),) if own else tuple(store.meta("paths", [])),
+    )
     broker = Broker(
         places,
         store,
@@ -84,12 +90,9 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         decide_s=options.decide_s,
         record_s=options.record_s,
         metrics=options.metrics,
+        chosen=chosen,
     )
-    if options.knowledge:
-        broker.knowledge = options.knowledge
-    if ":" in (options.policy or "") + (options.knowledge or ""):
-        broker.paths = [os.getcwd()]
-    await broker.run(options.policy or "", anew=bool(options.knowledge))
+    await broker.run(Service(broker).serve, anew=bool(options.policy or options.knowledge))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # all is written; a thread that waits for a driver would keep the lock
@@ -135,7 +138,7 @@ def _cards_before(store: Store, settings: Mapping[str, Any]) -> list[Card]:
     kept = store.meta("cards")
     if not kept or kept["boot"] != boot_id() or kept["of"] != _of_gpus(settings) or settings.get("no_gpus"):
         return []
-    return [Card(index, *told) for index, told in enumerate(kept["cards"])]
+    return [Card(index, *fields) for index, fields in enumerate(kept["cards"])]
 
 
 def main() -> None:

@@ -1,24 +1,25 @@
 """The jobs of the queue and what may become of each: a state machine without files and without a clock.
 
-Its driver (`broker`) tells it what happens and when, writes what is `dirty` to the store, tells the brain what
-is in `notes`, and carries out the `starts` and `stops`: the starts only after what is dirty was written.
+It keeps what must not be lost and decides nothing. The broker tells it what happens and when, writes its `changes` to
+the store, sends its `events` to the brain, and carries out the starts and stops: the starts only after what changed was
+written. What follows from an attempt that ran out of memory, was cut short or did not start is the brain's to say.
 
-    waiting ⇄ held, waiting → starting → running → ended; an attempt that ends may leave the job waiting again
+    waiting ⇄ held, waiting → starting → running → ended; an attempt that is over may leave the job waiting again
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from berth.errors import LiveError
 from berth.live.local.dependencies import Dependencies
-from berth.live.local.endings import how, more_mib, waits_again
 from berth.live.local.entry import (
     CANCELLED,
+    COMPLETED,
     ENDED,
     FAILED,
     HELD,
@@ -29,28 +30,41 @@ from berth.live.local.entry import (
     RUNNING,
     STARTING,
     TIMEOUT,
+    UNKNOWN,
     WAITING,
     End,
     Entry,
     Limits,
     Stop,
 )
-from berth.live.local.needs import Needs, sizes_of
+from berth.live.local.messages import Event, ended, runs, snapshot, start_failed, waits, withdrawn
 from berth.live.local.request import Request, Tasks
-from berth.live.local.telling import for_brain
 
-__all__ = ["Book", "check_not_ended"]
+__all__ = ["Book", "Changes", "check_not_ended"]
 
-MOST_START_FAILURES = 5
-BACKOFF_MS = 1000
-SOON_MS = 50
+UNDECIDED = (OUT_OF_MEMORY, PREEMPTED, NODE_FAIL, UNKNOWN)
+"""States in which the brain says whether the job waits again."""
 FOR_A_JOB = "it waits for job"
 FOR_ITS_TIME = "its start time has not come yet"
 
 
+class Changes(NamedTuple):
+    """What is to be written, and what follows when it is."""
+
+    entries: tuple[Entry, ...]
+    attempts: tuple[dict[str, Any], ...]
+    """Attempts that ended."""
+    starts: tuple[Entry, ...]
+    """What is to be started once this is written."""
+    finished: tuple[Entry, ...]
+    """Jobs that have come to their end."""
+    ended: tuple[str, ...]
+    """Jobs of which the store knows the end once this is written."""
+
+
 @dataclass
 class Book:
-    """All jobs that have not ended, and what the driver has to do about them."""
+    """All jobs that have not ended, and what the broker has to do about them."""
 
     limits: Limits = field(default_factory=Limits)
     boot: str = ""
@@ -65,7 +79,7 @@ class Book:
     """Ended attempts to be written."""
     starts: list[Entry] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    notes: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     """What the brain is to be told, in order."""
     finished: list[Entry] = field(default_factory=list)
     """Jobs that have come to their end."""
@@ -76,9 +90,62 @@ class Book:
 
     def __post_init__(self) -> None:
         self._wakes: list[tuple[int, str]] = []
-        self._needs = Needs()
         self._dependencies = Dependencies(self.jobs, self.just_ended, self.ended_states)
         self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
+
+    # What the broker does about it
+
+    def changes(self) -> Changes:
+        """What has changed since this was asked last, which is forgotten here."""
+        found = Changes(
+            tuple(self.dirty.values()), tuple(self.attempts), tuple(self.starts), tuple(self.finished),
+            tuple(self.just_ended),
+        )  # fmt: skip
+        for each in (self.dirty, self.attempts, self.starts, self.finished):
+            each.clear()
+        return found
+
+    def written(self, changes: Changes) -> None:
+        """The store has these changes."""
+        unwritten = {entry.id for entry in self.finished}
+        for job_id in changes.ended:
+            if job_id not in self.jobs and job_id not in unwritten:
+                self.just_ended.pop(job_id, None)
+
+    def take_stops(self) -> list[Entry]:
+        """The jobs whose processes are to be ended."""
+        stops, self.stops = self.stops, []
+        return [entry for stop in stops if (entry := self.jobs.get(stop.job_id)) is not None]
+
+    def tell(self, event: Event) -> None:
+        """Have the brain told what is about no job."""
+        self.events.append(event)
+
+    def take_events(self) -> list[Event]:
+        """What the brain is to be told."""
+        events, self.events = self.events, []
+        return events
+
+    def snapshot(self) -> list[Event]:
+        """All that a brain must know that is only tried."""
+        return snapshot(self.active.values(), self.jobs.values(), self.limits)
+
+    def begin_anew(self) -> list[Event]:
+        """All that a new brain must know; what one before it decides from now on counts no more."""
+        self.events.clear()
+        for entry in self.jobs.values():
+            if entry.state == WAITING and entry.offered:
+                entry.version += 1
+        return self.snapshot()
+
+    @property
+    def numbering(self) -> tuple[int, int]:
+        """The next number and serial of a job."""
+        return self.next_number, self.next_serial
+
+    def number_from(self, numbering: tuple[int, int]) -> None:
+        """Give out these numbers next: those of a submission that was refused, or above all that were given out."""
+        self.next_number, self.next_serial = numbering
 
     # What users do
 
@@ -119,6 +186,11 @@ class Book:
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
             self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
+        elif entry.over is not None:
+            entry.over = None
+            self._finish(
+                entry, entry.over_as or CANCELLED, now_ms, by or "cancelled before it was queued again"
+            )
         else:
             self._stop(entry, CANCELLED, now_ms)
 
@@ -160,20 +232,20 @@ class Book:
         else:
             self.limits.check(request)
             self._dependencies.change(entry, request)
-        if sizes_of(entry.request) != sizes_of(request):
-            entry.needs_mib = 0  # the user's word counts, and what was learned of such jobs goes
-            self._needs.forget(entry)
+        old = entry.request
+        if (old.gpus, old.milli, old.mem_mib) != (request.gpus, request.milli, request.mem_mib):
+            entry.needs_mib = 0  # the user's word counts
         entry.request, entry.request_key = request, key
         self.dirty[entry.id] = entry
         if entry.state == WAITING:
             if entry.offered and request.begin_ms <= now_ms and not request.after:
                 entry.version += 1
-                self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
+                self.events.append(waits(entry, self.limits))
             else:
                 self._withdraw(entry)
                 self._consider(entry, now_ms)
         elif entry.state == RUNNING:
-            self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
+            self.events.append(runs(entry, self.limits))
 
     def limit_tasks(self, numbers: Iterable[str], most: int, now_ms: int) -> None:
         """Have at most `most` tasks of these arrays run at a time; those that run go on."""
@@ -244,73 +316,75 @@ class Book:
             entry.start_ms = start_ms
             entry.start_failures = 0
             self._change(entry, RUNNING, now_ms, "")
-            self.notes.append({"note": "started", "id": entry.id})
-
-    def failed_to_start(self, entry: Entry, why: str, now_ms: int, *, no_room: bool = False) -> None:
-        """Nothing of the attempt ran: it waits again. If `why` tells that the start itself failed, and it was not
-        stopped meanwhile, it fails for good after several times; if only room was lacking, it never does."""
-        entry.start_failures += bool(why) and not no_room
-        entry.slots, entry.share, entry.start_ms = (), (0, 0), None
-        self.notes.append({"note": "failed", "id": entry.id, "again": False})
-        if entry.stop not in ("", REQUEUE, PREEMPTED):
-            self._finish(entry, entry.stop, now_ms, f"{entry.stop} before it began")
-        elif entry.start_failures >= MOST_START_FAILURES:
-            self._finish(
-                entry, FAILED, now_ms, f"it could not be started {entry.start_failures} times: {why}"
-            )
-        else:
-            entry.stop = ""
-            wait_ms = BACKOFF_MS << max(0, entry.start_failures - 1) if why else SOON_MS
-            entry.not_before_ms = now_ms + wait_ms
-            self._change(entry, WAITING, now_ms, why and f"it could not be started: {why}")
-            self._consider(entry, now_ms)
+            self.events.append(runs(entry, self.limits))
 
     def ended(self, entry: Entry, end: End, now_ms: int) -> None:
-        """The processes of an attempt are gone: the job has come to its end, or waits again."""
+        """The processes of an attempt are gone. The job has come to its end, or the brain says what follows."""
+        if entry.over is not None:
+            return  # it was told before
         if end.never_ran:
-            self.failed_to_start(entry, end.reason, now_ms, no_room=end.no_room)
+            self._did_not_start(entry, end, now_ms)
             return
         end_ms = now_ms if end.end_ms is None else min(end.end_ms, now_ms)
         if entry.start_ms is None:
             entry.start_ms = end_ms
-        state, reason = how(entry, end)
-        again = waits_again(entry, state, end, self.limits)
-        held_mib = end.needed_mib or end.peak_mib or entry.share[1]
-        self._keep_attempt(entry, state, end, max(end_ms, entry.start_ms), reason)
-        note: dict[str, Any] = {
-            "note": "ended", "id": entry.id, "how": state, "held_mib": held_mib, "peak_mib": end.peak_mib,
-        }  # fmt: skip
-        self.notes.append(note)
-        entry.slots, entry.exit_code, entry.end_ms = (), end.code, max(end_ms, entry.start_ms)
-        if not again:
-            self._finish(entry, state, now_ms, reason)
+        state, reason = _how(entry, end)
+        entry.exit_code, entry.end_ms = end.code, max(end_ms, entry.start_ms)
+        self._keep_attempt(entry, state, end, entry.end_ms, reason)
+        self.events.append(ended(entry, state, replace(end, reason=reason), entry.end_ms))
+        if state in UNDECIDED and entry.stop != CANCELLED:
+            entry.over, entry.over_as = replace(end, reason=reason), state
             return
-        if state == OUT_OF_MEMORY:
-            entry.out_of_memory += 1
-            entry.needs_mib = max(more_mib(entry, end, self.limits), entry.needs_mib)
-            self._learn_need(entry)
-        entry.attempt += 1
-        # A user or a policy that stopped it wanted others to go first; otherwise it keeps its place.
-        entry.stands_ms = 0 if state == PREEMPTED else entry.stands_ms or entry.queued_ms
-        entry.queued_ms, entry.stop, entry.share = now_ms, "", (0, 0)
-        entry.start_ms = entry.end_ms = None
-        self._change(entry, WAITING, now_ms, f"its last attempt: {reason or state}")
+        self._finish(entry, state, now_ms, reason)
+
+    def _did_not_start(self, entry: Entry, end: End, now_ms: int) -> None:
+        """Nothing of the attempt ran. One that was stopped meanwhile has come to its end."""
+        self.events.append(start_failed(entry, end))
+        if entry.stop in ("", REQUEUE, PREEMPTED):
+            entry.over = end
+            return
+        entry.share, entry.start_ms = (0, 0), None
+        self._finish(entry, entry.stop, now_ms, f"{entry.stop} before it began")
+
+    # What the brain says of attempts that are over
+
+    def again(
+        self, job_id: str, why: str, attempt: int, memory: tuple[int, int], start_failures: int, not_before_ms: int,
+        now_ms: int, *, keeps_place: bool,
+    ) -> None:  # fmt: skip
+        """A job whose attempt is over waits for another; `memory` is how often it ran out of it, and what it needs."""
+        entry = self.jobs.get(job_id)
+        if entry is None or entry.over is None:
+            return
+        over, entry.over = entry.over, None
+        entry.stop, entry.slots, entry.share, entry.start_ms = "", (), (0, 0), None
+        entry.out_of_memory, entry.needs_mib = memory
+        entry.start_failures, entry.not_before_ms = start_failures, not_before_ms
+        if not over.never_ran:
+            entry.attempt = attempt
+            # A user or a policy that stopped it wanted others to go first; otherwise it keeps its place.
+            entry.stands_ms = (entry.stands_ms or entry.queued_ms) if keeps_place else 0
+            entry.queued_ms, entry.end_ms = now_ms, None
+        self._change(entry, WAITING, now_ms, why)
         self._consider(entry, now_ms)
         self._release_array(entry, now_ms)
 
-    def _learn_need(self, entry: Entry) -> None:
-        """Give the waiting jobs of an application what one of them turned out to need, so that they do not fail too."""
-        self._needs.learn(entry)
-        for job in self.jobs.values():
-            if (
-                job.state == WAITING
-                and job.offered
-                and job is not entry
-                and self._needs.heed(job, self.limits)
-            ):
-                self.dirty[job.id] = job
-                job.version += 1
-                self.notes.append({"note": "replace", "job": for_brain(job, self.limits)})
+    def give_up(self, job_id: str, why: str, now_ms: int) -> None:
+        """A job whose attempt is over has come to its end."""
+        entry = self.jobs.get(job_id)
+        if entry is None or entry.over is None:
+            return
+        over = entry.over
+        if over.never_ran:
+            entry.share, entry.start_ms = (0, 0), None
+        self._finish(entry, FAILED if over.never_ran else entry.over_as, now_ms, why)
+
+    def remember(self, job_id: str, needs_mib: int) -> None:
+        """Keep what a waiting job needs since another one like it ran out of memory."""
+        entry = self.jobs.get(job_id)
+        if entry is not None and entry.state == WAITING:
+            entry.needs_mib = needs_mib
+            self.dirty[entry.id] = entry
 
     def _keep_attempt(self, entry: Entry, state: str, end: End, end_ms: int, reason: str) -> None:
         """Have an attempt written that is over, whether it ran or not."""
@@ -350,24 +424,13 @@ class Book:
 
     def load(self, entries: Iterable[Entry], now_ms: int) -> None:
         """Take over what the store holds; those that were starting or running are the caller's to look after."""
-        for entry in sorted(entries, key=lambda job: job.standing):
+        for entry in sorted(entries, key=lambda job: job.order):
             entry.offered = False
             self._enter(entry)
             self.next_serial = max(self.next_serial, entry.serial + 1)
             self.next_number = max(self.next_number, int(entry.number) + 1)
         for entry in list(self.jobs.values()):
             self._consider(entry, now_ms)
-
-    def set_aside(self, entry: Entry, why: str, now_ms: int) -> None:
-        """Take a waiting job from the brain that none of today's GPUs could hold; `reconsider` offers it again."""
-        self._withdraw(entry)
-        entry.reason, entry.since_ms = why, now_ms
-
-    def reconsider(self, ids: Iterable[str], now_ms: int) -> None:
-        """Look again at jobs that were set aside, because the policy or the machine has changed."""
-        for job_id in ids:
-            if (entry := self.jobs.get(job_id)) is not None:
-                self._consider(entry, now_ms)
 
     # How
 
@@ -390,7 +453,9 @@ class Book:
             self._going[entry.number].discard(entry.id)
 
     def _stop(self, entry: Entry, why: str, now_ms: int) -> None:
-        if entry.stop in (CANCELLED, why) or (entry.stop == TIMEOUT and why != REQUEUE):
+        if entry.over is not None or entry.stop in (CANCELLED, why):
+            return
+        if entry.stop == TIMEOUT and why != REQUEUE:
             return  # what ended it first stands
         entry.stop = why
         self.dirty[entry.id] = entry
@@ -400,7 +465,7 @@ class Book:
         if entry.offered:
             entry.offered = False
             self._going[entry.number].discard(entry.id)
-            self.notes.append({"note": "withdraw", "id": entry.id})
+            self.events.append(withdrawn(entry))
 
     def _consider(self, entry: Entry, now_ms: int) -> None:
         """Offer a waiting job to the brain if nothing but GPUs and other jobs keeps it."""
@@ -415,19 +480,19 @@ class Book:
             self.dirty[entry.id] = entry
         entry.not_yet = not_yet
         if reason is None:
-            if self._needs.heed(entry, self.limits):
-                self.dirty[entry.id] = entry
-            entry.offered, entry.reason, entry.since_ms = True, "", now_ms
+            if entry.not_before_ms <= now_ms:
+                entry.reason, entry.since_ms = "", now_ms
+            entry.offered = True
             entry.version += 1
             if entry.index is not None:
                 self._going[entry.number].add(entry.id)
-            self.notes.append({"note": "submit", "job": for_brain(entry, self.limits)})
-        elif reason != entry.reason and not entry.reason.startswith("it could not be started"):
+            self.events.append(waits(entry, self.limits))
+        elif reason != entry.reason:
             entry.reason, entry.since_ms = reason, now_ms
 
     @staticmethod
     def _is_not_yet(entry: Entry, reason: str, now_ms: int) -> bool:
-        """Whether it would not start if all GPUs were free, which a start that has failed does not count as."""
+        """Whether it would not start if all GPUs were free."""
         return reason.startswith(FOR_A_JOB) or entry.request.begin_ms > now_ms
 
     def _obstacle(self, entry: Entry, now_ms: int) -> str | None:
@@ -440,7 +505,7 @@ class Book:
                 return "ended"
             if found is None:
                 return f"{FOR_A_JOB} {other} ({kind})"
-        begin_ms = max(entry.request.begin_ms, entry.not_before_ms)
+        begin_ms = entry.request.begin_ms
         if begin_ms > now_ms:
             heappush(self._wakes, (begin_ms, entry.id))
             return FOR_ITS_TIME
@@ -458,8 +523,7 @@ class Book:
             entry.end_ms = now_ms
             self._keep_attempt(entry, state, End(None), now_ms, reason)
         self._change(entry, state, now_ms, reason)
-        entry.offered = False
-        entry.stop = ""
+        entry.offered, entry.stop, entry.slots, entry.over = False, "", (), None
         del self.jobs[entry.id]
         self.finished.append(entry)
         self.just_ended[entry.id] = state
@@ -490,3 +554,22 @@ def check_not_ended(entry: Entry) -> None:
         raise LiveError(
             f"job {entry.id} has ended ({entry.state}); queue it again with: berth requeue {entry.id}"
         )
+
+
+def _how(entry: Entry, end: End) -> tuple[str, str]:
+    """The state of an attempt that has ended, and why in words."""
+    if end.lost:
+        return NODE_FAIL, "the machine restarted while it ran"
+    if entry.stop in (CANCELLED, TIMEOUT, NODE_FAIL) and (end.code != 0 or entry.stop == CANCELLED):
+        words = {CANCELLED: "cancelled while it ran", TIMEOUT: "it reached its time limit"}
+        return entry.stop, words.get(entry.stop, "its GPU was lost")
+    if entry.stop in (PREEMPTED, REQUEUE) and end.code != 0:
+        return PREEMPTED, "stopped, and queued again"
+    if end.code is None:
+        return UNKNOWN, end.reason or "its supervisor was killed, so its exit status is unknown"
+    if end.code == 0:
+        return COMPLETED, ""
+    if end.refused:
+        needed_mib = max(end.needed_mib, end.peak_mib or 0)
+        return OUT_OF_MEMORY, f"out of GPU memory: it would have needed {needed_mib} MiB"
+    return FAILED, end.reason or f"exit code {end.code}"

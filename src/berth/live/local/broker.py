@@ -18,28 +18,26 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from berth.errors import LiveError, StoreError
-from berth.live.local.book import Book
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
-from berth.live.local.deciding import Deciding
+from berth.live.local.deciding import Chosen, Deciding, Hooks
 from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
 from berth.live.local.keeping import RECORD_S, Keeper
-from berth.live.local.link import BRAIN, DECIDE_S, Link
+from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
-from berth.live.local.service import Service
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.supervision import kept_up
 from berth.live.local.watching import Watch
 
-__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
+__all__ = ["Broker", "Serve"]
 
-DEFAULT_POLICY = "easy+priority+best-fit"
-DEFAULT_KNOWLEDGE = "history"
 LIMITS_S = 0.5
 EXPORTER_STEADY_S = 5.0
 """An exporter that has run this long counts as serving."""
@@ -48,6 +46,9 @@ START_AGAIN_S = 1.0
 TOLD_MS = 86_400_000
 """A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Answers one client."""
 
 
 class Broker:
@@ -65,7 +66,9 @@ class Broker:
         decide_s: float = DECIDE_S,
         record_s: float = RECORD_S,
         metrics: str = "",
+        chosen: Chosen | None = None,
     ) -> None:
+        """`chosen` is to decide from now on; None: what did before."""
         self.places = places
         self.store = store
         self.cards = cards
@@ -76,6 +79,7 @@ class Broker:
         limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib())
         self.book = Book(limits, self.boot, ended_states=store.ended_states)
         number, serial, self._request_key = store.largest()
+        self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
         mended = store.meta("mended", {})
@@ -84,23 +88,30 @@ class Broker:
         self.mended = str(mended["text"]) if recent else ""
         """What was done about a broken store lately."""
         if not self._reconciled:
-            self.book.next_number = max(self.book.next_number, self.numbers.first_free())
+            self.book.number_from((max(number + 1, self.numbers.first_free()), serial + 1))
         self.policy = str(store.meta("policy", DEFAULT_POLICY))
-        self.knowledge = str(store.meta("knowledge", DEFAULT_KNOWLEDGE))
-        self.paths: list[str] = list(store.meta("paths", []))
-        """Folders in which a user's own policy or knowledge is looked up."""
-        self.proposed: tuple[str, list[str]] | None = None
-        """Knowledge and paths of a policy that is being tried."""
+        """What decided before, until what was chosen does."""
+        before = Chosen(
+            self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
+        )
         self.commits = Commits(store, self._collect, self._not_written, log)
-        self.deciding = Deciding(self)
-        self.link = Link(self.deciding.begin, self.deciding.hear, log, brain=brain, decide_s=decide_s)
+        hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
+        self.deciding = Deciding(
+            self.book, cards.nodes(limits), places.history, chosen or before, log, hooks, brain=brain,
+            decide_s=decide_s,
+        )  # fmt: skip
+        self.link = self.deciding.link
         self.runner = Runner(
             places, cards.cards, fake=cards.fake, texts=store.text, began=self._began, ended=self._ended,
             log=log, to_ms=lambda at_ms: at_ms + self._offset_ms,
         )  # fmt: skip
-        self.service = Service(self)
-        self.watch = Watch(self)
-        self.keeper = Keeper(self, record_s)
+        self.watch = Watch(
+            self.book, cards, self.runner, places.samples, log, now_ms=self.now_ms, act=self.act
+        )
+        self.keeper = Keeper(
+            store, self.commits, places, cards.cards, log, record_s=record_s, now_ms=self.now_ms,
+            used_number=lambda: self.book.next_number - 1, forget=self.runner.forget, learned=self._has_learned,
+        )  # fmt: skip
         self.counters = Counters()
         self._wake: asyncio.TimerHandle | None = None
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -135,9 +146,9 @@ class Broker:
 
     # Life
 
-    async def run(self, policy: str = "", *, anew: bool = False) -> None:
-        """Serve until told to stop. `policy` is to decide from now on: LiveError where it cannot, as where with `anew`
-        the knowledge cannot be made."""
+    async def run(self, serve: Serve, *, anew: bool = False) -> None:
+        """Have clients served until told to stop. With `anew`, what was chosen did not decide before: LiveError if it
+        cannot."""
         loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
@@ -146,13 +157,13 @@ class Broker:
         loop.set_exception_handler(self._failed)
         committing = asyncio.create_task(kept_up("commits", self.commits.run, self.log))
         self._load()
-        server = await self._listen()
+        server = await self._listen(serve)
         refused = None
-        if policy or anew:
-            refused = await self._first_policy(policy or self.policy)
+        if anew:
+            refused = await self._first_policy(self.deciding.chosen.policy)
         else:
             self.link.start(self.policy)
-            await self.note_policy()
+            await self._note_policy()
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "limits": self._heed_limits, "keep": self.keeper.run, "watch": self.watch.run,
         }  # fmt: skip
@@ -200,10 +211,10 @@ class Broker:
             self.stopped.set()
             return error
         trying.result()
-        await self.keep_policy()
+        await self._keep_policy()
         return None
 
-    async def _listen(self) -> asyncio.AbstractServer:
+    async def _listen(self, serve: Serve) -> asyncio.AbstractServer:
         path = self.places.socket
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -217,7 +228,7 @@ class Broker:
             ) from error
         finally:
             os.umask(mask)
-        return await asyncio.start_unix_server(self.service.serve, sock=listener, limit=64 << 20, backlog=512)
+        return await asyncio.start_unix_server(serve, sock=listener, limit=64 << 20, backlog=512)
 
     def _load(self) -> None:
         """Take over what the store has, and find out what became of what was running."""
@@ -235,8 +246,8 @@ class Broker:
         """The jobs of a store that is older than they are: those that have been started since are found again."""
         by_id = {entry.id: entry for entry in entries}
         found, rows = started_since(self.places.runs, by_id, self.next_request_key, self.boot)
-        told = {**self.store.meta("mended"), "reconciled": True}
-        self.store.write([*rows, of_meta("mended", told), of_used(self.book.next_number - 1)])
+        mended = {**self.store.meta("mended"), "reconciled": True}
+        self.store.write([*rows, of_meta("mended", mended), of_used(self.book.next_number - 1)])
         self.log("reconciled", found=[entry.id for entry in found])
         return list((by_id | {entry.id: entry for entry in found}).values())
 
@@ -277,13 +288,10 @@ class Broker:
         book = self.book
         if book.dirty or book.attempts or book.starts:
             self.commits.wake()
-        for stop in book.stops:
-            entry = book.jobs.get(stop.job_id)
-            if entry is not None:
-                self.runner.stop(entry)
-        book.stops.clear()
-        for entry in book.finished:
-            self.deciding.never.pop(entry.id, None)
+        for entry in book.take_stops():
+            self.runner.stop(entry)
+        if self.link.ready and (event := self.watch.others(self.drained)) is not None:
+            book.tell(event)
         self.deciding.decide()
         wake_ms = book.next_ms()
         if wake_ms is not None:
@@ -311,35 +319,25 @@ class Broker:
 
     def _collect(self) -> tuple[list[Statement], Any]:
         """The rows of what has changed, and what follows when they are written."""
-        book = self.book
-        rows = [of_entry(entry) for entry in book.dirty.values()]
-        rows += [of_attempt(attempt) for attempt in book.attempts]
-        self.keeper.unrecorded += len(book.attempts)
-        if rows:
-            self.keeper.changed = True
-        book.dirty.clear()
-        book.attempts.clear()
-        starts, book.starts = book.starts, []
-        finished, book.finished = book.finished, []
-        self._unwritten_ends |= {entry.id: entry for entry in finished}
+        changes = self.book.changes()
+        rows = [of_entry(entry) for entry in changes.entries]
+        rows += [of_attempt(attempt) for attempt in changes.attempts]
+        self._unwritten_ends |= {entry.id: entry for entry in changes.finished}
         over, self._ended_starts = self._ended_starts, []
-        ended = list(book.just_ended)
+        return rows, lambda: self._written(changes, over)
 
-        def written() -> None:
-            self.keeper.over += over
-            for job_id in ended:
-                if job_id not in book.jobs and not any(entry.id == job_id for entry in book.finished):
-                    book.just_ended.pop(job_id, None)
-            for entry in starts:
-                self._start(entry)
-            for entry in finished:
-                if self._unwritten_ends.get(entry.id) is entry:
-                    del self._unwritten_ends[entry.id]
-                for future in self._waiters.pop(entry.id, ()):
-                    if not future.done():
-                        future.set_result(None)
-
-        return rows, written
+    def _written(self, changes: Changes, over: list[tuple[Entry, int]]) -> None:
+        """Start what was to be started once that is written, and tell those who wait for an end."""
+        self.keeper.written(over, len(changes.attempts), changed=bool(changes.entries or changes.attempts))
+        self.book.written(changes)
+        for entry in changes.starts:
+            self._start(entry)
+        for entry in changes.finished:
+            if self._unwritten_ends.get(entry.id) is entry:
+                del self._unwritten_ends[entry.id]
+            for future in self._waiters.pop(entry.id, ()):
+                if not future.done():
+                    future.set_result(None)
 
     def _not_written(self, error: StoreError) -> None:
         self.log("not-written", why=str(error))
@@ -394,7 +392,7 @@ class Broker:
             self.watch.soon()
         self.book.ended(entry, end, self.now_ms())
         self._ended_starts.append((entry, start))
-        self.counters.ended[entry.state if entry.id not in self.book.jobs else "again"] += 1
+        self.counters.ended[entry.over_as or "again" if entry.over is not None else entry.state] += 1
         self.counters.refused += end.refused
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
         deferred, self._deferred = self._deferred, []
@@ -404,21 +402,38 @@ class Broker:
 
     # The policy
 
-    async def keep_policy(self) -> None:
+    async def change_policy(self, policy: str, knowledge: str, folder: str) -> None:
+        """Decide by another policy or knowledge; an empty one stays. `folder` is where a user's own is looked up."""
+        chosen = self.deciding.chosen
+        paths = (folder,) if ":" in policy + knowledge else chosen.paths
+        await self.deciding.change(Chosen(policy or self.link.policy, knowledge or chosen.knowledge, paths))
+        await self._keep_policy()
+
+    async def _keep_policy(self) -> None:
         """Keep what decides for the next start."""
-        self.policy = self.link.policy
-        kept = (("policy", self.policy), ("knowledge", self.knowledge), ("paths", self.paths))
+        self.policy, chosen = self.link.policy, self.deciding.chosen
+        kept = (("policy", self.policy), ("knowledge", chosen.knowledge), ("paths", chosen.paths))
         await self.commits.ask([of_meta(*each) for each in kept])
-        await self.note_policy()
+        await self._note_policy()
 
     async def drain(self, drained: frozenset[int]) -> None:
         """Start nothing new on these GPUs; what runs there goes on."""
         await self.commits.ask([of_meta("drained", sorted(drained))])
         self.drained = drained
-        self.watch.tell()
         self.act()
 
-    async def note_policy(self) -> None:
+    def _tell_all_others(self) -> None:
+        """Have a new brain told what others hold."""
+        if (event := self.watch.others(self.drained, anew=True)) is not None:
+            self.book.tell(event)
+
+    def _has_decided(self, seconds: float) -> None:
+        self.counters.decided.add(seconds)
+
+    def _has_learned(self, path: str) -> None:
+        self.book.tell({"event": "profile", "path": path})
+
+    async def _note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""
         policies = list(self.store.meta("policies", []))
         if not policies or policies[-1][1] != self.policy:

@@ -216,8 +216,8 @@ class Cards:
         held: dict[int, int] = {}
         for kind in ("Compute", "Graphics"):
             for process in self._processes(kind, handle):
-                told = 0 if process.used == _UNKNOWN else int(process.used) >> 20
-                held[process.pid] = max(told, held.get(process.pid, 0))
+                answer = 0 if process.used == _UNKNOWN else int(process.used) >> 20
+                held[process.pid] = max(answer, held.get(process.pid, 0))
         busy = self._busy(card.index, handle)
         strangers: list[Stranger] = []
         runs: dict[str, tuple[float | None, int]] = {}
@@ -235,11 +235,11 @@ class Cards:
         """Per cent of the multiprocessors' time of each process since the last look; None if unknown."""
         samples, count = (_Busy * 1024)(), ctypes.c_uint(1024)
         since = ctypes.c_ulonglong(self._since_us.get(index, 0))
-        told = self._nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), since)
-        if told not in (0, _NOT_FOUND):
+        answer = self._nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), since)
+        if answer not in (0, _NOT_FOUND):
             return None
         found: dict[int, float] = {}
-        for sample in samples[: count.value] if told == 0 else ():
+        for sample in samples[: count.value] if answer == 0 else ():
             found[sample.pid] = max(found.get(sample.pid, 0.0), float(sample.sm))
             self._since_us[index] = max(self._since_us.get(index, 0), int(sample.time_us))
         return found

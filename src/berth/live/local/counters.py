@@ -29,11 +29,11 @@ class Histogram:
 
     def to_dict(self) -> dict[str, Any]:
         """Cumulated counts, as Prometheus wants them."""
-        summed, told = 0, []
+        summed, buckets = 0, []
         for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
             summed += count
-            told.append([str(bound), summed])
-        return {"buckets": told, "sum": self.total}
+            buckets.append([str(bound), summed])
+        return {"buckets": buckets, "sum": self.total}
 
 
 class Counters:

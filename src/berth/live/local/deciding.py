@@ -1,156 +1,182 @@
-"""What the broker and the brain say to each other: the beginning, the questions, and what follows from the answers."""
+"""The broker's questions to the brain, one at a time, and what follows from the answers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from berth.live.local.entry import WAITING
-from berth.live.local.link import SAFE_POLICY
-from berth.live.local.telling import snapshot
+from berth.errors import LiveError
+from berth.live.local.book import Book
+from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
 
-if TYPE_CHECKING:
-    from berth.live.local.broker import Broker
-
-__all__ = ["Deciding"]
+__all__ = ["Chosen", "Deciding", "Hooks"]
 
 WHY_S = 5.0
 REASONS_S = 0.15
 """A listing waits no longer for the brain; it says less then."""
 
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What an operator chose to decide by."""
+
+    policy: str
+    knowledge: str
+    paths: tuple[str, ...] = ()
+    """Folders in which a user's own policy or knowledge is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the broker does when the brain has said something."""
+
+    now_ms: Callable[[], int]
+    act: Callable[[], None]
+    """Have written what has changed, stop what is to be stopped."""
+    wake_at: Callable[[int], None]
+    is_ready: Callable[[], None]
+    """A brain begins to decide, which does not know yet what others hold."""
+    has_decided: Callable[[float], None]
+    """It took this many seconds."""
+
 
 class Deciding:
-    """Asks the brain whenever something has happened, one question at a time."""
+    """Asks the brain whenever something has happened."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, book: Book, nodes: Sequence[Message], history: str, chosen: Chosen, log: Callable[..., None],
+        hooks: Hooks, *, brain: str = BRAIN, decide_s: float = DECIDE_S,
+    ) -> None:  # fmt: skip
+        """`nodes` are the machine's, `history` is the folder from which a knowledge begins."""
+        self._book, self._nodes, self._history = book, nodes, history
+        self._log, self._hooks = log, hooks
+        self.link = Link(self._begin, self.hear, log, brain=brain, decide_s=decide_s)
+        self.chosen = chosen
+        self._proposed: Chosen | None = None
         self.decisions = 0
         self.seconds: list[float] = []
         """How long the last decisions took."""
         self.policy_error = ""
-        self.never: dict[str, str] = {}
-        """Waiting jobs that no GPU of today could hold, and why."""
         self.outstanding = 0
         """The question that is not answered yet; 0: none."""
         self._serial = 0
         self._failed_round = 0
-        self._whys: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._whys: dict[int, asyncio.Future[Message]] = {}
 
-    def begin(self, policy: str, trial: bool) -> dict[str, Any]:
+    async def change(self, proposed: Chosen) -> None:
+        """Decide by something else from now on; LiveError if it cannot, and then nothing has changed."""
+        if self._proposed is not None:
+            raise LiveError("another policy is being tried; ask again when that is done")
+        self._proposed = proposed
+
+        def accepted() -> None:
+            self.chosen = proposed
+
+        try:
+            await self.link.change(proposed.policy, accepted)
+        finally:
+            self._proposed = None
+
+    def _begin(self, policy: str, trial: bool) -> Message:
         """The first message to a new brain: all that there is. What one says that is only tried changes nothing."""
-        book = self._broker.book
-        knowledge, paths = self._broker.knowledge, self._broker.paths
-        if trial and self._broker.proposed is not None:
-            knowledge, paths = self._broker.proposed
+        chosen = self._proposed if trial and self._proposed is not None else self.chosen
         if not trial:
-            self.offer_again()
-            book.notes.clear()
-            for entry in book.jobs.values():
-                if entry.state == WAITING and entry.offered:
-                    entry.version += 1
             self.outstanding = 0
         return {
-            "do": "begin", "nodes": self._broker.cards.nodes(self._broker.book.limits), "policy": policy,
-            "knowledge": self._knowledge_named(policy, knowledge, trial=trial),
-            "notes": snapshot(book.active.values(), book.jobs.values(), book.limits),
-            "now_ms": self._broker.now_ms(), "paths": paths,
+            "do": "begin", "nodes": self._nodes, "policy": policy,
+            "knowledge": self._knowledge_named(policy, chosen.knowledge, trial=trial),
+            "events": self._book.snapshot() if trial else self._book.begin_anew(),
+            "now_ms": self._hooks.now_ms(), "paths": chosen.paths,
         }  # fmt: skip
 
     def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:
         """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
         if knowledge != "history":
             return knowledge
-        if policy == SAFE_POLICY and not trial and self._broker.link.policy != SAFE_POLICY:
+        if policy == SAFE_POLICY and not trial and self.link.policy != SAFE_POLICY:
             return "user"  # whatever failed, it is not asked now
-        there = os.path.exists(os.path.join(self._broker.places.history, "index.json"))
-        return f"history?begin={self._broker.places.history}" if there else "history"
+        there = os.path.exists(os.path.join(self._history, "index.json"))
+        return f"history?begin={self._history}" if there else "history"
 
     def decide(self, *, anyway: bool = False) -> None:
         """Ask the brain if it has not been asked and something has happened."""
-        if not self._broker.link.ready or self.outstanding or not (self._broker.book.notes or anyway):
+        if not self.link.ready or self.outstanding or not (self._book.events or anyway):
             return
         self._serial += 1
         self.outstanding = self._serial
-        now_ms = self._broker.now_ms()
-        notes, self._broker.book.notes = self._broker.book.notes, []
-        for note in notes:
-            note["now_ms"] = now_ms
-        self._broker.link.ask({"do": "decide", "now_ms": now_ms, "serial": self._serial, "notes": notes})
+        self.link.ask({
+            "do": "decide", "now_ms": self._hooks.now_ms(), "serial": self._serial,
+            "events": self._book.take_events(),
+        })  # fmt: skip
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: Message) -> None:
         """What the brain says."""
-        said = message["say"]
-        now_ms = self._broker.now_ms()
-        if said == "placed":
+        said, book, now_ms = message["say"], self._book, self._hooks.now_ms()
+        if said == "start":
             share = (message["share"][0], message["share"][1])
-            slots = tuple(message["slots"])
-            self._broker.book.placed(
-                message["id"], message["version"], slots, share, now_ms, best_effort=message["best_effort"]
-            )
-            self.never.pop(message["id"], None)
-        elif said == "evicted":
-            self._broker.book.evicted(message["id"], now_ms)
-        elif said == "never":
-            self._never_fits(message["id"], message["why"], now_ms)
+            slots, best_effort = tuple(message["slots"]), message["best_effort"]
+            book.placed(message["id"], message["version"], slots, share, now_ms, best_effort=best_effort)
+        elif said == "evict":
+            book.evicted(message["id"], now_ms)
+        elif said == "again":
+            times, needs_mib = message["memory"]
+            book.again(
+                message["job_id"], message["why"], message["attempt"], (times, needs_mib), message["start_failures"],
+                message["not_before_ms"], now_ms, keeps_place=message["keeps_place"],
+            )  # fmt: skip
+        elif said == "give-up":
+            book.give_up(message["job_id"], message["why"], now_ms)
+        elif said == "remember":
+            book.remember(message["job_id"], message["needs_mib"])
         elif said == "error":
             self.policy_error, self._failed_round = message["why"], self._serial
-            self._broker.log("policy-error", why=message["why"])
+            self._log("policy-error", why=message["why"])
         elif said == "refused":
-            self._broker.log("refused", why=message["why"])
+            self._log("refused", why=message["why"])
         elif said == "why":
             future = self._whys.pop(message["serial"], None)
             if future is not None and not future.done():
                 future.set_result(message)
         elif said == "ready":
-            self._broker.log("brain-ready", policy=message["policy"], seconds=message["seconds"])
+            self._log("brain-ready", policy=message["policy"], seconds=message["seconds"])
             self.policy_error = ""
-            self._broker.watch.tell(anew=True)
+            self._hooks.is_ready()
             self.decide(anyway=True)
         elif said == "decided":
-            self._broker.link.heard()
+            self.link.heard()
             self.outstanding = 0
             if self._failed_round != message["serial"]:
                 self.policy_error = ""  # it decides again
             self.decisions += 1
             self.seconds = [*self.seconds[-999:], message["seconds"]]
-            self._broker.counters.decided.add(message["seconds"])
+            self._hooks.has_decided(message["seconds"])
             if message["wake_ms"] is not None:
-                self._broker.wake_at(message["wake_ms"])
-            self._broker.act()
+                self._hooks.wake_at(message["wake_ms"])
+            self._hooks.act()
 
-    def _never_fits(self, job_id: str, why: str, now_ms: int) -> None:
-        """A job that could not start if nothing else ran waits without holding up the others."""
-        self.never[job_id] = why
-        entry = self._broker.book.jobs.get(job_id)
-        if entry is not None and entry.state == WAITING and entry.offered:
-            self._broker.book.set_aside(entry, why, now_ms)
-
-    def offer_again(self) -> None:
-        """Ask anew about the jobs that no GPU could hold, because the policy or the machine has changed."""
-        ids = list(self.never)
-        self.never.clear()
-        self._broker.book.reconsider(ids, self._broker.now_ms())
-
-    async def why(self, job_id: str) -> dict[str, Any]:
-        """What the brain says of a waiting job; empty where it does not answer."""
+    async def why(self, job_id: str) -> Message:
+        """What the brain says of a waiting job; empty if it does not answer."""
         return await self._ask_why({"do": "why", "id": job_id}, WHY_S)
 
     async def reasons(self, ids: list[str]) -> dict[str, str]:
-        """Why these waiting jobs wait, in a few words; empty where the brain is busy."""
-        told: dict[str, str] = (await self._ask_why({"do": "reasons", "ids": ids}, REASONS_S)).get(
-            "reasons", {}
-        )
-        return told
+        """Why these waiting jobs wait, in a few words; empty if the brain is busy."""
+        answer = await self._ask_why({"do": "reasons", "ids": ids}, REASONS_S)
+        reasons: dict[str, str] = answer.get("reasons", {})
+        return reasons
 
-    async def _ask_why(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        if not self._broker.link.ready:
+    async def _ask_why(self, question: Message, seconds: float) -> Message:
+        if not self.link.ready:
             return {}
         self._serial += 1
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._whys[self._serial] = future
         serial = self._serial
-        self._broker.link.ask({**question, "serial": serial}, limited=False)
+        self.link.ask({**question, "serial": serial}, limited=False)
         try:
             return await asyncio.wait_for(future, seconds)
         except TimeoutError:

@@ -71,6 +71,11 @@ class Entry:
     """Whether the brain has it among its waiting jobs."""
     boot: str = ""
     """The boot of the machine in which its attempt was started."""
+    over: End | None = None
+    """How its attempt ended, until the brain has said what follows. It is not kept: whoever looks for the process of
+    an attempt after a restart finds that it is gone."""
+    over_as: str = ""
+    """The state in which it ended."""
     version: int = 0
     """Goes up whenever the brain is told of it anew, so that a decision on what it was before is known."""
 
@@ -85,7 +90,7 @@ class Entry:
         return None if self.state == HELD or self.not_yet else self.queued_ms
 
     @property
-    def standing(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
         """What the queue is in the order of."""
         return self.stands_ms or self.queued_ms, self.serial
 
@@ -101,13 +106,13 @@ class Entry:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], request: Request) -> Entry:
         """The job of what `to_dict` made."""
-        told = {**values, "request": request}
+        fields = {**values, "request": request}
         for name in ("slots", "share"):
-            if name in told:
-                told[name] = tuple(told[name])
-        if "params" in told:
-            told["params"] = tuple((name, value) for name, value in told["params"])
-        return cls(**told)
+            if name in fields:
+                fields[name] = tuple(fields[name])
+        if "params" in fields:
+            fields["params"] = tuple((name, value) for name, value in fields["params"])
+        return cls(**fields)
 
 
 _KEPT: dict[str, Any] = {
@@ -189,9 +194,9 @@ def application_of(request: Request, params: Iterable[tuple[str, str]] = ()) -> 
     """What an application is known by: its profile's name, else its name and parameters, else command and script."""
     if request.profile:
         return request.profile
-    told = ",".join(f"{name}={value}" for name, value in params if name != "array")
+    fields = ",".join(f"{name}={value}" for name, value in params if name != "array")
     if request.name:
-        return f"{request.name}?{told}" if told else request.name
+        return f"{request.name}?{fields}" if fields else request.name
     words = [word.rpartition("/")[2] for word in request.argv]
     if request.script:
         return words[0]

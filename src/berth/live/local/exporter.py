@@ -9,7 +9,7 @@ import contextlib
 import os
 import socketserver
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -18,10 +18,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from berth.errors import LiveError
+from berth.live.driver.metrics import GpuUse, gpu_metrics
 from berth.live.local.places import check_metrics
 from berth.live.local.protocol import Connection
 
-__all__ = ["QueueCollector", "gpu_metrics", "main"]
+__all__ = ["QueueCollector", "main"]
 
 
 class QueueCollector(Collector):
@@ -36,7 +37,7 @@ class QueueCollector(Collector):
         try:
             connection = Connection(self._path)
             try:
-                told = connection.ask({"do": "metrics"})
+                answer = connection.ask({"do": "metrics"})
             finally:
                 connection.close()
         except LiveError:
@@ -45,15 +46,15 @@ class QueueCollector(Collector):
             return
         up.add_metric([], 1)
         yield up
-        yield from gpu_metrics([_gpu(gpu) for gpu in told["gpus"]])
+        yield from gpu_metrics(_gpu(gpu) for gpu in answer["gpus"])
         jobs = GaugeMetricFamily("berth_jobs", "Jobs of the queue by state.", labels=["state"])
-        for state, count in told["jobs"].items():
+        for state, count in answer["jobs"].items():
             jobs.add_metric([state], count)
         yield jobs
         ended = CounterMetricFamily(
             "berth_attempts_ended", "Attempts that ended, by outcome.", labels=["state"]
         )
-        for state, count in told["ended"].items():
+        for state, count in answer["ended"].items():
             ended.add_metric([state], count)
         yield ended
         for name, text in (
@@ -64,62 +65,30 @@ class QueueCollector(Collector):
             ("commits", "Commits of the store."),
         ):
             counter = CounterMetricFamily(f"berth_{name}", text)
-            counter.add_metric([], told[name])
+            counter.add_metric([], answer[name])
             yield counter
         for name, text in (
             ("queue_wait_seconds", "How long attempts waited before they began."),
             ("decision_seconds", "How long the policy took to decide."),
         ):
             histogram = HistogramMetricFamily(f"berth_{name}", text)
-            buckets = [(bound, float(count)) for bound, count in told[name]["buckets"]]
-            histogram.add_metric([], buckets=buckets, sum_value=told[name]["sum"])
+            buckets = [(bound, float(count)) for bound, count in answer[name]["buckets"]]
+            histogram.add_metric([], buckets=buckets, sum_value=answer[name]["sum"])
             yield histogram
         ready = GaugeMetricFamily(
             "berth_policy_ready", "Whether the chosen policy decides.", labels=["policy"]
         )
-        ready.add_metric([told["policy"]], float(told["ready"]))
+        ready.add_metric([answer["policy"]], float(answer["ready"]))
         yield ready
 
 
-def _gpu(told: dict[str, Any]) -> dict[str, Any]:
-    tenants, strangers = told["tenants"], told["strangers"]
-    return told | {
-        "milli": sum(each["milli"] for each in tenants),
-        "given_mib": sum(each["mem_mib"] for each in tenants),
-        "stranger_mib": sum(each["mem_mib"] for each in strangers),
-        "tenants": len(tenants),
-    }
-
-
-def gpu_metrics(gpus: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Of each GPU, by `index` and `model`: what it has, what is given of it and what is used."""
-    labels = ["gpu", "model"]
-    families = {
-        name: GaugeMetricFamily(f"berth_gpu_{name}", text, labels=labels)
-        for name, text in (
-            ("allocated_milli", "Compute that jobs were given, per mille of the GPU."),
-            ("allocated_bytes", "Memory that jobs were given."),
-            ("memory_bytes", "Memory of the GPU."),
-            ("used_bytes", "Memory in use by any process."),
-            ("stranger_bytes", "Memory held by processes that belong to no job."),
-            ("tenants", "Jobs on it."),
-            ("lost", "Whether it has fallen off the bus."),
-        )
-    }
-    for gpu in gpus:
-        of = [str(gpu["index"]), gpu["model"]]
-        values = {
-            "allocated_milli": gpu["milli"],
-            "allocated_bytes": gpu["given_mib"] << 20,
-            "memory_bytes": gpu["mem_mib"] << 20,
-            "used_bytes": (gpu["used_mib"] or 0) << 20,
-            "stranger_bytes": gpu["stranger_mib"] << 20,
-            "tenants": gpu["tenants"],
-            "lost": int(gpu["lost"]),
-        }
-        for name, value in values.items():
-            families[name].add_metric(of, value)
-    yield from families.values()
+def _gpu(answer: dict[str, Any]) -> GpuUse:
+    tenants, strangers = answer["tenants"], answer["strangers"]
+    return GpuUse(
+        answer["index"], answer["model"], answer["mem_mib"], sum(each["milli"] for each in tenants),
+        sum(each["mem_mib"] for each in tenants), len(tenants), sum(each["mem_mib"] for each in strangers),
+        answer["used_mib"], bool(answer["lost"]),
+    )  # fmt: skip
 
 
 class _Quiet(WSGIRequestHandler):

@@ -8,14 +8,14 @@ import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from berth.errors import StoreError
+from berth.live.local.cards import Card
+from berth.live.local.commits import Commits
 from berth.live.local.entry import Entry
-from berth.live.local.store import of_pruning, of_recorded
-
-if TYPE_CHECKING:
-    from berth.live.local.broker import Broker
+from berth.live.local.places import Places
+from berth.live.local.store import Store, of_pruning, of_recorded
 
 __all__ = ["RECORD_S", "Keeper"]
 
@@ -33,20 +33,33 @@ RECORDING_S = 120.0
 class Keeper:
     """Makes the store's copy anew, has ended attempts recorded, and prunes the store, each when it is due."""
 
-    def __init__(self, broker: Broker, record_s: float) -> None:
-        self._broker = broker
-        self._record_s = record_s
-        self.changed = False
+    def __init__(
+        self, store: Store, commits: Commits, places: Places, cards: Sequence[Card], log: Callable[..., None], *,
+        record_s: float, now_ms: Callable[[], int], used_number: Callable[[], int],
+        forget: Callable[[Entry, int], None], learned: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        """`used_number` is the last number of a job that was given out; `forget` lets go of a start's folder, and
+        `learned` is called with the file of each profile that was recorded."""
+        self._store, self._commits, self._places, self._cards, self._log = store, commits, places, cards, log
+        self._record_s, self._now_ms, self._used_number = record_s, now_ms, used_number
+        self._forget, self._learned = forget, learned
+        self._changed = False
         """Whether the store has changed since its last copy."""
-        self.unrecorded = broker.store.count_unrecorded()
+        self._unrecorded = store.count_unrecorded()
         """How many ended attempts the history does not have yet."""
-        self.over: list[tuple[Entry, int]] = []
+        self._over: list[tuple[Entry, int]] = []
         """Starts whose end is written, but not in the copy yet."""
         self._child: subprocess.Popen[str] | None = None
         self.profile_notes: list[str] = []
         """What was odd about profiles lately."""
         now_s = time.monotonic()
         self._copied_s = self._pruned_s = self._recorded_s = now_s
+
+    def written(self, over: Iterable[tuple[Entry, int]], attempts: int, *, changed: bool) -> None:
+        """The store knows that these starts are over and how many attempts ended; `changed` if it was written."""
+        self._over += over
+        self._unrecorded += attempts
+        self._changed = self._changed or changed
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""
@@ -55,56 +68,53 @@ class Keeper:
             await self._keep()
 
     async def _keep(self) -> None:
-        if self.changed and time.monotonic() - self._copied_s >= COPY_S:
+        if self._changed and time.monotonic() - self._copied_s >= COPY_S:
             await self._copy()
         waited_s = time.monotonic() - self._recorded_s
-        if self.unrecorded and (waited_s >= self._record_s or (self.unrecorded >= BATCH and waited_s > 5)):
+        if self._unrecorded and (waited_s >= self._record_s or (self._unrecorded >= BATCH and waited_s > 5)):
             await self.record()
 
     async def _copy(self) -> None:
-        broker = self._broker
-        over, self.over = self.over, []
-        self.changed, self._copied_s = False, time.monotonic()
+        over, self._over = self._over, []
+        self._changed, self._copied_s = False, time.monotonic()
         try:
-            await asyncio.to_thread(broker.store.keep_copy)
+            await asyncio.to_thread(self._store.keep_copy)
         except StoreError as error:
-            broker.log("no-copy", why=str(error))
-            self.over, self.changed = over + self.over, True
+            self._log("no-copy", why=str(error))
+            self._over, self._changed = over + self._over, True
             return
         for entry, start in over:
-            broker.runner.forget(entry, start)
+            self._forget(entry, start)
         if time.monotonic() - self._pruned_s > PRUNE_S:
             self._pruned_s = time.monotonic()
             with contextlib.suppress(StoreError):
-                await broker.commits.ask(of_pruning(broker.now_ms() - KEPT_MS, broker.book.next_number - 1))
+                await self._commits.ask(of_pruning(self._now_ms() - KEPT_MS, self._used_number()))
 
     async def record(self) -> None:
         """Have a child take what has ended into the history, and note what it has taken."""
-        broker = self._broker
         self._recorded_s = time.monotonic()
         try:
-            await broker.commits.flushed()
+            await self._commits.flushed()
             await self._record()
         except StoreError as error:
-            broker.log("not-recorded", why=str(error))
+            self._log("not-recorded", why=str(error))
 
     async def _record(self) -> None:
-        broker = self._broker
-        cards = json.dumps([(card.model, card.mem_mib) for card in broker.cards.cards])
-        words = [sys.executable, "-m", "berth.live.local.recording", broker.places.folder, cards]
+        cards = json.dumps([(card.model, card.mem_mib) for card in self._cards])
+        words = [sys.executable, "-m", "berth.live.local.recording", self._places.folder, cards]
         said = ""
         try:
             answer, said = await asyncio.to_thread(self._output_of, words)
-            told = json.loads(answer.splitlines()[-1])
+            found = json.loads(answer.splitlines()[-1])
         except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-            broker.log("not-recorded", why=repr(error), said=said[-1000:])
+            self._log("not-recorded", why=repr(error), said=said[-1000:])
             return
-        await broker.commits.ask([of_recorded(job, attempt) for job, attempt in told["recorded"]])
-        self.unrecorded = max(0, self.unrecorded - len(told["recorded"]))
-        for path in told["profiles"]:
-            broker.book.notes.append({"note": "profile", "path": path})
-        self.profile_notes = [*self.profile_notes, *told["said"]][-5:]
-        broker.log("recorded", attempts=len(told["recorded"]), profiles=told["profiles"], said=told["said"])
+        await self._commits.ask([of_recorded(job, attempt) for job, attempt in found["recorded"]])
+        self._unrecorded = max(0, self._unrecorded - len(found["recorded"]))
+        for path in found["profiles"]:
+            self._learned(path)
+        self.profile_notes = [*self.profile_notes, *found["said"]][-5:]
+        self._log("recorded", attempts=len(found["recorded"]), profiles=found["profiles"], said=found["said"])
 
     def close(self) -> None:
         """End the child that records, which another broker's does again."""

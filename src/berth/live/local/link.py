@@ -263,10 +263,10 @@ class Link:
         if self._closing:
             return
         if self._trial is not None:
-            told, self._trial = self._trial, None
+            trial, self._trial = self._trial, None
             self._end()
-            if not told.done():
-                told.set_exception(LiveError(why))
+            if not trial.done():
+                trial.set_exception(LiveError(why))
             return
         self.crashes += 1
         self.restarts += 1
@@ -346,7 +346,7 @@ class Link:
             self.heard()
             if self._trial is not None:
                 self._limit(self._decide_s, "it has not decided on the jobs that there are")
-                self._send({"do": "decide", "now_ms": self._now_ms, "serial": TRIAL, "notes": []})
+                self._send({"do": "decide", "now_ms": self._now_ms, "serial": TRIAL, "events": []})
                 return
             asyncio.get_running_loop().call_later(CALM_S, self._calm, self.pid)
         elif self._trial is not None and message["say"] == "error":
@@ -354,9 +354,9 @@ class Link:
             return
         elif self._trial is not None and message["say"] == "decided":
             self.heard()
-            told, self._trial = self._trial, None
-            if not told.done():
-                told.set_result(None)
+            trial, self._trial = self._trial, None
+            if not trial.done():
+                trial.set_result(None)
             return
         elif message["say"] == "error" and message.get("fatal"):
             self._gone(message["why"])

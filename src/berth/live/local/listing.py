@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berth.errors import LiveError
+from berth.live.driver.words import mib, span
+from berth.live.local.broker import Broker
 from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
+from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
-from berth.live.local.tables import HEAD, gpus_text, mib, queue_lines, queue_sizes, span
-from berth.live.local.telling import for_brain
-
-if TYPE_CHECKING:
-    from berth.live.local.broker import Broker
+from berth.live.local.request import WHOLE
+from berth.live.local.tables import HEAD, gpus_text, queue_lines, queue_sizes
 
 __all__ = ["Listing"]
 
@@ -46,7 +46,7 @@ class Listing:
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
             "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.progress,
-            "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
+            "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.deciding.chosen.knowledge,
             "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
             "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
             "host_mem_enforced": broker.runner.cgroups.limits_memory,
@@ -215,12 +215,14 @@ class Listing:
         for entry in self.find(str(message["id"])):
             request = entry.request
             output, _ = broker.runner.output_of(entry)
-            asked = for_brain(entry, broker.book.limits)
+            mem_mib = asked_mib(entry, broker.book.limits)
+            if entry.needs_mib and (mem_mib or request.milli < WHOLE):
+                mem_mib = max(mem_mib, entry.needs_mib)
             found.append({
                 "id": entry.id, "state": entry.state, "user": entry.user, "uid": entry.uid, "name": request.name,
                 "application": application_of(request, entry.params), "comment": request.comment,
                 "command": list(request.argv), "folder": request.cwd, "priority": request.priority,
-                "gpus": request.gpus, "milli": asked["share"][0], "mem_mib": asked["share"][1],
+                "gpus": request.gpus, "milli": request.milli, "mem_mib": mem_mib,
                 "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
                 "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
                 "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
@@ -238,27 +240,21 @@ class Listing:
         found = []
         explained: dict[tuple[Any, ...], str] = {}
         for entry in self.find(str(message["id"])):
-            told: Message = {
+            answer: Message = {
                 "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
-                "never": broker.deciding.never.get(entry.id, ""), "like": "",
+                "never": "", "like": "",
             }  # fmt: skip
-            found.append(told)
-            kind = (
-                entry.request_key,
-                entry.state,
-                entry.offered,
-                told["reason"],
-                told["never"],
-                entry.needs_mib,
-            )
-            told["like"] = explained.get(kind, "")
+            found.append(answer)
+            kind = (entry.request_key, entry.state, entry.offered, answer["reason"], entry.needs_mib)
+            answer["like"] = explained.get(kind, "")
             explained.setdefault(kind, entry.id)
-            if entry.state == WAITING and entry.offered and not told["like"]:
+            if entry.state == WAITING and entry.offered and not answer["like"]:
                 brain = await broker.deciding.why(entry.id)
-                told["brain"] = brain if brain.get("found") else None
-                told["reason"] = brain.get("reason") or told["reason"]
-                told["gpus"] = self._gpus()
+                answer["brain"] = brain if brain.get("found") else None
+                answer["reason"] = brain.get("reason") or answer["reason"]
+                answer["never"] = brain.get("never", "")
+                answer["gpus"] = self._gpus()
         return {"jobs": found}
 
     async def do_pending(self, message: Message, caller: Caller) -> Message:

@@ -21,13 +21,15 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.live.card_models import card_model
-from berth.live.local.entry import OUT_OF_MEMORY, UNKNOWN, application_of
-from berth.live.local.living_profiles import LivingProfiles
+from berth.live.driver.records import Sampled, record_of
+from berth.live.driver.site import End, Gpu
+from berth.live.local.entry import UNKNOWN, application_of
 from berth.live.local.places import Places
+from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.request import Request
 from berth.live.local.samples import Sample, read_samples
 from berth.live.local.store import Reader
-from berth.model import Node, Reason, Record, RecordState, Share
+from berth.model import NO_GPU, Job, Node, Record, RecordState, Share
 
 __all__ = ["main", "record_of_attempt"]
 
@@ -44,7 +46,7 @@ def main() -> None:
     nodes, policies = store.meta("nodes", []), store.meta("policies", [])
     host = socket.gethostname().partition(".")[0] or "here"
     history = Path(places.history)
-    profiles = LivingProfiles(history)
+    profiles = ProfileRecorder(history)
     records: list[Record] = []
     changed: list[str] = []
     said: list[str] = []
@@ -126,42 +128,36 @@ def record_of_attempt(
     samples: Sequence[Sample],
 ) -> Record:
     """The record of an attempt that has ended; what was not measured is None."""
-    slots = attempt["slots"]
+    slots, stored = attempt["slots"], attempt["state"]
     model, card_mib = cards[slots[0]] if slots and slots[0] < len(cards) else ("", 0)
-    state = RecordState.FAILED if attempt["state"] == UNKNOWN else RecordState(attempt["state"])
-    told = attempt["state"]
-    reason = {
-        OUT_OF_MEMORY: Reason.OUT_OF_MEMORY.value,
-        "timeout": Reason.TIME_LIMIT.value,
-        "node-fail": Reason.NODE_LOST.value,
-    }.get(told, told if told == UNKNOWN else "")
-    uses = [sample.use_pct / 100 for sample in samples if sample.use_pct is not None]
-    mems = [sample.mem_mib / card_mib for sample in samples] if card_mib else []
-    peak = attempt["peak_mib"]
-    given_mib = attempt["share"][1] or (card_mib if slots else 0)
-    return Record(
-        job_id=attempt["job"], attempt=attempt["attempt"], user=_plain(attempt["user"]),
-        application=_plain(application_of(request, _pairs(attempt["params"]))), virtual_cluster="",
-        submit_ms=attempt["submit_ms"], queued_ms=attempt["queued_ms"], start_ms=attempt["start_ms"],
-        end_ms=attempt["end_ms"], state=state, gpus=request.gpus,
-        share=Share(request.milli, given_mib or request.mem_mib), cpu_milli=request.cpu_milli,
-        mem_mib=request.host_mem_mib, nodes=(host,) if attempt["start_ms"] is not None else (),
-        gpu_model=card_model(model, card_mib).name if slots else "", work_ms=None,
-        gpu_use_mean=sum(uses) / len(uses) if uses else None, gpu_use_peak=max(uses, default=None),
-        gpu_mem_mean=sum(mems) / len(mems) if mems else None,
-        gpu_mem_peak=min(1.0, peak / card_mib) if peak is not None and card_mib else None,
-        name=_plain(request.name), node_count=1 if attempt["start_ms"] is not None else 0,
-        time_limit_ms=request.time_limit_ms, wait_reason="", comment=_plain(request.comment),
-        command=_plain(" ".join(request.argv)), exit_code=attempt["exit_code"], end_reason=reason,
-        label=attempt["job"] if attempt["index"] is not None else "", cpu_used_ms=attempt["cpu_ms"],
-        mem_peak_mib=attempt["mem_peak_mib"],
-        gpu_slots=tuple(f"{host}:{index}" for index in slots) if attempt["start_ms"] is not None else (),
+    job = Job(
+        attempt["job"], attempt["submit_ms"], None, user=_plain(attempt["user"]),
+        application=_plain(application_of(request, _pairs(attempt["params"]))), gpus=request.gpus,
+        share=Share(request.milli, request.mem_mib), cpu_milli=request.cpu_milli, mem_mib=request.host_mem_mib,
+        time_limit_ms=request.time_limit_ms,
+    )  # fmt: skip
+    end = End(
+        attempt["job"], RecordState.FAILED if stored == UNKNOWN else RecordState(stored), attempt["end_ms"],
+        cut_short=stored == UNKNOWN, peak_mib=attempt["peak_mib"], cpu_used_ms=attempt["cpu_ms"],
+        mem_peak_mib=attempt["mem_peak_mib"], exit_code=attempt["exit_code"],
+    )  # fmt: skip
+    return record_of(
+        job, end, attempt=attempt["attempt"], queued_ms=attempt["queued_ms"], start_ms=attempt["start_ms"],
+        gpus=[Gpu(host, at) for at in slots] or [Gpu(host, NO_GPU)],
+        share=Share(request.milli, attempt["share"][1] or (0 if slots else request.mem_mib)),
+        gpu_model=card_model(model, card_mib).name if slots else "", card_mib=card_mib,
+        sampled=Sampled(
+            [sample.use_pct / 100 for sample in samples if sample.use_pct is not None],
+            [sample.mem_mib / card_mib for sample in samples] if card_mib else [],
+        ),
+        name=_plain(request.name), comment=_plain(request.comment), command=_plain(" ".join(request.argv)),
+        label=attempt["job"] if attempt["index"] is not None else "",
     )  # fmt: skip
 
 
-def _node(told: dict[str, Any]) -> Node:
-    model = card_model(told["model"], told["card_mib"]) if told["gpus"] else None
-    return Node(told["name"], told["gpus"], model, told["cpu_milli"], told["mem_mib"])
+def _node(stored: dict[str, Any]) -> Node:
+    model = card_model(stored["model"], stored["card_mib"]) if stored["gpus"] else None
+    return Node(stored["name"], stored["gpus"], model, stored["cpu_milli"], stored["mem_mib"])
 
 
 def _pairs(params: Sequence[Sequence[str]]) -> list[tuple[str, str]]:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berth.live.local.entry import STARTING, Entry
+from berth.live.local.places import Places
 from berth.live.local.request import request_from_dict, to_dict
 from berth.live.local.store import Statement, of_entry, of_request, of_text
-
-if TYPE_CHECKING:
-    from berth.live.local.places import Places
 
 __all__ = ["Numbers", "job_text", "started_since"]
 
@@ -26,8 +24,8 @@ BLOCK = 1000
 
 def job_text(entry: Entry, texts: Iterable[str]) -> str:
     """All that is needed to go on with a job without the store: `texts` are its environment and script."""
-    told = {"entry": entry.to_dict(), "request": to_dict(entry.request), "texts": list(texts)}
-    return json.dumps(told, separators=(",", ":"))
+    kept = {"entry": entry.to_dict(), "request": to_dict(entry.request), "texts": list(texts)}
+    return json.dumps(kept, separators=(",", ":"))
 
 
 def started_since(
@@ -63,11 +61,11 @@ def _made(path: str, key: int) -> tuple[Entry, list[str]] | None:
     """The job of a run's folder, as it was started, and its texts; None where the file is not there or is not whole."""
     try:
         with open(path, encoding="utf-8") as file:
-            told: dict[str, Any] = json.load(file)
-        request = request_from_dict(told["request"])
-        entry = Entry.from_dict({**told["entry"], "request_key": key, "state": STARTING}, request)
+            kept: dict[str, Any] = json.load(file)
+        request = request_from_dict(kept["request"])
+        entry = Entry.from_dict({**kept["entry"], "request_key": key, "state": STARTING}, request)
         of_entry(entry)
-        return entry, [str(text) for text in told["texts"]]
+        return entry, [str(text) for text in kept["texts"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

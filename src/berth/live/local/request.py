@@ -105,13 +105,13 @@ def to_dict(request: Request) -> dict[str, Any]:
 
 def request_from_dict(values: Mapping[str, Any]) -> Request:
     """The request of what `to_dict` made."""
-    told = {key: value for key, value in values.items() if key in _DEFAULTS}
+    kept = {key: value for key, value in values.items() if key in _DEFAULTS}
     for key in ("argv", "pins"):
-        if key in told:
-            told[key] = tuple(told[key])
-    if "after" in told:
-        told["after"] = tuple((str(kind), str(job)) for kind, job in told["after"])
-    return Request(**told)
+        if key in kept:
+            kept[key] = tuple(kept[key])
+    if "after" in kept:
+        kept["after"] = tuple((str(kind), str(job)) for kind, job in kept["after"])
+    return Request(**kept)
 
 
 def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_ms: int) -> Request:

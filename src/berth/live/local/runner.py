@@ -11,11 +11,13 @@ import os
 import pwd
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berth.errors import BerthError, LiveError, NoRoomError
+from berth.live.local.cards import Card
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.entry import RUNNING, STARTING, End, Entry
+from berth.live.local.places import Places
 from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
@@ -23,10 +25,6 @@ from berth.partition import Limit, create, find, remove
 from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
 from berth.partition.regions import root_folder
-
-if TYPE_CHECKING:
-    from berth.live.local.cards import Card
-    from berth.live.local.places import Places
 
 __all__ = ["Runner"]
 
@@ -205,11 +203,19 @@ class Runner:
 
     def _shim_gone(self, entry: Entry, run: Run) -> None:
         """The shim has ended: it has written down how its job did, or was killed."""
-        if (told := run.exit()) is not None:
+        if (outcome := run.exit()) is not None:
             begun = run.began()
             if entry.state == STARTING and begun is not None:
                 self._began(entry, self._to_ms(begun[1]))
-            self._over(entry, run, told.code, told.reason, told.boot_ms, told.cpu_ms, told.mem_peak_kib >> 10)
+            self._over(
+                entry,
+                run,
+                outcome.code,
+                outcome.reason,
+                outcome.boot_ms,
+                outcome.cpu_ms,
+                outcome.mem_peak_kib >> 10,
+            )
             return
         begun = run.began()
         if begun is None and run.give_up():

@@ -120,8 +120,8 @@ class Run:
             ]  # fmt: skip
             if any("\0" in word for word in words):
                 raise LiveError("the command or its environment contains a zero byte")
-            with open(self._path("job"), "w", encoding="utf-8", opener=_private) as told:
-                told.write(job)
+            with open(self._path("job"), "w", encoding="utf-8", opener=_private) as job_file:
+                job_file.write(job)
             with open(self._path("order"), "wb", opener=_private) as order:
                 order.write(b"".join(os.fsencode(word) + b"\0" for word in words))
         except OSError as error:

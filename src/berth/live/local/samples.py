@@ -35,11 +35,11 @@ def keep_samples(
         there = [by_index[at] for at in places if at in by_index]
         if not there:
             continue
-        told = [look.runs.get(run, (0.0, 0)) for look in there]
-        uses = [pct for pct, _ in told if pct is not None]
-        use = f"{sum(uses) / len(told):.1f}" if len(uses) == len(told) else "-"
+        used = [look.runs.get(run, (0.0, 0)) for look in there]
+        uses = [pct for pct, _ in used if pct is not None]
+        use = f"{sum(uses) / len(used):.1f}" if len(uses) == len(used) else "-"
         alone = all(not look.strangers and set(look.runs) <= {run} for look in there)
-        line = f"{now_ms} {use} {max(mib for _, mib in told)} {int(alone)}\n"
+        line = f"{now_ms} {use} {max(mib for _, mib in used)} {int(alone)}\n"
         try:
             with open(os.path.join(folder, run), "a", encoding="ascii") as file:
                 file.write(line)

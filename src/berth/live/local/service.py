@@ -9,18 +9,16 @@ import pwd
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.local.book import check_not_ended
+from berth.live.local.broker import Broker
 from berth.live.local.entry import RUNNING, STARTING, Entry
 from berth.live.local.listing import Listing
 from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
 from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
-
-if TYPE_CHECKING:
-    from berth.live.local.broker import Broker
 
 __all__ = ["Service"]
 
@@ -97,12 +95,12 @@ class Service:
         if late:
             return {"late": len(late), "jobs": []}
         await broker.commits.settled()
-        told = [self._listing.find(entry.id)[0] for entry in entries]
+        answers = [self._listing.find(entry.id)[0] for entry in entries]
         return {
             "late": 0,
             "jobs": [
                 {"id": job.id, "state": job.state, "exit_code": job.exit_code, "reason": job.reason}
-                for job in told
+                for job in answers
             ],
         }
 
@@ -123,7 +121,7 @@ class Service:
         made: list[Entry] = []
         texts: dict[str, str] = {}
         written: set[int] = set()
-        number = book.next_number, book.next_serial
+        number = book.numbering
         try:
             for count, each in enumerate(message["jobs"], 1):
                 try:
@@ -145,16 +143,16 @@ class Service:
                     written.add(key)
                     statements.append(of_request(key, request))
         except LiveError:
-            book.next_number, book.next_serial = number  # no other submission came in between
+            book.number_from(number)  # no other submission came in between
             raise
         statements += [of_entry(entry) for entry in made]
-        drafted = book.next_number, book.next_serial
+        drafted = book.numbering
         try:
             broker.reserve_numbers()
             await broker.commits.ask(statements)
         except LiveError:
-            if (book.next_number, book.next_serial) == drafted:
-                book.next_number, book.next_serial = number
+            if book.numbering == drafted:
+                book.number_from(number)
             raise
         book.add(made, broker.now_ms())
         broker.counters.submitted += len(made)
@@ -271,7 +269,6 @@ class Service:
 
         def edit(entry: Entry, now_ms: int) -> None:
             key, request = new[entry.request_key]
-            broker.deciding.never.pop(entry.id, None)
             broker.book.edit(entry, request, key, now_ms)
 
         return await self._each(message, caller, edit)
@@ -327,23 +324,10 @@ class Service:
         name, knowledge = message.get("name"), message.get("knowledge")
         if name or knowledge:
             self._operator(caller)
-            if broker.proposed is not None:
-                raise LiveError("another policy is being tried; ask again when that is done")
-            own = ":" in (name or "") + (knowledge or "")
-            proposed = knowledge or broker.knowledge, [str(message["cwd"])] if own else broker.paths
-            broker.proposed = proposed
-
-            def accepted() -> None:
-                broker.knowledge, broker.paths = proposed
-
-            try:
-                await broker.link.change(name or broker.link.policy, accepted)
-            finally:
-                broker.proposed = None
-            await broker.keep_policy()
+            await broker.change_policy(name or "", knowledge or "", str(message["cwd"]))
         return {
-            "policy": broker.link.policy, "deciding": broker.link.deciding, "knowledge": broker.knowledge,
-            "brain": broker.link.state, "trouble": broker.link.trouble,
+            "policy": broker.link.policy, "deciding": broker.link.deciding,
+            "knowledge": broker.deciding.chosen.knowledge, "brain": broker.link.state, "trouble": broker.link.trouble,
         }  # fmt: skip
 
     async def do_drain(self, message: Message, caller: Caller) -> Message:
@@ -397,8 +381,8 @@ class Service:
 
 
 def _caller(connection: socket.socket, gone: Callable[[], bool]) -> Caller:
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", told)
+    answers = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", answers)
     return Caller(pid, uid, gid, gone)
 
 

@@ -145,7 +145,7 @@ def _print(answer: Message, what: str, as_json: bool) -> None:
 
         print(json.dumps(answer))
         return
-    from berth.live.local.tables import mib
+    from berth.live.driver.words import mib
 
     gpus = answer["gpus"]
     models = ", ".join(sorted({f"{gpu['model']} ({mib(gpu['mem_mib'])})" for gpu in gpus}))

@@ -255,8 +255,8 @@ class Store(Reader):
                 ) from error
             self._mend(str(error))
             # A start that fails after this must not be the only one that says so.
-            told = {"text": self.mended, "at_ms": time.time_ns() // 1_000_000, "reconciled": False}
-            self.write([of_meta("mended", told)])
+            repair = {"text": self.mended, "at_ms": time.time_ns() // 1_000_000, "reconciled": False}
+            self.write([of_meta("mended", repair)])
             tell(self.mended)
         if not os.path.exists(f"{path}.copy"):
             with contextlib.suppress(StoreError):

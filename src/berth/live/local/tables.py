@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
+
+from berth.live.driver.words import mib, moment, span
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
@@ -12,11 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "job_lines",
-    "moment",
     "printable",
     "queue_lines",
     "queue_sizes",
-    "span",
     "status_lines",
     "why_lines",
     "whys_text",
@@ -24,41 +23,6 @@ __all__ = [
 
 MOST_NAMED = 5
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
-
-
-@lru_cache(maxsize=4096)
-def span_s(seconds: int) -> str:
-    """A length of time of whole seconds: `1-02:03:04`, `2:03:04`, `3:04`."""
-    minutes, second = divmod(max(0, seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}-{hour:02}:{minute:02}:{second:02}"
-    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
-
-
-def span(ms: float) -> str:
-    """A length of time in the words of `span_s`."""
-    return span_s(int(ms / 1000))
-
-
-def moment(ms: float | None) -> str:
-    """A moment in local time."""
-    return "–" if ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
-
-
-@lru_cache(maxsize=4096)
-def mib(value: float) -> str:
-    """An amount of memory: `8G`, `512M`."""
-    if value >= 1024:
-        return f"{value / 1024:.1f}G".replace(".0G", "G")
-    return f"{value:.0f}M"
-
-
-def sizes(*values: int) -> tuple[str, ...]:
-    """Amounts of memory in MiB that are compared: in MiB if the rounded ones would look the same."""
-    texts = tuple(mib(value) for value in values)
-    return texts if len(set(texts)) == len(set(values)) else tuple(f"{value:,} MiB" for value in values)
 
 
 def counted(number: float, noun: str) -> str:
@@ -134,7 +98,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         f"{mib(job['host_mem_mib'])}" if job["host_mem_mib"] else "",
         f"{span(job['time_limit_ms'])} at most" if job["time_limit_ms"] else "",
     ]
-    told = (
+    facts = (
         ("name", job["name"]),
         ("user", job["user"]),
         ("application", job["application"]),
@@ -147,7 +111,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         ("output", job["output"]),
         ("submitted", moment(job["submit_ms"])),
     )
-    lines += [f"  {name + ':':<13}{value}" for name, value in told if value]
+    lines += [f"  {name + ':':<13}{value}" for name, value in facts if value]
     for attempt in job["attempts"]:
         lines += _attempt_lines(attempt)
     if job["state"] in ("starting", "running"):
@@ -197,7 +161,7 @@ def whys_text(jobs: list[dict[str, Any]]) -> str:
 def why_lines(job: dict[str, Any]) -> list[str]:
     """What stands in the way of one job."""
     since, reason = span(job["now_ms"] - job["since_ms"]), job["reason"]
-    if reason == "waits for room":
+    if reason.startswith("waits for room"):
         head = f"Job {job['id']} has waited {since} for room"
     elif job["state"] in ("waiting", "held", "starting", "running"):
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
@@ -223,7 +187,9 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
     if brain["expected_ms"]:
         basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
-    lines += [f"  the machine: {text}" for text in brain["machine"]]
+    if brain["reserved_ms"]:
+        lines.append(f"  expected to start at {moment(brain['reserved_ms'])}")
+    lines += [f"  it {text}" for text in brain["machine"]]
     tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
     for candidate in brain["candidates"]:
         gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
@@ -251,5 +217,5 @@ def _gpu_line(candidate: dict[str, Any], gpu: dict[str, Any]) -> str:
 
 def _partition(each: dict[str, Any]) -> str:
     """A partition of no job, and how to be rid of one that nothing uses."""
-    told = f"partition {each['name']} of no job {mib(each['mem_mib'])}"
-    return told if each["processes"] else f"{told} (nothing uses it; berth partition remove {each['name']})"
+    facts = f"partition {each['name']} of no job {mib(each['mem_mib'])}"
+    return facts if each["processes"] else f"{facts} (nothing uses it; berth partition remove {each['name']})"

@@ -14,10 +14,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
 from berth.errors import LiveError
+from berth.live.driver.words import mib, span
 from berth.live.local.entry import HELD, WAITING
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
-from berth.live.local.tables import HEAD, gpus_text, job_lines, mib, printable, span
+from berth.live.local.tables import HEAD, gpus_text, job_lines, printable
 
 __all__ = ["Top"]
 
@@ -53,10 +54,10 @@ def bars_of(gpu: dict[str, Any], colours: Sequence[str], width: int) -> Text:
     if gpu["used_mib"] is not None:
         use = "" if gpu["use_pct"] is None else f", {gpu['use_pct']} %"
         lines.append(("in use ", [(gpu["used_mib"] / total, "yellow")], f" {mib(gpu['used_mib'])}{use}"))
-    room = (width or 40) - max(len(name) + len(told) for name, _, told in lines)
+    room = (width or 40) - max(len(name) + len(amounts) for name, _, amounts in lines)
     text = Text()
-    for name, parts, told in lines:
-        text.append(f"\n{name}").append_text(bar(parts, max(6, min(30, room)))).append(told)
+    for name, parts, amounts in lines:
+        text.append(f"\n{name}").append_text(bar(parts, max(6, min(30, room)))).append(amounts)
     return text
 
 
@@ -121,7 +122,7 @@ class Top(App[None]):
     #tiles.one { grid-size: 1; }
     Tile { border: round $primary; height: auto; padding: 0 1; }
     #head { height: auto; padding: 0 1; background: $panel; }
-    #told { height: auto; padding: 0 1; color: $warning; }
+    #note { height: auto; padding: 0 1; color: $warning; }
     DataTable { height: 1fr; }
     #shown { border: round $primary; margin: 2 4; padding: 1 2; background: $surface; }
     Shown { align: center middle; }
@@ -148,7 +149,7 @@ class Top(App[None]):
         """Head, tiles, queue, keys."""
         yield Label("", id="head")
         yield Horizontal(id="tiles")
-        yield Label("", id="told")
+        yield Label("", id="note")
         yield DataTable(cursor_type="row", zebra_stripes=True)
         yield Footer()
 
@@ -170,7 +171,7 @@ class Top(App[None]):
             return None
 
     def _tell(self, text: str) -> None:
-        self.query_one("#told", Label).update(_cell(text))
+        self.query_one("#note", Label).update(_cell(text))
 
     def look(self) -> None:
         """Ask the broker, and draw."""

@@ -168,7 +168,7 @@ class Reader:
 
 
 def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str]) -> str:
-    """Why Slurm's own rules keep a job back; empty if they do not, as far as can be told before it is released."""
+    """Why Slurm's own rules keep a job back; empty if they do not, as far as is known before its release."""
     if job.partition not in up:
         return f"its partition {job.partition} is not up"
     if "unfulfilled" in job.dependency or "failed" in job.dependency:

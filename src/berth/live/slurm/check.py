@@ -36,7 +36,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class SlurmSetup:
-    """What `check` looks at."""
+    """What `check` checks."""
 
     configuration: Mapping[str, str]
     nodes: Sequence[SlurmNode]
@@ -49,7 +49,7 @@ class SlurmSetup:
     """The texts of Prolog, TaskProlog and Epilog that could be read, by these names."""
     user: str
     skew_s: float | None = None
-    """How far the controller's clock is ahead of this machine's."""
+    """How much later the controller's clock is than this machine's."""
     state_fault: str = ""
     """Why the state's folder cannot be written."""
     rest: str | None = None
@@ -151,7 +151,7 @@ def _of_lua(setup: SlurmSetup) -> Iterator[Fault]:
         return
     if setup.lua is None:
         yield Fault(
-            "job_submit.lua cannot be read beside slurm.conf: no job is held, and the controller refuses all jobs",
+            "job_submit.lua cannot be read next to slurm.conf: no job is held, and the controller refuses all jobs",
             "take the one of `berth slurm install --dry-run`",
         )
         return
@@ -269,7 +269,7 @@ def _of_talking(setup: SlurmSetup) -> Iterator[Fault]:
 
 
 def _expires_s(token: str) -> float:
-    """When a JWT expires, in seconds since 1970; for ever where it does not say."""
+    """When a JWT expires, in seconds since 1970; infinity if it does not say."""
     parts = token.split(".")
     try:
         return float(json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))["exp"])

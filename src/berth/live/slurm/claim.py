@@ -6,7 +6,7 @@ node, which berth reads with the nodes anyway:
     disk replaced in May [berth places: head1:/var/lib/berth/slurm until 1795374000]
 
 The berth that wrote its note last has the right, until the time in the note (seconds since 1970); what the site has
-written stays. A berth reads the comments again a moment after it has written them, and with each look at the nodes.
+written stays. A berth reads the comments again a moment after it has written them, and with each query of the nodes.
 """
 
 from __future__ import annotations

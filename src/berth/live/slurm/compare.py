@@ -1,4 +1,4 @@
-"""What berth decided beside what Slurm did, of the same jobs: waits, and use of the GPUs."""
+"""What berth decided compared with what Slurm did, for the same jobs: waits, and use of the GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Attempt:
     raw: str
     submit_ms: int
     decided_ms: int | None
-    """When berth first would have started it, or told Slurm to; for one that it told to begin at another's end, when it
+    """When berth first would have started it, or placed it; for one that it placed to start at another's end, when it
     began; None: it never did."""
     where: str
     placed: bool

@@ -1,4 +1,4 @@
-"""Reads a site's configuration: what the controller tells, and the files beside slurm.conf."""
+"""Reads Slurm's configuration: from the controller, and from the files in the folder of slurm.conf."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[st
 def read_setup(
     controller: Controller, wanted: Set[str], state: Path, rest: Path | None, qos: Set[str] = frozenset()
 ) -> SlurmSetup:
-    """All that `check` looks at."""
+    """All that `check` checks."""
     configuration, texts = read_files(controller)
     scripts = {
         name: text
@@ -80,7 +80,7 @@ def _text(path: Path) -> str | None:
 
 
 def _skew_s(configuration: dict[str, str]) -> float | None:
-    """How far the controller's clock is ahead, by the moment at which it told its configuration."""
+    """How much later the controller's clock is, by the time that it gives with its configuration."""
     as_of = configuration.get("as of", "")
     try:
         return datetime.fromisoformat(as_of).timestamp() - time.time()

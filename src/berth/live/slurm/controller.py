@@ -1,4 +1,4 @@
-"""What is said to slurmctld and asked of it by `squeue` and `scontrol`: the only module that starts them.
+"""Queries and changes of slurmctld by `squeue` and `scontrol`: the only module that starts them.
 
 Changes of many jobs go through one `scontrol` that reads them from standard input, which repeats each line and prints
 below it what went wrong.
@@ -21,7 +21,7 @@ from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
 TIMEOUT_S = 60.0
 CHANGES_AT_ONCE = 200
-"""Lines that one `scontrol` is told: at 22 updates a second they take 9 s."""
+"""Lines that one `scontrol` is sent: at 22 updates a second they take 9 s."""
 IDS_AT_ONCE = 1000
 """Jobs that one `squeue` is asked for: the words of a program have a largest length."""
 NODES_AT_ONCE = 1000
@@ -35,11 +35,11 @@ _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
 _AS_OF = re.compile(r"Configuration data (as of) (\S+)")
 
 Run = Callable[[Sequence[str], str], str]
-"""Runs a program with words on its standard input and returns what it prints; LiveError where it cannot."""
+"""Runs a program with lines on its standard input and returns what it prints; LiveError if it cannot."""
 
 
 def run_program(words: Sequence[str], lines: str = "", *, timeout_s: float = TIMEOUT_S) -> str:
-    """Run one of Slurm's programs; LiveError says what it said."""
+    """Run one of Slurm's programs; LiveError has what it printed."""
     try:
         done = subprocess.run(
             words,
@@ -105,7 +105,7 @@ class Change:
     """How long it may not begin after the requeue (see `forgotten_after_s`)."""
     replaces: bool = False
     """Whether `gres` replaces GPUs or shards that it was given before: Slurm adds those of another type to them, unless
-    it is told an empty request in between."""
+    it is sent an empty request in between."""
 
     @property
     def clears(self) -> bool:
@@ -115,7 +115,7 @@ class Change:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The lines for `scontrol` in their order; each is told only if those before it went well."""
+        """The lines for `scontrol` in their order; each is sent only if those before it went well."""
         pairs = [
             (name, value)
             for name, value in (
@@ -155,7 +155,7 @@ class View:
     nodes: tuple[SlurmNode, ...]
     partitions: tuple[SlurmPartition, ...]
     ended: tuple[SlurmJob, ...] = ()
-    """The jobs that have ended since the last view that was taken in; of the first, all of which Slurm tells."""
+    """The jobs that have ended since the last view that was taken in; of the first, all that Slurm reports."""
 
 
 class Controller:
@@ -238,7 +238,7 @@ class Controller:
         return configuration
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
-        """The fair-share factor of each account and user, as `sshare` tells it; empty without accounting."""
+        """The fair-share factor of each account and user, as `sshare` prints it; empty without accounting."""
         self.queries += 1
         try:
             text = self._run(["sshare", "-a", "-P", "-n", "-o", "Account,User,FairShare"], "")

@@ -1,4 +1,4 @@
-"""berth's log beside what it is compared with in the report: Slurm's own starts, and the same jobs on whole GPUs."""
+"""berth's log and what the report compares it with: Slurm's own starts, and the same jobs on whole GPUs."""
 
 from __future__ import annotations
 

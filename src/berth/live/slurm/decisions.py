@@ -1,4 +1,4 @@
-"""What berth decided and what Slurm did then, a line of JSON each, beside one another in one file.
+"""What berth decided and what Slurm did then, a line of JSON each, in one file.
 
 A line has `at_ms`, `event` and `job`. The file is what `berth slurm compare` reads, and what is joined with the
 accounting by the job's number there (`raw`).
@@ -28,7 +28,7 @@ GIVEN_BACK = "given-back"
 GIVEN_UP = "given-up"
 """berth can do no more for it: it ran out of GPU memory too often, or Slurm refuses what berth asks for it."""
 MOST_BYTES = 256 << 20
-"""A log of this size begins anew; the one before it is kept beside it."""
+"""A log of this size begins anew; the one before it is kept under another name."""
 OLD = ".1"
 _RENAMED = {"told": "planned"}
 """Names of fields in logs of berth 0.2."""
@@ -101,7 +101,7 @@ class Logged:
 
     @classmethod
     def of(cls, path: Path) -> Logged | None:
-        """What is in the log; None where there is none yet."""
+        """What is in the log; None if there is none yet."""
         if not path.exists():
             return None
         found = cls()

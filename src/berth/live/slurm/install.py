@@ -1,4 +1,4 @@
-"""What is to be changed so that berth can place: Slurm's files with its lines, and berth's own files beside them."""
+"""What is to be changed so that berth can place: Slurm's files with its lines, and berth's own files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Plan:
     partitions: Set[str]
     qos: Set[str]
     operators: Set[int]
-    """The uids that may release held jobs, beside root."""
+    """The uids that may release held jobs, besides root."""
     python: str
     berth: str
     state: Path

@@ -1,4 +1,4 @@
-"""The jobs that Slurm has, as `squeue -O` tells them in one cheap query."""
+"""The jobs that Slurm has, as `squeue -O` prints them in one cheap query."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SlurmJob:
     node_list: str
     req_nodes: str
     tres: Resources
-    """What it has, or of a waiting job what it asks for beside GPUs."""
+    """What it has, or of a waiting job what it asks for besides GPUs."""
     tres_per_node: str
     tres_per_job: str
     tres_per_task: str
@@ -75,7 +75,7 @@ class SlurmJob:
     exclusive: bool
     restarts: int
     array_tasks: tuple[int, ...] = ()
-    """The tasks that this row stands for; empty where it is one job."""
+    """The tasks that this row stands for; empty if it is one job."""
     array_limit: int | None = None
     """The most tasks of its array that may run at once."""
     het: bool = False
@@ -116,7 +116,7 @@ _ENDED_BY = tuple(COLUMNS.index(name) for name in ("JobID", "State", "StartTime"
 
 
 class KnownEnds:
-    """The ended jobs that were taken in already: Slurm tells of them for minutes (MinJobAge), and by their state and
+    """The ended jobs that were taken in already: Slurm reports them for minutes (MinJobAge), and by their state and
     times they are known again without being read."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class KnownEnds:
 
 
 def format_of(columns: Sequence[str] = COLUMNS, mark: str = "") -> str:
-    """The argument of `squeue -O`: a field's length is not limited where it has text behind it.
+    """The argument of `squeue -O`: a field's length is not limited if it has text behind it.
 
     `mark` is a text that no user can know beforehand, so that no name of a job makes fields or rows of its own.
     """

@@ -20,7 +20,7 @@ NO_PARTITION = "a Prolog could not make its GPU partition, so that it got no GPU
 
 
 class Journal:
-    """The log of one berth beside Slurm."""
+    """The log of one berth."""
 
     def __init__(self, path: Path, cards: Cards, policy: str) -> None:
         self._path, self._cards, self._policy = path, cards, policy

@@ -77,7 +77,7 @@ def prolog(words: Mapping[str, str]) -> None:
     except Exception:
         with contextlib.suppress(BerthError):
             remove(partition_name(words), force=True)
-        if _is_shared(words) or words.get("BERTH_SLURM_QOS"):  # of its QoS a Prolog is told nothing
+        if _is_shared(words) or words.get("BERTH_SLURM_QOS"):  # a Prolog does not know its QoS
             keep(_results(words), Result(words["SLURM_JOB_ID"], _node(words), 0, 0, 0, closed=True))
         raise
 
@@ -119,8 +119,8 @@ def _make(words: Mapping[str, str], there: tuple[int, ...]) -> None:
 
 
 def _by_minor(driver: Path | None) -> dict[int, Gpu]:
-    """The GPUs of this node by the number of their /dev/nvidiaN, by which Slurm tells them; by their index where NVML
-    does not tell it."""
+    """The GPUs of this node by the number of their /dev/nvidiaN, by which Slurm names them; by their index if NVML
+    does not give it."""
     nvml, found = open_nvml(driver), {}
     asked = getattr(nvml, "nvmlDeviceGetMinorNumber", None)
     for gpu in gpus(driver):
@@ -132,7 +132,7 @@ def _by_minor(driver: Path | None) -> dict[int, Gpu]:
 
 
 def _least(words: Mapping[str, str], card_mib: int) -> Note | None:
-    """Where Slurm does not tell a job's part: that of one shard, if it is of a partition whose GPUs are shared. More
+    """If Slurm does not give a job's part: that of one shard, if it is of a partition whose GPUs are shared. More
     might be its neighbours' memory."""
     if not _is_shared(words):
         return None

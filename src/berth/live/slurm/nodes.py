@@ -1,4 +1,4 @@
-"""The nodes and partitions that Slurm has, as `scontrol -o show` tells them."""
+"""The nodes and partitions that Slurm has, as `scontrol -o show` prints them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SlurmNode:
 
     @property
     def model(self) -> str:
-        """The type of its GPUs without their numbers; empty where it tells none, or they are of several."""
+        """The type of its GPUs without their numbers; empty if it has none, or several."""
         kinds = {base_type(kind) for kind in self.gpu_kinds}
         return kinds.pop() if len(kinds) == 1 else ""
 

@@ -38,7 +38,7 @@ def order_of(
     the nodes alone and chooses the GPUs itself. `before` is what the job asked for on each node when it was placed
     before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other. `after` are the jobs that must
     have ended before it begins. Raises LeftToSlurmError for a job whose shards would become another GPU's again: Slurm
-    22.05 then may give it those of any that it was told before.
+    22.05 then may give it those of any that it had before.
     """
     by_node = gpus_by_node(start.gpus)
     kinds = {tuple(nodes[name].gpu_kinds[at] for at in where) for name, where in by_node.items()}
@@ -65,16 +65,16 @@ def order_of(
         start.job_id,
         node_list=",".join(by_node),
         gres=gres,
-        admin_comment=str(replace(note, share=start.share, best_effort=start.best_effort)),
+        admin_comment=str(replace(note, share=start.share, best_effort=start.best_effort, failures=0)),
         hold=False,
-        # Slurm never starts a job whose shards were taken off, and exchanges their type if it is told another.
+        # Slurm never starts a job whose shards were taken off, and exchanges their type if it is given another.
         replaces=bool(before) and "shard" not in before and not same_gres(before, gres),
         after=f"afterany:{':'.join(after)}" if after else None,
     )
 
 
 def _shards(start: Start, node: SlurmNode) -> int:
-    """How many shards stand for a part of a GPU in Slurm's books: rounded down, so that jobs that fit beside one
+    """How many shards stand for a part of a GPU in Slurm's accounts: rounded down, so that jobs that fit with one
     another have room there. What is enforced is the partition."""
     milli = start.share.milli
     if start.best_effort:  # compute is not promised, so that memory alone counts

@@ -1,6 +1,6 @@
-"""Slurm's own priority of a job that is held: its PriorityMultifactor, from what its commands tell.
+"""Slurm's own priority of a job that is held: its PriorityMultifactor, from what its commands print.
 
-A held job has priority 0 in Slurm, and `sprio` leaves it out, so it is reckoned here as the plugin does it: each
+A held job has priority 0 in Slurm, and `sprio` leaves it out, so it is computed here as the plugin does it: each
 factor from 0 to 1 times its weight (slurm.schedmd.com/priority_multifactor.html). Job size, TRES, association and site
 factors are left out; `berth slurm check` says so where the site gives them a weight.
 """

@@ -82,7 +82,7 @@ class Note:
 
 @lru_cache(maxsize=10_000)
 def note_of(admin_comment: str) -> Note | None:
-    """The note in a comment; None where it is not one of ours."""
+    """The note in a comment; None if it is not one of ours."""
     if not admin_comment.startswith(BEGIN_OF_NOTE):
         return None
     pairs = dict(each.partition("=")[::2] for each in admin_comment.removeprefix(BEGIN_OF_NOTE).split(";"))
@@ -194,7 +194,7 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
 
 
 def part_of(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
-    """How many GPUs a job asks for, and which part of each; LeftToSlurmError where berth cannot tell."""
+    """How many GPUs a job asks for, and which part of each; LeftToSlurmError if berth cannot know."""
     note = _note(job)
     asked = _asked(job, note)
     share = _share(job, asked, cards)

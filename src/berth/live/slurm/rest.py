@@ -1,6 +1,6 @@
 """Changes through slurmrestd, on a Unix socket with a token: one request changes a job and releases it.
 
-It answers 200 also where it refuses, with `errors` inside. Each Slurm speaks some versions of its interface, of which
+It answers 200 even if it refuses, with `errors` inside. Each Slurm speaks some versions of its interface, of which
 the newest that both know is used. v0.0.38 knows no AdminComment: what needs one goes through `scontrol` first, in all
 versions alike. From v0.0.39 on nodes are a list, a GPU request is called otherwise, an answer may have a result for
 each job, and a number may be `7` or `{"set": true, "infinite": false, "number": 7}`.
@@ -35,13 +35,13 @@ _STARTED_BY = (
     ((23, 11), "-s openapi/slurmctld -d v0.0.40"),
     ((23, 2), "-s openapi/v0.0.39"),
 )
-"""How slurmrestd of a Slurm is told what to serve: its version of the interface came with that Slurm."""
+"""The options with which slurmrestd serves it: its version of the interface came with that Slurm."""
 TIMEOUT_S = 30.0
 NEW_TOKEN = "export $(scontrol token lifespan=31536000)"
 """The line that makes a token, which Slurm prints with its name: SLURM_JWT=…"""
 PROTOCOL_ERRORS = range(1000, 2000)
-"""Slurm's numbers for what has gone wrong between its own programs: the job was not looked at. An expired token is told
-by 500 and 1000, `Unexpected message received`, in 22.05."""
+"""Slurm's numbers for what has gone wrong between its own programs: the job was not looked up. An expired token is
+500 and 1000, `Unexpected message received`, in 22.05."""
 OWN_ERRORS = range(9000, 10000)
 """slurmrestd's own numbers: it did not ask slurmctld. One that runs since before slurm.conf had `shard` refuses shards
 by 9001, `Failure during parsing`, with status 200."""
@@ -118,7 +118,7 @@ class RestChannel:
 
     def _post_all(self, changes: Sequence[Change]) -> tuple[dict[str, str], Sequence[Change], str]:
         """Change and release these on one connection that is kept; what was objected to, what slurmrestd could not be
-        told because it is gone or its token has expired, and why."""
+        sent because it is gone or its token has expired, and why."""
         connection = _OnSocket(self._path)
         failed: dict[str, str] = {}
         try:
@@ -134,7 +134,7 @@ class RestChannel:
         return failed, (), ""
 
     def _post(self, connection: _OnSocket, change: Change) -> str:
-        """Change one job and release it; what slurmrestd objects to. LiveError where it does not answer."""
+        """Change one job and release it; what slurmrestd objects to. LiveError if it does not answer."""
         path = f"/slurm/{self._version}/job/{change.job_id}"
         status, answer = self._ask(connection, "POST", path, body_of(change, self._version))
         if status in (401, 403):
@@ -177,7 +177,7 @@ class RestChannel:
 
 
 def body_of(change: Change, version: str) -> dict[str, Any]:
-    """What slurmrestd is told to place a job and release it."""
+    """The request that places a job and releases it."""
     body: dict[str, Any] = {"hold": False}
     if change.node_list:
         body |= (
@@ -215,7 +215,7 @@ def number_of(value: Any) -> int | None:
 
 
 def spoken(path: Path) -> str:
-    """The newest version of the interface that slurmrestd and berth speak; LiveError where it does not answer, or
+    """The newest version of the interface that slurmrestd and berth speak; LiveError if it does not answer, or
     speaks none of them."""
     connection = _OnSocket(path)
     try:

@@ -32,10 +32,10 @@ class Result:
 def keep(folder: Path, result: Result) -> None:
     """Write one, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{result.raw_id}-{result.node}"
+    new = folder / f".{result.raw_id}-{result.node}"
     line = f"{result.peak_mib} {result.refused} {result.needs_mib} {int(result.closed)}\n"
-    aside.write_text(line, encoding="ascii")
-    os.replace(aside, folder / f"{result.raw_id}-{result.node}")
+    new.write_text(line, encoding="ascii")
+    os.replace(new, folder / f"{result.raw_id}-{result.node}")
 
 
 def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:

@@ -97,7 +97,7 @@ class Scontrol:
 
 
 def cannot_be_run(program: str, error: OSError) -> LiveError:
-    """What to tell of a program of Slurm's that could not be started."""
+    """What to say of a program of Slurm's that could not be started."""
     if isinstance(error, FileNotFoundError):
         return LiveError(f"there is no {program} here; run berth where Slurm's commands are installed")
     return LiveError(f"{program} cannot be run ({error.strerror}); see: ulimit -a")

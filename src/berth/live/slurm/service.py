@@ -51,6 +51,8 @@ SHARES_EVERY_S = 300
 LEAST_CLAIM_S = 60.0
 CLAIM_INTERVALS = 40
 """How many intervals the right to place lasts: the nodes are read, and it is renewed, at least every fourteen."""
+MOST_REASONS = 10_000
+"""Waiting jobs of which `berth slurm why` knows the reason: the first of the queue."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
 
@@ -134,6 +136,7 @@ class Service:
             most_start_pause_ms=1000 * LONGEST_WAIT_S,
             no_room_pause_ms=0,
             ahead_ms=int(1000 * settings.ahead_s) if settings.places else 0,
+            notes=MOST_REASONS,
         )
         return Driver(self.site, how, knowledge)
 
@@ -190,7 +193,9 @@ class Service:
     def _show(self, came: Round, now_ms: int) -> None:
         """Write what `berth slurm status` and `why` show, and for the watchdog whose jobs are placed."""
         found, placed = self.site.found, self.site.placed()
-        self.why = {**self.site.reasons, **found.kept_back, **placed}
+        waiting = {job_id for job_id, job in found.jobs.items() if job.waits}
+        reasons = {job_id: why for job_id, why in self.site.reasons.items() if job_id in waiting}
+        self.why = {**reasons, **found.kept_back, **placed}
         values = {
             "at_ms": now_ms,
             "pid": os.getpid(),
@@ -255,6 +260,7 @@ class Service:
                 if not isinstance(
                     error, LiveError
                 ):  # a policy or a knowledge failed: begin with what Slurm has
+                    self.site.forget_placed()
                     self.driver = self._new_driver(self.driver.knowledge)
                 wait_s, works = min(60.0, 2 * wait_s), False
                 paid = time.monotonic() + wait_s
@@ -274,7 +280,7 @@ class Service:
                     os.utime(self.settings.state / STATUS)
 
     def _has_ended(self) -> bool:
-        """Whether an Epilog has left something since the last query. The folder is opened, so that one on NFS tells."""
+        """Whether an Epilog has left something since the last query. Opened, a folder on NFS is read anew."""
         folder = self.settings.state / RESULTS
         with contextlib.suppress(OSError):
             file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

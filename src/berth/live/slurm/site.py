@@ -143,6 +143,7 @@ class SlurmSite:
         for end in ends:
             self._take_end(end)
         for job in starts:
+            self._failures.pop(job.id, None)
             self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
         self._forget({job.user for job in self._gone.values()})
         self._give_back()
@@ -298,7 +299,7 @@ class SlurmSite:
         )
 
     def _gpus_of(self, job: SlurmJob, ours: Job) -> tuple[Gpu, ...]:
-        """The GPUs of a job that runs, if their types tell them."""
+        """The GPUs of a job that runs, if their types name them."""
         names = expand(job.node_list)
         kinds = [each.kind for each in gres_list(job.tres_per_node, odd=True) if each.kind]
         gpus: list[Gpu] = []
@@ -370,11 +371,8 @@ class SlurmSite:
 
     def start_after(self, start: Start, after: Sequence[str]) -> None:
         """Release a job that Slurm starts when these jobs have ended."""
-        job_id, note, waits = start.job_id, self.found.notes.get(start.job_id), self._waiting[start.job_id]
+        job_id, note, waits = start.job_id, self.found.notes[start.job_id], self._waiting[start.job_id]
         job, where = self.found.jobs[job_id], where_of(start.gpus)
-        if note is None:
-            self._not_started.add(job_id)
-            return
         try:
             order = order_of(start, note, self._nodes, job.tres_per_node, after)
         except LeftToSlurmError as why:
@@ -470,14 +468,18 @@ class SlurmSite:
         """Keep why a job waits, for `berth slurm why`."""
         self.reasons[job_id] = why
 
-    # What is told to Slurm
+    # What is sent to Slurm
 
     def placed(self) -> dict[str, str]:
         """The jobs that were placed and have not started yet, and what they wait for."""
         return {job_id: _why_placed(placed) for job_id, placed in self._placed.items()}
 
+    def forget_placed(self) -> None:
+        """Hold the jobs again that were placed and have not started, with the next view."""
+        self._placed.clear()
+
     def not_started(self) -> set[str]:
-        """The jobs that the driver has started since this was asked last, and that Slurm was not told to."""
+        """The jobs that the driver has started since this was asked last, and that were not released after all."""
         job_ids, self._not_started = self._not_started, set()
         return job_ids
 

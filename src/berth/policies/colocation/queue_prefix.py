@@ -81,10 +81,10 @@ class QueuePrefix:
         before = len(jobs)
         while len(jobs) == before and (more := list(islice(self._rest, count))):
             for job in more:
-                asks = _request_of(job)
-                kind = known.get(asks)
+                request = _request_of(job)
+                kind = known.get(request)
                 if kind is None:
-                    kind = self._kind(job, asks)
+                    kind = self._kind(job, request)
                 if kind >= 0:
                     jobs.append(job)
                     places.append(kind)
@@ -113,12 +113,12 @@ class QueuePrefix:
             at += 1
         return found, at
 
-    def _kind(self, job: Job, asks: tuple[object, ...]) -> int:
+    def _kind(self, job: Job, request: tuple[object, ...]) -> int:
         """The number of a job's kind, a new one if it is the first of its kind."""
         candidate = self._candidate(job)
         kind = NOT_SHARING
         if candidate is not None:
-            kind = self._numbers.setdefault((*asks[:-1], candidate.left_us), len(self.kinds))
+            kind = self._numbers.setdefault((*request[:-1], candidate.left_us), len(self.kinds))
             if kind == len(self.kinds):
                 self.kinds.append(job)
                 self.candidates.append(candidate)
@@ -126,7 +126,7 @@ class QueuePrefix:
                 asked = min(PLACE_MILLI, share.milli), job.cpu_milli, job.mem_mib, share.mem_mib
                 self.most_asked = [max(pair) for pair in zip(self.most_asked, asked, strict=True)]
         if self._certain and job.work_ms is not None:
-            self._known[asks] = kind
+            self._known[request] = kind
         return kind
 
     def all_kinds(self) -> Iterator[tuple[Job, Candidate]]:

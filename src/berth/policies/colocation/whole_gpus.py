@@ -52,10 +52,10 @@ class WholeGpus:
             if slots is not None:
                 some = True
                 if job.gpus == 1 and not job.tasks:
-                    beside = cluster.jobs_on(slots[0])
-                    for run in beside:
+                    sharing = cluster.jobs_on(slots[0])
+                    for run in sharing:
                         self._alone.pop(run.job.id, None)  # what is recorded of it from now on is not its own
-                    if not beside:
+                    if not sharing:
                         self._alone[job.id] = job
                 yield placement_of(job, slots)
             elif job.patience_ms != 0:

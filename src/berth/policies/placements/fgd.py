@@ -43,12 +43,6 @@ class Fgd(Scored):
             cluster.memo.pop(self, None)
         return super().__call__(job, cluster)
 
-    @property
-    def by_formula(self) -> bool:
-        """Whether what is usual stays so, and no subclass places otherwise."""
-        own = type(self)
-        return own.__call__ is Fgd.__call__ and own.slots is Scored.slots and not self._learns
-
     def typical(self, cluster: Cluster) -> Typical:
         """Those that usually come, else those of what runs; PolicyError where an oracle was told of none."""
         knowledge = self.setting.knowledge

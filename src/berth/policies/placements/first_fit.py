@@ -10,7 +10,7 @@ from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster
 from berth.model import NO_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
-from berth.policies.placements.scored import CACHE_BYTES, ForKernels, Scored
+from berth.policies.placements.scored import CACHE_BYTES, Scored
 from berth.policies.protocol import Setting
 
 
@@ -50,14 +50,6 @@ class FirstFit(Scored):
         chosen = [seen.chosen_at[row, place] for place in range(gpus)]
         return tuple(GpuSlot(node, index) for index in chosen) or (GpuSlot(node, NO_GPU),)
 
-    def for_kernels(self, cluster: Cluster) -> ForKernels | None:
-        """What kernels need in order to place as it does; None where a subclass does otherwise."""
-        if type(self).__call__ is not FirstFit.__call__:
-            return None
-        seen = _Seen.of(cluster)
-        scores = np.zeros(0, dtype=np.int64)
-        return ForKernels(self.kernel, self.tightest, seen.row_if_free, seen.unfit, scores, np.zeros(0))
-
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The first nodes of the cluster that fit."""
         fitting = np.flatnonzero(scores > score_kernels.UNFIT)[:wanted]
@@ -80,13 +72,6 @@ class _Seen:
         rows = max(1, min(4096, CACHE_BYTES // (8 * columns)))
         unfit = np.zeros((rows, columns), dtype=np.int64)
         return cls({}, unfit, numbers(unfit))
-
-    def row_if_free(self, number: int) -> int | None:
-        """The row of a type; None where it would take that of another."""
-        known = self.rows.get(number)
-        if known is None and len(self.rows) == len(self.unfit):
-            return None
-        return self.new_row(number) if known is None else known
 
     def new_row(self, number: int) -> int:
         """The type that came first makes room where there is none."""

@@ -5,9 +5,7 @@ Scores are kept for each type of request and node, and a node is scored again on
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from berth.model import NO_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
 from berth.policies.protocol import Setting
 
-__all__ = ["ForKernels", "Scored", "Typical"]
+__all__ = ["Scored", "Typical"]
 
 CACHE_BYTES = 128 * 2**20
 """What the kept scores may take in memory: 24 bytes a node and request type, the oldest type making room."""
@@ -35,20 +33,6 @@ class Typical:
     """(M,): the part of the workload that asks so."""
     sizes: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """(K,): the different milli."""
-
-
-class ForKernels(NamedTuple):
-    """What a kernel needs in order to place jobs on single nodes as a placement does. Letters as in `score_kernels`."""
-
-    kernel: int
-    tightest: bool
-    row: Callable[[int], int | None]
-    """The row of a request type in the arrays; None where there is no more room."""
-    unfit: IntArray
-    """For `first_node`, where `kernel` is ANY_FIT."""
-    kept: IntArray
-    """For `best_node`, as `real`, where it is another."""
-    real: FloatArray
 
 
 @dataclass(slots=True)
@@ -74,10 +58,6 @@ class _Scores:
                 self.seen[row] = 0
             self.places[request] = row
         return row
-
-    def row_if_free(self, request: int) -> int | None:
-        """The row of a request type; None where it would take that of another."""
-        return self.row(request) if request in self.places or len(self.places) < len(self.seen) else None
 
     def best_node(self, kernel: int, row: int, request: int, cluster: Cluster) -> int:
         """The best node for the request type, −1 for none; its row is up to date then."""
@@ -123,21 +103,6 @@ class Scored:
         if job.gpus == 1:
             return cluster.singles[node, kept.devices_at[row, node]]
         return self.slots(node, job, cluster)
-
-    def for_kernels(self, cluster: Cluster) -> ForKernels | None:
-        """What kernels need in order to place as it does, on a cluster whose nodes do not change; None where it does
-        not go by its formula alone."""
-        if not self.by_formula:
-            return None
-        kept = self._start(cluster)
-        unfit = np.zeros((0, 0), dtype=np.int64)
-        return ForKernels(self.kernel, self.tightest, kept.row_if_free, unfit, kept.kept, kept.real)
-
-    @property
-    def by_formula(self) -> bool:
-        """Whether it places as this class does, so that a subclass has changed the formula alone."""
-        own = type(self)
-        return own.__call__ is Scored.__call__ and own.slots is Scored.slots and not self.draws
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The best nodes for the parts of a gang, given every node's score (N,), or None where too few fit."""

@@ -24,10 +24,9 @@ from berth.cluster.kernels import (
     compiled_arrays_of,
     compiled_is_allowed,
     fits,
-    fitting_devices,
     fitting_nodes,
-    spread_over_nodes,
-)  # fmt: skip
+    spread_slots,
+)
 from berth.model import FOREVER_MS
 
 __all__ = [
@@ -227,32 +226,11 @@ def chosen_slots(
                 slots[count, 1] = scratch[1, place]
                 count += 1
         return count
-    gpus = request[ALL_GPUS]
-    if request[ALL_NODES] != 0 or gpus < 2:
+    if request[ALL_NODES] != 0:
         return 0
-    usable = scratch[2, :n]
-    if fitting_devices(request, room.milli, room.gpu_mem, traits, usable) < gpus:
-        return 0
-    for node in range(n):
-        if request[ALL_CPU] > 0:
-            usable[node] = min(usable[node], room.cpu[node] * gpus // request[ALL_CPU])
-        if request[ALL_MEM] > 0:
-            usable[node] = min(usable[node], room.mem[node] * gpus // request[ALL_MEM])
-    chosen = spread_over_nodes(usable, gpus, arrays.rank, nodes, scratch[1])
-    count = 0
-    for part in range(chosen):
-        node = nodes[part]
-        left = scratch[1, part]
-        for index in range(width):
-            fits_on = (
-                room.milli[node, index] >= request[MILLI] and room.gpu_mem[node, index] >= request[GPU_MEM]
-            )
-            if left > 0 and fits_on:
-                slots[count, 0] = node
-                slots[count, 1] = index
-                count += 1
-                left -= 1
-    return count
+    return spread_slots(
+        request, arrays.rank, room.cpu, room.mem, room.milli, room.gpu_mem, traits, slots, scratch
+    )
 
 
 @compiled

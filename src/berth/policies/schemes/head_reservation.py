@@ -83,9 +83,23 @@ class Reservation:
     def _find(self, ends: ExpectedEnds, now_ms: int) -> None:
         work, cluster = self._work, self._work.cluster
         self.time_ms = find_room(
-            cluster.block, cluster.requests, self._number, self.room, ends.runs, ends.by_end, ends.first, ends.count,
-            ends.pool, now_ms, cluster.free_total_milli, work.by_rank, work.slots, work.scratch, work.there, work.out,
-        )  # fmt: skip
+            cluster.block,
+            cluster.requests,
+            self._number,
+            self.room,
+            ends.runs,
+            ends.by_end,
+            ends.first,
+            ends.count,
+            ends.pool,
+            now_ms,
+            cluster.free_total_milli,
+            work.by_rank,
+            work.slots,
+            work.scratch,
+            work.there,
+            work.out,
+        )
         self._slots = work.slots[: work.out[0]].copy()
 
     def _find_for_gang(self, ends: ExpectedEnds, now_ms: int) -> None:
@@ -111,9 +125,20 @@ class Reservation:
         cluster = work.cluster
         number, count = cluster.request(job), work.note_slots(slots)
         good: bool = spares(
-            cluster.block, cluster.requests, self._number, number, self.room, self._slots, len(self._slots),
-            work.slots, count, work.by_rank, work.others, work.scratch, work.there,
-        )  # fmt: skip
+            cluster.block,
+            cluster.requests,
+            self._number,
+            number,
+            self.room,
+            self._slots,
+            len(self._slots),
+            work.slots,
+            count,
+            work.by_rank,
+            work.others,
+            work.scratch,
+            work.there,
+        )
         return good
 
     def _spares_with_gang(self, job: Job, slots: tuple[GpuSlot, ...]) -> bool:
@@ -149,9 +174,17 @@ class Reservation:
         number = cluster.request(job)
         found = np.empty(len(work.by_rank), dtype=np.bool_)
         sparing_nodes(
-            cluster.block, cluster.requests, self._number, number, self.room, self._slots, len(self._slots), work.there,
-            work.scratch[1], found,
-        )  # fmt: skip
+            cluster.block,
+            cluster.requests,
+            self._number,
+            number,
+            self.room,
+            self._slots,
+            len(self._slots),
+            work.there,
+            work.scratch[1],
+            found,
+        )
         nodes: list[int] = work.by_rank[found[work.by_rank]].tolist()
         return nodes
 

@@ -157,8 +157,25 @@ class MappedReader(FieldReader):
         self.id_column = columns["id"]
 
     def make(self, *values: Any) -> Job:
-        (job_id, submit_ms, run_ms, start_ms, end_ms, user, application, pool, gpus, gpu_gib, nodes, cores, gib, models,
-         priority, limit_ms, estimate_ms) = values  # fmt: skip
+        (
+            job_id,
+            submit_ms,
+            run_ms,
+            start_ms,
+            end_ms,
+            user,
+            application,
+            pool,
+            gpus,
+            gpu_gib,
+            nodes,
+            cores,
+            gib,
+            models,
+            priority,
+            limit_ms,
+            estimate_ms,
+        ) = values
         if run_ms is None:
             run_ms = end_ms - start_ms
             if run_ms < 0:
@@ -175,13 +192,22 @@ class MappedReader(FieldReader):
             )
         milli = 1000 if gpus >= 1 or gpus == 0 else max(1, round(gpus * 1000))
         return Job(
-            job_id, submit_ms, run_ms, user, application,
+            job_id,
+            submit_ms,
+            run_ms,
+            user,
+            application,
             gpus=int(gpus) if gpus >= 1 else int(gpus > 0),
             share=Share(milli, round(gpu_gib * 1024)),
             nodes=(1 if gpus <= 1 else 0) if nodes is None else nodes,
-            cpu_milli=round(cores * 1000), mem_mib=round(gib * 1024), models=models, priority=priority,
-            time_limit_ms=limit_ms, estimate_ms=estimate_ms, virtual_cluster=pool,
-        )  # fmt: skip
+            cpu_milli=round(cores * 1000),
+            mem_mib=round(gib * 1024),
+            models=models,
+            priority=priority,
+            time_limit_ms=limit_ms,
+            estimate_ms=estimate_ms,
+            virtual_cluster=pool,
+        )
 
     def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
         return replace(row[1], submit_ms=row[0] - origin_ms)

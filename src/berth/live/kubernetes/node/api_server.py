@@ -16,6 +16,7 @@ from berth.live.kubernetes.client import MERGE_PATCH, Api
 from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
+from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from berth.live.kubernetes.served import OWN, Served, gpus_asked
 
 __all__ = ["ApiServer", "claim_of", "pod_of"]
@@ -208,7 +209,12 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
         Container(
-            each["name"], _gpus(each, served), init and each.get("restartPolicy") != "Always", _program(each)
+            each["name"],
+            _gpus(each, served),
+            init and each.get("restartPolicy") != "Always",
+            _program(each),
+            cpu_milli(_requested(each, "cpu")),
+            mem_mib(_requested(each, "memory")),
         )
         for init, key in ((True, "initContainers"), (False, "containers"))
         for each in spec.get(key) or ()
@@ -229,6 +235,13 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
         max((at for each in ended if (at := _ms(each.get("finishedAt")))), default=None),
         max((int(each.get("exitCode", 0)) for each in ended), default=None),
     )  # fmt: skip
+
+
+def _requested(container: Mapping[str, Any], resource: str) -> str:
+    """What it requests of a resource of the node; its limit if it states no request, as for Kubernetes itself."""
+    resources = container.get("resources", {})
+    found = (resources.get(key, {}).get(resource) for key in ("requests", "limits"))
+    return next((str(each) for each in found if each is not None), "0")
 
 
 def _gpus(container: Mapping[str, Any], served: tuple[Served, ...]) -> int:

@@ -105,6 +105,9 @@ class Ended:
     peak_mib: int
     refused: int
     needed_mib: int
+    cpu_milli: int = 0
+    host_mem_mib: int = 0
+    """CPU and memory of the node that it requested."""
 
     @property
     def card(self) -> int:
@@ -124,6 +127,7 @@ def ended_pod(pod: Pod, parts: Sequence[Part], usage: Usage, now_ms: int) -> End
         program, state, pod.exit_code, pod.created_ms or end_ms, pod.start_ms, end_ms, len(parts),
         max((part.milli for part in parts), default=0), max((part.mem_mib for part in parts), default=0),
         tuple(sorted({part.index for part in parts})), usage.peak_mib, usage.refused, usage.needed_mib,
+        *pod.requests,
     )  # fmt: skip
 
 

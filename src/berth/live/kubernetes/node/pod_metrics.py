@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from berth.live.driver.metrics import GpuUse, gpu_metrics
 from berth.live.kubernetes.node.agent import Agent, View
 from berth.live.local.cards import Card
-from berth.live.local.exporter import gpu_metrics
 
 __all__ = ["NodeCollector"]
 
@@ -28,7 +28,7 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of now."""
         view = self._agent.view
-        yield from gpu_metrics([self._gpu(card, view) for card in self._cards])
+        yield from gpu_metrics(self._gpu(card, view) for card in self._cards)
         yield from self._parts(view)
         for name, text, value in (
             ("escaped_processes", "Processes that use a GPU outside their pod's limit.", len(view.escaped)),
@@ -52,15 +52,15 @@ class NodeCollector(Collector):
             registered.add_metric([plugin], count)
         yield registered
 
-    def _gpu(self, card: Card, view: View) -> dict[str, object]:
+    def _gpu(self, card: Card, view: View) -> GpuUse:
         look = next((look for look in view.looks if look.index == card.index), None)
         milli, mem_mib = view.allotted.get(card.index, (0, 0))
-        tenants = [part for part in view.parts if part.gpu == card.index]
-        return {
-            "index": card.index, "model": card.model, "mem_mib": card.mem_mib, "milli": milli, "given_mib": mem_mib,
-            "used_mib": look.used_mib if look else 0, "tenants": len(tenants), "lost": bool(look and look.lost),
-            "stranger_mib": sum(each.mem_mib for each in look.strangers) if look else 0,
-        }  # fmt: skip
+        tenants = sum(part.gpu == card.index for part in view.parts)
+        stranger_mib = sum(each.mem_mib for each in look.strangers) if look else 0
+        return GpuUse(
+            card.index, card.model, card.mem_mib, milli, mem_mib, tenants, stranger_mib,
+            look.used_mib if look else None, bool(look and look.lost),
+        )  # fmt: skip
 
     def _parts(self, view: View) -> Iterator[Metric]:
         gauges = {

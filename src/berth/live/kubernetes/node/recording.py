@@ -18,9 +18,12 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.live.card_models import card_model
-from berth.live.local.living_profiles import LivingProfiles
+from berth.live.driver.records import Sampled
+from berth.live.driver.records import record_of as record_of_end
+from berth.live.driver.site import End, Gpu
+from berth.live.local.profile_recorder import ProfileRecorder
 from berth.live.local.samples import Sample, read_samples
-from berth.model import Reason, Record, RecordState, Share
+from berth.model import NO_GPU, Job, Record, RecordState, Share
 from berth.profiles import IN_HISTORY
 from berth.profiles.profiles import ENDING
 
@@ -36,7 +39,7 @@ def main() -> None:
     state, node = Path(sys.argv[1]), sys.argv[2]
     history = state / "history"
     paths = sorted((state / "ended").glob("*.json"))[:MOST]
-    profiles, records = LivingProfiles(history), []
+    profiles, records = ProfileRecorder(history), []
     for path in paths:
         told = json.loads(path.read_text(encoding="utf-8"))
         samples = read_samples(str(state / "samples"), told["uid"])
@@ -71,22 +74,25 @@ def export(history: Path, file: Path) -> None:
 
 def record_of(told: dict[str, Any], samples: list[Sample], node: str) -> Record:
     """The record of a pod; unmeasured values are None."""
-    out_of_memory = told["state"] == "out-of-memory"
     card_mib = told["hardware"]["mem_mib"]
-    uses = [sample.use_pct / 100 for sample in samples if sample.use_pct is not None]
-    mems = [sample.mem_mib / card_mib for sample in samples]
-    return Record(
-        job_id=told["job"], attempt=1, user=told["user"], application=told["application"], virtual_cluster="",
-        submit_ms=told["submit_ms"], queued_ms=told["submit_ms"], start_ms=told["start_ms"], end_ms=told["end_ms"],
-        state=RecordState.FAILED if out_of_memory else RecordState(told["state"]), gpus=told["gpus"],
-        share=Share(told["milli"], told["mem_mib"]), cpu_milli=0, mem_mib=0, nodes=(node,),
-        gpu_model=card_model(told["hardware"]["model"], card_mib).name, work_ms=None,
-        gpu_use_mean=sum(uses) / len(uses) if uses else None, gpu_use_peak=max(uses, default=None),
-        gpu_mem_mean=sum(mems) / len(mems) if mems else None,
-        gpu_mem_peak=min(1.0, told["peak_mib"] / card_mib) if told["peak_mib"] else None,
-        name=told["name"], node_count=1, command=told["program"], exit_code=told["exit_code"],
-        end_reason=Reason.OUT_OF_MEMORY.value if out_of_memory else "",
-        gpu_slots=tuple(f"{node}:{index}" for index in told.get("cards", ())),
+    job = Job(
+        told["job"], told["submit_ms"], None, user=told["user"], application=told["application"], gpus=told["gpus"],
+        share=Share(told["milli"], told["mem_mib"]), cpu_milli=told.get("cpu_milli", 0),
+        mem_mib=told.get("host_mem_mib", 0),
+    )  # fmt: skip
+    end = End(
+        told["job"], RecordState(told["state"]), told["end_ms"], peak_mib=told["peak_mib"] or None,
+        exit_code=told["exit_code"],
+    )  # fmt: skip
+    return record_of_end(
+        job, end, attempt=1, queued_ms=None, start_ms=told["start_ms"],
+        gpus=[Gpu(node, index) for index in told.get("cards", ())] or [Gpu(node, NO_GPU)], share=job.share,
+        gpu_model=card_model(told["hardware"]["model"], card_mib).name, card_mib=card_mib,
+        sampled=Sampled(
+            [sample.use_pct / 100 for sample in samples if sample.use_pct is not None],
+            [sample.mem_mib / card_mib for sample in samples],
+        ),
+        name=told["name"], command=told["program"],
     )  # fmt: skip
 
 

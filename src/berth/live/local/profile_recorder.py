@@ -27,7 +27,7 @@ from berth.model import GpuModel, Profile
 from berth.profiles import IN_HISTORY, SHARED, Profiles, keep_profile
 from berth.profiles.profiles import ENDING, file_name
 
-__all__ = ["LivingProfiles", "versions_of"]
+__all__ = ["ProfileRecorder", "versions_of"]
 
 LEAST_SAMPLES = 3
 INTERVAL_MS = 1000
@@ -38,7 +38,7 @@ SMOOTHED = 3
 """Looks that a value is the median of, so that one look at an odd moment makes no peak."""
 
 
-class LivingProfiles:
+class ProfileRecorder:
     """The profiles of a history, while runs are taken into them."""
 
     def __init__(self, history: Path) -> None:
@@ -51,8 +51,8 @@ class LivingProfiles:
         self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None
     ) -> Path | None:
         """Take a run into the application's profile; the profile's file if it changed."""
-        told = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
-        if not told or not card.mem_mib or not application.isprintable():
+        measured = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
+        if not measured or not card.mem_mib or not application.isprintable():
             return None
         alone = all(sample.alone for sample in samples)
         life = self._life(application)

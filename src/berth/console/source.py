@@ -1,0 +1,50 @@
+"""What the console asks of a queue that is there now: this machine's, Slurm's or Kubernetes'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from berth.console.roles import Viewer
+from berth.live.driver.snapshot import Snapshot
+
+__all__ = ["Pending", "Source"]
+
+
+class Source(Protocol):
+    """A queue that is there now: this machine's, Slurm's or Kubernetes'."""
+
+    name: str
+    """`local`, `slurm` or `kubernetes`."""
+    every_s: float
+    """Seconds from the beginning of one look to that of the next, at the least."""
+
+    async def look(self) -> Snapshot:
+        """What is there now. Raises BerthError if it cannot be reached."""
+        ...
+
+    async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
+        """All of one job that this viewer may see; `look` is the last one at this source, None before the first.
+        Raises BerthError if there is none."""
+        ...
+
+    async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
+        """Do an action for a viewer who may, and say what was done. Raises BerthError."""
+        ...
+
+    def command(self, action: str, values: dict[str, Any]) -> str | None:
+        """The command that does the same, or None where the source has no such action."""
+        ...
+
+    def lacks(self, viewer: Viewer) -> Mapping[str, str]:
+        """Actions that this queue does not have for this viewer, or has in part, each with the reason in a sentence."""
+        ...
+
+
+@runtime_checkable
+class Pending(Protocol):
+    """A source of whose waiting jobs a model can predict the start."""
+
+    def pending(self) -> tuple[Any, ...]:
+        """Its queue as `berth.history.importing.pending` has it; called in a thread. Raises BerthError."""
+        ...

@@ -1,0 +1,173 @@
+"""This machine as a site of the driver: what the broker told of its jobs and GPUs, and what it is to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+from berth.knowledge.out_of_memory import MemoryNeed
+from berth.live.card_models import card_model
+from berth.live.driver.records import UNKNOWN_END
+from berth.live.driver.site import Again, End, FailedStart, GiveUp, Gpu, SiteJob, SiteNode, SiteRun, Start
+from berth.model import NO_GPU, Job, Node, RecordState, Share
+
+__all__ = ["BrokerSite"]
+
+
+class BrokerSite:
+    """A mirror of the broker's book, which the broker keeps true by its events."""
+
+    name = "local"
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]], say: Callable[[dict[str, Any]], None]) -> None:
+        """`nodes` are the machine: one for each kind of its GPUs, whose `indices` are those of the machine."""
+        self._say = say
+        self._nodes = [
+            SiteNode(
+                Node(
+                    name=node["name"],
+                    gpus=node["gpus"],
+                    gpu_model=card_model(node["model"], node["card_mib"]) if node["gpus"] else None,
+                    cpu_milli=node["cpu_milli"],
+                    mem_mib=node["mem_mib"],
+                )
+            )
+            for node in nodes
+        ]
+        gpus = [Gpu(node["name"], index) for node in nodes for index in range(node["gpus"])]
+        indices = [index for node in nodes for index in node.get("indices", ())]
+        self.gpus = [gpu for _, gpu in sorted(zip(indices, gpus, strict=True))] if indices else gpus
+        """By their index on the machine."""
+        self._index_of = {gpu: index for index, gpu in enumerate(self.gpus)}
+        self._waiting: dict[str, SiteJob] = {}
+        self._running: dict[str, SiteRun] = {}
+        self._others: dict[Gpu, Share] = {}
+        self._ended: list[End | FailedStart] = []
+        self._changed: set[str] = set()
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take in what the broker tells."""
+        what = event["event"]
+        if what == "waits":
+            job = self._job(event["job"])
+            self._running.pop(job.job.id, None)
+            self._waiting[job.job.id] = job
+            self._changed.add(job.job.id)
+        elif what == "runs":
+            job = self._job(event["job"])
+            self._waiting.pop(job.job.id, None)
+            before = self._running.get(job.job.id)
+            self._running[job.job.id] = SiteRun(
+                job,
+                tuple(self.gpus[at] for at in event["slots"]),
+                nodes=before.nodes if before is not None else (self._nodes[0].node.name,),
+                share=Share(*event["share"]),
+                best_effort=bool(event["best_effort"]),
+                start_ms=event["start_ms"],
+                started=bool(event["started"]),
+            )
+            self._changed.add(job.job.id)
+        elif what == "others":
+            for at, milli, mem_mib in event["slots"]:
+                self._others[self.gpus[at]] = Share(milli, mem_mib)
+        elif what == "withdrawn":
+            self._waiting.pop(event["id"], None)
+            self._running.pop(event["id"], None)
+            self._changed.add(event["id"])
+        elif what == "start-failed":
+            self._changed.add(event["id"])
+            self._ended.append(FailedStart(event["id"], event["why"], bool(event["no_room"])))
+        elif what == "ended":
+            self._changed.add(event["id"])
+            self._waiting.pop(event["id"], None)
+            self._ended.append(self._end(event))
+
+    def _end(self, event: Mapping[str, Any]) -> End:
+        how = event["how"]
+        return End(
+            event["id"], RecordState.FAILED if how == UNKNOWN_END else RecordState(how), event["end_ms"],
+            event["attempt"], event["why"], cut_short=how in (UNKNOWN_END, RecordState.NODE_FAIL),
+            needed_mib=event["needed_mib"], peak_mib=event["peak_mib"], cpu_used_ms=event["cpu_ms"],
+            mem_peak_mib=event["mem_peak_mib"], exit_code=event["exit_code"], ran=self._running.pop(event["id"], None),
+        )  # fmt: skip
+
+    def _job(self, values: Mapping[str, Any]) -> SiteJob:
+        job = Job(
+            id=values["id"], submit_ms=values["submit_ms"], work_ms=None, user=values["user"],
+            application=values["application"], gpus=values["gpus"], share=Share(*values["share"]),
+            cpu_milli=values["cpu_milli"], mem_mib=values["mem_mib"], priority=values["priority"],
+            time_limit_ms=values["time_limit_ms"], estimate_ms=values["estimate_ms"], retries=values["retries"],
+        )  # fmt: skip
+        return SiteJob(
+            job, tuple(values["order"]), values["attempt"], values["queued_ms"], MemoryNeed(*values["memory"]),
+            tuple(values["alike"]), tuple(self.gpus[at] for at in values["only_gpus"] if at < len(self.gpus)),
+            values["start_failures"], values["not_before_ms"], values["rerun"], values["why"], values["version"],
+        )  # fmt: skip
+
+    # What there is
+
+    def nodes(self) -> Sequence[SiteNode]:
+        """The machine."""
+        return self._nodes
+
+    def waiting(self) -> Mapping[str, SiteJob]:
+        """The jobs that wait for nothing but room."""
+        return self._waiting
+
+    def running(self) -> Mapping[str, SiteRun]:
+        """What starts or runs."""
+        return self._running
+
+    def others(self) -> Mapping[Gpu, Share]:
+        """What processes of no job hold, and the GPUs that were drained or lost."""
+        return self._others
+
+    def ended(self) -> Sequence[End | FailedStart]:
+        """What ended or did not start since this was asked last."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def changed(self) -> Set[str]:
+        """The jobs that the broker told of since this was asked last."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    # What the broker is to do
+
+    def start(self, start: Start) -> None:
+        """Have a job started; it counts as starting from now on."""
+        job = self._waiting.pop(start.job_id)
+        self._running[start.job_id] = SiteRun(
+            job, tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU), nodes=start.nodes, share=start.share,
+            best_effort=start.best_effort, started=False,
+        )  # fmt: skip
+        slots = [self._index_of[gpu] for gpu in start.gpus if gpu.index != NO_GPU]
+        self._say({
+            "say": "start", "id": start.job_id, "version": start.version, "slots": slots, "share": start.share,
+            "best_effort": start.best_effort,
+        })  # fmt: skip
+
+    def stop(self, job_id: str, why: str) -> None:
+        """Have a job's processes ended."""
+        self._say({"say": "stop", "id": job_id, "why": why})
+
+    def evict(self, job_id: str) -> None:
+        """Have a running job make room."""
+        self._say({"say": "evict", "id": job_id})
+
+    def again(self, again: Again) -> None:
+        """Have a job wait for another attempt; the broker tells when it does."""
+        self._running.pop(again.job_id, None)
+        self._say({"say": "again", **again._asdict()})
+
+    def give_up(self, given_up: GiveUp) -> None:
+        """Have a job ended for good."""
+        self._running.pop(given_up.job_id, None)
+        self._say({"say": "give-up", "job_id": given_up.job_id, "why": given_up.why})
+
+    def remember(self, job_id: str, memory: MemoryNeed) -> None:
+        """Have the broker keep what a waiting job needs."""
+        self._say({"say": "remember", "job_id": job_id, "needs_mib": memory.mib})
+
+    def note(self, job_id: str, why: str) -> None:
+        """The broker asks why jobs wait when somebody wants to know."""

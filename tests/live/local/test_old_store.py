@@ -1,0 +1,53 @@
+"""A queue of 0.2 is opened by this version, with all that it was about to do (`make_store_0_2.py` made its store)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from berth.live.local.request import Tasks
+from tests.live.local.fake_world import FakeWorld
+
+STORE = Path(__file__).with_name("stores") / "queue_0.2.db"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> FakeWorld:
+    """A broker of today on the store, on the machine on which the jobs run."""
+    path = tmp_path / "queue.db"
+    shutil.copy(STORE, path)
+    processes = {("4", 1): "runs"}
+    return FakeWorld(
+        path,
+        cards=4,
+        now_ms=3_000,
+        processes=processes,
+        submitted=set("345679") | {"8_1", "8_2", "8_3", "10"},
+    )
+
+
+def test_waiting_held_running_and_ended_jobs_of_an_old_queue_are_there(world: FakeWorld) -> None:
+    jobs = world.book.jobs
+    assert {job_id: job.state for job_id, job in jobs.items()} == {
+        "3": "waiting", "4": "running", "5": "waiting", "6": "held", "7": "waiting", "8_1": "waiting",
+        "8_2": "waiting", "8_3": "waiting", "9": "starting", "10": "waiting",
+    }  # fmt: skip
+    assert world.store.ended_states("1") | world.store.ended_states("2") == {"1": "completed", "2": "failed"}
+    assert (jobs["3"].attempt, jobs["3"].out_of_memory, jobs["3"].needs_mib) == (2, 1, 675)
+    assert world.offers["3"].share.mem_mib == 675
+    reasons = {job_id: reason.text for job_id, reason in world.brain.driver.reasons().items()}
+    assert reasons["10"] == "it could not be started: no room for a process"
+    assert [attempt["state"] for attempt in world.store.attempts("3")] == ["out-of-memory"]
+    assert world.store.meta("drained") == [3]
+
+
+def test_an_old_queue_goes_on_to_its_end(world: FakeWorld) -> None:
+    world.finish()
+    states = {
+        job_id: state for job_id in world.submitted for state in world.store.ended_states(job_id).values()
+    }
+    assert states == dict.fromkeys(world.submitted, "completed")
+    again = world.submit(world.store.request(3), Tasks(None, ((),)))[0]
+    assert again.id == "11"
