@@ -135,8 +135,8 @@ def test_scripts_are_given_no_template_that_fits_any_sentence() -> None:
     [
         ("waits for room", "자리가 나기를 기다립니다"),
         (
-            "waits for the machine: 2 of 8 CPUs are free, 4 wanted",
-            "장비의 자원을 기다립니다: CPU 8개 중 2개가 비어 있고 4개가 필요합니다",
+            "waits for CPUs: 2 of 8 CPUs are free, 4 wanted",
+            "CPU를 기다립니다: CPU 8개 중 2개가 비어 있고 4개가 필요합니다",
         ),
         (
             "waits for room; 3 jobs before it; expected to start at 2026-11-24 08:00:00",

@@ -40,9 +40,18 @@ class Cluster(Room):
     """Nodes with their GPUs, and the jobs that run on them."""
 
     __slots__ = (
-        "_on", "_running", "_usage", "changes", "losses", "memo", "openings", "reopened", "reserving", "running",
+        "_on",
+        "_running",
+        "_usage",
+        "changes",
+        "losses",
+        "memo",
+        "openings",
+        "reopened",
+        "reserving",
+        "running",
         "singles",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None, owners: Iterable[str] = ()
@@ -158,10 +167,10 @@ class Cluster(Room):
                 or not 0 < share[0] <= job.share[0]
                 or not 0 <= share[1] <= self._least_card_mib(slots)
             ):
-                refuse(self, placement)
+                refuse(self, placement, runs=placement.job.id in self._running)
         running, job_id = self._running, job.id
         if job_id in running or (count != 1 and not self._note(slots)):
-            refuse(self, placement)
+            refuse(self, placement, runs=placement.job.id in self._running)
         number = self.request(job)
         milli, gpu_mem = account
         hash(slots)  # a list is no tuple of slots: what runs is looked up by its slots
@@ -171,7 +180,7 @@ class Cluster(Room):
         except not_an_int64():  # a number that 64 bits do not hold is none of a slot
             taken = False
         if not taken:
-            refuse(self, placement)
+            refuse(self, placement, runs=placement.job.id in self._running)
         if work_ms is None:
             work_ms = FOREVER_MS if job.work_ms is None else job.work_ms
         work_us = work_ms * 1000

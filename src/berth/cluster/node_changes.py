@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from berth.cluster.refusals import check_nodes
+from berth.cluster.checks import check_nodes
 from berth.model import Node
 
 __all__ = ["Difference", "NodeChanges", "difference", "vanished_node"]

@@ -1,87 +1,19 @@
-"""What a cluster refuses whatever is free on it, and how it says what is short."""
+"""Why a cluster does not take a placement or a resize, and what is short."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
+from berth.cluster.rows import NodeRows
 from berth.cluster.running import Part, Running, account_of, parts_of
-from berth.errors import ClusterError, DoesNotFit, NotAllowed
+from berth.errors import DoesNotFit, NotAllowed
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Share
 
-if TYPE_CHECKING:
-    from berth.cluster.cluster import Cluster
-
-__all__ = ["check_job", "check_nodes", "named", "refuse", "refuse_resize"]
-
-
-MOST = 2**39
-"""Of an amount of a node; what is not known is twice that."""
-MOST_GPUS = 1 << 12
-"""Of a node."""
-
-
-def check_nodes(nodes: tuple[Node, ...]) -> None:
-    """Refuse nodes that make no cluster. Raises ClusterError."""
-    if not nodes:
-        raise ClusterError("a cluster needs at least one node")
-    names: set[str] = set()
-    for node in nodes:
-        if not isinstance(node, Node):
-            raise ClusterError(f"node number {nodes.index(node) + 1} is {node!r}; expected a berth.Node")
-        if node.name in names:
-            position = len(names) + 1
-            raise ClusterError(f"two nodes are called '{node.name}' (the second is number {position})")
-        names.add(node.name)
-        gpus, cpu_milli, mem_mib = node.gpus, node.cpu_milli or 0, node.mem_mib or 0
-        if not (
-            type(gpus) is type(cpu_milli) is type(mem_mib) is int
-            and 0 <= gpus <= MOST_GPUS
-            and 0 <= cpu_milli <= MOST
-            and 0 <= mem_mib <= MOST
-            and (node.gpu_model is None or node.gpu_model.mem_mib >= 0)
-        ):
-            _check_amounts(node)
-
-
-def _check_amounts(node: Node) -> None:
-    """Refuse what a node cannot have. Raises ClusterError."""
-    amounts = (node.gpus, node.cpu_milli or 0, node.mem_mib or 0)
-    if not all(isinstance(amount, Integral) and amount >= 0 for amount in amounts):
-        raise ClusterError(
-            f"node '{node.name}' has {node.gpus!r} GPUs, {node.cpu_milli!r} CPU milli and {node.mem_mib!r} MiB;"
-            " expected whole numbers, 0 or more"
-        )
-    if max(amounts) > MOST or node.gpus > MOST_GPUS:
-        raise ClusterError(
-            f"node '{node.name}' has {node.gpus} GPUs, {node.cpu_milli} CPU milli and {node.mem_mib} MiB; expected"
-            f" at most {MOST_GPUS} GPUs and {MOST} of the others"
-        )
-    if node.gpu_model is not None and node.gpu_model.mem_mib < 0:
-        raise ClusterError(
-            f"node '{node.name}' has GPUs with {node.gpu_model.mem_mib} MiB; expected 0 or more"
-        )
-
-
-def check_job(job: Job) -> None:
-    """Refuse a job that no cluster could hold. Raises NotAllowed."""
-    asked = job.gpus, job.nodes, job.cpu_milli, job.mem_mib, job.share.milli, job.share.mem_mib
-    if not all(isinstance(amount, Integral) for amount in asked) or min(asked[:4]) < 0:
-        raise NotAllowed(
-            f"job '{job.id}' asks for {job.gpus!r} GPUs ({job.share!r}) on {job.nodes!r} nodes, {job.cpu_milli!r} CPU"
-            f" milli and {job.mem_mib!r} MiB; expected whole numbers, 0 or more"
-        )
-    if job.nodes > 1 and job.gpus % job.nodes:
-        raise NotAllowed(
-            f"job '{job.id}' asks for {job.gpus} GPUs on exactly {job.nodes} nodes; each must give the same number"
-        )
-    if job.gpus and not 0 < job.share.milli <= 1000:
-        raise NotAllowed(f"job '{job.id}' asks for {job.share.milli} milli of a GPU; a share is 1…1000")
-    if job.share.mem_mib < 0:
-        raise NotAllowed(f"job '{job.id}' asks for {job.share.mem_mib} MiB of GPU memory")
+__all__ = ["named", "refuse", "refuse_resize"]
 
 
 def _check_traits(job: Job, node: Node) -> None:
@@ -100,11 +32,12 @@ def _check_traits(job: Job, node: Node) -> None:
             )
 
 
-def refuse(cluster: Cluster, placement: Placement) -> NoReturn:
-    """Say why a placement that the cluster does not take cannot be. Raises NotAllowed or DoesNotFit."""
+def refuse(cluster: NodeRows, placement: Placement, *, runs: bool) -> NoReturn:
+    """Say why a placement that the cluster does not take cannot be; `runs` if its job runs already. Raises NotAllowed
+    or DoesNotFit."""
     job, slots, share, _, best_effort = placement
     gpus, number = job.gpus, len(slots)
-    if job.id in cluster.running:
+    if runs:
         raise NotAllowed(f"job '{job.id}' cannot be placed: it is running already")
     if not number:
         raise NotAllowed(f"job '{job.id}' cannot be placed on no slots")
@@ -134,7 +67,7 @@ def refuse(cluster: Cluster, placement: Placement) -> NoReturn:
     raise NotAllowed(f"job '{job.id}' cannot be placed on {named(slots)}")
 
 
-def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
+def _refuse_slots(cluster: NodeRows, placement: Placement) -> None:
     """Refuse slots that there are not, that are not what the job asks for, or that have too little left."""
     job, slots = placement.job, placement.slots
     milli, gpu_mem_mib = account_of(placement)
@@ -168,7 +101,7 @@ def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
             )
 
 
-def _refuse_part(cluster: Cluster, job: Job, part: Part) -> None:
+def _refuse_part(cluster: NodeRows, job: Job, part: Part) -> None:
     """Refuse a node that is lost, not of the kind that the job asks for, or has too little CPU or memory left."""
     node = cluster.nodes[part.node]
     if not cluster.up[part.node]:
@@ -184,7 +117,7 @@ def _refuse_part(cluster: Cluster, job: Job, part: Part) -> None:
             )
 
 
-def refuse_resize(cluster: Cluster, run: Running, share: Share) -> None:
+def refuse_resize(cluster: NodeRows, run: Running, share: Share) -> None:
     """Refuse another share of a run's GPUs if that cannot be. Raises NotAllowed or DoesNotFit."""
     job = run.job
     if not job.gpus:

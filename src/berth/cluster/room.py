@@ -15,8 +15,8 @@ import numpy as np
 from berth.arrays import IntArray
 from berth.cluster import kernels
 from berth.cluster.amounts import Request
+from berth.cluster.checks import check_job
 from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
-from berth.cluster.refusals import check_job
 from berth.cluster.rows import NodeRows
 from berth.model import NO_GPU, GpuSlot, Job, Node, starting_tasks
 
@@ -30,8 +30,14 @@ class Room(NodeRows):
     """Nodes, and which of them have room for a job."""
 
     __slots__ = (
-        "_fits_empty", "_last", "_last_number", "_owners", "_request_ids", "request_types", "requests",
-    )  # fmt: skip
+        "_fits_empty",
+        "_last",
+        "_last_number",
+        "_owners",
+        "_request_ids",
+        "request_types",
+        "requests",
+    )
 
     def __init__(self, nodes: Sequence[Node], rank: Sequence[int] | None, owners: Iterable[str]) -> None:
         super().__init__(nodes, rank)

@@ -14,10 +14,10 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray, numbers
 from berth.cluster import kernels
 from berth.cluster.amounts import Amounts, amount_of, amounts_of, card_mem_mib, shown
+from berth.cluster.checks import check_nodes
 from berth.cluster.debts import Debts
 from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
 from berth.cluster.node_changes import vanished_node
-from berth.cluster.refusals import check_nodes
 from berth.errors import ClusterError
 from berth.model import NO_GPU, GpuSlot, Job, Node, Share
 
@@ -29,10 +29,28 @@ class NodeRows:
 
     # More than thirty attributes of an object without slots are looked up in twice the time.
     __slots__ = (
-        "_arrays", "_block", "_capacity", "_debts", "_gone", "_kinds", "_rows", "_slots_at", "_strangers", "_up",
-        "_when_up", "block", "capacity", "free", "free_total_milli", "models", "node_models", "nodes", "rank",
-        "traits", "up",
-    )  # fmt: skip
+        "_arrays",
+        "_block",
+        "_capacity",
+        "_debts",
+        "_gone",
+        "_kinds",
+        "_rows",
+        "_slots_at",
+        "_strangers",
+        "_up",
+        "_when_up",
+        "block",
+        "capacity",
+        "free",
+        "free_total_milli",
+        "models",
+        "node_models",
+        "nodes",
+        "rank",
+        "traits",
+        "up",
+    )
 
     def __init__(self, nodes: Sequence[Node], rank: Sequence[int] | None) -> None:
         self.nodes = tuple(nodes)

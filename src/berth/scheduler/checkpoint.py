@@ -29,9 +29,23 @@ from berth.model import Event, GpuModel, GpuSlot, Job, Node, Placement, Profile,
 __all__ = ["Checkpoint"]
 
 _VALUES: frozenset[type] = frozenset(
-    {int, str, float, bool, bytes, complex, type(None), Fraction, range, slice, type, BuiltinFunctionType, ModuleType}
+    {
+        int,
+        str,
+        float,
+        bool,
+        bytes,
+        complex,
+        type(None),
+        Fraction,
+        range,
+        slice,
+        type,
+        BuiltinFunctionType,
+        ModuleType,
+    }
     | {Job, Node, GpuSlot, GpuModel, Share, Placement, Event, Record, Profile}
-)  # fmt: skip
+)
 """What has no content that changes, and leads to nothing that has."""
 _OPAQUE = frozenset({*sys.stdlib_module_names, "numpy", "numba", "jax", "jaxlib", "rich"}) - {"collections"}
 """Packages whose objects are left as they are, unless a case below knows how to put them back."""

@@ -182,7 +182,7 @@ class ByTuple:
         return queue.by(self.key)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), order=st.sampled_from(("fifo", "sjf", "largest-first", "priority")))
 @pytest.mark.parametrize("place", ["best-fit", "first-fit"])
 def test_waiting_jobs_are_found_alike_by_kernels_and_in_turn(

@@ -148,9 +148,13 @@ class Board:
                 self._forget(entry, now_ms)
             if entry is None or entry.state in WAITS:
                 self.entries[meta.uid] = Entry(
-                    meta.uid, meta.namespace, meta.name, state=State.REFUSED, submit_ms=created_ms(meta),
+                    meta.uid,
+                    meta.namespace,
+                    meta.name,
+                    state=State.REFUSED,
+                    submit_ms=created_ms(meta),
                     message="berth fails to read it; its log says why",
-                )  # fmt: skip
+                )
 
     def _pod_changed(self, pod: api.Pod, now_ms: int) -> None:
         meta, spec = pod.metadata, pod.spec

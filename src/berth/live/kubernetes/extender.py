@@ -93,10 +93,12 @@ class Extender:
             self.api, "/api/v1/nodes", objects.Node, changed=board.nodes.changed, gone=board.nodes.gone
         )
         pods = self._pods = Informer(
-            self.api, "/api/v1/pods", objects.Pod,
+            self.api,
+            "/api/v1/pods",
+            objects.Pod,
             changed=lambda pod: board.pod_changed(pod, self._now_ms()),
             gone=lambda pod: board.pod_gone(pod, self._now_ms()),
-        )  # fmt: skip
+        )
 
         async def then_pods() -> None:
             await nodes.synced.wait()
