@@ -290,13 +290,13 @@ class Board:
         if lost.moved or self.eligibility.is_stale:  # or pods have joined that fitted nowhere before
             self.sync_nodes(now_ms)
 
-    def _push_nodes(self, names: Iterable[str], now_ms: int) -> None:
+    def _push_nodes(self, changed: Iterable[str], now_ms: int) -> None:
         cluster, scheduler = self.cluster, self.scheduler
         for run in scheduler.nodes_changed(self.nodes.nodes, now_ms):
             self._lost(run.job.id, now_ms)
         self._run_on_without(scheduler.take_evicted(), now_ms)
         down = self.nodes.down
-        for name in names:
+        for name in changed:
             row = cluster.row_of(name)
             if row is None:
                 continue
