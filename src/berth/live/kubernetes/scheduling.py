@@ -214,7 +214,7 @@ class Scheduling:
                 if (what in (self._pod_changed, self._pod_gone)) is pods:
                     what(*things)
             if not pods:
-                board.nodes.sync(self._now_ms())
+                board.sync_nodes(self._now_ms())
 
     def _on(self, what: Callable[..., None]) -> Callable[[Any], None]:
         def note(thing: Any) -> None:
