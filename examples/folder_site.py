@@ -1,8 +1,4 @@
-"""A place where jobs run, as a folder: a job is a file, and starts when its file moves from `waiting` to `running`.
-
-It shows all that a site has to say and to do. What becomes of jobs is up to the driver, as on one machine, on Slurm and
-on Kubernetes.
-"""
+"""Make a folder of files a place where jobs run: a job starts when its file moves from `waiting` to `running`."""
 
 import json
 import tempfile
