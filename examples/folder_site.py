@@ -49,10 +49,6 @@ class FolderSite:
     def start(self, start: Start) -> None:
         self._move(start.job_id, "waiting", "running", on=start.gpus, share=start.share)
 
-    def stop(self, job_id: str, why: str) -> None:
-        end = {"state": "cancelled", "why": why, "end_ms": 0}
-        (self._folder / "running" / f"{job_id}.end").write_text(json.dumps(end))
-
     def again(self, again: Again) -> None:
         self._move(again.job_id, "running", "waiting", **again._asdict())
 

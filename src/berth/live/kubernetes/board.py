@@ -241,6 +241,10 @@ class Board:
         owed = bool(self._endings.messages or self._rounds.owed)
         return self.stirred or due or self.queue.may_admit_crowded or self.nodes.has_news or owed
 
+    def decide_again(self) -> None:
+        """What the last decision left undone is to be decided anew."""
+        self.stirred = True
+
     def decide(self, now_ms: int) -> Iterator[Step]:
         """What is to be done now. Until the iterator is closed or at its end the caller tells of nothing else; it may
         close it after any step."""

@@ -212,7 +212,7 @@ class NodeBook:
 
     def _lies_elsewhere(self, changed: bool) -> None:
         if changed:
-            self._eligibility.is_stale = True
+            self._eligibility.pods_moved()
 
     def _use_others(self, entry: Entry, sign: int) -> None:
         """Count the resources of a pod that are not CPU, memory or GPUs; those nodes are to be looked at again."""

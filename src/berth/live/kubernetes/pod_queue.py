@@ -111,7 +111,7 @@ class PodQueue:
     def job_changed(self, entry: Entry) -> None:
         """What a waiting pod asks for is other than its job in the scheduler's queue says."""
         if entry.ask is not None and entry.ask.gang is not None:
-            self._gangs.changed[entry.ask.gang.key] = None
+            self._gangs.pod_changed(entry.ask.gang)
             if (job := self._scheduler.queue.named(entry.uid)) is None or job.tasks:
                 return  # it is done with the rest of the gang
         self._scheduler.replace(self.job(entry))

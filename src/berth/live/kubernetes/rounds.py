@@ -215,9 +215,7 @@ class Rounds:
         for bind in binds:
             state = self._queue.gang(self._entries[bind.uid])
             if state is not None:
-                state.waiting.pop(bind.uid, None)
-                state.bound.add(bind.uid)
-                state.together = ()
+                state.placed(bind.uid)
         self.owed.extend(binds)
 
     def _reject(self, entry: Entry, now_ms: int) -> bool:
