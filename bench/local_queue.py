@@ -131,45 +131,46 @@ def decisions(policy: str, jobs: int, ends: int = 200) -> dict[str, Any]:
         "cpu_milli": 640_000,
         "mem_mib": 0,
     }
+    said: list[dict[str, Any]] = []
     brain = Brain(
-        {"nodes": [{**node, "mem_mib": None}], "policy": policy, "knowledge": "history", "decide_s": 60.0}
+        {"nodes": [{**node, "mem_mib": None}], "policy": policy, "knowledge": "history", "decide_s": 60.0},
+        said.append,
     )
     brain.warm_up()
     rng, now_ms = random.Random(1), 1
-    told = [
-        {
-            "note": "submit", "now_ms": now_ms,
-            "job": {
-                "id": str(i), "submit_ms": 0, "user": f"user{i % 5}", "application": f"app{i % 50}", "gpus": 1,
-                "share": (100 * (1 + i % 9), 1024 * (1 + i % 40)), "cpu_milli": 1000, "mem_mib": 0, "priority": 0,
-                "time_limit_ms": 60_000 * (1 + i % 600), "estimate_ms": None, "retries": 3, "attempt": 1, "pins": (),
-                "version": 1, "standing": (0, i),
-            },
+    waiting = {
+        str(i): {
+            "id": str(i), "submit_ms": 0, "queued_ms": 0, "user": f"user{i % 5}", "application": f"app{i % 50}",
+            "gpus": 1, "share": (100 * (1 + i % 9), 1024 * (1 + i % 40)), "cpu_milli": 1000, "mem_mib": 0,
+            "priority": 0, "time_limit_ms": 60_000 * (1 + i % 600), "estimate_ms": None, "retries": 3,
+            "rerun": False, "attempt": 1, "only_gpus": (), "version": 1, "order": (0, i), "memory": (0, 0),
+            "start_failures": 0, "not_before_ms": 0, "why": "", "alike": [i % 50],
         }
         for i in range(jobs)
-    ]  # fmt: skip
-    running: list[str] = []
+    }  # fmt: skip
+    events: list[dict[str, Any]] = [{"event": "waits", "job": job} for job in waiting.values()]
+    running: dict[str, dict[str, Any]] = {}
     wall, processor = [], []
     for turn in range(ends + 1):
         now_ms += 1000
+        said.clear()
         wall_s, processor_s = time.perf_counter(), time.process_time()
-        said = list(brain.answers({"do": "decide", "now_ms": now_ms, "serial": turn, "notes": told}))
+        brain.answer({"do": "decide", "now_ms": now_ms, "serial": turn, "events": events})
         if turn:
             wall.append(1000 * (time.perf_counter() - wall_s))
             processor.append(1000 * (time.process_time() - processor_s))
-        running += [each["id"] for each in said if each["say"] == "placed"]
-        job = running.pop(rng.randrange(len(running)))
-        told = [
-            {"note": "started", "id": job, "now_ms": now_ms},
+        running |= {each["id"]: each for each in said if each["say"] == "start"}
+        start = running.pop(rng.choice(list(running)))
+        events = [
             {
-                "note": "ended",
-                "id": job,
-                "how": "completed",
-                "held_mib": 0,
-                "peak_mib": 500,
-                "now_ms": now_ms,
+                "event": "runs", "job": waiting[start["id"]], "slots": start["slots"], "share": start["share"],
+                "best_effort": start["best_effort"], "start_ms": now_ms, "started": True,
             },
-        ]
+            {
+                "event": "ended", "id": start["id"], "attempt": 1, "how": "completed", "end_ms": now_ms, "why": "",
+                "needed_mib": 0, "peak_mib": 500, "cpu_ms": None, "mem_peak_mib": None, "exit_code": 0,
+            },
+        ]  # fmt: skip
     return {
         name: [round(statistics.median(took), 2), round(statistics.quantiles(took, n=20)[18], 2)]
         for name, took in (("wall_p50_p95_ms", wall), ("processor_p50_p95_ms", processor))

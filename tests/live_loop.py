@@ -150,8 +150,9 @@ class LiveLoop:
         elif isinstance(what, Strangers):
             scheduler.strangers(what.slot, what.milli, what.mem_mib)
         elif kind == ARRIVED:
-            self.submitted.add(what.id)
+            self.submitted.update(task.id for task in what.tasks or (what,))
             scheduler.submit(what)
+        self._gone(scheduler.take_evicted())
         return True
 
     def _gone(self, runs: Sequence[Any]) -> None:

@@ -4,8 +4,9 @@ go, a stranger on a GPU."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -13,7 +14,7 @@ from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import make_speeds
 from berth.knowledge import History, Knowledge, Noise, Noisy, Oracle, User
-from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share
+from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share, gang_of
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, Policy, Setting, make_policy, policies_found
 from berth.policies.protocol import Decision
 from berth.policies.schemes.rounds import Rounds
@@ -95,7 +96,7 @@ def run_ms(job: Job) -> int:
 def account_is_right(loop: LiveLoop) -> None:
     """No job lost, none twice, no GPU over."""
     scheduler = loop.scheduler
-    waiting = [job.id for job in scheduler.queue]
+    waiting = [task.id for job in scheduler.queue for task in job.tasks or (job,)]
     running = list(scheduler.cluster.running)
     assert sorted([*waiting, *running, *loop.ends]) == sorted(loop.submitted)
     cluster = scheduler.cluster
@@ -112,6 +113,13 @@ def account_is_right(loop: LiveLoop) -> None:
 def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Callable[[], Knowledge]) -> None:
     knowledge = know()
     goes_through_everything(make_policy(quick(name), Setting(3, knowledge=knowledge)), knowledge)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_gangs_lose_no_task_though_starts_fail_memory_runs_out_and_nodes_go(name: str) -> None:
+    knowledge = Recorded()
+    policy = make_policy(quick(name), Setting(3, knowledge=knowledge))
+    goes_through_everything(policy, knowledge, gangs={"j2": 3, "j3": 2, "j5": 2, "j7": 3, "j12": 1, "j18": 3})
 
 
 @pytest.mark.parametrize("borrow", [False, True])
@@ -146,8 +154,12 @@ def goes_through_everything(
     knowledge: Knowledge,
     watch: Callable[[LiveLoop], None] = account_is_right,
     late_ms: int = 0,
+    gangs: Mapping[str, int] = MappingProxyType({}),
 ) -> LiveLoop:
-    """Drive a policy through all that can happen to jobs and nodes; every job comes to its end once."""
+    """Drive a policy through all that can happen to jobs and nodes; every job comes to its end once.
+
+    Jobs in `gangs` have two more tasks, of which so many start together.
+    """
     loop = LiveLoop(
         Scheduler(Cluster(nodes()), policy, knowledge),
         run_ms,
@@ -171,7 +183,13 @@ def goes_through_everything(
         (37_000, Replace(replace(changed["j20"], priority=9, time_limit_ms=10**7))),
         (38_000, Replace(replace(changed["j23"], gpus=1, share=Share(250, 0), cpu_milli=500))),
     ]
-    loop.run([*((job.submit_ms, job) for job in jobs(4)), *script])
+    submitted = [
+        gang_of([job, replace(job, id=f"{job.id}.1"), replace(job, id=f"{job.id}.2", gpus=0)], gangs[job.id])
+        if job.id in gangs
+        else job
+        for job in jobs(4)
+    ]
+    loop.run([*((job.submit_ms, job) for job in submitted), *script])
     assert not loop.scheduler.attempts
     assert sorted(loop.ends) == sorted(loop.submitted)
     assert not loop.scheduler.cluster.running

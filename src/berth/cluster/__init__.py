@@ -9,6 +9,19 @@ from berth.cluster.running import PLACE_MILLI, Part, Running, parts_of
 from berth.cluster.usage import Account, Usage
 
 __all__ = [
-    "PLACE_MILLI", "UNCOUNTED", "Account", "Amounts", "Cluster", "Key", "Lane", "NodeChanges", "Part", "Queue",
-    "Request", "Running", "Usage", "parts_of", "spreadable_gpus",
-]  # fmt: skip
+    "PLACE_MILLI",
+    "UNCOUNTED",
+    "Account",
+    "Amounts",
+    "Cluster",
+    "Key",
+    "Lane",
+    "NodeChanges",
+    "Part",
+    "Queue",
+    "Request",
+    "Running",
+    "Usage",
+    "parts_of",
+    "spreadable_gpus",
+]

@@ -40,9 +40,18 @@ class Cluster(Room):
     """Nodes with their GPUs, and the jobs that run on them."""
 
     __slots__ = (
-        "_on", "_running", "_usage", "changes", "losses", "memo", "openings", "reopened", "reserving", "running",
+        "_on",
+        "_running",
+        "_usage",
+        "changes",
+        "losses",
+        "memo",
+        "openings",
+        "reopened",
+        "reserving",
+        "running",
         "singles",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None, owners: Iterable[str] = ()

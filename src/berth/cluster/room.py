@@ -30,8 +30,14 @@ class Room(NodeRows):
     """Nodes, and which of them have room for a job."""
 
     __slots__ = (
-        "_fits_empty", "_last", "_last_number", "_owners", "_request_ids", "request_types", "requests",
-    )  # fmt: skip
+        "_fits_empty",
+        "_last",
+        "_last_number",
+        "_owners",
+        "_request_ids",
+        "request_types",
+        "requests",
+    )
 
     def __init__(self, nodes: Sequence[Node], rank: Sequence[int] | None, owners: Iterable[str]) -> None:
         super().__init__(nodes, rank)

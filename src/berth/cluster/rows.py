@@ -29,10 +29,28 @@ class NodeRows:
 
     # More than thirty attributes of an object without slots are looked up in twice the time.
     __slots__ = (
-        "_arrays", "_block", "_capacity", "_debts", "_gone", "_kinds", "_rows", "_slots_at", "_strangers", "_up",
-        "_when_up", "block", "capacity", "free", "free_total_milli", "models", "node_models", "nodes", "rank",
-        "traits", "up",
-    )  # fmt: skip
+        "_arrays",
+        "_block",
+        "_capacity",
+        "_debts",
+        "_gone",
+        "_kinds",
+        "_rows",
+        "_slots_at",
+        "_strangers",
+        "_up",
+        "_when_up",
+        "block",
+        "capacity",
+        "free",
+        "free_total_milli",
+        "models",
+        "node_models",
+        "nodes",
+        "rank",
+        "traits",
+        "up",
+    )
 
     def __init__(self, nodes: Sequence[Node], rank: Sequence[int] | None) -> None:
         self.nodes = tuple(nodes)

@@ -53,9 +53,20 @@ class Running:
     def with_work(self, work_us: int) -> Running:
         """The same run with all of this work left."""
         return Running(
-            self.job, self.attempt, self.slots, self.share, self.start_ms, work_us, self.as_of_ms, self.speed_milli,
-            self.request, self.taken, work_us, self.shared, self.best_effort,
-        )  # fmt: skip
+            self.job,
+            self.attempt,
+            self.slots,
+            self.share,
+            self.start_ms,
+            work_us,
+            self.as_of_ms,
+            self.speed_milli,
+            self.request,
+            self.taken,
+            work_us,
+            self.shared,
+            self.best_effort,
+        )
 
     @property
     def parts(self) -> tuple[Part, ...]:

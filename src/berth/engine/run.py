@@ -397,8 +397,8 @@ class Run:
             self.schedule_end(run, now_ms)
         for run in failed:
             held_mib = self._held_mib(run) if self.copies else 0
-            beside = self._held_beside(run) if self.copies else ()
-            self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib, beside=beside)
+            neighbours = self._held_by_neighbours(run) if self.copies else ()
+            self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib, neighbours=neighbours)
             self._left_its_gpus(run, now_ms)
             self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
             self._evicted_with_gang(now_ms)
@@ -527,7 +527,7 @@ class Run:
             return 0
         return self.memory.used_mib(tenant_of(run), self.cluster.nodes[run.slots[0].node].gpu_model)
 
-    def _held_beside(self, run: Running) -> list[tuple[Job, int]]:
+    def _held_by_neighbours(self, run: Running) -> list[tuple[Job, int]]:
         """The jobs that share a GPU with a run, and the memory that each uses of a GPU now."""
         there = {other.job.id: other for slot in run.slots for other in self._true_runs_on(slot)}
         return [(other.job, self._held_mib(other)) for name, other in there.items() if name != run.job.id]

@@ -83,9 +83,14 @@ class User:
         _bound(self._counted)
         self._usual = None
         request = Job(
-            "", 0, None, gpus=record.gpus, share=record.share, cpu_milli=record.cpu_milli or 0,
+            "",
+            0,
+            None,
+            gpus=record.gpus,
+            share=record.share,
+            cpu_milli=record.cpu_milli or 0,
             mem_mib=record.mem_mib or 0,
-        )  # fmt: skip
+        )
         self._requests[request] += 1
         if len(self._requests) > MOST_REQUESTS:
             self._requests = Counter(dict(self._requests.most_common(MOST_REQUESTS // 2)))

@@ -36,9 +36,15 @@ from berth.partition.regions import (
 )
 
 __all__ = [
-    "create", "create_mig", "create_mig_at", "create_mps", "create_promised", "remove",
-    "remove_unfinished", "resize",
-]  # fmt: skip
+    "create",
+    "create_mig",
+    "create_mig_at",
+    "create_mps",
+    "create_promised",
+    "remove",
+    "remove_unfinished",
+    "resize",
+]
 
 _BEGUN = "begun"
 """What the note of an instance is called that is being made."""

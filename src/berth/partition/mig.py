@@ -33,19 +33,36 @@ class _ProfileInfo(ctypes.Structure):
     """nvmlGpuInstanceProfileInfo_v2_t"""
 
     _fields_ = (
-        ("version", _uint), ("id", _uint), ("p2p", _uint), ("slices", _uint), ("instances", _uint),
-        ("multiprocessors", _uint), ("copy_engines", _uint), ("decoders", _uint), ("encoders", _uint),
-        ("jpeg", _uint), ("ofa", _uint), ("mem_mib", ctypes.c_ulonglong), ("name", ctypes.c_char * 96),
-    )  # fmt: skip
+        ("version", _uint),
+        ("id", _uint),
+        ("p2p", _uint),
+        ("slices", _uint),
+        ("instances", _uint),
+        ("multiprocessors", _uint),
+        ("copy_engines", _uint),
+        ("decoders", _uint),
+        ("encoders", _uint),
+        ("jpeg", _uint),
+        ("ofa", _uint),
+        ("mem_mib", ctypes.c_ulonglong),
+        ("name", ctypes.c_char * 96),
+    )
 
 
 class _ComputeProfileInfo(ctypes.Structure):
     """nvmlComputeInstanceProfileInfo_t"""
 
     _fields_ = (
-        ("id", _uint), ("slices", _uint), ("instances", _uint), ("multiprocessors", _uint),
-        ("copy_engines", _uint), ("decoders", _uint), ("encoders", _uint), ("jpeg", _uint), ("ofa", _uint),
-    )  # fmt: skip
+        ("id", _uint),
+        ("slices", _uint),
+        ("instances", _uint),
+        ("multiprocessors", _uint),
+        ("copy_engines", _uint),
+        ("decoders", _uint),
+        ("encoders", _uint),
+        ("jpeg", _uint),
+        ("ofa", _uint),
+    )
 
 
 class _Placement(ctypes.Structure):
@@ -64,9 +81,13 @@ class _ComputeInstanceInfo(ctypes.Structure):
     """nvmlComputeInstanceInfo_t"""
 
     _fields_ = (
-        ("device", _handle), ("gpu_instance", _handle), ("id", _uint), ("profile", _uint),
-        ("start", _uint), ("size", _uint),
-    )  # fmt: skip
+        ("device", _handle),
+        ("gpu_instance", _handle),
+        ("id", _uint),
+        ("profile", _uint),
+        ("start", _uint),
+        ("size", _uint),
+    )
 
 
 class _Memory(ctypes.Structure):

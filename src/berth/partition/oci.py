@@ -135,8 +135,12 @@ def _open_inside(root: Path, inside: str) -> int:
 def _mount(source: str | None, target: str, flags: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mount.argtypes = [
-        ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_void_p,
-    ]  # fmt: skip
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_ulong,
+        ctypes.c_void_p,
+    ]
     where = None if source is None else source.encode()
     if libc.mount(where, target.encode(), None, flags, None) != 0:
         said = os.strerror(ctypes.get_errno())

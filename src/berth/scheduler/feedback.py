@@ -25,7 +25,7 @@ class Feedback:
         self._learns = knowledge.learns
         # Asked once: whether an object has all of a protocol is looked up anew each time.
         self._learns_work = knowledge if isinstance(knowledge, LearnsWork) else None
-        self._learns_beside = knowledge if isinstance(knowledge, LearnsFromNeighbours) else None
+        self._learns_from_neighbours = knowledge if isinstance(knowledge, LearnsFromNeighbours) else None
         self._cluster = cluster
         self._holds = 0  # trials under way
         self._held: list[tuple[Callable[[], None], str, int]] = []  # what to report, of which job, and when
@@ -57,19 +57,20 @@ class Feedback:
         done_us: int,
         *,
         held_mib: int = 0,
-        beside: Sequence[tuple[Job, int]] = (),
+        neighbours: Sequence[tuple[Job, int]] = (),
         queued_ms: int | None = None,
     ) -> None:
         """Report that an attempt has ended, having done this work, as run time alone on the GPUs that the job asks for.
 
-        `queued_ms` is when it was queued, None: when the job was submitted. `beside` are its neighbours and what they
-        hold, MiB."""
+        `queued_ms` is when it was queued, None: when the job was submitted. `neighbours` are those on its GPUs,
+        and what they hold, MiB.
+        """
         if self._learns:
             self._report(
                 lambda: self._ended(run, how, now_ms, done_us, held_mib, queued_ms), run.job.id, now_ms
             )
-        if (learns := self._learns_beside) is not None:
-            for job, its_mib in beside:
+        if (learns := self._learns_from_neighbours) is not None:
+            for job, its_mib in neighbours:
                 self._report(partial(learns.held_beside, job, its_mib), job.id, now_ms)
 
     def outlived(self, job: Job, ran_ms: int) -> None:
@@ -157,15 +158,34 @@ def error_of_knowledge(
 
 
 def _record(
-    job: Job, attempt: int, queued_ms: int | None, how: RecordState, end_ms: int, *, run: Running | None = None,
-    nodes: tuple[str, ...] = (), gpu_model: str = "",
-) -> Record:  # fmt: skip
+    job: Job,
+    attempt: int,
+    queued_ms: int | None,
+    how: RecordState,
+    end_ms: int,
+    *,
+    run: Running | None = None,
+    nodes: tuple[str, ...] = (),
+    gpu_model: str = "",
+) -> Record:
     """The record of an attempt; without a run, of one that has not started."""
     return Record(
-        job_id=job.id, attempt=attempt, user=job.user, application=job.application,
-        virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms,
-        queued_ms=job.submit_ms if queued_ms is None else queued_ms, end_ms=end_ms, state=how,
-        start_ms=None if run is None else run.start_ms, gpus=job.gpus, share=job.share if run is None else run.share,
-        cpu_milli=job.cpu_milli, mem_mib=job.mem_mib, nodes=nodes, gpu_model=gpu_model,
-        work_ms=None, time_limit_ms=job.time_limit_ms,
-    )  # fmt: skip
+        job_id=job.id,
+        attempt=attempt,
+        user=job.user,
+        application=job.application,
+        virtual_cluster=job.virtual_cluster,
+        submit_ms=job.submit_ms,
+        queued_ms=job.submit_ms if queued_ms is None else queued_ms,
+        end_ms=end_ms,
+        state=how,
+        start_ms=None if run is None else run.start_ms,
+        gpus=job.gpus,
+        share=job.share if run is None else run.share,
+        cpu_milli=job.cpu_milli,
+        mem_mib=job.mem_mib,
+        nodes=nodes,
+        gpu_model=gpu_model,
+        work_ms=None,
+        time_limit_ms=job.time_limit_ms,
+    )

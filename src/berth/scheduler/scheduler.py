@@ -214,11 +214,19 @@ class Scheduler:
         return run
 
     def ended(
-        self, job_id: str, how: RecordState, now_ms: int, *, held_mib: int = 0, beside: Sequence[tuple[Job, int]] = ()
-    ) -> Running:  # fmt: skip
-        """A running job has ended; one that ran out of memory, having held `held_mib` while its neighbours held what
-        `beside` lists, is queued again while it has retries left. Returns the run; `waits` tells if it waits again. If
-        its gang is queued again with it, `take_evicted` has the others."""
+        self,
+        job_id: str,
+        how: RecordState,
+        now_ms: int,
+        *,
+        held_mib: int = 0,
+        neighbours: Sequence[tuple[Job, int]] = (),
+    ) -> Running:
+        """A running job has ended. Returns the run.
+
+        One that ran out of memory, having held `held_mib` while its neighbours held what `neighbours` lists, is queued
+        again while it has retries left: `waits` tells. If its gang is queued again too, `take_evicted` has the others.
+        """
         run = self._release(job_id, now_ms, "end")
         before = self.attempts.get(job_id, FIRST) if self.attempts else FIRST
         if how is OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
@@ -228,7 +236,7 @@ class Scheduler:
             if run.job.gang:
                 self._gangs.end(run.job)
         if self._learns:
-            self._tell(run, how, now_ms, held_mib=held_mib, beside=beside, queued_ms=before.queued_ms)
+            self._tell(run, how, now_ms, held_mib=held_mib, neighbours=neighbours, queued_ms=before.queued_ms)
         return run
 
     def attempt(self, job_id: str) -> int:
@@ -707,12 +715,20 @@ class Scheduler:
             raise SchedulerError(f"job '{job.id}' makes no sense: {in_one_line(error)}") from error
 
     def _tell(
-        self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0,
-        beside: Sequence[tuple[Job, int]] = (), queued_ms: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        run: Running,
+        how: RecordState,
+        now_ms: int,
+        *,
+        held_mib: int = 0,
+        neighbours: Sequence[tuple[Job, int]] = (),
+        queued_ms: int | None = None,
+    ) -> None:
         """Tell the knowledge how an attempt ended, and go by what it believes then."""
         done_us = self._work_us(run, run.work_us - run.left_us_at(now_ms))
-        self._feedback.ended(run, how, now_ms, done_us, held_mib=held_mib, beside=beside, queued_ms=queued_ms)
+        self._feedback.ended(
+            run, how, now_ms, done_us, held_mib=held_mib, neighbours=neighbours, queued_ms=queued_ms
+        )
         if self._learns and self._expectations is not None:
             self._feedback.keep_errors_of(self._expectations.refresh, run.job.id, now_ms)
 

@@ -27,7 +27,7 @@ def test_pods_that_ask_for_parts_share_a_gpu_and_carry_their_placement(play: Pla
             "gpus": [{"index": 0, "uuid": None, "milli": 500, "mem_mib": 30_000}],
             "shared": False,
             "best_effort": False,
-            "policy": "fifo+best-fit",
+            "policy": "easy+priority+best-fit",
         }
         assert json.loads(pods["cpu"]["metadata"]["annotations"][names.PLACEMENT])["gpus"] == []
         await world.check()

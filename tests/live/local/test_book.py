@@ -299,6 +299,18 @@ def test_a_start_that_fails_again_and_again_fails_the_job(tmp_path: Path) -> Non
     assert (entry.state, entry.reason) == ("failed", "it could not be started 5 times: no memory")
 
 
+def test_a_start_that_finds_no_room_never_fails_for_good(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    for _ in range(15):
+        world.now_ms += 100_000
+        world.decide()
+        assert entry.state == "starting"
+        world.book.ended(entry, End(None, "16 MiB are short", never_ran=True, no_room=True), world.now_ms)
+        world.heed()
+        assert (entry.state, entry.reason) == ("waiting", "it could not be started: 16 MiB are short")
+
+
 def test_a_job_that_reached_its_time_limit_stays_so_whoever_stops_it_then(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     for evicted in (True, False):

@@ -37,25 +37,6 @@ def test_a_job_waits_for_a_partition_that_the_queue_did_not_make_and_why_names_i
     assert world.wait(job) == {job: ("completed", 0)}
 
 
-def test_a_start_that_finds_no_room_never_fails_for_good(world: World) -> None:
-    from berth.live.local.book import MOST_START_FAILURES, Book
-    from berth.live.local.entry import End, Limits
-    from berth.live.local.request import request_of, tasks_of
-
-    book = Book(Limits((1000,), 8000, 0))
-    (entry,) = book.draft(
-        request_of({}, argv=["true"], cwd="/", now_ms=0), tasks_of({}), key=1, uid=1, user="ann", now_ms=0
-    )
-    book.add([entry], 0)
-    now_ms = 0
-    for _ in range(3 * MOST_START_FAILURES):
-        now_ms += 100_000
-        book.tick(now_ms)
-        assert book.placed(entry.id, entry.version, (0,), (1000, 0), now_ms)
-        book.ended(entry, End(None, "16 MiB are short", never_ran=True, no_room=True), now_ms)
-        assert (entry.state, entry.reason) == ("waiting", "it could not be started: 16 MiB are short")
-
-
 def test_a_partition_that_a_killed_queue_left_is_removed(world: World) -> None:
     job = world.submit("while [ ! -e go ]; do sleep 0.02; done", mem="30G")
     world.until(lambda: world.state_of(job) == "running", "it runs")

@@ -31,7 +31,7 @@ def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> 
         for at in range(3)
     ]
     brain = {
-        "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "machine": [],
+        "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
         "candidates": [
             {"gpu": at, "lacking": ["0M is free, 8G wanted"][: 2 - at], "left_milli": 900, "left_mib": 2048}
             for at in range(3)
@@ -52,7 +52,7 @@ def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
         {"name": "busy", "mem_mib": 8 << 10, "core_pct": 0, "processes": 2},
     ]}  # fmt: skip
     brain = {
-        "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "machine": [],
+        "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
         "candidates": [{"gpu": 0, "lacking": ["64G is free, 80G wanted"], "left_milli": 0, "left_mib": 0}],
     }  # fmt: skip
     job = {**JOB, "state": "waiting", "reason": "waits for room", "since_ms": 0, "now_ms": 5000, "note": "",

@@ -98,18 +98,25 @@ def _user(name: str) -> str:
 
 def _rule(group: str, version: str, operations: list[str], resources: list[str]) -> Manifest:
     return {
-        "apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": resources,
-    }  # fmt: skip
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": operations,
+        "resources": resources,
+    }
 
 
 def _policy(name: str, spec: Manifest) -> list[Manifest]:
     return [
         {
-            "apiVersion": GROUP, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
+            "apiVersion": GROUP,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
             "spec": {"failurePolicy": "Fail", **spec},
         },
         {
-            "apiVersion": GROUP, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
+            "apiVersion": GROUP,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
             "spec": {"policyName": name, "validationActions": ["Deny"]},
         },
-    ]  # fmt: skip
+    ]

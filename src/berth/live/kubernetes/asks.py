@@ -91,13 +91,25 @@ def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
     ]
     return msgspec.msgpack.encode(
         (
-            compat, places, meta.namespace, meta.owner_references,
+            compat,
+            places,
+            meta.namespace,
+            meta.owner_references,
             {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
-            spec.priority, spec.node_selector, spec.affinity, spec.tolerations, spec.containers, spec.init_containers,
-            spec.overhead, spec.active_deadline_seconds, spec.resource_claims, claims,
-            pod_group(pod), (spec.topology_spread_constraints and (meta.labels, spec.topology_spread_constraints)),
+            spec.priority,
+            spec.node_selector,
+            spec.affinity,
+            spec.tolerations,
+            spec.containers,
+            spec.init_containers,
+            spec.overhead,
+            spec.active_deadline_seconds,
+            spec.resource_claims,
+            claims,
+            pod_group(pod),
+            (spec.topology_spread_constraints and (meta.labels, spec.topology_spread_constraints)),
         )
-    )  # fmt: skip
+    )
 
 
 _known: dict[bytes, Ask] = {}

@@ -108,9 +108,9 @@ class Api:
         """One object."""
         return msgspec.json.decode(await self.request("GET", path, patience_s=patience_s), type=kind)
 
-    async def list(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> AsyncIterator[
-        tuple[str, list[T]]
-    ]:  # fmt: skip
+    async def list(
+        self, path: str, kind: type[T], params: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[str, list[T]]]:
         """The parts of a list, each with the resource version that a watch goes on from."""
         decoder = msgspec.json.Decoder(kind)
         asked = {**(params or {}), "limit": str(PAGE)}
@@ -132,9 +132,11 @@ class Api:
         """The lines of one watch, until the server ends it. Raises ApiError, with status 410 where the version asked
         for is too old."""
         asked = {
-            **params, "watch": "true", "allowWatchBookmarks": "true",
+            **params,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
             "timeoutSeconds": str(round(WATCH_S * random.uniform(0.8, 1.2))),
-        }  # fmt: skip
+        }
         decoder = msgspec.json.Decoder(Change)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=WATCH_S * 1.3)
         what = f"watch of {path}"

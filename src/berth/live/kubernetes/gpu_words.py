@@ -92,10 +92,12 @@ def _hami(pod: Pod, resources: Mapping[str, int]) -> Wish | None:
     if mem and percent:
         raise AskError("nvidia.com/gpumem and nvidia.com/gpumem-percentage at once; use one of them")
     return Wish(
-        _gpus(gpus), _percent(cores, "nvidia.com/gpucores"), _mib(mem, "nvidia.com/gpumem"),
+        _gpus(gpus),
+        _percent(cores, "nvidia.com/gpucores"),
+        _mib(mem, "nvidia.com/gpumem"),
         _percent(percent, "nvidia.com/gpumem-percentage"),
         _models(pod.metadata.annotations, "nvidia.com/use-gputype"),
-    )  # fmt: skip
+    )
 
 
 def _kai(pod: Pod, resources: Mapping[str, int]) -> Wish | None:
@@ -134,9 +136,11 @@ def _volcano(pod: Pod, resources: Mapping[str, int]) -> Wish | None:
     if not (gpus or new or old or cores or percent):
         return None
     return Wish(
-        _gpus(gpus or 1), _percent(cores, "volcano.sh/vgpu-cores"), _mib(new or old, "volcano.sh/vgpu-memory"),
+        _gpus(gpus or 1),
+        _percent(cores, "volcano.sh/vgpu-cores"),
+        _mib(new or old, "volcano.sh/vgpu-memory"),
         _percent(percent, "volcano.sh/vgpu-memory-percentage"),
-    )  # fmt: skip
+    )
 
 
 COMPAT: dict[str, Reader] = {"hami": _hami, "kai": _kai, "alibaba": _alibaba, "volcano": _volcano}
@@ -151,10 +155,15 @@ _RESOURCES = {
     "volcano": frozenset(
         f"volcano.sh/{word}"
         for word in (
-            "vgpu-number", "vgpu-memory", "vgpu-memory-percentage", "vgpu-cores", "gpu-number", "gpu-memory",
+            "vgpu-number",
+            "vgpu-memory",
+            "vgpu-memory-percentage",
+            "vgpu-cores",
+            "gpu-number",
+            "gpu-memory",
         )
     ),
-}  # fmt: skip
+}
 
 
 def _gpus(gpus: int) -> int:

@@ -33,11 +33,21 @@ async def listeners(api: Api, board: Board, on: On) -> list[Informer[Any]]:
     path = "/apis/resource.k8s.io/v1"
     if await _answer(api, path) is not None:
         found += [
-            Informer(api, f"{path}/resourceslices", objects.ResourceSlice,
-                     changed=on(board.nodes.slice_changed), gone=on(board.nodes.slice_gone)),
-            Informer(api, f"{path}/resourceclaims", objects.Claim,
-                     changed=on(board.claim_changed), gone=on(board.claim_gone)),
-        ]  # fmt: skip
+            Informer(
+                api,
+                f"{path}/resourceslices",
+                objects.ResourceSlice,
+                changed=on(board.nodes.slice_changed),
+                gone=on(board.nodes.slice_gone),
+            ),
+            Informer(
+                api,
+                f"{path}/resourceclaims",
+                objects.Claim,
+                changed=on(board.claim_changed),
+                gone=on(board.claim_gone),
+            ),
+        ]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await _pod_groups(api, group)) is not None:
             changed = partial(board.pod_group_changed, group)

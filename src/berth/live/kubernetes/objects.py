@@ -11,10 +11,29 @@ from typing import TypeVar
 import msgspec
 
 __all__ = [
-    "Affinity", "Claim", "Container", "Device", "Expression", "Lease", "LeaseSpec", "Meta", "Node", "NodeAffinity",
-    "NodeSelector", "Page", "Pod", "PodGroup", "ResourceSlice", "Status", "Taint", "Term", "Toleration",
-    "decoded", "served_kinds", "served_versions",
-]  # fmt: skip
+    "Affinity",
+    "Claim",
+    "Container",
+    "Device",
+    "Expression",
+    "Lease",
+    "LeaseSpec",
+    "Meta",
+    "Node",
+    "NodeAffinity",
+    "NodeSelector",
+    "Page",
+    "Pod",
+    "PodGroup",
+    "ResourceSlice",
+    "Status",
+    "Taint",
+    "Term",
+    "Toleration",
+    "decoded",
+    "served_kinds",
+    "served_versions",
+]
 
 
 log = logging.getLogger(__name__)

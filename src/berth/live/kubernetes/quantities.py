@@ -12,11 +12,18 @@ __all__ = ["amount", "cpu_milli", "mem_mib", "whole"]
 
 _FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _UNITS = {
-    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
-    "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9), "T": Fraction(10**12),
-    "P": Fraction(10**15), "E": Fraction(10**18),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
     **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)},
-}  # fmt: skip
+}
 _MIB = 1024**2
 MOST = 2**50
 """No amount is more; what says so is cut to it, so that sums stay whole numbers of 64 bits."""

@@ -70,9 +70,7 @@ def _whole(device: api.Device, at: int) -> SliceGpu:
     index = said["index"].int_ if "index" in said else None
     mib = mem_mib(held["memory"].value, down=True) if "memory" in held else 0
     uuid = said["uuid"].string if "uuid" in said else None
-    return SliceGpu(
-        at if index is None else index, uuid, _model_in(said), mib, _healthy(device), device.name
-    )  # fmt: skip
+    return SliceGpu(at if index is None else index, uuid, _model_in(said), mib, _healthy(device), device.name)
 
 
 def _cut(counters: api.CounterSet, devices: list[api.Device], at: int) -> SliceGpu:

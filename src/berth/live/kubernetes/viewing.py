@@ -97,7 +97,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     except ApiError as error:
         if error.status != 404:
             raise
-    board.nodes.sync(now_ms)
+    board.sync_nodes(now_ms)
     held: list[Waits] = []
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
@@ -105,7 +105,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
             if _waits_held(pod, settings) and len(held) < most_waits:
                 held.append(_held(pod, settings, now_ms))
     board.begin(now_ms)
-    board.nodes.sync(now_ms)
+    board.sync_nodes(now_ms)
     seen = snapshot(board, now_ms, most_waits)
     return replace(seen, waits=(*seen.waits, *held))
 
@@ -135,19 +135,36 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
                 milli, used_mib, foreign = sum(s[0] for s in shares), sum(s[1] for s in shares), 0
             gpus.append(
                 GpuUse(
-                    name, gpu.index, view.model.name if view.model else "", milli, used_mib, card_mib,
-                    holders, foreign, shares=shares, drained="it is drained" if gpu.drained else cordoned,
+                    name,
+                    gpu.index,
+                    view.model.name if view.model else "",
+                    milli,
+                    used_mib,
+                    card_mib,
+                    holders,
+                    foreign,
+                    shares=shares,
+                    drained="it is drained" if gpu.drained else cordoned,
                     ailing=not_ready if gpu.healthy else "it is lost, or had an error (XID)",
                 )
-            )  # fmt: skip
+            )
         for part, model in view.claim_gpus:
             share = board.foreign.claimed(name, part)
             gpus.append(
                 GpuUse(
-                    name, part.index, model.name, min(1000, share.milli), min(model.mem_mib, share.mem_mib),
-                    model.mem_mib, (), min(1000, share.milli), True, drained=cordoned, ailing=not_ready,
+                    name,
+                    part.index,
+                    model.name,
+                    min(1000, share.milli),
+                    min(model.mem_mib, share.mem_mib),
+                    model.mem_mib,
+                    (),
+                    min(1000, share.milli),
+                    True,
+                    drained=cordoned,
+                    ailing=not_ready,
                 )
-            )  # fmt: skip
+            )
     reasons = Reasons(board)
     waits = tuple(
         Waits(
@@ -166,9 +183,13 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
 def _runs(entry: Entry) -> Runs:
     began = entry.pod.status.start_time if entry.pod is not None else None
     return Runs(
-        _named(entry), entry.submit_ms, moment_ms(began), entry.ask.gpus if entry.ask else 0, entry.node,
+        _named(entry),
+        entry.submit_ms,
+        moment_ms(began),
+        entry.ask.gpus if entry.ask else 0,
+        entry.node,
         entry.priority,
-    )  # fmt: skip
+    )
 
 
 def _waits_held(pod: objects.Pod, settings: Settings) -> bool:

@@ -26,10 +26,19 @@ def warm_up(settings: Settings) -> None:
         labels = ("warm",) if at % 2 else ()
         scheduler.submit(
             Job(
-                f"warm-{at}", 0, None, gpus=gpus, share=Share(milli, mem_mib), cpu_milli=100, mem_mib=100,
-                application=applications[at % len(applications)], time_limit_ms=60_000, priority=at, labels=labels,
+                f"warm-{at}",
+                0,
+                None,
+                gpus=gpus,
+                share=Share(milli, mem_mib),
+                cpu_milli=100,
+                mem_mib=100,
+                application=applications[at % len(applications)],
+                time_limit_ms=60_000,
+                priority=at,
+                labels=labels,
             )
-        )  # fmt: skip
+        )
     scheduler.strangers(GpuSlot(0, 0), 10, 10)
     for now_ms in (1, 3, 5):
         for _ in scheduler.decide(now_ms):

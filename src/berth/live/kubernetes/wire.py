@@ -96,9 +96,13 @@ class Wire:
         self._connecting += 1
         try:
             _, made = await asyncio.get_running_loop().create_connection(
-                _Connection, self._host, self._port, ssl=self._access.tls, server_hostname=self._host,
+                _Connection,
+                self._host,
+                self._port,
+                ssl=self._access.tls,
+                server_hostname=self._host,
                 ssl_handshake_timeout=CONNECT_S,
-            )  # fmt: skip
+            )
         finally:
             self._connecting -= 1
             self._wake_one()

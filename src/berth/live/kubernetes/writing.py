@@ -163,7 +163,11 @@ class Events:
                 "namespace": step.namespace,
             },
             "involvedObject": {
-                "apiVersion": "v1", "kind": "Pod", "namespace": step.namespace, "name": step.name, "uid": step.uid,
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": step.namespace,
+                "name": step.name,
+                "uid": step.uid,
             },
             "reason": step.reason,
             "message": step.message[:MOST_MESSAGE],
@@ -172,15 +176,17 @@ class Events:
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
-        }  # fmt: skip
+        }
 
 
 def in_words(step: Bind) -> str:
     """What was decided for a pod."""
     placed = placed_of({names.PLACEMENT: step.placement})
-    gpus = "" if placed is None else "; ".join(
-        f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus
-    )  # fmt: skip
+    gpus = (
+        ""
+        if placed is None
+        else "; ".join(f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus)
+    )
     policy = "" if placed is None else f"{placed.policy} places it "
     return f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
 

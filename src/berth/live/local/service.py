@@ -324,7 +324,7 @@ class Service:
         name, knowledge = message.get("name"), message.get("knowledge")
         if name or knowledge:
             self._operator(caller)
-            await broker.change_policy(name or "", knowledge or "", str(message["cwd"]))
+            await broker.change_policy(name or "", knowledge or "", str(message.get("cwd", "/")))
         return {
             "policy": broker.link.policy, "deciding": broker.link.deciding,
             "knowledge": broker.deciding.chosen.knowledge, "brain": broker.link.state, "trouble": broker.link.trouble,

@@ -216,7 +216,7 @@ def test_out_of_memory_is_recognised_and_what_was_needed_is_told(watched: Watche
     asyncio.run(watched.agent.record())
     (record,) = open_history(watched.folder / "state" / "history").records()
     assert (record.job_id, record.state.value, record.end_reason, record.gpus) == (
-        "default/pod1", "failed", "out-of-memory", 1,
+        "default/pod1", "out-of-memory", "out-of-memory", 1,
     )  # fmt: skip
     assert list((watched.folder / "state" / "ended").iterdir()) == []
 

@@ -136,9 +136,12 @@ class Agent:
         escaped = self._escaped(seen, regions)
         self._keep_samples(looks, now_ms)
         self.view = View(
-            looks, tuple(self._pod_parts(regions)), self._allotted(), escaped,
+            looks,
+            tuple(self._pod_parts(regions)),
+            self._allotted(),
+            escaped,
             self.xids | {look.index: "lost" for look in looks if look.lost},
-        )  # fmt: skip
+        )
         await self._tell(escaped)
         await self._tell_unenforced()
         await self._tell_refused()
@@ -190,10 +193,17 @@ class Agent:
                     if seen is not None:
                         found.append(
                             PodPart(
-                                pod, allotment.holder.container or allotment.request, part.index, part,
-                                seen.limit_bytes, seen.used_bytes, seen.peak_bytes, seen.gpu_ns, seen.refused,
+                                pod,
+                                allotment.holder.container or allotment.request,
+                                part.index,
+                                part,
+                                seen.limit_bytes,
+                                seen.used_bytes,
+                                seen.peak_bytes,
+                                seen.gpu_ns,
+                                seen.refused,
                             )
-                        )  # fmt: skip
+                        )
         return found
 
     def _allotted(self) -> dict[int, tuple[int, int]]:
@@ -360,10 +370,15 @@ class Agent:
         if not any((self._settings.state / "ended").glob("*.json")):
             return
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "berth.live.kubernetes.node.recording", str(self._settings.state),
-            self._settings.node, str(self._settings.state / EXPORT),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "berth.live.kubernetes.node.recording",
+            str(self._settings.state),
+            self._settings.node,
+            str(self._settings.state / EXPORT),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         _, said = await child.communicate()
         if child.returncode:
             log.warning("what has ended is not recorded yet: %s", said.decode(errors="replace")[-500:])

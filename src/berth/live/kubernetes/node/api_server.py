@@ -16,6 +16,7 @@ from berth.live.kubernetes.client import MERGE_PATCH, Api
 from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
+from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from berth.live.kubernetes.served import OWN, Served, gpus_asked
 
 __all__ = ["ApiServer", "claim_of", "pod_of"]
@@ -89,9 +90,11 @@ class ApiServer:
         there = await self._find(path)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": await self._uid()}
         body: dict[str, Any] = {
-            "apiVersion": f"resource.k8s.io/{self.resource_version}", "kind": "ResourceSlice",
-            "metadata": {"name": name, "ownerReferences": [owner]}, "spec": dict(spec),
-        }  # fmt: skip
+            "apiVersion": f"resource.k8s.io/{self.resource_version}",
+            "kind": "ResourceSlice",
+            "metadata": {"name": name, "ownerReferences": [owner]},
+            "spec": dict(spec),
+        }
         if there is None:
             await self._ask("POST", self._resources("resourceslices"), body)
         else:
@@ -101,9 +104,11 @@ class ApiServer:
     async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What the API server would keep of a new ResourceSlice, without one being made; None where it refuses it."""
         body = {
-            "apiVersion": f"resource.k8s.io/{self.resource_version}", "kind": "ResourceSlice",
-            "metadata": {"name": name}, "spec": dict(spec),
-        }  # fmt: skip
+            "apiVersion": f"resource.k8s.io/{self.resource_version}",
+            "kind": "ResourceSlice",
+            "metadata": {"name": name},
+            "spec": dict(spec),
+        }
         try:
             told = await self._ask("POST", self._resources("resourceslices"), body, params={"dryRun": "All"})
         except ApiError as error:
@@ -137,12 +142,21 @@ class ApiServer:
             "uid": pod.uid,
         }
         body = {
-            "apiVersion": "v1", "kind": "Event", "involvedObject": about, "reason": reason, "message": message[:1000],
-            "type": "Warning", "source": {"component": "berth-node", "host": self._node}, "firstTimestamp": now,
-            "lastTimestamp": now, "count": 1, "metadata": {
-                "name": f"{pod.name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}", "namespace": pod.namespace,
+            "apiVersion": "v1",
+            "kind": "Event",
+            "involvedObject": about,
+            "reason": reason,
+            "message": message[:1000],
+            "type": "Warning",
+            "source": {"component": "berth-node", "host": self._node},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "metadata": {
+                "name": f"{pod.name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}",
+                "namespace": pod.namespace,
             },
-        }  # fmt: skip
+        }
         await self._ask("POST", f"/api/v1/namespaces/{pod.namespace}/events", body)
 
     async def evict(self, pod: Pod) -> None:
@@ -208,7 +222,12 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
         Container(
-            each["name"], _gpus(each, served), init and each.get("restartPolicy") != "Always", _program(each)
+            each["name"],
+            _gpus(each, served),
+            init and each.get("restartPolicy") != "Always",
+            _program(each),
+            cpu_milli(_requested(each, "cpu")),
+            mem_mib(_requested(each, "memory")),
         )
         for init, key in ((True, "initContainers"), (False, "containers"))
         for each in spec.get(key) or ()
@@ -223,12 +242,27 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
         if "terminated" in each.get("state", {})
     ]
     return Pod(
-        meta["namespace"], meta["name"], meta["uid"], spec.get("nodeName", ""), status.get("phase", ""),
-        "deletionTimestamp" in meta, meta.get("annotations") or {}, tuple(containers),
-        _ms(meta.get("creationTimestamp")) or 0, tuple(filter(None, claims)), _ms(status.get("startTime")),
+        meta["namespace"],
+        meta["name"],
+        meta["uid"],
+        spec.get("nodeName", ""),
+        status.get("phase", ""),
+        "deletionTimestamp" in meta,
+        meta.get("annotations") or {},
+        tuple(containers),
+        _ms(meta.get("creationTimestamp")) or 0,
+        tuple(filter(None, claims)),
+        _ms(status.get("startTime")),
         max((at for each in ended if (at := _ms(each.get("finishedAt")))), default=None),
         max((int(each.get("exitCode", 0)) for each in ended), default=None),
-    )  # fmt: skip
+    )
+
+
+def _requested(container: Mapping[str, Any], resource: str) -> str:
+    """What it requests of a resource of the node; its limit if it states no request, as for Kubernetes itself."""
+    resources = container.get("resources", {})
+    found = (resources.get(key, {}).get(resource) for key in ("requests", "limits"))
+    return next((str(each) for each in found if each is not None), "0")
 
 
 def _gpus(container: Mapping[str, Any], served: tuple[Served, ...]) -> int:
@@ -255,12 +289,15 @@ def claim_of(told: Mapping[str, Any]) -> Claim:
     devices = (allocation or {}).get("devices") or {}
     found = [
         ClaimDevice(
-            each["request"], each["pool"], each["device"], each.get("shareID", ""),
+            each["request"],
+            each["pool"],
+            each["device"],
+            each.get("shareID", ""),
             *consumed_of(each.get("consumedCapacity") or {}),
         )
         for each in devices.get("results") or ()
         if each["driver"] == DRIVER
-    ]  # fmt: skip
+    ]
     options: dict[str, Any] = {}
     for each in devices.get("config") or ():
         opaque = each.get("opaque") or {}

@@ -173,10 +173,15 @@ class Claims:
             part, name = self._part(claim, device), f"{claim.uid}.{number}"
             found.append(
                 Allotment(
-                    name, holder, (part,), request=device.request, device=device.device, share=device.share,
+                    name,
+                    holder,
+                    (part,),
+                    request=device.request,
+                    device=device.device,
+                    share=device.share,
                     of=len(claim.devices),
                 )
-            )  # fmt: skip
+            )
         return found
 
     def _part(self, claim: Claim, device: ClaimDevice) -> Part:

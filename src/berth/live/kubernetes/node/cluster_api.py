@@ -22,6 +22,9 @@ class Container:
     """It ends before the others start; one that stays beside them (a sidecar) is none."""
     program: str = ""
     """Its image and command, by which applications without a name are told apart."""
+    cpu_milli: int = 0
+    mem_mib: int = 0
+    """CPU and memory of the node that it requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,12 @@ class Pod:
     def ended(self) -> bool:
         """Whether none of its containers will run again."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def requests(self) -> tuple[int, int]:
+        """CPU (milli) and memory (MiB) of the node that its containers request together."""
+        running = [each for each in self.containers if not each.init]
+        return sum(each.cpu_milli for each in running), sum(each.mem_mib for each in running)
 
     @property
     def gpus_placed(self) -> bool:

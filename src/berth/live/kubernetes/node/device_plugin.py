@@ -107,9 +107,11 @@ class DevicePlugin:
 
     async def _register(self, kubelet: Path) -> str:
         request = plugins.RegisterRequest(
-            version="v1beta1", endpoint=self._socket, resource_name=self._settings.served.resource,
+            version="v1beta1",
+            endpoint=self._socket,
+            resource_name=self._settings.served.resource,
             options=plugins.DevicePluginOptions(pre_start_required=True),
-        )  # fmt: skip
+        )
         try:
             async with open_channel(kubelet) as channel:
                 await call(channel, DEVICE_REGISTRATION, "Register", request)

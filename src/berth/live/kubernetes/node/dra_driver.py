@@ -111,9 +111,11 @@ class _Versioned:
             answer.claims[uid].error = prepared.error
             for each in prepared.devices:
                 device = answer.claims[uid].devices.add(
-                    request_names=[each.request], pool_name=self._driver.node, device_name=each.device,
+                    request_names=[each.request],
+                    pool_name=self._driver.node,
+                    device_name=each.device,
                     cdi_device_ids=[ClaimFiles.device(each)],
-                )  # fmt: skip
+                )
                 if each.share and self._messages is dra_v1:
                     device.share_id = each.share
         return answer

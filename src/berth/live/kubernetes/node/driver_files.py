@@ -20,9 +20,14 @@ __all__ = ["DriverFiles", "Mounted", "fake_driver", "installed_library", "node_f
 
 COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 LIBRARIES = (
-    "libcuda.so", "libcudadebugger.so", "libnvidia-ml.so", "libnvidia-nvvm.so", "libnvidia-ptxjitcompiler.so",
-    "libnvidia-gpucomp.so", "libnvidia-opencl.so",
-)  # fmt: skip
+    "libcuda.so",
+    "libcudadebugger.so",
+    "libnvidia-ml.so",
+    "libnvidia-nvvm.so",
+    "libnvidia-ptxjitcompiler.so",
+    "libnvidia-gpucomp.so",
+    "libnvidia-opencl.so",
+)
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 FAKE_INSIDE = f"{INSIDE}/fake"
 
@@ -89,12 +94,16 @@ def fake_driver(gpus: Sequence[int], folder: Path, card: Path) -> DriverFiles:
         instances.touch()
         mounts.append(Mounted(instances, f"{INSIDE}/fake-card.mig", writable=True))
     return DriverFiles(
-        nodes, (), tuple(mounts),
+        nodes,
+        (),
+        tuple(mounts),
         settings
         | {
-            "BERTH_FAKE_CARD": f"{INSIDE}/fake-card", "BERTH_FAKE_NODES": "/dev", "LD_LIBRARY_PATH": FAKE_INSIDE,
+            "BERTH_FAKE_CARD": f"{INSIDE}/fake-card",
+            "BERTH_FAKE_NODES": "/dev",
+            "LD_LIBRARY_PATH": FAKE_INSIDE,
         },
-    )  # fmt: skip
+    )
 
 
 def _stand_in(path: Path) -> None:

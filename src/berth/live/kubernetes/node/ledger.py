@@ -27,9 +27,10 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
-            max(self.peak_mib, other.peak_mib), self.refused + other.refused,
+            max(self.peak_mib, other.peak_mib),
+            self.refused + other.refused,
             max(self.needed_mib, other.needed_mib),
-        )  # fmt: skip
+        )
 
 
 def usage_of(parts: Sequence[Partition]) -> Usage:
@@ -105,6 +106,9 @@ class Ended:
     peak_mib: int
     refused: int
     needed_mib: int
+    cpu_milli: int = 0
+    host_mem_mib: int = 0
+    """CPU and memory of the node that it requested."""
 
     @property
     def card(self) -> int:
@@ -120,11 +124,26 @@ def ended_pod(pod: Pod, parts: Sequence[Part], usage: Usage, now_ms: int) -> End
     program = next((each.program for each in pod.containers if each.program and not each.init), "")
     end_ms = pod.end_ms or now_ms
     return Ended(
-        str(pod), pod.uid, pod.namespace, pod.name, pod.annotations.get(APPLICATION) or program.partition(" ")[0],
-        program, state, pod.exit_code, pod.created_ms or end_ms, pod.start_ms, end_ms, len(parts),
-        max((part.milli for part in parts), default=0), max((part.mem_mib for part in parts), default=0),
-        tuple(sorted({part.index for part in parts})), usage.peak_mib, usage.refused, usage.needed_mib,
-    )  # fmt: skip
+        str(pod),
+        pod.uid,
+        pod.namespace,
+        pod.name,
+        pod.annotations.get(APPLICATION) or program.partition(" ")[0],
+        program,
+        state,
+        pod.exit_code,
+        pod.created_ms or end_ms,
+        pod.start_ms,
+        end_ms,
+        len(parts),
+        max((part.milli for part in parts), default=0),
+        max((part.mem_mib for part in parts), default=0),
+        tuple(sorted({part.index for part in parts})),
+        usage.peak_mib,
+        usage.refused,
+        usage.needed_mib,
+        *pod.requests,
+    )
 
 
 def keep_ended(folder: Path, ended: Ended, card: Mapping[str, object]) -> None:

@@ -32,16 +32,23 @@ class NodeCollector(Collector):
         yield from self._parts(view)
         for name, text, value in (
             ("escaped_processes", "Processes that use a GPU outside their pod's limit.", len(view.escaped)),
-            ("ailing_gpus", "GPUs that are not allocated because of an error, or because they are lost.",
-             len(view.ailing)),
-        ):  # fmt: skip
+            (
+                "ailing_gpus",
+                "GPUs that are not allocated because of an error, or because they are lost.",
+                len(view.ailing),
+            ),
+        ):
             gauge = GaugeMetricFamily(f"berth_{name}", text)
             gauge.add_metric([], value)
             yield gauge
         for name, text, value in (
             ("evicted_pods", "Pods that were evicted, because their limit was lost.", self._agent.evicted),
-            ("out_of_memory_pods", "Pods that failed after they were refused memory.", self._agent.out_of_memory),
-        ):  # fmt: skip
+            (
+                "out_of_memory_pods",
+                "Pods that failed after they were refused memory.",
+                self._agent.out_of_memory,
+            ),
+        ):
             counter = CounterMetricFamily(f"berth_{name}", text)
             counter.add_metric([], value)
             yield counter
@@ -58,9 +65,16 @@ class NodeCollector(Collector):
         tenants = sum(part.gpu == card.index for part in view.parts)
         stranger_mib = sum(each.mem_mib for each in look.strangers) if look else 0
         return GpuUse(
-            card.index, card.model, card.mem_mib, milli, mem_mib, tenants, stranger_mib,
-            look.used_mib if look else None, bool(look and look.lost),
-        )  # fmt: skip
+            card.index,
+            card.model,
+            card.mem_mib,
+            milli,
+            mem_mib,
+            tenants,
+            stranger_mib,
+            look.used_mib if look else None,
+            bool(look and look.lost),
+        )
 
     def _parts(self, view: View) -> Iterator[Metric]:
         gauges = {

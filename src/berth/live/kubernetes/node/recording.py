@@ -76,24 +76,40 @@ def record_of(told: dict[str, Any], samples: list[Sample], node: str) -> Record:
     """The record of a pod; unmeasured values are None."""
     card_mib = told["hardware"]["mem_mib"]
     job = Job(
-        told["job"], told["submit_ms"], None, user=told["user"], application=told["application"], gpus=told["gpus"],
-        share=Share(told["milli"], told["mem_mib"]), cpu_milli=told.get("cpu_milli", 0),
+        told["job"],
+        told["submit_ms"],
+        None,
+        user=told["user"],
+        application=told["application"],
+        gpus=told["gpus"],
+        share=Share(told["milli"], told["mem_mib"]),
+        cpu_milli=told.get("cpu_milli", 0),
         mem_mib=told.get("host_mem_mib", 0),
-    )  # fmt: skip
+    )
     end = End(
-        told["job"], RecordState(told["state"]), told["end_ms"], peak_mib=told["peak_mib"] or None,
+        told["job"],
+        RecordState(told["state"]),
+        told["end_ms"],
+        peak_mib=told["peak_mib"] or None,
         exit_code=told["exit_code"],
-    )  # fmt: skip
+    )
     return record_of_end(
-        job, end, attempt=1, queued_ms=None, start_ms=told["start_ms"],
-        gpus=[Gpu(node, index) for index in told.get("cards", ())] or [Gpu(node, NO_GPU)], share=job.share,
-        gpu_model=card_model(told["hardware"]["model"], card_mib).name, card_mib=card_mib,
+        job,
+        end,
+        attempt=1,
+        queued_ms=None,
+        start_ms=told["start_ms"],
+        gpus=[Gpu(node, index) for index in told.get("cards", ())] or [Gpu(node, NO_GPU)],
+        share=job.share,
+        gpu_model=card_model(told["hardware"]["model"], card_mib).name,
+        card_mib=card_mib,
         sampled=Sampled(
             [sample.use_pct / 100 for sample in samples if sample.use_pct is not None],
             [sample.mem_mib / card_mib for sample in samples],
         ),
-        name=told["name"], command=told["program"],
-    )  # fmt: skip
+        name=told["name"],
+        command=told["program"],
+    )
 
 
 if __name__ == "__main__":

@@ -143,9 +143,12 @@ class _Node:
         found = [CutGpu(card, tuple(places_on(card.gpu, self._driver_folder))) for card in cards.cards]
         cut = [gpu for gpu in found if gpu.places]
         self.dra_gpus, self.plugin_gpus = split_gpus(
-            settings.dra, settings.device_plugin, [card.index for card in cards.cards],
-            has_claims=server.resource_version is not None, cut=[gpu.card.index for gpu in cut],
-        )  # fmt: skip
+            settings.dra,
+            settings.device_plugin,
+            [card.index for card in cards.cards],
+            has_claims=server.resource_version is not None,
+            cut=[gpu.card.index for gpu in cut],
+        )
         self.cut_gpus = [gpu for gpu in cut if gpu.card.index in self.dra_gpus]
         whole = [gpu.card for gpu in found if not gpu.places]
         self._whole = [card for card in whole if card.index in self.dra_gpus]
@@ -160,35 +163,49 @@ class _Node:
         library, preload = installed_library(state / "library")
         kubelet = settings.kubelet
         identity = Identity(
-            kubelet / "pod-resources" / "kubelet.sock", kubelet / "device-plugins" / CHECKPOINT,
+            kubelet / "pod-resources" / "kubelet.sock",
+            kubelet / "device-plugins" / CHECKPOINT,
             [each.resource for each in served_by(settings.compat)],
-        )  # fmt: skip
+        )
         self.reaper = Reaper(self.allotments, server, identity if self.plugin_gpus else None)
         self.plugins: list[DevicePlugin] = []
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
         for each in served_by(settings.compat) if self.plugin_gpus else ():
             places = PluginSettings(
-                settings.node, kubelet / "device-plugins", nodes, library, preload,
-                self.plugin_gpus, each,
-            )  # fmt: skip
+                settings.node,
+                kubelet / "device-plugins",
+                nodes,
+                library,
+                preload,
+                self.plugin_gpus,
+                each,
+            )
             self.plugins.append(
                 DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
             )
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, library, preload, driver)
             self.claims = Claims(
-                settings.node, tuple(card.index for card in self._whole), self.allotments, files, server,
-                self._make_room, self.cut_gpus,
-            )  # fmt: skip
+                settings.node,
+                tuple(card.index for card in self._whole),
+                self.allotments,
+                files,
+                server,
+                self._make_room,
+                self.cut_gpus,
+            )
             self.reaper.claims = self.claims
             self.driver = DraDriver(
                 settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
             )
         self.agent = Agent(
             AgentSettings(settings.node, state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
-            cards, self.allotments, server, self.reaper,
-        )  # fmt: skip
+            cards,
+            self.allotments,
+            server,
+            self.reaper,
+        )
         self._publisher = SlicePublisher(settings.node, state, server)
         self._labels_told: dict[str, str | None] | None = None
         self._devices_told: tuple[list[dict[str, Any]], list[CutDevices]] | None = None
@@ -254,10 +271,12 @@ def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str |
     model = card_model(least.model, least.mem_mib).name
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model)[:63]
     return {
-        LABEL_GPU_COUNT: str(len(cards)), LABEL_GPU_INDICES: label_of(card.index for card in cards),
+        LABEL_GPU_COUNT: str(len(cards)),
+        LABEL_GPU_INDICES: label_of(card.index for card in cards),
         LABEL_GPUS_AILING: label_of(card.index for card in cards if card.index in ailing) or None,
-        LABEL_GPU_MODEL: plain.strip("-_."), LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
-    }  # fmt: skip
+        LABEL_GPU_MODEL: plain.strip("-_."),
+        LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
+    }
 
 
 async def run_node(settings: NodeSettings, api: Api) -> None:
@@ -279,9 +298,12 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
         serve_node(settings.metrics, collector, settings.state / EXPORT) if settings.metrics else lambda: None
     )
     log.info(
-        "node %s: %d GPUs, of which claims get parts of %s and berth.dev/gpu of %s", settings.node, len(cards.cards),
-        list(node.dra_gpus) or "none", list(node.plugin_gpus) or "none",
-    )  # fmt: skip
+        "node %s: %d GPUs, of which claims get parts of %s and berth.dev/gpu of %s",
+        settings.node,
+        len(cards.cards),
+        list(node.dra_gpus) or "none",
+        list(node.plugin_gpus) or "none",
+    )
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.look())

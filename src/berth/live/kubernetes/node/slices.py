@@ -140,8 +140,9 @@ class SlicePublisher:
         if form == "together":
             for each in cut:
                 found[f"{self.name}-{each.name}"] = {
-                    "sharedCounters": [each.counters], "devices": list(each.devices),
-                }  # fmt: skip
+                    "sharedCounters": [each.counters],
+                    "devices": list(each.devices),
+                }
         elif form == "apart":
             for at in range(0, len(cut), MOST_SETS):
                 sets = [each.counters for each in cut[at : at + MOST_SETS]]
@@ -158,8 +159,9 @@ class SlicePublisher:
         feature gates are."""
         first = list(cut.devices[:1])
         tried: dict[Literal["apart", "together"], dict[str, Any]] = {
-            "apart": {"devices": first}, "together": {"devices": first, "sharedCounters": [cut.counters]},
-        }  # fmt: skip
+            "apart": {"devices": first},
+            "together": {"devices": first, "sharedCounters": [cut.counters]},
+        }
         pool = {"name": self._node, "generation": 1, "resourceSliceCount": 2}
         found = ""
         for form, spec in tried.items():
