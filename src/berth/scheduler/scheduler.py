@@ -143,10 +143,11 @@ class Scheduler:
             self._never_fit[job.id] = job
         return fits
 
-    def withdraw(self, job_id: str, now_ms: int) -> Job | Running:
+    def withdraw(self, job_id: str, now_ms: int, *, comes_again: bool = False) -> Job | Running:
         """Take out a job that waits (returns the job) or runs (returns the run, which is released).
 
         By the id of any task of a waiting gang the whole gang leaves. A task that runs leaves alone: the others run on.
+        With `comes_again` the caller submits the job again later: nothing has ended, and the knowledge is told nothing.
         """
         run = self.cluster.running.get(job_id)
         if run is not None:
@@ -154,7 +155,8 @@ class Scheduler:
             queued_ms = self.attempts.get(job_id, FIRST).queued_ms
             self._forget(job_id)
             self._gangs.leave(run.job)
-            self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
+            if not comes_again:
+                self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
             return run
         job = self.waiting(job_id)
         if job is None:
@@ -163,7 +165,10 @@ class Scheduler:
         if job.gang:
             self._gangs.leave(job)
         for task in job.tasks or (job,):
-            self._leaves_waiting(task, now_ms)
+            if comes_again:
+                self._forget(task.id)
+            else:
+                self._leaves_waiting(task, now_ms)
         return job
 
     def replace(self, job: Job) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from berth.cluster import Cluster, Queue
+from berth.knowledge import make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import FailedStart, Gpu, SiteJob, SiteRun, Start
@@ -234,3 +235,38 @@ def test_a_job_that_its_site_forgets_for_a_while_runs_on(times: int) -> None:
     driver.step(3000)
     assert list(driver.scheduler.cluster.running) == ["1"]
     assert [record.state for record in records] == ([] if times == 1 else [RecordState.CANCELLED])
+
+
+def observing(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[tuple[str, int, RecordState]]]:
+    """A knowledge that learns, and what it is told of ends."""
+    knowledge = make_knowledge("history", grows=True)
+    seen: list[tuple[str, int, RecordState]] = []
+    monkeypatch.setattr(
+        knowledge, "observe", lambda record: seen.append((record.job_id, record.attempt, record.state))
+    )
+    return knowledge, seen
+
+
+def test_a_job_that_is_queued_again_is_no_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    knowledge, seen = observing(monkeypatch)
+    site = site_of(job("1", retries=3), job("2", gpus=9))
+    driver = Driver(site, Settings(policy="fifo+best-fit"), knowledge)
+    driver.step(1000)
+    site.end("1", RecordState.OUT_OF_MEMORY, needed_mib=7000)
+    driver.step(2000)
+    assert seen == [("1", 1, RecordState.OUT_OF_MEMORY)]
+    site.jobs["3"] = replace(job("3", milli=1000, gpus=2), attempt=2)
+    driver.step(3000)
+    del site.jobs["3"]
+    driver.step(4000)
+    assert seen[1:] == [("3", 2, RecordState.CANCELLED)]
+
+
+def test_an_edited_job_is_no_longer_said_to_be_too_large() -> None:
+    site = site_of(job("1", gpus=9))
+    driver = driver_of(site)
+    driver.step(1000)
+    assert list(driver.misfits) == ["1"]
+    site.jobs["1"] = job("1", version=1)
+    driver.step(2000)
+    assert (dict(driver.misfits), where(site)) == ({}, {"1": ["n1:0"]})

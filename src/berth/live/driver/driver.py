@@ -260,7 +260,7 @@ class Driver:
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
         """What was on a node that is gone waits again when the site says so."""
         for run in runs:
-            self.scheduler.withdraw(run.job.id, now_ms)
+            self._unqueue(run.job.id, now_ms)
             self._starting.pop(run.job.id, None)
             self._leaving[run.job.id] = _Leaving(run, self._gpus(run.slots), RecordState.NODE_FAIL)
 
@@ -436,12 +436,12 @@ class Driver:
             others = (*self._on_named_gpus, *self._misfits, *self._early)
             gone += [job_id for job_id in others if job_id not in waiting]
             for job_id in gone:
-                self._leave_queue(job_id, now_ms)
+                self._leave_queue(job_id, now_ms, comes_again=False)
             ids = list(waiting)
         else:
             for job_id in changed:
                 if job_id not in waiting:
-                    self._leave_queue(job_id, now_ms)
+                    self._leave_queue(job_id, now_ms, comes_again=False)
             due = [job_id for job_id, later_ms in self._later.items() if later_ms <= now_ms]
             ids = sorted(
                 (job_id for job_id in {*changed, *due} if job_id in waiting),
@@ -523,13 +523,17 @@ class Driver:
             times = job.memory.times
             self.scheduler.attempts[job.job.id] = Attempts(job.attempt, times, 0, job.queued_ms)
 
-    def _leave_queue(self, job_id: str, now_ms: int) -> None:
+    def _unqueue(self, job_id: str, now_ms: int, *, comes_again: bool = True) -> None:
+        """Take a job out of the scheduler's queue if it waits there."""
+        if self.scheduler.waits(job_id):
+            self.scheduler.withdraw(job_id, now_ms, comes_again=comes_again)
+
+    def _leave_queue(self, job_id: str, now_ms: int, *, comes_again: bool = True) -> None:
         self._on_named_gpus.pop(job_id, None)
         self._misfits.pop(job_id, None)
         self._later.pop(job_id, None)
         self._early.forget(job_id)
-        if self.scheduler.waits(job_id):
-            self.scheduler.withdraw(job_id, now_ms)
+        self._unqueue(job_id, now_ms, comes_again=comes_again)
 
     def _reconsider_misfits(self, now_ms: int) -> None:
         """Nodes or others changed, so that what fitted nowhere may fit."""
@@ -588,8 +592,7 @@ class Driver:
         if run is not None and job_id in scheduler.cluster.running:
             scheduler.started(job_id)
             scheduler.ended(job_id, end.state, now_ms, held_mib=held_mib)
-            if scheduler.waits(job_id):  # the site says whether it waits, and what it asks for then
-                scheduler.withdraw(job_id, now_ms)
+            self._unqueue(job_id, now_ms)  # the site says whether it waits, and what it asks for then
         if run is not None and end.peak_mib and self._learns_memory is not None:
             self._learns_memory.measured(run.job, end.peak_mib)
         self._known.pop(job_id, None)
@@ -731,7 +734,7 @@ class Driver:
                     decided.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
                     decided.misfits.append(outcome)
-                    self.scheduler.withdraw(outcome.job.id, now_ms)
+                    self._unqueue(outcome.job.id, now_ms)
         except PolicyError as error:
             if decided.late:  # what it has placed stands, and the next step goes on from there
                 decided.refused.append(str(error))
@@ -803,7 +806,7 @@ class Driver:
     def _evict(self, run: Running, now_ms: int) -> bool:
         """Have a running job make room; where the site cannot, it goes on."""
         job_id = run.job.id
-        self.scheduler.withdraw(job_id, now_ms)  # it waits when its processes are gone
+        self._unqueue(job_id, now_ms)  # it waits when its processes are gone
         if isinstance(self.site, CanEvict):
             self._leaving[job_id] = _Leaving(run, self._gpus(run.slots), PREEMPTED)
             self._starting.pop(job_id, None)
