@@ -171,6 +171,12 @@ class Scheduler:
                 self._leaves_waiting(task, now_ms)
         return job
 
+    def number(self, job_id: str, attempts: Attempts) -> None:
+        """Note what is known of the earlier attempts of a job that the caller submits or places next, or that waits."""
+        if job_id in self.cluster.running:
+            raise SchedulerError(f"job '{job_id}' runs: its attempt has a number already")
+        self.attempts[job_id] = attempts
+
     def replace(self, job: Job) -> bool:
         """Exchange a waiting job for one of the same id with another priority, limit or size, in the same place of the
         queue; of a running job, whose size stays, the same. Returns whether it could start if nothing else ran."""
@@ -376,17 +382,19 @@ class Scheduler:
 
     # What is decided
 
-    def decide(self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None) -> Iterator[Outcome]:
+    def decide(
+        self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None, can_evict: bool = True
+    ) -> Iterator[Outcome]:
         """Ask the policy; apply each decision as it is yielded, and hand it out.
 
         Before that come the waiting jobs that could not start if nothing else ran: each once when it was submitted or
         replaced, and again after every change of the nodes.
 
         A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
-        more. Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is
-        shown, yields what is no decision, or `out_of_time()` says so, and KnowledgeError if the knowledge raises,
-        whether the policy or the scheduler asked it, or has raised since the last call; what was handed out until then
-        is applied.
+        more. Without `can_evict` each eviction is such a decision. Raises PolicyError if the policy raises (an error of
+        berth's own passes as it is), writes to what it is shown, yields what is no decision, or `out_of_time()` says
+        so, and KnowledgeError if the knowledge raises, whether the policy or the scheduler asked it, or has raised
+        since the last call; what was handed out until then is applied.
         """
         cluster, queue, expectations = self.cluster, self.queue, self._expectations
         if cluster.request_types > self._most_requests:
@@ -415,7 +423,7 @@ class Scheduler:
                     if cluster.changes + queue.changes != shown:
                         raise PolicyError(MEDDLED)
                     if not isinstance(decision, Placement):
-                        outcome = self._other(decision, now_ms)
+                        outcome = self._other(decision, now_ms, can_evict)
                         if outcome is not None:
                             yield outcome
                     elif decision[0].tasks:
@@ -568,7 +576,7 @@ class Scheduler:
         self._due.extend(parts)
         return len(job.tasks) > len(parts)
 
-    def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
+    def _other(self, decision: Decision, now_ms: int, can_evict: bool) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
         if isinstance(decision, WakeAt):
             time_ms = decision.time_ms
@@ -587,6 +595,11 @@ class Scheduler:
                     return None  # it was evicted with its gang
                 return Refused(
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
+                )
+            if not can_evict:
+                return Refused(
+                    decision,
+                    f"at {now_ms} ms the policy evicts job '{job_id}', and running jobs cannot be evicted here",
                 )
             return Evicted(self._evict(job_id, now_ms))
         if isinstance(decision, Resize):

@@ -13,7 +13,7 @@ from berth.knowledge import make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import FailedStart, Gpu, SiteJob, SiteRun, Start
-from berth.model import GpuModel, GpuSlot, Job, Node, Placement, RecordState, Resize, Share
+from berth.model import GpuModel, GpuSlot, Job, Node, Placement, RecordState, Resize, Share, WakeAt
 from berth.policies import Decision
 from tests.live.driver.memory_site import MemorySite
 
@@ -270,3 +270,55 @@ def test_an_edited_job_is_no_longer_said_to_be_too_large() -> None:
     site.jobs["1"] = job("1", version=1)
     driver.step(2000)
     assert (dict(driver.misfits), where(site)) == ({}, {"1": ["n1:0"]})
+
+
+def test_an_eviction_that_a_site_cannot_do_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    knowledge, seen = observing(monkeypatch)
+    site = site_of(replace(job("1", milli=1000), attempt=3), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="preempt+priority+best-fit"), knowledge)
+    driver.step(1000)
+    site.jobs["2"] = job("2", milli=1000, priority=5)
+    for now_ms in (2000, 3000):
+        round_ = driver.step(now_ms)
+        assert (len(round_.refused), round_.evicted, round_.placed) == (1, (), ())
+    assert (driver.scheduler.cluster.running["1"].attempt, driver.scheduler.attempt("1"), seen) == (3, 3, [])
+
+
+def wakes_and_resizes(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+    """Ask to be woken, resize what runs, and start the first job."""
+    yield WakeAt(now_ms + 5000)
+    yield from (Resize(run.job, Share(500, 1000)) for run in list(cluster.running.values()))
+    for each in list(queue)[:1]:
+        if cluster.free.milli[0, 0] >= each.share.milli:
+            yield Placement(each, (GpuSlot(0, 0),), each.share)
+
+
+@pytest.mark.parametrize("kind", [MemorySite, AwaitingSite])
+def test_a_policy_is_woken_when_it_wants_to_be(kind: type[MemorySite]) -> None:
+    limit = {"time_limit_ms": 5000, "milli": 1000}
+    site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=kind)
+    driver = driver_of(site, f"{__name__}:wakes_and_resizes", ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    site.jobs["2"] = job("2", **limit)
+    round_ = driver.step(9000)
+    assert driver.next_ms(9000) == 14_000
+    assert "resize" in " ".join(round_.refused)
+    assert driver.next_ms(20_000) is None
+
+
+class AwaitingEvictingSite(AwaitingSite, EvictingSite):
+    pass
+
+
+def test_evictions_are_not_made_ahead_and_that_is_said() -> None:
+    limit = {"time_limit_ms": 60_000, "milli": 1000}
+    site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=AwaitingEvictingSite)
+    driver = driver_of(site, "preempt+best-fit", ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    site.jobs["2"] = job("2", **limit, priority=5)
+    round_ = driver.step(55_000)
+    assert "job '1' would be evicted, which is not done ahead" in round_.refused
+    assert [each.after for each in round_.early] == [("1",)]
+    assert (round_.evicted, where(site)) == ((), {"1": ["n1:0"]})

@@ -45,7 +45,7 @@ from berth.live.driver.site import (
     Start,
 )
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share
+from berth.model import NO_GPU, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
 from berth.policies import Setting, make_policy
 from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Scheduler
 
@@ -132,6 +132,11 @@ class _Decided:
         self.late = False
         self._out_of_time = out_of_time
 
+    def refuse(self, why: str) -> None:
+        """Note once why decisions are not carried out: ahead of ends, the policy is asked several times."""
+        if why not in self.refused:
+            self.refused.append(why)
+
     def is_late(self) -> bool:
         """Whether the policy is to be stopped."""
         self.late = self.late or self._out_of_time()
@@ -174,6 +179,9 @@ class Driver:
         self._last_order: tuple[int, ...] = ()
         self._on_named_gpus: dict[str, SiteJob] = {}  # waiting jobs whose users named the GPUs, in order
         self._misfits: dict[str, WaitReason] = {}
+        self._wakes_ms: set[int] = (
+            set()
+        )  # when the policy wants to be asked again; a trial undoes the scheduler's
         self._later: dict[str, int] = {}  # waiting jobs that are not to start before then
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
@@ -203,9 +211,8 @@ class Driver:
 
     def next_ms(self, now_ms: int) -> int | None:
         """When to step again if nothing happens before; None: not before something does."""
-        times = [later_ms for later_ms in self._later.values() if later_ms > now_ms]
-        wake_ms = self._scheduler.next_wake_ms if self._scheduler is not None else None
-        return min([*times, *([wake_ms] if wake_ms is not None else [])], default=None)
+        times = (time_ms for time_ms in (*self._later.values(), *self._wakes_ms) if time_ms > now_ms)
+        return min(times, default=None)
 
     # One step
 
@@ -215,6 +222,7 @@ class Driver:
         """Take in what the site has now, decide, and have it carried out; unless `for_real`, only say what would be."""
         changed = self._names_changes.changed() if self._names_changes is not None else None
         records: list[Record] = []
+        self._wakes_ms = {wake_ms for wake_ms in self._wakes_ms if wake_ms > now_ms}
         self._take_nodes(now_ms)
         self._take_ends(now_ms, records)
         self._take_others(now_ms)
@@ -521,7 +529,7 @@ class Driver:
     def _number(self, job: SiteJob) -> None:
         if job.attempt > 1:
             times = job.memory.times
-            self.scheduler.attempts[job.job.id] = Attempts(job.attempt, times, 0, job.queued_ms)
+            self.scheduler.number(job.job.id, Attempts(job.attempt, times, 0, job.queued_ms))
 
     def _unqueue(self, job_id: str, now_ms: int, *, comes_again: bool = True) -> None:
         """Take a job out of the scheduler's queue if it waits there."""
@@ -696,7 +704,7 @@ class Driver:
             self._start(placement, decided)
         soon = self._ends_soon(now_ms) if self._starts_after is not None else []
         if soon or self._early:
-            ask = partial(self._ask, now_ms, decided, for_real=False)
+            ask = partial(self._ask, now_ms, decided, for_real=False, ahead=True)
             for early in self._early.decide(scheduler, ask, soon, now_ms):
                 if scheduler.place(early.placement, now_ms):
                     self._start(early.placement, decided)
@@ -713,23 +721,33 @@ class Driver:
             self._leave_queue(misfit.job.id, now_ms)
             self._misfits[misfit.job.id] = WaitReason(WaitKind.MISFIT, misfit.why)
 
-    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
-        """What the policy starts; for real, the site is told at once."""
+    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool, ahead: bool = False) -> list[Placement]:
+        """What the policy starts; for real, the site is told at once. Ahead of ends, nothing is evicted."""
         placed = []
+        can_evict = isinstance(self.site, CanEvict) and not ahead
         try:
-            for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late):
+            for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late, can_evict=can_evict):
                 if isinstance(outcome, Placement):
                     placed.append(outcome)
                     if for_real:
                         self._start(outcome, decided)
                 elif isinstance(outcome, Evicted):
-                    if for_real and self._evict(outcome.run, now_ms):
-                        decided.evicted.append(outcome.run.job.id)
-                    else:
-                        decided.refused.append(f"{self.site.name} cannot evict job '{outcome.run.job.id}'")
+                    if for_real:
+                        self._evict(outcome.run, now_ms)
+                    decided.evicted.append(outcome.run.job.id)
                 elif isinstance(outcome, Resized):
-                    if for_real and not self._resize(outcome, now_ms):
+                    if not for_real:
+                        decided.refuse(
+                            f"job '{outcome.run.job.id}' would be resized, which a trial does not do"
+                        )
+                    elif not self._resize(outcome, now_ms):
                         decided.refused.append(f"{self.site.name} cannot resize job '{outcome.run.job.id}'")
+                elif isinstance(outcome, WakeAt):
+                    self._wakes_ms.add(outcome.time_ms)
+                elif isinstance(outcome, Refused) and ahead and isinstance(outcome.decision, Evict):
+                    decided.refuse(
+                        f"job '{outcome.decision.job.id}' would be evicted, which is not done ahead"
+                    )
                 elif isinstance(outcome, Refused):
                     decided.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
@@ -803,21 +821,14 @@ class Driver:
             of.attempt, of.memory,
         )  # fmt: skip
 
-    def _evict(self, run: Running, now_ms: int) -> bool:
-        """Have a running job make room; where the site cannot, it goes on."""
+    def _evict(self, run: Running, now_ms: int) -> None:
+        """Have a running job make room."""
         job_id = run.job.id
         self._unqueue(job_id, now_ms)  # it waits when its processes are gone
         if isinstance(self.site, CanEvict):
             self._leaving[job_id] = _Leaving(run, self._gpus(run.slots), PREEMPTED)
             self._starting.pop(job_id, None)
             self.site.evict(job_id)
-            return True
-        self.scheduler.place(
-            Placement(run.job, run.slots, run.share, run.shared, run.best_effort), run.start_ms
-        )
-        if job_id not in self._starting:
-            self.scheduler.started(job_id)
-        return False
 
     def _resize(self, resized: Resized, now_ms: int) -> bool:
         """Give a running job its new share; where the site cannot, it keeps the one before."""
