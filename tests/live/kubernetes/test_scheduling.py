@@ -251,7 +251,7 @@ def test_advice_is_told_and_nothing_bound(play: Played) -> None:
             assert "fewer than 2 GPUs" in await world.until_event("FailedScheduling", "large")
         # The pod's status is its own scheduler's: autoscalers read it.
         assert not (await world.pods())["large"]["status"].get("conditions")
-        assert told == "fifo+best-fit places it on node n1, GPU 0: 500 milli, 1000 MiB"
+        assert told == "easy+priority+best-fit places it on node n1, GPU 0: 500 milli, 1000 MiB"
         assert await world.places() == {}
 
     play(test)
