@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -58,23 +59,10 @@ def _gpu(values: Mapping[str, Any], node: str) -> Gpu:
 
 def _job(values: Mapping[str, Any], node: str) -> LiveJob:
     start_ms = values["start_ms"] if values["state"] in GOING else None
-    texts = {"where": where_of(values["slots"], node), "why": values["reason"] or ""}
-    return LiveJob(*_OF_JOB({**values, **texts, "start_ms": start_ms}))
+    where, why = where_of(values["slots"], node), values["reason"] or ""
+    return replace(LiveJob(*_OF_JOB(values)), start_ms=start_ms, where=where, why=why)
 
 
 _OF_GPU = itemgetter("index", "model", "mem_mib", "used_mib", "use_pct", "drained")
 _OF_TENANT = itemgetter("id", "user", "name", "milli", "mem_mib", "used_mib", "use_pct", "since_ms", "state")
-_OF_JOB = itemgetter(
-    "id",
-    "user",
-    "name",
-    "state",
-    "gpus",
-    "milli",
-    "mem_mib",
-    "submit_ms",
-    "ready_ms",
-    "start_ms",
-    "where",
-    "why",
-)
+_OF_JOB = itemgetter("id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "ready_ms")
