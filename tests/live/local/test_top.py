@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from berth.live.local.listing import COLUMNS
 from berth.live.local.snapshot import gpus_of
 from berth.live.local.top import Tile, Top
 
+NOW_MS = time.time_ns() // 1_000_000
 COUNTS = {"waiting": 1, "held": 0, "starting": 0, "running": 2}
 STATUS = {"policy": "fifo", "brain": "ready", "jobs": COUNTS, "trouble": []}
 
@@ -24,7 +26,7 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
         "name": "train",
         "milli": 100,
         "state": "running",
-        "since_ms": 1,
+        "since_ms": NOW_MS,
         "use_pct": None,
         "used_mib": None,
     }
@@ -54,7 +56,7 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
             top = pilot.app
             assert isinstance(top, Top)
             for tile, gpu in zip(top.query(Tile), gpus_of(gpus), strict=True):
-                tile.show(gpu, 1000)
+                tile.show(gpu, NOW_MS)
             await pilot.pause()
             return [
                 [tile.render_line(at).text.strip() for at in range(tile.size.height)]
