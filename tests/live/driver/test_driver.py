@@ -322,3 +322,17 @@ def test_evictions_are_not_made_ahead_and_that_is_said() -> None:
     assert "job '1' would be evicted, which is not done ahead" in round_.refused
     assert [each.after for each in round_.early] == [("1",)]
     assert (round_.evicted, where(site)) == ((), {"1": ["n1:0"]})
+
+
+@pytest.mark.parametrize("kind", [MemorySite, AwaitingSite])
+@pytest.mark.parametrize("for_real", [True, False])
+def test_reservations_are_shown_however_they_were_decided(kind: type[MemorySite], for_real: bool) -> None:
+    whole = {"milli": 1000}
+    site = site_of(job("1", time_limit_ms=900_000, **whole), job("9", time_limit_ms=5000, **whole), kind=kind)
+    driver = driver_of(site, "easy+fifo+best-fit", ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    for job_id, application in (("2", "train"), ("3", "tune")):
+        site.jobs[job_id] = job(job_id, gpus=2, time_limit_ms=600_000, application=application, **whole)
+    driver.step(2000, for_real=for_real)
+    assert driver.reasons()["2"].reserved_ms == 901_000

@@ -47,6 +47,7 @@ from berth.live.driver.site import (
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
 from berth.model import NO_GPU, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
 from berth.policies import Setting, make_policy
+from berth.policies.protocol import Reserving
 from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Scheduler
 
 __all__ = ["Driver", "Round", "Settings", "Why"]
@@ -130,6 +131,8 @@ class _Decided:
         self.misfits: list[NeverFits] = []
         self.fault: BerthError | None = None
         self.late = False
+        self.asked = False
+        """Whether the policy was asked."""
         self._out_of_time = out_of_time
 
     def refuse(self, why: str) -> None:
@@ -168,6 +171,8 @@ class Driver:
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._starts_after = site if isinstance(site, CanStartAfter) else None
         self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
+        self._reserves = self._policy if isinstance(self._policy, Reserving) else None
+        self._reserved_ms: Mapping[str, int] = {}
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
         self._away: dict[str, NodeState] = {}
@@ -723,7 +728,7 @@ class Driver:
 
     def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool, ahead: bool = False) -> list[Placement]:
         """What the policy starts; for real, the site is told at once. Ahead of ends, nothing is evicted."""
-        placed = []
+        placed: list[Placement] = []
         can_evict = isinstance(self.site, CanEvict) and not ahead
         try:
             for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late, can_evict=can_evict):
@@ -760,6 +765,11 @@ class Driver:
                 decided.fault = error
         except KnowledgeError as error:
             decided.fault = error
+        if (
+            self._reserves is not None and not decided.asked
+        ):  # a trial undoes them, and later ones are ahead of ends
+            self._reserved_ms = dict(self._reserves.reserved_ms)
+        decided.asked = True
         return placed
 
     def _ends_soon(self, now_ms: int) -> list[str]:
@@ -867,7 +877,7 @@ class Driver:
         """Why waiting jobs wait; of these, or of all."""
         if self._scheduler is None:
             return {}
-        explain = WaitReasons(self._scheduler)
+        explain = WaitReasons(self._scheduler, self._reserved_ms)
         found = {}
         for job_id in self._known if job_ids is None else job_ids:
             job = self._known.get(job_id)
@@ -881,7 +891,11 @@ class Driver:
         known = self._known.get(job_id)
         if known is None or self._scheduler is None or job_id in self._scheduler.cluster.running:
             return None
-        explain, job, queue = WaitReasons(self._scheduler), self._as_needed(known), self._scheduler.queue
+        explain, job, queue = (
+            WaitReasons(self._scheduler, self._reserved_ms),
+            self._as_needed(known),
+            self._scheduler.queue,
+        )
         return Why(
             job, self._reason(known, explain), explain.candidates(known, job),
             [lacks for _, lacks in explain.lacks_of_nodes(job)], self.misfits.get(job_id, ""),
@@ -905,7 +919,7 @@ class Driver:
         if not self.settings.notes:
             return
         waiting = [job for job in self._known.values() if job.job.id not in self.scheduler.cluster.running]
-        explain = WaitReasons(self.scheduler)
+        explain = WaitReasons(self.scheduler, self._reserved_ms)
         for job in sorted(waiting, key=lambda job: job.order)[: self.settings.notes]:
             text = self._reason(job, explain).text
             if self._noted.get(job.job.id) != text:
