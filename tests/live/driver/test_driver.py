@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from berth.cluster import Cluster, Queue
+from berth.errors import KnowledgeError
 from berth.knowledge import make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
@@ -336,3 +337,45 @@ def test_reservations_are_shown_however_they_were_decided(kind: type[MemorySite]
         site.jobs[job_id] = job(job_id, gpus=2, time_limit_ms=600_000, application=application, **whole)
     driver.step(2000, for_real=for_real)
     assert driver.reasons()["2"].reserved_ms == 901_000
+
+
+def failing_for(monkeypatch: pytest.MonkeyPatch, application: str) -> Any:
+    """A knowledge that fails when it is asked how long jobs of one application run."""
+    knowledge = make_knowledge("user", grows=True)
+    run_ms = type(knowledge).run_ms
+
+    def fail(self: Any, asked: Job, *rest: Any) -> Any:
+        if asked.application == application:
+            raise KnowledgeError(f"nobody knows job '{asked.id}'")
+        return run_ms(self, asked, *rest)
+
+    monkeypatch.setattr(type(knowledge), "run_ms", fail)
+    return knowledge
+
+
+def test_a_job_of_which_the_knowledge_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(job("1", application="bad", only_gpus=(Gpu("n1", 0),)), job("2"))
+    driver = Driver(site, Settings(policy="fifo+best-fit"), failing_for(monkeypatch, "bad"))
+    round_ = driver.step(1000)
+    assert (round_.fault, list(where(site))) == (None, ["2"])
+    assert "nobody knows job '1'" in driver.misfits["1"]
+    assert "nobody knows job '1'" in site.why["1"]
+
+
+def test_a_job_that_waits_for_an_end_and_whose_belief_fails_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = {"time_limit_ms": 60_000, "milli": 1000}
+    site = site_of(
+        job("1", **limit), job("2", application="bad", **limit), nodes=(node(gpus=1),), kind=AwaitingSite
+    )
+    driver = driver_of(site, ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    assert driver.step(55_000).early
+    failing_for(monkeypatch, "bad")
+    assert driver.step(56_000).fault is None
+    site.end("1", RecordState.COMPLETED)
+    site.jobs["3"] = job("3", **limit)
+    round_ = driver.step(60_000)
+    assert ([each.job.id for each in round_.placed], site.jobs["2"].why) == (["3"], "nobody knows job '2'")

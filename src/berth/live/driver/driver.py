@@ -701,17 +701,17 @@ class Driver:
         scheduler = self.scheduler
         if not for_real:
             with scheduler.trial():
-                decided.placed += self._place_on_named_gpus(now_ms)
+                decided.placed += self._place_on_named_gpus(decided, now_ms)
                 decided.placed += self._ask(now_ms, decided, for_real=False)
             self._put_aside(decided.misfits, now_ms)
             return decided
-        for placement in self._place_on_named_gpus(now_ms):
+        for placement in self._place_on_named_gpus(decided, now_ms):
             self._start(placement, decided)
         soon = self._ends_soon(now_ms) if self._starts_after is not None else []
         if soon or self._early:
             ask = partial(self._ask, now_ms, decided, for_real=False, ahead=True)
             for early in self._early.decide(scheduler, ask, soon, now_ms):
-                if scheduler.place(early.placement, now_ms):
+                if self._place(early.placement, decided, now_ms):
                     self._start(early.placement, decided)
                 elif early.after:
                     self._start_after(early, decided, now_ms)
@@ -810,11 +810,15 @@ class Driver:
             of = self._known.get(job_id)
             if of is None:
                 continue
-            if self.scheduler.place(placement, now_ms):
+            why = "its room is gone"
+            try:
+                placed = self.scheduler.place(placement, now_ms)
+            except BerthError as error:
+                placed, why = False, str(error)
+            if placed:
                 self._starting[job_id] = of.version
             else:
                 self._known.pop(job_id)
-                why = "its room is gone"
                 self.site.again(Again(job_id, why, of.attempt, of.memory, of.start_failures))
 
     def _start(self, placement: Placement, decided: _Decided) -> None:
@@ -849,7 +853,15 @@ class Driver:
         self.scheduler.resize(job_id, resized.before, now_ms)
         return False
 
-    def _place_on_named_gpus(self, now_ms: int) -> Iterable[Placement]:
+    def _place(self, wish: Placement, decided: _Decided, now_ms: int) -> bool:
+        """Have a job start where it is said; one of which the knowledge fails is set aside and holds up no other."""
+        try:
+            return self.scheduler.place(wish, now_ms)
+        except BerthError as error:
+            decided.misfits.append(NeverFits(wish.job, str(error)))
+            return False
+
+    def _place_on_named_gpus(self, decided: _Decided, now_ms: int) -> Iterable[Placement]:
         """Start the first of the jobs whose users named the GPUs, where these have room."""
         for job in list(self._on_named_gpus.values()):
             asked = self._as_needed(job)
@@ -858,7 +870,7 @@ class Driver:
             if len(roomy) < asked.gpus:
                 continue
             wish = Placement(asked, roomy, asked.share)
-            if self.scheduler.place(wish, now_ms):
+            if self._place(wish, decided, now_ms):
                 yield wish
 
     def take_back(self, job_id: str, now_ms: int) -> None:
