@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from berth.cluster import Cluster, Queue
-from berth.errors import KnowledgeError
+from berth.errors import ClusterError, KnowledgeError
 from berth.knowledge import make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
-from berth.live.driver.site import FailedStart, Gpu, SiteJob, SiteRun, Start
+from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun, Start
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, RecordState, Resize, Share, WakeAt
 from berth.policies import Decision
 from tests.live.driver.memory_site import MemorySite
@@ -379,3 +379,77 @@ def test_a_job_that_waits_for_an_end_and_whose_belief_fails_holds_up_no_other(
     site.jobs["3"] = job("3", **limit)
     round_ = driver.step(60_000)
     assert ([each.job.id for each in round_.placed], site.jobs["2"].why) == (["3"], "nobody knows job '2'")
+
+
+def fails_later(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+    """Start the first job, and from two seconds on fail with an error of berth's own."""
+    yield from (Placement(each, (GpuSlot(0, 0),), each.share) for each in list(queue)[:1])
+    if now_ms >= 2000:
+        raise ClusterError("the policy asked for no node")
+
+
+def test_a_step_that_fails_returns_what_came_of_it_all_the_same() -> None:
+    site = site_of(job("1"))
+    driver = driver_of(site, f"{__name__}:fails_later")
+    driver.step(1000)
+    driver.step(1001)
+    site.end("1", RecordState.COMPLETED)
+    site.jobs["2"] = job("2")
+    round_ = driver.step(2000)
+    assert [(each.job_id, each.state) for each in round_.records] == [("1", RecordState.COMPLETED)]
+    assert ([each.job.id for each in round_.placed], str(round_.fault)) == (
+        ["2"], "the policy asked for no node",
+    )  # fmt: skip
+
+
+class NamingSite(MemorySite):
+    named: frozenset[str] | None = None
+
+    def changed(self) -> frozenset[str] | None:
+        named, self.named = self.named, frozenset()
+        return named
+
+
+def test_what_changed_in_a_step_that_fails_is_taken_in_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(kind=NamingSite)
+    driver = driver_of(site)
+    driver.step(1000)
+    site.jobs["1"], site.named = job("1"), frozenset("1")
+    with monkeypatch.context() as patched:
+        patched.setattr(driver.scheduler, "strangers", failing)
+        site.held[Gpu("n1", 1)] = Share(100, 100)
+        assert driver.step(2000).fault is not None
+    driver.step(3000)
+    assert list(where(site)) == ["1"]
+
+
+def failing(*asked: Any) -> None:
+    raise ClusterError("no such GPU")
+
+
+def test_a_run_that_is_not_there_when_its_node_is_back_was_lost_with_it() -> None:
+    site = site_of(job("1"), job("2"))
+    driver = driver_of(site)
+    driver.step(1000)
+    driver.step(1001)
+    site.states["n1"] = NodeState.LOST
+    driver.step(2000)
+    lost, site.states = site.runs.pop("1"), {}
+    records = driver.step(3000).records
+    assert [(each.job_id, each.state) for each in records] == [(lost.of.job.id, RecordState.NODE_FAIL)]
+    assert list(driver.scheduler.cluster.running) == ["2"]
+    site.told.append(End("1", RecordState.COMPLETED, 3500))
+    assert driver.step(4000).records == ()
+
+
+def test_the_end_that_is_told_as_its_node_is_back_is_believed() -> None:
+    site = site_of(job("1"))
+    driver = driver_of(site)
+    driver.step(1000)
+    driver.step(1001)
+    site.states["n1"] = NodeState.LOST
+    driver.step(2000)
+    del site.runs["1"]
+    site.states = {}
+    site.told.append(End("1", RecordState.COMPLETED, 2500))
+    assert [each.state for each in driver.step(3000).records] == [RecordState.COMPLETED]

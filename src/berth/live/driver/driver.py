@@ -191,6 +191,7 @@ class Driver:
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
         self._early = EarlyStarts()
+        self._compares_all = False  # even where the site names what changed
         self._missed: dict[str, int] = {}  # looks in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._noted: dict[str, str] = {}
@@ -224,19 +225,18 @@ class Driver:
     def step(
         self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None, for_real: bool = True
     ) -> Round:
-        """Take in what the site has now, decide, and have it carried out; unless `for_real`, only say what would be."""
-        changed = self._names_changes.changed() if self._names_changes is not None else None
-        records: list[Record] = []
-        self._wakes_ms = {wake_ms for wake_ms in self._wakes_ms if wake_ms > now_ms}
-        self._take_nodes(now_ms)
-        self._take_ends(now_ms, records)
-        self._take_others(now_ms)
-        self._take_runs(changed, now_ms, records)
-        self._take_in_use(now_ms)
-        self._take_waiting(changed, now_ms)
-        self._take_due(now_ms)
-        decided = self._decide(now_ms, out_of_time, for_real=for_real)
-        self._note(now_ms)
+        """Take in what the site has now, decide, and have it carried out; unless `for_real`, only say what would be.
+
+        An error of berth's own ends the step and is its fault; what came of it by then is returned all the same.
+        """
+        decided, records = _Decided(out_of_time or (lambda: False)), list[Record]()
+        try:
+            self._take_in(now_ms, records)
+            self._decide(decided, now_ms, for_real=for_real)
+            self._note(now_ms)
+        except BerthError as error:
+            decided.fault = decided.fault or error
+            self._compares_all = True  # what the site named as changed may not have been taken in
         return Round(
             tuple(decided.placed), tuple(decided.early), tuple(decided.evicted), tuple(decided.refused), tuple(records),
             decided.fault, decided.late,
@@ -244,8 +244,24 @@ class Driver:
 
     # What the site has
 
-    def _take_nodes(self, now_ms: int) -> None:
-        told = self.site.nodes()
+    def _take_in(self, now_ms: int, records: list[Record]) -> None:
+        """Take in what the site has now."""
+        changed = self._names_changes.changed() if self._names_changes is not None else None
+        if self._compares_all:
+            self._compares_all, changed = False, None
+        self._wakes_ms = {wake_ms for wake_ms in self._wakes_ms if wake_ms > now_ms}
+        back = self._take_nodes(now_ms)
+        self._take_ends(now_ms, records)
+        self._end_lost(back, now_ms, records)
+        self._take_others(now_ms)
+        self._take_runs(changed, now_ms, records)
+        self._take_in_use(now_ms)
+        self._take_waiting(changed, now_ms)
+        self._take_due(now_ms)
+
+    def _take_nodes(self, now_ms: int) -> set[str]:
+        """Make the nodes those of the site; returns which are back."""
+        told, back = self.site.nodes(), set[str]()
         nodes = tuple(each.node for each in told)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
@@ -267,8 +283,9 @@ class Driver:
                 self.scheduler.node_drained(node.name)
             elif state is NodeState.UP:
                 self.scheduler.node_back(node.name)
-                self._is_back(node.name)
+                back.add(node.name)
         self._away = {node.name: state for node, state in told if state is not NodeState.UP}
+        return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
         """What was on a node that is gone waits again when the site says so."""
@@ -277,11 +294,15 @@ class Driver:
             self._starting.pop(run.job.id, None)
             self._leaving[run.job.id] = _Leaving(run, self._gpus(run.slots), RecordState.NODE_FAIL)
 
-    def _is_back(self, name: str) -> None:
-        """What a site still runs on a node that is back was not lost with it."""
+    def _end_lost(self, back: Set[str], now_ms: int, records: list[Record]) -> None:
+        """What a site still runs on a node that is back was not lost with it; the rest was, whatever it tells later."""
         for job_id, gone in [*self._leaving.items()]:
-            if gone.state is RecordState.NODE_FAIL and any(gpu.node == name for gpu in gone.gpus):
+            if gone.state is not RecordState.NODE_FAIL or back.isdisjoint(gpu.node for gpu in gone.gpus):
+                continue
+            if job_id in self.site.running():
                 del self._leaving[job_id]
+            else:
+                self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
 
     def _take_others(self, now_ms: int) -> None:
         """What others hold is not given away."""
@@ -696,15 +717,14 @@ class Driver:
 
     # What is decided
 
-    def _decide(self, now_ms: int, out_of_time: Callable[[], bool] | None, *, for_real: bool) -> _Decided:
-        decided = _Decided(out_of_time or (lambda: False))
+    def _decide(self, decided: _Decided, now_ms: int, *, for_real: bool) -> None:
         scheduler = self.scheduler
         if not for_real:
             with scheduler.trial():
                 decided.placed += self._place_on_named_gpus(decided, now_ms)
                 decided.placed += self._ask(now_ms, decided, for_real=False)
             self._put_aside(decided.misfits, now_ms)
-            return decided
+            return
         for placement in self._place_on_named_gpus(decided, now_ms):
             self._start(placement, decided)
         soon = self._ends_soon(now_ms) if self._starts_after is not None else []
@@ -718,7 +738,6 @@ class Driver:
         else:
             self._ask(now_ms, decided, for_real=True)
         self._put_aside(decided.misfits, now_ms)
-        return decided
 
     def _put_aside(self, misfits: Iterable[NeverFits], now_ms: int) -> None:
         """Jobs that could not start if nothing else ran wait without holding up others."""
