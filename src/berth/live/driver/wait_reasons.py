@@ -84,8 +84,15 @@ class WaitReasons:
     def of(self, waiting: SiteJob, job: Job) -> WaitReason:
         """Why this job waits; `job` asks for what it turned out to need."""
         alike = (
-            waiting.only_gpus, job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels,
-        )  # fmt: skip
+            waiting.only_gpus,
+            job.gpus,
+            job.nodes,
+            job.share,
+            job.cpu_milli,
+            job.mem_mib,
+            job.models,
+            job.labels,
+        )
         known = self._known.get(alike)
         if known is None:
             known = self._known[alike] = self._obstacle(waiting.only_gpus, job)
