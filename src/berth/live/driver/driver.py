@@ -559,8 +559,10 @@ class Driver:
         return self._gangs.tasks(name, self._known, self.scheduler.cluster.running, self._leaving)
 
     def _queue_gang(self, tasks: GangTasks, now_ms: int) -> None:
-        """Queue the tasks that are missing as one gang if they are there, and once it is whole each further one by
-        itself. If one of the tasks that started together waits again, stop the others: all wait as one gang again."""
+        """Queue the tasks as one gang if as many are there as are missing, and once it is whole each by itself.
+
+        If a task waits again and too few are left, the others are stopped, and all wait as one gang again.
+        """
         if tasks.missing > 0 and tasks.running and tasks.waiting and isinstance(self.site, CanEvict):
             for run in self.scheduler.evict(tasks.running, now_ms):
                 self._stop_for_others(run, now_ms)
@@ -570,10 +572,8 @@ class Driver:
         wanted = [(task, job.order) for task, job in zip(asked, ready, strict=True)]
         if tasks.missing > len(ready):
             wanted = []
-        elif tasks.missing > 0:
-            together = asked[: tasks.missing]
-            gang = gang_of(together, name=tasks.gang.name) if len(together) > 1 else together[0]
-            wanted = [(gang, ready[0].order)]
+        elif tasks.missing > 1:
+            wanted = [(gang_of(asked, tasks.missing, tasks.gang.name), ready[0].order)]
         wanted_by_id = {job.id: job for job, _ in wanted}
         for job in tasks.waiting:
             self._misfits.pop(job.job.id, None)
@@ -620,12 +620,11 @@ class Driver:
         tasks = self._tasks_of(job.gang.name) if job.gang is not None else None
         if tasks is None:
             return None
-        title = gang_title(tasks.gang.name)
         lacking = tasks.missing - sum(each.job.id not in self._later for each in tasks.waiting)
-        if lacking > 0:
-            more = f"{lacking} more {'task' if lacking == 1 else 'tasks'}"
-            return WaitReason(WaitKind.GANG, f"waits for {more} of gang {title}")
-        return WaitReason(WaitKind.GANG, f"waits until gang {title} has started")
+        if lacking <= 0:
+            return None
+        more = f"{lacking} more {'task' if lacking == 1 else 'tasks'}"
+        return WaitReason(WaitKind.GANG, f"waits for {more} of gang {gang_title(tasks.gang.name)}")
 
     def _number(self, job: SiteJob) -> None:
         if job.attempt > 1:

@@ -35,7 +35,7 @@ class WaitKind(StrEnum):
     START = "start"
     """Its last start failed, and the next one has to wait."""
     GANG = "gang"
-    """It is a task of a gang, and others of it are missing, or start first."""
+    """It is a task of a gang of which others are missing."""
 
 
 class WaitReason(NamedTuple):
