@@ -197,7 +197,7 @@ def test_a_gang_that_could_never_start_together_holds_up_nobody(world: World) ->
     world.step(1000)
     assert world.seen().running == {"4": (0,)}
     (why,) = {*world.seen().waiting.values()}
-    assert "the nodes could not hold 3 tasks of gang" in why
+    assert "ask for 3 GPUs, 3000 milli of CPU and 300 MiB together, and the nodes could not hold them" in why
 
 
 def gang_script(world: World, restart: Callable[[], None]) -> list[Seen]:

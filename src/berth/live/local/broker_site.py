@@ -116,7 +116,7 @@ class BrokerSite:
             job, tuple(values["order"]), values["attempt"], values["queued_ms"], MemoryNeed(*values["memory"]),
             tuple(values["alike"]), tuple(self.gpus[at] for at in values["only_gpus"] if at < len(self.gpus)),
             values["start_failures"], values["not_before_ms"], values["rerun"], values["why"], values["version"],
-            SiteGang(*values["gang"]) if values["gang"] else None,
+            SiteGang(*values["gang"]) if values.get("gang") else None,
         )  # fmt: skip
 
     # What there is
