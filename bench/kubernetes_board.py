@@ -115,7 +115,7 @@ def main() -> None:
     board = Board(settings)
     for at in range(asked.nodes):
         board.nodes.changed(node(at))
-    board.nodes.sync(0)
+    board.sync_nodes(0)
     for at in range(asked.pods):
         board.pod_changed(pod(at, applications), 0)
     board.begin(0)

@@ -1,4 +1,4 @@
-"""Whether two checkouts of berth simulate the same: 178 runs of policies, compared event by event.
+"""Whether two checkouts of berth simulate the same: 181 runs of policies, compared event by event.
 
     python bench/same_events.py --against ../other/src [--only TEXT] [--events 4000]
 
@@ -6,7 +6,8 @@ Four synthetic traces under every order, placement and scheme, with outages, rou
 quotas; the genetic search; and co-location of the thesis's applications under both models of interference. Of each run
 the first `--events` events are compared, with their shares of GPUs (0: all events). It prints the runs that differ,
 each with the first event that does and whether only shares do, and then exits with 1. A run that is refused counts by
-the kind of its error. With BERTH_TEST_DATA the whole Philly trace is among them, in a sixth of its time.
+the kind of its error. Three of the runs are the whole Philly trace in a sixth
+of its time; without BERTH_TEST_DATA there are 178.
 
 The other checkout may be older: names that have moved since are looked up in both places.
 """

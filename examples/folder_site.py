@@ -1,8 +1,4 @@
-"""A place where jobs run, as a folder: a job is a file, and starts when its file moves from `waiting` to `running`.
-
-It shows all that a site has to say and to do. What becomes of jobs is up to the driver, as on one machine, on Slurm and
-on Kubernetes.
-"""
+"""Make a folder of files a place where jobs run: a job starts when its file moves from `waiting` to `running`."""
 
 import json
 import tempfile
@@ -52,10 +48,6 @@ class FolderSite:
 
     def start(self, start: Start) -> None:
         self._move(start.job_id, "waiting", "running", on=start.gpus, share=start.share)
-
-    def stop(self, job_id: str, why: str) -> None:
-        end = {"state": "cancelled", "why": why, "end_ms": 0}
-        (self._folder / "running" / f"{job_id}.end").write_text(json.dumps(end))
 
     def again(self, again: Again) -> None:
         self._move(again.job_id, "running", "waiting", **again._asdict())

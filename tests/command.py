@@ -66,8 +66,7 @@ def _as_in_a_new_process(cwd: Path | None) -> Iterator[None]:
             yield
     finally:
         root.handlers = handlers
-        own = str(Path.cwd())
-        for name in set(sys.modules) - before:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(own):
+        for name in set(sys.modules) - before if cwd is not None else ():
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{cwd}/"):
                 del sys.modules[name]
         os.chdir(here)

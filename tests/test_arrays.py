@@ -71,11 +71,11 @@ def test_numba_is_imported_when_a_kernel_is_first_called_and_takes_the_place_of_
         "import sys\n"
         "import numpy as np\n"
         "import berth.policies, berth.scheduler, berth.engine\n"
-        "from berth import Node, simulate\n"
+        "from berth import Job, Node, simulate\n"
         "from berth.cluster import Cluster, kernels\n"
         "before = 'numba' in sys.modules\n"
         "Cluster([Node('n', gpus=1)])\n"
-        "list(simulate([], Cluster([Node('n', gpus=1)]), 'fifo+first-fit'))\n"
+        "list(simulate([Job('a', 0, 1)], Cluster([Node('n', gpus=1)]), 'fifo+first-fit'))\n"
         "print(before, type(kernels.take).__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,6 +16,7 @@ from berth.cli import kubernetes_node
 from berth.cli.kubernetes_options import Compat
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.errors import KubernetesError, SettingError
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ CompatOption = Annotated[
 
 @app.command()
 def scheduler(
-    policy: PolicyName = "fifo+best-fit",
-    knowledge: KnowledgeName = "user",
+    policy: PolicyName = DEFAULT_POLICY,
+    knowledge: KnowledgeName = DEFAULT_KNOWLEDGE,
     mode: Annotated[Mode, typer.Option(help="Bind pods, or say in events where they would go.")] = Mode.PLACE,
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
@@ -101,8 +102,8 @@ def extender(
     ],
     port: Annotated[int, typer.Option(help="Port to listen on, with TLS.", min=1, max=65535)] = 8443,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    policy: PolicyName = "fifo+best-fit",
-    knowledge: KnowledgeName = "user",
+    policy: PolicyName = DEFAULT_POLICY,
+    knowledge: KnowledgeName = DEFAULT_KNOWLEDGE,
     compat: CompatOption = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -246,7 +247,7 @@ def install(
     write: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a kustomization and a chart to this folder.")
     ] = None,
-    policy: PolicyName = "fifo+best-fit",
+    policy: PolicyName = DEFAULT_POLICY,
     knowledge: KnowledgeName = GATHERED,
     history_claim: Annotated[
         str,

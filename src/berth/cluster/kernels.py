@@ -15,6 +15,7 @@ from berth.arrays import BoolArray, IntArray, compiled
 __all__ = [
     "ALLOWED",
     "CPU",
+    "FREE_AT",
     "GPUS",
     "GPU_MEM",
     "MEM",
@@ -23,7 +24,6 @@ __all__ = [
     "arrays_of",
     "block_of",
     "choose_devices",
-    "copy_free",
     "fit_on",
     "fits",
     "fitting_devices",
@@ -110,13 +110,6 @@ def arrays_of(block: IntArray) -> Arrays:
 
 compiled_arrays_of = compiled(arrays_of)
 """The same for other kernels."""
-
-
-@compiled
-def copy_free(block: IntArray, room: IntArray) -> None:
-    """Copy what is free to an array of its own: CPU (N,), memory (N,), milli (N, G) and memory (N, G) of GPUs."""
-    for at in range(room.shape[0]):
-        room[at] = block[FREE_AT + at]
 
 
 def is_allowed(request: IntArray, traits: IntArray, node: int) -> bool:

@@ -32,6 +32,8 @@ class NodeKinds:
         self._of_label: dict[str, int] = {}  # name -> a bit for each kind that carries it
         self._of_user: dict[str, int] = {}  # name -> a bit for each kind that is kept for this user
         self._anybody = 0  # a bit for each kind that is not reserved
+        self.has_labels = False
+        """Whether any node that was seen carries a label."""
         for node in nodes:
             self.number(node)
 
@@ -43,11 +45,6 @@ class NodeKinds:
         """How many words the bits of all kinds take; at least 1."""
         return max(1, -(-len(self._numbers) // WORD))
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether any node that was seen carries a label."""
-        return bool(self._of_label)
-
     def number(self, node: Node) -> int:
         """The number of the node's kind; a new one if none was like it."""
         model_name = node.gpu_model.name if node.gpu_model else None
@@ -58,6 +55,7 @@ class NodeKinds:
             model, labels, users = kind
             if model is not None:
                 self._of_model[model] = self._of_model.get(model, 0) | 1 << known
+            self.has_labels = self.has_labels or bool(labels)
             for label in labels:
                 self._of_label[label] = self._of_label.get(label, 0) | 1 << known
             for user in users:

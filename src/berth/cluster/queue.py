@@ -138,6 +138,7 @@ class Queue:
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
         self._counts: dict[Lane, _Counts] = {}
         self._forms: dict[Hashable, WaitingJobs] = {}
+        self._sorted: tuple[WaitingJobs, ...] = ()  # all of the four above
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
@@ -192,6 +193,7 @@ class Queue:
         order = self._orders.get(key)
         if order is None:
             order = self._orders[key] = _Order(key, self._entries())
+            self._list_sorted()
         place = 0
         entries = order.entries
         while place < len(entries):
@@ -210,6 +212,7 @@ class Queue:
         found = self._lanes.get((lane, key))
         if found is None:
             found = self._lanes[lane, key] = _Lanes(lane, key, self._entries())
+            self._list_sorted()
         return found.entries
 
     def lane_counts(self, lane: Lane) -> Mapping[Hashable, int]:
@@ -217,6 +220,7 @@ class Queue:
         found = self._counts.get(lane)
         if found is None:
             found = self._counts[lane] = _Counts(lane, [job for job in self._jobs if job is not None])
+            self._list_sorted()
         return found.entries
 
     def form(self, name: Hashable, make: Callable[[Iterable[tuple[Serial, Job]]], Form]) -> Form:
@@ -225,6 +229,7 @@ class Queue:
         found = self._forms.get(name)
         if found is None:
             found = self._forms[name] = make(self._entries())
+            self._list_sorted()
         return cast(Form, found)
 
     def add(self, job: Job) -> bool:
@@ -237,7 +242,7 @@ class Queue:
         self._places[job.id] = len(self._jobs)
         self._jobs.append(job)
         self._serials.append(serial)
-        if self._orders or self._forms or self._lanes or self._counts:
+        if self._sorted:
             self._sort_in(job, serial)
         self.changes += 1
         return True
@@ -291,9 +296,8 @@ class Queue:
             while place_after < end and jobs[place_after] is None:
                 place_after += 1
             self._first = place_after
-        if self._orders or self._forms or self._lanes or self._counts:
-            for each in self._sorted():
-                each.remove(job)
+        for each in self._sorted:
+            each.remove(job)
         self.changes += 1
         return place
 
@@ -316,7 +320,7 @@ class Queue:
         place = self._places[job.id]
         serial = self._serials[place]
         self._jobs[place] = job
-        for each in self._sorted():
+        for each in self._sorted:
             each.remove(before)
         self._sort_in(job, serial)
         self.changes += 1
@@ -328,14 +332,20 @@ class Queue:
         self._lanes = {kept: lanes for kept, lanes in self._lanes.items() if kept[0] != lane}
         self._counts.pop(lane, None)
         self._forms.clear()
+        self._list_sorted()
 
-    def _sorted(self) -> list[WaitingJobs]:
-        """All that is kept of the jobs that wait."""
-        return [*self._orders.values(), *self._forms.values(), *self._lanes.values(), *self._counts.values()]
+    def _list_sorted(self) -> None:
+        """List all that is kept of the jobs that wait."""
+        self._sorted = (
+            *self._orders.values(),
+            *self._forms.values(),
+            *self._lanes.values(),
+            *self._counts.values(),
+        )
 
     def _sort_in(self, job: Job, serial: Serial) -> None:
         failed = False
-        for each in self._sorted():
+        for each in self._sorted:
             try:
                 each.add(job, serial)
             except Exception:  # noqa: BLE001  whatever it is, the policy that asks next is told
@@ -345,6 +355,7 @@ class Queue:
             self._lanes = {told: lanes for told, lanes in self._lanes.items() if not lanes.failed}
             self._counts = {lane: counts for lane, counts in self._counts.items() if not counts.failed}
             self._forms = {name: form for name, form in self._forms.items() if not form.failed}
+            self._list_sorted()
 
     def _entries(self) -> Iterator[tuple[Serial, Job]]:
         return (

@@ -22,8 +22,7 @@ def free_room(cluster: Cluster) -> IntArray:
     Where something is owed it is less than nothing, as what ends pays that first.
     """
     n, width = cluster.free.milli.shape
-    room = np.empty(n * (2 + 2 * width), dtype=np.int64)
-    kernels.copy_free(cluster.block, room)
+    room: IntArray = cluster.block[kernels.FREE_AT : kernels.FREE_AT + n * (2 + 2 * width)].copy()
     if cluster.is_indebted:
         room -= np.concatenate([owed.ravel() for owed in cluster.owed()])
     return room

@@ -4,9 +4,8 @@ It works as `copy.deepcopy` does, except that objects keep their identity: whoev
 still holds it after `restore`, with its old content. So caches stay valid, whichever class they belong to, and a
 policy that somebody else wrote needs no method of its own for it.
 
-To make one and to restore it takes 0.6 ms with 8 running and 20 waiting jobs, 22 ms with 560 and 2,000, and 0.3 s with
-4,400 and 20,000 (`bench/trials.py`). Arrays alone, undone by hand in each class, would take a tenth of that, and each
-policy would need such a method of its own.
+To make one and to restore it takes 0.6 ms with 8 running and 20 waiting jobs, 21 ms with 560 and 2,000, and 0.25 s with
+4,400 and 20,000 (`bench/trials.py`; who feels it is a driver that begins several trials in one look).
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ class MemorySite:
     fails: dict[str, str] = field(default_factory=dict)
     """Jobs whose next start fails, and why."""
     starts: list[Start] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)
     told: list[End | FailedStart] = field(default_factory=list)
     """What is to be told of ends."""
     told_before: list[End | FailedStart] = field(default_factory=list)
@@ -73,9 +72,6 @@ class MemorySite:
         self.starts.append(start)
         if not self.unkind:
             self.come_to_it()
-
-    def stop(self, job_id: str, why: str) -> None:
-        self.stopped.append(job_id)
 
     def again(self, again: Again) -> None:
         job = self.jobs.pop(again.job_id, None) or self.runs.pop(again.job_id).of

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from berth.cluster import Cluster, Queue
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import FailedStart, Gpu, SiteJob, SiteRun, Start
-from berth.model import GpuModel, Job, Node, RecordState, Share
+from berth.model import GpuModel, GpuSlot, Job, Node, Placement, RecordState, Resize, Share
+from berth.policies import Decision
 from tests.live.driver.memory_site import MemorySite
 
 CARD_MIB = 40_000
@@ -143,6 +146,27 @@ def test_a_job_makes_room_where_the_site_can_evict_and_runs_on_where_it_cannot()
         site.jobs["2"] = job("2", milli=1000, priority=5)
         round_ = driver.step(2000)
         assert where(site) == expected
+        assert bool(round_.refused) == (kind is MemorySite)
+
+
+class ResizingSite(MemorySite):
+    def resize(self, job_id: str, share: Share) -> None:
+        self.runs[job_id] = replace(self.runs[job_id], share=share)
+
+
+def grow(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+    """Start the first job, and give each running one its whole GPU."""
+    yield from (Placement(each, (GpuSlot(0, 0),), each.share) for each in list(queue)[:1])
+    yield from (Resize(run.job, Share(1000, CARD_MIB)) for run in list(cluster.running.values()))
+
+
+def test_a_share_grows_where_the_site_can_resize_and_stays_where_it_cannot() -> None:
+    for kind, share in ((ResizingSite, Share(1000, CARD_MIB)), (MemorySite, Share(500, 5000))):
+        site = site_of(job("1"), nodes=(node(gpus=1),), kind=kind)
+        driver = driver_of(site, f"{__name__}:grow")
+        driver.step(1000)
+        round_ = driver.step(2000)
+        assert (site.runs["1"].share, driver.scheduler.cluster.running["1"].share) == (share, share)
         assert bool(round_.refused) == (kind is MemorySite)
 
 

@@ -59,7 +59,7 @@ def board_of(nodes: list[api.Node], pods: list[api.Pod], **settings: Any) -> Boa
     board = Board(Settings(**settings))
     for each in nodes:
         board.nodes.changed(each)
-    board.nodes.sync(0)
+    board.sync_nodes(0)
     for each in pods:
         board.pod_changed(each, 0)
     board.begin(0)

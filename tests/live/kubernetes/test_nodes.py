@@ -101,7 +101,7 @@ def test_instances_that_share_counters_are_one_gpu_and_claims_take_their_parts_o
         board.nodes.slice_changed(each)
     board.claim_changed(claim_of("small", "gpu-1-mig-0", "gpu-1-mig-3"))
     board.claim_changed(claim_of("large", "gpu-1-mig-big"))
-    board.nodes.sync(0)
+    board.sync_nodes(0)
     seen = [each for each in snapshot(board, 0, 10).gpus if each.for_claims]
     assert [(each.index, each.milli, each.mem_mib, each.card_mib) for each in seen] == [
         (0, 0, 0, 81_920), (1, 143 + 143 + 429, 60 << 10, 81_920),
@@ -126,10 +126,10 @@ def test_counters_of_a_set_that_is_not_there_are_a_mistake_of_the_node() -> None
     board = board_of([node(gpus=1)], [])
     first, second = instances_of("n1", apart=True)
     board.nodes.slice_changed(first)
-    board.nodes.sync(0)
+    board.sync_nodes(0)
     assert "consume counters of 'gpu-1-counters'" in board.views["n1"].problem
     board.nodes.slice_changed(second)
-    board.nodes.sync(1)
+    board.sync_nodes(1)
     assert board.views["n1"].problem == ""
 
 

@@ -100,7 +100,7 @@ def test_a_completed_member_counts_after_a_restart() -> None:
     after = Board()
     after.nodes.changed(node("n1", 4))
     after.pod_group_changed(names.PLUGINS_GROUP, group(minMember=2))
-    after.nodes.sync(0)
+    after.sync_nodes(0)
     for each in (done, member("m2")):
         after.pod_changed(each, 0)
     after.begin(0)

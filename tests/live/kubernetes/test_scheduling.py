@@ -27,7 +27,7 @@ def test_pods_that_ask_for_parts_share_a_gpu_and_carry_their_placement(play: Pla
             "gpus": [{"index": 0, "uuid": None, "milli": 500, "mem_mib": 30_000}],
             "shared": False,
             "best_effort": False,
-            "policy": "fifo+best-fit",
+            "policy": "easy+priority+best-fit",
         }
         assert json.loads(pods["cpu"]["metadata"]["annotations"][names.PLACEMENT])["gpus"] == []
         await world.check()
@@ -251,7 +251,7 @@ def test_advice_is_told_and_nothing_bound(play: Played) -> None:
             assert "fewer than 2 GPUs" in await world.until_event("FailedScheduling", "large")
         # The pod's status is its own scheduler's: autoscalers read it.
         assert not (await world.pods())["large"]["status"].get("conditions")
-        assert told == "fifo+best-fit places it on node n1, GPU 0: 500 milli, 1000 MiB"
+        assert told == "easy+priority+best-fit places it on node n1, GPU 0: 500 milli, 1000 MiB"
         assert await world.places() == {}
 
     play(test)

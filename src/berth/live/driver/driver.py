@@ -30,6 +30,7 @@ from berth.live.driver.records import record_of
 from berth.live.driver.site import (
     Again,
     CanEvict,
+    CanResize,
     CanStartAfter,
     End,
     FailedStart,
@@ -48,7 +49,7 @@ from berth.live.driver.site import (
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share, gang_of
 from berth.policies import Setting, make_policy
-from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Scheduler
+from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Scheduler
 
 __all__ = ["Driver", "Round", "Settings", "Why"]
 
@@ -846,6 +847,9 @@ class Driver:
                         decided.evicted.append(outcome.run.job.id)
                     else:
                         decided.refused.append(f"{self.site.name} cannot evict job '{outcome.run.job.id}'")
+                elif isinstance(outcome, Resized):
+                    if for_real and not self._resize(outcome, now_ms):
+                        decided.refused.append(f"{self.site.name} cannot resize job '{outcome.run.job.id}'")
                 elif isinstance(outcome, Refused):
                     decided.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
@@ -937,6 +941,15 @@ class Driver:
             self._leaving[job_id] = _Leaving(run, self._gpus(run.slots), PREEMPTED)
             self._starting.pop(job_id, None)
             self.site.evict(job_id)
+
+    def _resize(self, resized: Resized, now_ms: int) -> bool:
+        """Give a running job its new share; where the site cannot, it keeps the one before."""
+        job_id = resized.run.job.id
+        if isinstance(self.site, CanResize):
+            self.site.resize(job_id, resized.run.share)
+            return True
+        self.scheduler.resize(job_id, resized.before, now_ms)
+        return False
 
     def _place_on_named_gpus(self, now_ms: int) -> Iterable[Placement]:
         """Start the first of the jobs whose users named the GPUs, where these have room."""

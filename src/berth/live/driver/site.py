@@ -19,14 +19,12 @@ __all__ = [
     "CanEvict",
     "CanResize",
     "CanStartAfter",
-    "CanSuspend",
     "End",
     "FailedStart",
     "GiveUp",
     "Gpu",
     "HasGangs",
     "KnowsInUse",
-    "MeasuresUse",
     "NamesChanges",
     "NodeState",
     "RemembersMemory",
@@ -36,7 +34,6 @@ __all__ = [
     "SiteNode",
     "SiteRun",
     "Start",
-    "Use",
 ]
 
 
@@ -202,14 +199,6 @@ class GiveUp(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """What was measured of one GPU; None: it was not."""
-
-    mem_mib: int | None = None
-    pct: float | None = None
-
-
 class Site(Protocol):
     """A place where jobs run, as the driver sees it. What it returns may be old or wrong; the driver asks again."""
 
@@ -237,10 +226,6 @@ class Site(Protocol):
 
     def start(self, start: Start) -> None:
         """Start a job; whether it runs, a later `running` or `ended` tells."""
-        ...
-
-    def stop(self, job_id: str, why: str) -> None:
-        """End a running job's processes; its end is told like any other."""
         ...
 
     def again(self, again: Again) -> None:
@@ -272,19 +257,6 @@ class HasGangs(Protocol):
     def ended_tasks(self, gang: str) -> int:
         """How many tasks of a gang ran and have ended for good, since one of its tasks came and no other was there. A
         task that left without having run does not count."""
-        ...
-
-
-@runtime_checkable
-class CanSuspend(Protocol):
-    """A site that can stop a job's work for a while and keep what it has in memory."""
-
-    def suspend(self, job_id: str) -> None:
-        """Let a running job stand still."""
-        ...
-
-    def resume(self, job_id: str) -> None:
-        """Let a suspended job go on."""
         ...
 
 
@@ -343,13 +315,4 @@ class KnowsInUse(Protocol):
     def in_use(self) -> Set[Gpu]:
         """GPUs that somebody uses. Those on which the driver knows no job count as others' until this returns another
         set: a site that has not looked since returns the same object."""
-        ...
-
-
-@runtime_checkable
-class MeasuresUse(Protocol):
-    """A site that measures what is used of its GPUs."""
-
-    def use(self) -> Mapping[Gpu, Use]:
-        """What was measured; a GPU that is missing was not."""
         ...

@@ -7,32 +7,29 @@ is in its annotation. Jobs have the uid of their pod as id.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from berth.cluster import Cluster, Running
-from berth.errors import AskError, SchedulerError
+from berth.errors import AskError
 from berth.knowledge import History, make_knowledge
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import ask_of, created_ms
-from berth.live.kubernetes.constraints import why_not
-from berth.live.kubernetes.eligibility import MOST_CONSTRAINTS, MOST_OF_ONE, Eligibility
-from berth.live.kubernetes.endings import note_end
+from berth.live.kubernetes.eligibility import Eligibility
+from berth.live.kubernetes.endings import Endings
 from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, is_held, version_of
 from berth.live.kubernetes.foreign import Foreign
-from berth.live.kubernetes.gangs import GangBook, GangState
-from berth.live.kubernetes.jobs import Cards, job_of, with_memory
+from berth.live.kubernetes.gangs import GangBook
 from berth.live.kubernetes.memories import Memories
 from berth.live.kubernetes.node_book import NodeBook
 from berth.live.kubernetes.nodes import View
-from berth.live.kubernetes.placements import annotation_of, placed_of
-from berth.live.kubernetes.restoring import restore
+from berth.live.kubernetes.placements import Placed, placed_of
+from berth.live.kubernetes.pod_queue import PodQueue
+from berth.live.kubernetes.restoring import Restored, Restorer
 from berth.live.kubernetes.rounds import Rounds
 from berth.live.kubernetes.spreading import Spreads
-from berth.live.kubernetes.steps import Step, Tell
-from berth.model import Job, Node, Placement, RecordState, gang_of
+from berth.live.kubernetes.steps import Step
+from berth.model import Node, Placement, RecordState
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
 
@@ -40,8 +37,6 @@ __all__ = ["Board"]
 
 log = logging.getLogger(__name__)
 
-FIRST_WAIT_MS, MOST_WAIT_MS = 1000, 60_000
-"""After a bind that failed."""
 BEGUN_AT_ONCE = 500
 """Pods that are taken in before others of the process get their turn."""
 _DONE = ("Succeeded", "Failed")
@@ -59,25 +54,34 @@ class Board:
         self.scheduler = Scheduler(cluster, self.policy, self.knowledge)
         self.scheduler.nodes_changed([], 0)
         self.entries: dict[str, Entry] = {}
-        self.spreads = Spreads(self.entries)
-        self.eligibility = Eligibility(self.spreads)
+        self.eligibility = Eligibility(Spreads(self.entries))
         self.gangs = GangBook()
-        self.nodes = NodeBook(self)
-        self.rounds = Rounds(self)
-        self.foreign = Foreign(self)
-        self.cards = Cards(())
+        self.nodes = NodeBook(self.eligibility, self.settings.compat)
+        memories = Memories()
+        self.queue = PodQueue(
+            self.scheduler, self.entries, self.nodes, self.eligibility, self.gangs, memories
+        )
+        self.foreign = Foreign(self.scheduler, self.nodes)
+        self._restorer = Restorer(self.scheduler, self.nodes, self.foreign, self.gangs, self.settings.compat)
+        self._rounds = Rounds(
+            self.settings, self.scheduler, self.entries, self.nodes, self.eligibility, self.gangs, self.queue
+        )
+        self._endings = Endings(
+            self.settings,
+            self.knowledge,
+            self.scheduler,
+            self.entries,
+            self.nodes,
+            self.gangs,
+            memories,
+            self.queue,
+        )
         self.overcommitted: set[str] = set()
         """Pods of ours that hold what was given to others."""
-        self._parked: dict[str, None] = {}
-        self._crowded: dict[str, None] = {}  # refused while too many different constraints wait
         self._homeless: dict[str, api.Pod] = {}  # bound to a node that is not known
         self._pending: dict[str, api.Pod] | None = {}  # waiting pods until all is listed
-        self.later: dict[str, int] = {}  # pods whose bind failed -> when they are queued again, ms
         self.stirred = True
         """Whether something has happened since the last decision by which another could differ."""
-        self.memories = Memories()
-        self.learned: set[str] = set()  # pods of which it is known that they ran out of memory
-        self.tells: deque[Tell] = deque()
 
     @property
     def views(self) -> dict[str, View]:
@@ -120,7 +124,7 @@ class Board:
         """The same in parts of some milliseconds each: one generator, to be followed to its end before anything else
         is told."""
         pending, self._pending = self._pending or {}, None
-        self.nodes.sync(now_ms)
+        self.sync_nodes(now_ms)
         yield
 
         def order(pod: api.Pod) -> tuple[bool, str, int]:
@@ -156,7 +160,7 @@ class Board:
         meta, spec = pod.metadata, pod.spec
         entry = self.entries.get(meta.uid)
         if pod.status.phase in _DONE:
-            note_end(self, pod, entry, now_ms)
+            self._has_ended(pod, entry, now_ms)
             self.stirred = True
             return
         if spec.node_name:
@@ -181,7 +185,7 @@ class Board:
         if self._pending is not None:
             self._pending.pop(uid, None)
         self._homeless.pop(uid, None)
-        self.learned.discard(uid)
+        self._endings.forget(uid)
         entry = self.entries.get(uid)
         if entry is not None:
             self._forget(entry, now_ms)
@@ -210,38 +214,8 @@ class Board:
         if not again:
             self._drop(entry)
             return
-        if self.waits_again(entry, now_ms) and why and gang is None:
-            entry.message = why
-            self.later[uid] = now_ms + min(MOST_WAIT_MS, FIRST_WAIT_MS << min(entry.failures, 16))
-            entry.failures += 1
-
-    def gang(self, entry: Entry) -> GangState | None:
-        """The gang of a pod."""
-        return self.gangs.of(entry.ask.gang) if entry.ask is not None and entry.ask.gang is not None else None
-
-    def waits_again(self, entry: Entry, now_ms: int) -> bool:
-        """A pod that was placed waits as it did, on the nodes of today; False where it is refused by now."""
-        entry.state, entry.node, entry.others, entry.placement = State.WAITING, "", (), ""
-        self.rounds.without_place(entry.uid)
-        there, queued = self.join(entry), self.scheduler.waits(entry.uid)
-        if queued and there:
-            self.job_changed(entry)
-        elif queued:
-            self.scheduler.withdraw(entry.uid, now_ms)
-        return there
-
-    def join(self, entry: Entry) -> bool:
-        """Count a waiting pod with its constraint; False, and refused, where too many different ones wait."""
-        traits = (view.traits for view in self.views.values())
-        if self.eligibility.join(entry.constraint, traits, entry.namespace):
-            return True
-        entry.state = State.REFUSED
-        self._crowded[entry.uid] = None
-        entry.message = (
-            f"pods of {MOST_CONSTRAINTS} different selectors, affinities, tolerations and resources wait already, or of"
-            f" {MOST_OF_ONE} in this namespace; this pod is looked at again when there are fewer"
-        )
-        return False
+        if self._rounds.waits_again(entry, now_ms) and why and gang is None:
+            self.queue.retry_later(entry, why, now_ms)
 
     def renew(self, seen: History) -> None:
         """The history has grown: pods that wait are decided on by what it knows by now."""
@@ -253,9 +227,9 @@ class Board:
 
     def next_wake_ms(self, now_ms: int) -> int | None:
         """When to decide again whatever happens; None: not before something does."""
-        if self.rounds.again:
+        if self._rounds.again:
             return now_ms
-        ends = [self.scheduler.next_wake_ms, min(self.later.values(), default=None)]
+        ends = [self.scheduler.next_wake_ms, self.queue.next_retry_ms]
         times = [ms for ms in ends if ms is not None]
         return max(now_ms, min(times)) if times else None
 
@@ -264,32 +238,78 @@ class Board:
         reason to, and there is much of it."""
         wake_ms = self.next_wake_ms(now_ms)
         due = wake_ms is not None and wake_ms <= now_ms
-        crowded = bool(self._crowded) and self.eligibility.has_room
-        return self.stirred or due or crowded or self.nodes.has_news or bool(self.tells or self.rounds.owed)
+        owed = bool(self._endings.messages or self._rounds.owed)
+        return self.stirred or due or self.queue.may_admit_crowded or self.nodes.has_news or owed
+
+    def decide_again(self) -> None:
+        """What the last decision left undone is to be decided anew."""
+        self.stirred = True
 
     def decide(self, now_ms: int) -> Iterator[Step]:
         """What is to be done now. Until the iterator is closed or at its end the caller tells of nothing else; it may
         close it after any step."""
         if self.stirred:
             self.gangs.try_again()
-        self.rounds.again = self.stirred = False
-        for uid in [uid for uid, ms in self.later.items() if ms <= now_ms]:
-            del self.later[uid]
-            if (entry := self.entries.get(uid)) is not None and entry.state is State.WAITING:
-                self.queue(entry, now_ms)
-        self.nodes.sync(now_ms)
-        self.rounds.run_on(now_ms)
-        self.rounds.switch_cards()
-        while self.tells:
-            yield self.tells.popleft()
-        yield from self.rounds.pay()
-        self.queue_gangs(now_ms)
-        yield from self.rounds.ask(now_ms)
-        self.rounds.again = self.rounds.switch_cards() or self.rounds.again
+        self._rounds.again = self.stirred = False
+        self.queue.add_retries(now_ms)
+        self.sync_nodes(now_ms)
+        self._run_on(now_ms)
+        self._rounds.switch_cards()
+        while self._endings.messages:
+            yield self._endings.messages.popleft()
+        yield from self._rounds.pay()
+        self.queue.add_gangs(now_ms)
+        try:
+            unplaced = yield from self._rounds.decide(now_ms)
+        finally:
+            self._run_on(now_ms)
+        yield from self._rounds.place_one_by_one(unplaced, now_ms)
+        self._rounds.again = self._rounds.switch_cards() or self._rounds.again
 
-    # What the nodes ask
+    def _run_on(self, now_ms: int) -> None:
+        """Return their places to pods that would have given way, and for which no other pod comes."""
+        for uid in self._rounds.take_running_on():
+            entry = self.entries.get(uid)
+            if entry is not None and entry.state is State.DONE and entry.pod is not None:
+                self._drop(entry)
+                self._is_bound(entry.pod, None, now_ms)
 
-    def lost(self, uid: str, now_ms: int) -> None:
+    # What becomes of the nodes
+
+    def sync_nodes(self, now_ms: int) -> None:
+        """Tell the scheduler what has become of the nodes."""
+        self.queue.admit_crowded(now_ms)
+        if not self.nodes.has_news:
+            return
+        lost = self.nodes.read()
+        for name in lost.dropped:
+            gone = self.foreign.node_gone(name)
+            self._without_node([self.entries[uid] for uid in gone if uid in self.entries])
+        settled = self.nodes.settle()
+        if settled.has_other_models or settled.relabelled:
+            self.queue.nodes_relabelled(None if settled.has_other_models else settled.relabelled)
+        self._push_nodes(settled.names, now_ms)
+        if lost.moved:
+            self.nodes.come_back(lost.moved)
+        if lost.moved or self.eligibility.is_stale:  # or pods have joined that fitted nowhere before
+            self.sync_nodes(now_ms)
+
+    def _push_nodes(self, changed: Iterable[str], now_ms: int) -> None:
+        cluster, scheduler = self.cluster, self.scheduler
+        for run in scheduler.nodes_changed(self.nodes.nodes, now_ms):
+            self._lost(run.job.id, now_ms)
+        self._run_on_without(scheduler.take_evicted(), now_ms)
+        down = self.nodes.down
+        for name in changed:
+            row = cluster.row_of(name)
+            if row is None:
+                continue
+            if bool(cluster.up[row]) == (name in down):
+                (scheduler.node_drained if name in down else scheduler.node_back)(name)
+            self.foreign.note(name)
+        self._nodes_are_in(now_ms)
+
+    def _lost(self, uid: str, now_ms: int) -> None:
         """The node of a pod is gone. One that was bound is its owner's to make again; one that was not waits on."""
         entry = self.entries.get(uid)
         if entry is not None and entry.state is State.PLACED:
@@ -297,14 +317,14 @@ class Board:
                 self.gangs.waits(entry.ask.gang, uid)
                 if self.scheduler.waits(uid):
                     self.scheduler.withdraw(uid, now_ms)
-            self.waits_again(entry, now_ms)
+            self._rounds.waits_again(entry, now_ms)
             return
         if self.scheduler.waits(uid):
             self.scheduler.withdraw(uid, now_ms)
         if entry is not None:
-            self.without_node([entry])
+            self._without_node([entry])
 
-    def run_on_without(self, runs: Iterable[Running], now_ms: int) -> None:
+    def _run_on_without(self, runs: Iterable[Running], now_ms: int) -> None:
         """Pods run on though a pod of their gang has lost its node: its owner makes that one anew."""
         for run in runs:
             if self.scheduler.waits(run.job.id):
@@ -316,7 +336,7 @@ class Board:
             if self.entries[run.job.id].state is State.BOUND:
                 self.scheduler.started(run.job.id)
 
-    def without_node(self, entries: Iterable[Entry]) -> None:
+    def _without_node(self, entries: Iterable[Entry]) -> None:
         """Pods are bound to a node that is gone: they are not counted until it is back."""
         for entry in entries:
             self.entries.pop(entry.uid, None)
@@ -325,37 +345,13 @@ class Board:
             if entry.pod is not None:
                 self._homeless[entry.uid] = entry.pod
 
-    def admit_crowded(self, now_ms: int) -> None:
-        """Look again at pods that were refused while too many different constraints waited."""
-        for uid in list(self._crowded)[: MOST_OF_ONE // 2] if self.eligibility.has_room else ():
-            del self._crowded[uid]
-            entry = self.entries.get(uid)
-            if entry is None or entry.ask is None:
-                continue
-            entry.state, entry.message = State.WAITING, ""
-            if self.join(entry) and entry.ask.gang is None:
-                self.queue(entry, now_ms)
-
-    def nodes_are_in(self, now_ms: int) -> None:
+    def _nodes_are_in(self, now_ms: int) -> None:
         """The scheduler knows the nodes of today: pods there find their place, and some that fitted nowhere may fit."""
         self.gangs.try_again()
         for pod in [pod for pod in self._homeless.values() if pod.spec.node_name in self.views]:
             self._homeless.pop(pod.metadata.uid)
             self.pod_changed(pod, now_ms)
-        for uid in list(self._parked):
-            entry = self.entries[uid]
-            if self._may_fit(entry):
-                del self._parked[uid]
-                entry.state = State.WAITING
-                if self.join(entry):
-                    self.queue(entry, now_ms)
-
-    def _may_fit(self, entry: Entry) -> bool:
-        """Whether a node satisfies the constraint of a parked pod, and nodes could hold it if nothing else ran."""
-        constraint = entry.constraint
-        return any(not why_not(constraint, view.traits) for view in self.views.values()) and (
-            self.cluster.fits_when_empty(replace(self.job(entry), labels=()))
-        )
+        self.queue.add_parked(now_ms)
 
     # How: pods
 
@@ -364,7 +360,7 @@ class Board:
         try:
             ask = ask_of(pod, self.settings.compat)
             waits = entry is not None and (
-                entry.state in (State.WAITING, State.PARKED) or meta.uid in self._crowded
+                entry.state in (State.WAITING, State.PARKED) or self.queue.is_crowded(meta.uid)
             )
             if waits and entry is not None and entry.ask == ask:
                 entry.labels = meta.labels
@@ -390,75 +386,8 @@ class Board:
             except AskError as error:
                 entry.state, entry.message = State.REFUSED, str(error)
                 return
-        if self.join(entry) and ask.gang is None:
-            self.queue(entry, now_ms)
-
-    def queue(self, entry: Entry, now_ms: int) -> None:
-        """Hand a pod of no gang to the scheduler; one that makes no sense to it is refused."""
-        assert entry.ask is not None
-        if self.gangs.changed:  # those that came before it stand before it
-            self.queue_gangs(now_ms)
-        try:
-            self.scheduler.submit(self.job(entry))
-        except SchedulerError as error:
-            entry.state, entry.message = State.REFUSED, str(error)
-            self.eligibility.leave(entry.constraint)
-
-    def queue_gangs(self, now_ms: int) -> None:
-        """Have the scheduler's queue hold what waits of each gang: as many pods as it lacks as one job, and further
-        ones each by itself if it lacks none."""
-        for state in self.gangs.take_changed():
-            entries = (
-                [self.entries[uid] for uid in state.next if uid in self.entries] if state.is_there else []
-            )
-            if any(entry.state is not State.WAITING for entry in entries):
-                entries = []
-            queued = self.scheduler.waiting(state.together[0]) if state.together else None
-            together = entries if state.wanted > 0 else []
-            jobs = [self.job(entry) for entry in together]
-            gang = None
-            if jobs:
-                gang = gang_of(jobs, state.wanted, state.name) if len(jobs) > 1 else jobs[0]
-            if queued is not None and (gang is None or gang.id != queued.id):
-                self.scheduler.withdraw(queued.id, now_ms)
-            state.together = tuple(entry.uid for entry in together[: state.wanted])
-            try:
-                if gang is not None and queued is not None and gang.id == queued.id:
-                    self.scheduler.replace(gang)
-                elif gang is not None:
-                    self.scheduler.submit(gang)
-                for entry in entries if gang is None else ():
-                    if not self.scheduler.waits(entry.uid):
-                        self.scheduler.submit(self.job(entry))
-            except SchedulerError as error:
-                for entry in entries:
-                    entry.state, entry.message = State.REFUSED, str(error)
-                    self.eligibility.leave(entry.constraint)
-
-    def queued(self, uid: str) -> Job | None:
-        """The job of a pod in the scheduler's queue, by itself or as a task of its gang."""
-        job = self.scheduler.waiting(uid)
-        return job if job is None or not job.tasks else next(task for task in job.tasks if task.id == uid)
-
-    def job_changed(self, entry: Entry) -> None:
-        """What a waiting pod asks for is other than its job in the scheduler's queue says."""
-        if entry.ask is not None and entry.ask.gang is not None:
-            self.gangs.changed[entry.ask.gang.key] = None
-            if (job := self.scheduler.queue.named(entry.uid)) is None or job.tasks:
-                return  # it is done with the rest of the gang
-        self.scheduler.replace(self.job(entry))
-
-    def job(self, entry: Entry) -> Job:
-        """The job of a pod, on the nodes of today."""
-        assert entry.ask is not None
-        ask = entry.ask
-        labels = self.eligibility.labels_of(entry.constraint)
-        if ask.gpus and (memory := self.memories.of((entry.namespace, ask.owner))) is not None:
-            ask = with_memory(ask, memory, self.cards)
-        job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, self.cards)
-        if (state := self.gang(entry)) is None:
-            return job
-        return replace(job, gang=state.name, min_tasks=max(1, state.size))
+        if self.queue.join(entry) and ask.gang is None:
+            self.queue.add(entry, now_ms)
 
     def _is_bound(self, pod: api.Pod, entry: Entry | None, now_ms: int) -> None:
         meta, spec = pod.metadata, pod.spec
@@ -467,7 +396,7 @@ class Board:
             ending = meta.deletion_timestamp is not None
             if entry.state is not State.DONE and (ending != entry.ending or meta.labels != entry.labels):
                 entry.ending = entry.ending or ending
-                self.nodes.told_again(entry, meta.labels)
+                self.nodes.pod_changed(entry, meta.labels)
             return
         if entry is not None and entry.state is State.PLACED:
             as_decided = meta.annotations.get(names.PLACEMENT) == entry.placement
@@ -491,15 +420,37 @@ class Board:
         if meta.annotations.get(names.PLACED_UID, meta.uid) != meta.uid:
             self.overcommitted.add(meta.uid)
             self.foreign.sit(pod, entry, placed)
-        elif placed is None or not restore(self, pod, entry, placed, now_ms):
+        elif placed is None or not self._restore(pod, entry, placed, now_ms):
             self.foreign.sit(pod, entry, placed)
+
+    def _restore(self, pod: api.Pod, entry: Entry, placed: Placed, now_ms: int) -> bool:
+        """Put a pod that was bound by us back in its place; False where it cannot be there."""
+        if self.cluster.row_of(entry.node) is None:
+            self.sync_nodes(now_ms)
+        restored = self._restorer.restore(pod, entry, placed, now_ms)
+        if restored is Restored.TAKEN:
+            self.overcommitted.add(entry.uid)
+        return restored is Restored.IN_PLACE
 
     def _confirm(self, entry: Entry) -> None:
         assert entry.ask is not None
         entry.state = State.BOUND
         self.scheduler.started(entry.uid)
 
-    def release(
+    def _has_ended(self, pod: api.Pod, entry: Entry | None, now_ms: int) -> None:
+        """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
+        ending, now = self._endings.of(pod), False
+        if entry is None:
+            self._endings.count_in_gang(pod, ending)
+        else:
+            entry.pod = None
+            now = entry.state is not State.DONE
+            if now:
+                self._release(entry, now_ms, how=ending.how, held_mib=ending.held_mib)
+                entry.state = State.DONE
+        self._endings.learn(pod, entry, ending, now)
+
+    def _release(
         self, entry: Entry, now_ms: int, *, how: RecordState | None = None, held_mib: int = 0
     ) -> None:
         """Give back what a pod has; `how` tells how it ended, None: it was taken away."""
@@ -520,44 +471,19 @@ class Board:
             if entry.state is State.WAITING:
                 self.eligibility.leave(entry.constraint)
             if entry.ask.gang is not None:
-                if how is RecordState.COMPLETED and (state := self.gang(entry)) is not None:
+                if how is RecordState.COMPLETED and (state := self.queue.gang(entry)) is not None:
                     state.done(uid)
                 else:
                     self.gangs.leave(entry.ask.gang, uid)
-        self.rounds.left(uid)
+        self._rounds.left(uid)
         self.overcommitted.discard(uid)
-        self.later.pop(uid, None)
+        self.queue.cancel_retry(uid)
 
     def _forget(self, entry: Entry, now_ms: int) -> None:
-        self.release(entry, now_ms)
+        self._release(entry, now_ms)
         self._drop(entry)
-        self.rounds.without_place(entry.uid)
-
-    def runs_on(self, uid: str, now_ms: int) -> None:
-        """The pod to which this one would have given way is gone, or elsewhere: it has its place."""
-        entry = self.entries.get(uid)
-        if entry is not None and entry.state is State.DONE and entry.pod is not None:
-            self._drop(entry)
-            self._is_bound(entry.pod, None, now_ms)
+        self._rounds.without_place(entry.uid)
 
     def _drop(self, entry: Entry) -> None:
         self.entries.pop(entry.uid, None)
-        self._parked.pop(entry.uid, None)
-        self._crowded.pop(entry.uid, None)
-
-    def park(self, uid: str, now_ms: int) -> None:
-        """No node could hold a pod: it waits aside until one could."""
-        entry = self.entries.get(uid)
-        if entry is None or entry.ask is None or not self.scheduler.waits(uid):
-            return
-        self.scheduler.withdraw(uid, now_ms)
-        if entry.ask.gang is not None:
-            self.gangs.park(entry.ask.gang)
-        else:
-            self.eligibility.leave(entry.constraint)
-            entry.state = State.PARKED
-            self._parked[uid] = None
-
-    def text_of(self, placement: Placement, node: str) -> str:
-        """The annotation for a placement on a node."""
-        return annotation_of(placement, self.views[node], self.settings.policy)
+        self.queue.forget(entry.uid)

@@ -102,6 +102,10 @@ class Eligibility:
             group.uneven.discard(name)
             self.is_stale = self.is_stale or bool(constraint.spread)
 
+    def pods_moved(self) -> None:
+        """Pods that rules on how they are to lie count are on other nodes: labels are to be settled anew."""
+        self.is_stale = True
+
     def allows(self, constraint: Constraint, node: str) -> bool:
         """Whether the rules on how pods are to lie allow one more on a node, as of now."""
         return not constraint.spread or node not in self._uneven(constraint)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask
@@ -18,8 +19,8 @@ __all__ = ["WAITS", "Entry", "Settings", "State", "is_held", "version_of", "wait
 class Settings:
     """How a board decides."""
 
-    policy: str = "fifo+best-fit"
-    knowledge: str = "user"
+    policy: str = DEFAULT_POLICY
+    knowledge: str = DEFAULT_KNOWLEDGE
     scheduler_name: str = names.SCHEDULER_NAME
     compat: str | None = None
     advise: bool = False

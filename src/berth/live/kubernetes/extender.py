@@ -25,6 +25,7 @@ from berth.live.kubernetes.clock import steady_clock
 from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.jobs import job_of
+from berth.live.kubernetes.placements import annotation_of
 from berth.live.kubernetes.reasons import lacking
 from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Bind
@@ -101,7 +102,7 @@ class Extender:
 
         async def then_pods() -> None:
             await nodes.synced.wait()
-            board.nodes.sync(self._now_ms())
+            board.sync_nodes(self._now_ms())
             await pods.run()
 
         async def begin() -> None:
@@ -176,7 +177,7 @@ class Extender:
             raise AskError(
                 f"node {args.node} no longer has room for pod {args.pod_namespace}/{args.pod_name}"
             )
-        text = self.board.text_of(placement, args.node)
+        text = annotation_of(placement, self.board.views[args.node], self.board.settings.policy)
         step = Bind(args.pod_uid, args.pod_namespace, args.pod_name, args.node, text, frozenset())
         await writing.bind(self.api, step)
         # Its place is taken from here on, and not only when the watch says so.
@@ -185,11 +186,11 @@ class Extender:
     def _job(self, pod: objects.Pod | None) -> tuple[Job, Any]:
         if pod is None:
             raise AskError("the request names no pod")
-        self.board.nodes.sync(self._now_ms())
+        self.board.sync_nodes(self._now_ms())
         # What the other scheduler honours is its business: volumes, affinity between pods, spread.
         ask = ask_of(pod, self.board.settings.compat, places=False)
         # Its constraints are the other scheduler's business; GPUs, CPU and memory are counted here.
-        return job_of("asked", pod.metadata.namespace, self._now_ms(), ask, (), self.board.cards), ask
+        return job_of("asked", pod.metadata.namespace, self._now_ms(), ask, (), self.board.nodes.cards), ask
 
     def _chosen(self, job: Job, names: set[str]) -> Placement | None:
         """What the policy decides for this job alone, if only these nodes were up."""

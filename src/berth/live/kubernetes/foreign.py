@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from berth.errors import AskError, SchedulerError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import constraint_of
 from berth.live.kubernetes.consumed import consumed_of
+from berth.live.kubernetes.entries import Entry
 from berth.live.kubernetes.gpu_words import pod_resources
+from berth.live.kubernetes.node_book import NodeBook
 from berth.live.kubernetes.placements import Placed, slots_of
 from berth.live.kubernetes.slices import SliceGpu
 from berth.model import GpuSlot, Share
-
-if TYPE_CHECKING:
-    from berth.live.kubernetes.board import Board
-from berth.live.kubernetes.entries import Entry
+from berth.scheduler import Scheduler
 
 __all__ = ["Foreign"]
 
@@ -45,8 +43,9 @@ class _Seat:
 class Foreign:
     """Counts what is not the scheduler's to give."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, scheduler: Scheduler, nodes: NodeBook) -> None:
+        self._scheduler = scheduler
+        self._nodes = nodes
         self._seats: dict[str, _Seat] = {}
         self._on: dict[str, dict[str, dict[int, Share]]] = {}  # node -> holder -> GPUs
         self._claims: dict[str, set[str]] = {}  # claim -> nodes
@@ -55,7 +54,7 @@ class Foreign:
 
     def sit(self, pod: api.Pod, entry: Entry, placed: Placed | None) -> None:
         """Count a pod on its node."""
-        view = self._board.views[entry.node]
+        view = self._nodes.views[entry.node]
         try:
             takes = dict(pod_resources(pod))
         except AskError as error:
@@ -67,7 +66,7 @@ class Foreign:
             entry.others = constraint_of(pod, others).others
         except AskError:
             entry.others = ()
-        row = self._board.cluster.row_of(entry.node)
+        row = self._scheduler.cluster.row_of(entry.node)
         slots = slots_of(placed, view, row) if placed is not None and row is not None else None
         if placed is not None and slots is not None:
             gpus = {
@@ -83,16 +82,16 @@ class Foreign:
         view.foreign_mem_mib += seat.mem_mib
         if gpus:
             self._on.setdefault(entry.node, {})[entry.uid] = gpus
-        self._board.nodes.assign(entry)
-        self._board.nodes.dirty(entry.node)
+        self._nodes.assign(entry)
+        self._nodes.dirty(entry.node)
 
-    def node_gone(self, node: str) -> list[Entry]:
-        """A node is gone: forget what ran there, for its view and its sums are gone as well. Returns them."""
+    def node_gone(self, node: str) -> list[str]:
+        """A node is gone: forget what ran there, for its view and its sums are gone as well. Returns the pods' ids."""
         self._on.pop(node, None)
-        there = [uid for uid, seat in self._seats.items() if seat.node == node]
-        for uid in there:
+        pods = [uid for uid, seat in self._seats.items() if seat.node == node]
+        for uid in pods:
             del self._seats[uid]
-        return [self._board.entries.pop(uid) for uid in there if uid in self._board.entries]
+        return pods
 
     def leave(self, entry: Entry) -> None:
         """A pod is gone."""
@@ -100,12 +99,12 @@ class Foreign:
         if seat is None:
             return
         self._on.get(seat.node, {}).pop(entry.uid, None)
-        view = self._board.views.get(seat.node)
+        view = self._nodes.views.get(seat.node)
         if view is not None:
             view.foreign_cpu_milli -= seat.cpu_milli
             view.foreign_mem_mib -= seat.mem_mib
-            self._board.nodes.unassign(entry)
-            self._board.nodes.dirty(seat.node)
+            self._nodes.unassign(entry)
+            self._nodes.dirty(seat.node)
 
     def claim_changed(self, claim: api.Claim) -> None:
         """Count what a claim was allocated of our devices."""
@@ -119,7 +118,7 @@ class Foreign:
             self._claims[uid] = {each.pool for each in results}
             for node in self._claims[uid]:
                 self._claims_on.setdefault(node, set()).add(uid)
-                self._board.nodes.dirty(node)
+                self._nodes.dirty(node)
 
     def claim_gone(self, claim: api.Claim) -> None:
         """Forget a claim."""
@@ -128,7 +127,7 @@ class Foreign:
         for node in self._claims.pop(uid, ()):
             self._on.get(node, {}).pop(uid, None)
             self._claims_on[node].discard(uid)
-            self._board.nodes.dirty(node)
+            self._nodes.dirty(node)
 
     def claimed(self, node: str, gpu: SliceGpu) -> Share:
         """What claims were allocated of a GPU: parts of its device, or devices that are parts of it."""
@@ -142,8 +141,8 @@ class Foreign:
 
     def note(self, node: str) -> None:
         """Tell the scheduler what is used on the GPUs of a node; a GPU on which nothing is to start is used whole."""
-        board = self._board
-        view, row = board.views[node], board.cluster.row_of(node)
+        cluster = self._scheduler.cluster
+        view, row = self._nodes.views[node], cluster.row_of(node)
         if row is None:
             return
         self._note_claims(node)
@@ -156,15 +155,15 @@ class Foreign:
         for at in range(len(view.gpus)):
             slot, share = GpuSlot(row, at), used.get(at, Share(0, 0))
             share = Share(min(1000, share.milli), min(card_mib, share.mem_mib) if card_mib else 0)
-            if board.cluster.strangers_on(slot) != share:
+            if cluster.strangers_on(slot) != share:
                 try:
-                    board.scheduler.strangers(slot, *share)
+                    self._scheduler.strangers(slot, *share)
                 except SchedulerError as error:
                     log.warning("%s", error)
 
     def _note_claims(self, node: str) -> None:
         # A GPU for pods has claims on it where it was for claims until now.
-        places = {gpu.index: at for at, gpu in enumerate(self._board.views[node].gpus)}
+        places = {gpu.index: at for at, gpu in enumerate(self._nodes.views[node].gpus)}
         for uid in self._claims_on.get(node, ()):
             results = self._allocated[uid]
             gpus: dict[int, Share] = {}
@@ -180,11 +179,11 @@ class Foreign:
 
     def _free_gpus(self, node: str, wanted: int) -> list[int]:
         """GPUs that a pod may have which does not say which: those that are freest, the last first."""
-        view, row = self._board.views[node], self._board.cluster.row_of(node)
+        cluster = self._scheduler.cluster
+        view, row = self._nodes.views[node], cluster.row_of(node)
         taken = {at for gpus in self._on.get(node, {}).values() for at in gpus}
         places = [at for at in reversed(range(len(view.gpus))) if at not in taken]
         if row is not None:
-            cluster = self._board.cluster
             places.sort(key=lambda at: -cluster.free_on(GpuSlot(row, at)).milli)
         return places[:wanted]
 

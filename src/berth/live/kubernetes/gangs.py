@@ -43,6 +43,12 @@ class GangState:
         # Where enough pods are there without those that have completed, those are of an earlier run.
         return found if len(self.waiting) >= found else max(0, found - len(self.ended))
 
+    def placed(self, uid: str) -> None:
+        """A pod of it has a place, and is handed out with those that start together with it."""
+        self.waiting.pop(uid, None)
+        self.bound.add(uid)
+        self.together = ()
+
     def done(self, uid: str) -> None:
         """A pod of it has completed."""
         self.waiting.pop(uid, None)
@@ -125,6 +131,10 @@ class GangBook:
     def of(self, gang: Gang) -> GangState | None:
         """The state of a gang."""
         return self.gangs.get(gang.key)
+
+    def pod_changed(self, gang: Gang) -> None:
+        """A waiting pod of a gang asks for something else."""
+        self.changed[gang.key] = None
 
     def waits(self, gang: Gang, uid: str) -> None:
         """A pod of a gang that had a place waits again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.kubernetes import names
 
 __all__ = ["Install"]
@@ -16,7 +17,7 @@ class Install:
     image: str
     """The container image of berth; none is published, and an image of a name that anyone may take is not run as
     root on every node by default."""
-    policy: str = "fifo+best-fit"
+    policy: str = DEFAULT_POLICY
     mode: str = "place"
     knowledge: str = names.GATHERED
     compat: str | None = None

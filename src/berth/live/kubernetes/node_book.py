@@ -1,43 +1,65 @@
-"""The nodes as the board keeps them: read anew when they have changed, and told to the scheduler before it decides."""
+"""The nodes as they are on the cluster: read anew when they have changed, with the pods on each counted."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import Constraint
-from berth.live.kubernetes.entries import Entry, State
+from berth.live.kubernetes.eligibility import Eligibility
+from berth.live.kubernetes.entries import Entry
 from berth.live.kubernetes.gpu_words import known_resources
 from berth.live.kubernetes.jobs import Cards
 from berth.live.kubernetes.nodes import View, named_by_size, plain_name
 from berth.model import Node
 
-if TYPE_CHECKING:
-    from berth.live.kubernetes.board import Board
-
-__all__ = ["NodeBook"]
+__all__ = ["Lost", "NodeBook", "Settled"]
 
 log = logging.getLogger(__name__)
 
 
-class NodeBook:
-    """The nodes of a board."""
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nodes that are not what they were."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    dropped: tuple[str, ...]
+    """Gone, or to be made anew: nothing that ran there is counted any more."""
+    moved: tuple[str, ...]
+    """Of those, the ones that come back with `come_back`, with other GPUs or GPUs in other places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What has become of the nodes."""
+
+    names: tuple[str, ...]
+    """Those that were read anew or carry other labels."""
+    relabelled: frozenset[Constraint]
+    """The constraints whose label has changed."""
+    has_other_models: bool
+    """Whether the cluster has other GPU models than before."""
+
+
+class NodeBook:
+    """Keeps the nodes, and counts the pods on each."""
+
+    def __init__(self, eligibility: Eligibility, compat: str | None) -> None:
+        self._eligibility = eligibility
+        self.cards = Cards(())
+        """The GPU models of the nodes."""
         self.views: dict[str, View] = {}
         self._nodes: dict[str, Node] = {}
         self._objects: dict[str, api.Node] = {}
         self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
         self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
-        self._asked_by = known_resources(board.settings.compat)
+        self._asked_by = known_resources(compat)
         self._named_apart = False
         self._full: set[str] = set()  # nodes that hold as many pods as they may
+        self._dropped: list[str] = []  # since the last `read`
 
     def changed(self, node: api.Node) -> None:
         """A node came or changed."""
@@ -74,34 +96,44 @@ class NodeBook:
     @property
     def has_news(self) -> bool:
         """Whether there is something to tell the scheduler."""
-        return bool(self._dirty) or self._board.eligibility.is_stale
+        return bool(self._dirty) or self._eligibility.is_stale
 
-    def sync(self, now_ms: int) -> None:
-        """Tell the scheduler what has become of the nodes."""
-        self._board.admit_crowded(now_ms)
-        if not self.has_news:
-            return
-        models = self._board.cards.models
-        moved = [name for name in self._dirty if self._read_node(name)]
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes as the scheduler is to have them."""
+        return [*self._nodes.values()]
+
+    @property
+    def down(self) -> set[str]:
+        """Those on which nothing new may start."""
+        return self._eligibility.down | self._full
+
+    def read(self) -> Lost:
+        """Read the nodes that have changed; to be followed by `settle`."""
+        moved = tuple(name for name in self._dirty if self._read_node(name))
+        dropped, self._dropped = self._dropped, []
+        return Lost(tuple(dropped), moved)
+
+    def settle(self) -> Settled:
+        """Name the cards and label the nodes that were read."""
+        models = self.cards.models
         self._name_cards()
-        self._board.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
-        changed = set(self._board.eligibility.relabel())
+        self.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
+        relabelled = frozenset(self._eligibility.relabel())
         dirty, self._dirty = self._dirty, {}
-        dirty |= dict.fromkeys(self.views if changed else sorted(self._board.eligibility.moved))
-        for name in [name for name in dirty if name in self.views]:
+        dirty |= dict.fromkeys(self.views if relabelled else sorted(self._eligibility.moved))
+        names = tuple(name for name in dirty if name in self.views)
+        for name in names:
             view = self.views[name]
-            view.labels = self._board.eligibility.labels_on(name)
+            view.labels = self._eligibility.labels_on(name)
             self._nodes[name] = view.node()
-        if self._board.cards.models != models or changed:
-            self._remake(now_ms, None if self._board.cards.models != models else changed)
-        self._push(dirty, now_ms)
-        if not moved and self._board.eligibility.is_stale:  # pods have joined that fitted nowhere before
-            self.sync(now_ms)
-        if moved:  # they are gone for the scheduler, and come back as they are now
-            for name in moved:
-                self.views[name] = View(name)
-                self._dirty[name] = None
-            self.sync(now_ms)
+        return Settled(names, relabelled, self.cards.models != models)
+
+    def come_back(self, moved: Iterable[str]) -> None:
+        """The scheduler knows that these are gone: have them read as they are now."""
+        for name in moved:
+            self.views[name] = View(name)
+            self._dirty[name] = None
 
     def _name_cards(self) -> None:
         """Tell cards of one name and different memory apart, for half of a card is half of the one that is chosen: all
@@ -121,21 +153,6 @@ class NodeBook:
                         if view.name in self._nodes and self._nodes[view.name].gpu_model != view.model:
                             self._dirty[view.name] = None
 
-    def _push(self, dirty: Iterable[str], now_ms: int) -> None:
-        cluster, scheduler = self._board.cluster, self._board.scheduler
-        for run in scheduler.nodes_changed([*self._nodes.values()], now_ms):
-            self._board.lost(run.job.id, now_ms)
-        self._board.run_on_without(scheduler.take_evicted(), now_ms)
-        down = self._board.eligibility.down | self._full
-        for name in [name for name in dirty if name in self.views]:
-            row = cluster.row_of(name)
-            if row is None:
-                continue
-            if bool(cluster.up[row]) == (name in down):
-                (scheduler.node_drained if name in down else scheduler.node_back)(name)
-            self._board.foreign.note(name)
-        self._board.nodes_are_in(now_ms)
-
     def _read_node(self, name: str) -> bool:
         """Take over what a node has become. Returns whether its GPUs are others or in other places: it is then gone
         until it is read again."""
@@ -151,7 +168,7 @@ class NodeBook:
             return True
         if view.problem:
             log.warning("%s", view.problem)
-        self._board.eligibility.node_changed(view.traits)
+        self._eligibility.node_changed(view.traits)
         if view.pods >= view.pods_most:
             self._full.add(name)
         else:
@@ -159,33 +176,18 @@ class NodeBook:
         return False
 
     def _drop(self, name: str) -> None:
-        """A node is gone; what the scheduler placed there is told by `Board.lost`."""
+        """A node is gone."""
         self.views.pop(name, None)
         self._nodes.pop(name, None)
         self._full.discard(name)
-        self._board.eligibility.node_gone(name)
-        self._board.without_node(self._board.foreign.node_gone(name))
-
-    def _remake(self, now_ms: int, changed: set[Constraint] | None) -> None:
-        """Make the jobs anew whose labels or models have changed; None: all."""
-        for entry in self._board.entries.values():
-            ask = entry.ask
-            if entry.state is not State.WAITING or ask is None or not self._board.scheduler.waits(entry.uid):
-                continue
-            if (changed is None and (ask.models or ask.mem_milli)) or (
-                entry.constraint in changed if changed is not None else self._label_differs(entry)
-            ):
-                self._board.job_changed(entry)
-
-    def _label_differs(self, entry: Entry) -> bool:
-        queued = self._board.queued(entry.uid)
-        return queued is not None and queued.labels != self._board.eligibility.labels_of(entry.constraint)
+        self._eligibility.node_gone(name)
+        self._dropped.append(name)
 
     def assign(self, entry: Entry) -> None:
         """Count a pod on its node, of whichever scheduler it is."""
         view = self.views[entry.node]
         view.pods += 1
-        self._lies_elsewhere(self._board.spreads.seat(entry))
+        self._lies_elsewhere(self._eligibility.spreads.seat(entry))
         self._use_others(entry, 1)
         if view.pods >= view.pods_most and entry.node not in self._full:
             self._full.add(entry.node)
@@ -193,7 +195,7 @@ class NodeBook:
 
     def unassign(self, entry: Entry) -> None:
         """A pod is not on its node any more."""
-        self._lies_elsewhere(self._board.spreads.unseat(entry))
+        self._lies_elsewhere(self._eligibility.spreads.unseat(entry))
         view = self.views.get(entry.node)
         if view is None:
             return
@@ -202,15 +204,15 @@ class NodeBook:
         if entry.node in self._full:
             self._dirty[entry.node] = None
 
-    def told_again(self, entry: Entry, labels: Mapping[str, str]) -> None:
-        """A pod on a node has these labels now, or was told to go."""
+    def pod_changed(self, entry: Entry, labels: Mapping[str, str]) -> None:
+        """A pod on a node has these labels now, or is being deleted."""
         entry.labels = labels
         if entry.node in self.views:
-            self._lies_elsewhere(self._board.spreads.seat(entry))
+            self._lies_elsewhere(self._eligibility.spreads.seat(entry))
 
     def _lies_elsewhere(self, changed: bool) -> None:
         if changed:
-            self._board.eligibility.is_stale = True
+            self._eligibility.pods_moved()
 
     def _use_others(self, entry: Entry, sign: int) -> None:
         """Count the resources of a pod that are not CPU, memory or GPUs; those nodes are to be looked at again."""
@@ -220,7 +222,7 @@ class NodeBook:
         for name, amount in entry.others:
             used[name] = used.get(name, 0) + sign * amount
         self.views[entry.node].traits.others_used = used
-        if self._board.eligibility.counts({name for name, _ in entry.others}):
+        if self._eligibility.counts({name for name, _ in entry.others}):
             self._dirty[entry.node] = None
 
     def dirty(self, node: str) -> None:

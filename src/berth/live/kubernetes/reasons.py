@@ -37,7 +37,7 @@ class Reasons:
         """Why this pod waits."""
         if entry.state is State.REFUSED or entry.ask is None:
             return Reason(entry.message, entry.message)
-        if entry.uid in self._board.later:
+        if self._board.queue.retries(entry.uid):
             return Reason(entry.message, "bind")
         ask = entry.ask
         if ask.gang is not None and (state := self._board.gangs.of(ask.gang)) is not None:
@@ -49,7 +49,7 @@ class Reasons:
                     f"{ask.gang.title}: {there} of {state.size} pods are there; it starts when all are",
                     "gang",
                 )
-        job = self._board.job(entry)
+        job = self._board.queue.job(entry)
         # Pods of one kind differ in their names alone.
         key = (ask.constraint, entry.constraint, job.gpus, job.share, job.cpu_milli, job.mem_mib, job.models)
         reason = self._known.get(key)

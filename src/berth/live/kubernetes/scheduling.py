@@ -214,7 +214,7 @@ class Scheduling:
                 if (what in (self._pod_changed, self._pod_gone)) is pods:
                     what(*things)
             if not pods:
-                board.nodes.sync(self._now_ms())
+                board.sync_nodes(self._now_ms())
 
     def _on(self, what: Callable[..., None]) -> Callable[[Any], None]:
         def note(thing: Any) -> None:
@@ -248,7 +248,7 @@ class Scheduling:
             await self._release_held()
             whole = not self.board.has_news(self._now_ms()) or await self._decide_for_a_while()
             if not whole:
-                self.board.stirred = True
+                self.board.decide_again()
                 self._wake.set()
             elif self.options.once and not self._inbox and await self._all_bound():
                 return
@@ -281,7 +281,7 @@ class Scheduling:
                 waited_s += time.perf_counter() - handing_s
                 if error is not None:
                     log.error("%s", error)
-                    self.board.stirred = True  # what it left undecided is decided at the next wake
+                    self.board.decide_again()  # what it left undecided is decided at the next wake
                     await asyncio.sleep(RESTARTS_S)
                 if ended:
                     return True

@@ -97,7 +97,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     except ApiError as error:
         if error.status != 404:
             raise
-    board.nodes.sync(now_ms)
+    board.sync_nodes(now_ms)
     held: list[Waits] = []
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
@@ -105,7 +105,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
             if _waits_held(pod, settings) and len(held) < most_waits:
                 held.append(_held(pod, settings, now_ms))
     board.begin(now_ms)
-    board.nodes.sync(now_ms)
+    board.sync_nodes(now_ms)
     seen = snapshot(board, now_ms, most_waits)
     return replace(seen, waits=(*seen.waits, *held))
 

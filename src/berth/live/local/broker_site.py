@@ -166,10 +166,6 @@ class BrokerSite:
             "best_effort": start.best_effort,
         })  # fmt: skip
 
-    def stop(self, job_id: str, why: str) -> None:
-        """Have a job's processes ended."""
-        self._say({"say": "stop", "id": job_id, "why": why})
-
     def evict(self, job_id: str) -> None:
         """Have a running job make room."""
         self._say({"say": "evict", "id": job_id})

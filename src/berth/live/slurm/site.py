@@ -395,9 +395,6 @@ class SlurmSite:
             job, ours = self.found.jobs[job_id], self._waiting[job_id].job
             self._journal.decided(self._now_ms, ADVISED, job, ours, share, where_of(gpus))
 
-    def stop(self, job_id: str, why: str) -> None:
-        """Berth ends no job of Slurm."""
-
     def again(self, again: Again) -> None:
         """Queue a job again that ran out of GPU memory; of one that did not start, remember when to try again."""
         job_id = again.job_id

@@ -59,13 +59,6 @@ class _Scores:
             self.places[request] = row
         return row
 
-    def best_node(self, kernel: int, row: int, request: int, cluster: Cluster) -> int:
-        """The best node for the request type, −1 for none; its row is up to date then."""
-        node: int = score_kernels.best_node(
-            kernel, cluster.block, cluster.requests, request, row, self.kept, self.real
-        )
-        return node
-
 
 class Scored:
     """A placement by score. A subclass names its kernel and documents its formula."""
@@ -92,12 +85,17 @@ class Scored:
         request = cluster.request(job)
         row = kept.row(request)
         if job.nodes > 1 or self.draws:
-            best = kept.best_node(self.kernel_for_all, row, request, cluster)
+            kernel = self.kernel_for_all
+            best = score_kernels.best_node(
+                kernel, cluster.block, cluster.requests, request, row, kept.kept, kept.real
+            )
             nodes = None if best < 0 else self.several(kept.scores[row], cluster, max(1, job.nodes))
             if nodes is not None:
                 return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
             return cluster.spread(job) if job.nodes == 0 else None
-        node = kept.best_node(self.kernel, row, request, cluster)
+        node: int = score_kernels.best_node(
+            self.kernel, cluster.block, cluster.requests, request, row, kept.kept, kept.real
+        )
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if job.gpus == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -269,8 +269,12 @@ class _State:
     def started(self, job: Job) -> bool:
         """A placement was yielded; returns whether it has been applied."""
         running = self.cluster.running
-        if job.id not in running:
+        run = running.get(job.id)
+        if run is None:
             return False
+        if not job.tasks:
+            self._ends.note(run)
+            return True
         for task in starting_tasks(job):
             self._ends.note(running[task.id])
         return True
@@ -287,11 +291,14 @@ class _State:
                 else:
                     del self._reservations[name]
 
-    def keep_reservations_of(self, heads: Collection[Job]) -> None:
+    def keep_reservations_of(self, heads: Sequence[Job]) -> None:
         """These are the first jobs that do not fit; reservations of others are let go."""
-        if not self._reservations:
+        known = self._reservations
+        if len(known) == len(heads) == 1 and heads[0].id in known:  # as mostly
+            if known[heads[0].id].head is not heads[0]:
+                known.clear()
             return
-        kept = ((head, self._reservations.get(head.id)) for head in heads)
+        kept = ((head, known.get(head.id)) for head in heads)
         self._reservations = {head.id: one for head, one in kept if one is not None and one.head is head}
 
     def reserve(self, head: Job, waiting: WaitingTypes, now_ms: int) -> Reservation:
