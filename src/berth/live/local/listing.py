@@ -15,7 +15,7 @@ from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
 from berth.live.local.tables import HEAD, gpus_text, queue_lines, queue_sizes
 
-__all__ = ["Listing"]
+__all__ = ["COLUMNS", "Listing"]
 
 MOST_ENDED = 1000
 ROWS = 500
@@ -128,7 +128,7 @@ class Listing:
         if message.get("text"):
             return {"text": self._table(listed, reasons), "note": self.note()}
         rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
-        return {"columns": _COLUMNS, "rows": rows, "note": self.note()}
+        return {"columns": COLUMNS, "rows": rows, "note": self.note()}
 
     def _table(self, listed: Sequence[Entry], reasons: Mapping[str, str]) -> str:
         """The jobs as text: made here, because 10,000 rows cost a client more to read than to be told as they look. A
@@ -302,7 +302,7 @@ class Listing:
 
 _DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
 
-_COLUMNS = [
+COLUMNS = [
     "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
     "exit_code", "reason", "ready_ms", "gang",
 ]  # fmt: skip
