@@ -71,23 +71,11 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
 
 def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "[/red]a\x1b\udce9"
-    row = [
-        "1",
-        "ann",
-        name,
-        "waiting",
-        1,
-        1000,
-        0,
-        1,
-        None,
-        None,
-        1,
-        [],
-        None,
-        f"it waits [for {name}]",
-        1000,
-    ]
+    job = {
+        "id": "1", "user": "ann", "name": name, "state": "waiting", "gpus": 1, "milli": 1000, "mem_mib": 0,
+        "submit_ms": 1, "slots": [], "reason": f"it waits [for {name}]", "ready_ms": 1000,
+    }  # fmt: skip
+    row = [job.get(column) for column in COLUMNS]
     status = STATUS | {"gpus": []}
 
     async def run() -> list[str]:

@@ -50,8 +50,20 @@ class Listing:
             "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
             "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
             "host_mem_enforced": broker.runner.cgroups.limits_memory,
-            "gpus": self._gpus(),
+            "gpus": self._gpus(), "gangs": self._gangs(),
         }  # fmt: skip
+
+    def _gangs(self) -> list[Message]:
+        """How many tasks of each gang wait, run and have ended."""
+        gangs, found = self._broker.book.gangs, []
+        for gang, tasks in gangs.tasks().items():
+            running = sum(task.state in (STARTING, RUNNING) for task in tasks)
+            request = tasks[0].request
+            found.append({
+                "name": request.gang, "user": tasks[0].user, "starts_together": request.gang_starts,
+                "waiting": len(tasks) - running, "running": running, "ended": gangs.ended(gang),
+            })  # fmt: skip
+        return found
 
     def _counts(self) -> dict[str, int]:
         counts = dict.fromkeys((WAITING, HELD, STARTING, RUNNING), 0)
@@ -180,7 +192,7 @@ class Listing:
             entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
             entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
             entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
-            entry.ready_ms,
+            entry.ready_ms, entry.request.gang,
         ]  # fmt: skip
 
     def _reason(self, entry: Entry) -> str:
@@ -225,6 +237,7 @@ class Listing:
                 "gpus": request.gpus, "milli": request.milli, "mem_mib": mem_mib,
                 "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
                 "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
+                "gang": request.gang, "gang_starts": request.gang_starts,
                 "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
                 "ready_ms": entry.ready_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
                 "attempt": entry.attempt, "start": entry.start, "exit_code": entry.exit_code,
@@ -243,7 +256,7 @@ class Listing:
             answer: Message = {
                 "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
-                "never": "", "like": "",
+                "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
             }  # fmt: skip
             found.append(answer)
             kind = (entry.request_key, entry.state, entry.offered, answer["reason"], entry.needs_mib)
@@ -291,7 +304,7 @@ _DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "
 
 COLUMNS = [
     "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
-    "exit_code", "reason", "ready_ms",
+    "exit_code", "reason", "ready_ms", "gang",
 ]  # fmt: skip
 
 

@@ -161,6 +161,8 @@ def why_lines(job: dict[str, Any]) -> list[str]:
     since, reason = span(job["now_ms"] - job["since_ms"]), job["reason"]
     if reason.startswith("waits for room"):
         head = f"Job {job['id']} has waited {since} for room"
+        if job.get("gang"):
+            head += f" for {job['gang_starts']} tasks of gang {job['gang']}, which start together"
     elif job["state"] in ("waiting", "held", "starting", "running"):
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
     else:
