@@ -75,10 +75,6 @@ class Note:
         )
         return text + "".join(f";{name}={value}" for name, value in rest if value)
 
-    @property
-    def wants_gpus(self) -> bool:
-        return bool(self.per_node or self.per_job or self.per_task or self.per_socket)
-
 
 @lru_cache(maxsize=10_000)
 def note_of(admin_comment: str) -> Note | None:
