@@ -262,10 +262,6 @@ class Scheduler:
         """The waiting job of this id, or the waiting gang that has a task of this id; None if there is none."""
         return self.queue.named(self._gang_of.get(job_id, job_id))
 
-    def goes_on(self, gang: str) -> bool:
-        """Whether tasks of a gang of this name run, or wait after others of it have started."""
-        return self._gangs.has(gang)
-
     def take_evicted(self) -> list[Running]:
         """The runs that were evicted since the last call because their gang cannot run without one that was lost; the
         next `decide` does not hand them out then."""
@@ -357,8 +353,8 @@ class Scheduler:
         All that the scheduler leads to is put back as it was: cluster, queue, attempts, wakes, expectations, all
         counters, and what the policy remembers. The knowledge is told of what happened when the outermost trial ends
         committed; until then it is only asked. Begin no trial while a `decide` is being iterated, and end a `decide`
-        that was begun in a trial there. What a generator has under way cannot be put back, so a policy that keeps one
-        from call to call is not for trials.
+        that was begun in a trial there. How far a generator or another iterator (`itertools.count`) has come cannot be
+        put back, so a policy that keeps one from call to call is not for trials.
 
         To begin one costs time in proportion to what runs and waits: `bench/trials.py` measures it.
         """
@@ -467,9 +463,11 @@ class Scheduler:
                 self._expectations.catch_up(now_ms)
             if job.tasks:
                 due, self._due = self._due, deque()
-                self._start_gang(wish, now_ms)
-                placed = isinstance(self._due[0], Placement)
-                self._due = due
+                try:
+                    self._start_gang(wish, now_ms)
+                    placed = isinstance(self._due[0], Placement)
+                finally:
+                    self._due = due
             else:
                 placed = isinstance(self._start(wish, now_ms), Placement)
         finally:
@@ -624,7 +622,7 @@ class Scheduler:
             try:
                 self._expectations.advance(now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
-                self._feedback.fault = self._feedback.fault or error
+                self._feedback.keep(error)
         try:
             run = self.cluster.release(job_id, now_ms=now_ms)
         except NotRunning:
@@ -641,8 +639,17 @@ class Scheduler:
         self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
         return run
 
-    def _queue_again(self, run: Running, now_ms: int, *, done_us: int, memory: bool = False) -> Attempts:
-        """Queue a run's job again; returns what was known of the attempt that has ended."""
+    def _queue_again(
+        self,
+        run: Running,
+        now_ms: int,
+        *,
+        done_us: int,
+        memory: bool = False,
+        lost_rows: Set[int] = frozenset(),
+    ) -> Attempts:
+        """Queue a run's job again; returns what was known of the attempt that has ended. `lost_rows` are the nodes that
+        were lost with it."""
         job = run.job
         before = self.attempts.get(job.id, FIRST)
         self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, done_us, now_ms)
@@ -650,19 +657,21 @@ class Scheduler:
         if others is None:
             self.queue.add(job)
         else:
-            self._queue_gang_again(job, others, now_ms)
+            self._queue_gang_again(job, others, now_ms, lost_rows)
         return before
 
-    def _queue_gang_again(self, lost: Job, others: Iterable[str], now_ms: int) -> None:
-        """Queue a gang again that has lost this task: the other tasks that run are evicted, and those that wait by
-        themselves wait with it."""
+    def _queue_gang_again(self, lost: Job, others: Iterable[str], now_ms: int, lost_rows: Set[int]) -> None:
+        """Queue a gang again that has lost this task: the other tasks that run are evicted, or were lost with their
+        node, and those that wait by themselves wait with it."""
         for job_id in others:
             run = self._release(job_id, now_ms, "be evicted")
             before = self.attempts.get(job_id, FIRST)
             self.attempts[job_id] = Attempts(
                 run.attempt + 1, before.out_of_memory, self._kept_of(run), now_ms
             )
-            self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
+            is_lost = any(slot.node in lost_rows for slot in run.slots)
+            how = RecordState.NODE_FAIL if is_lost else RecordState.PREEMPTED
+            self._tell(run, how, now_ms, queued_ms=before.queued_ms)
             self._due.append(Evicted(run))
         gang = self._gangs.take_apart(lost.gang)
         for task in gang.tasks:
@@ -757,7 +766,7 @@ class Scheduler:
             if self.cluster.running.get(run.job.id) is not run:
                 continue  # it was evicted with its gang
             self._release(run.job.id, now_ms, "be cleared away")
-            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+            before = self._queue_again(run, now_ms, done_us=self._kept_of(run), lost_rows=rows)
             self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         lost = {id(run) for run in there}
         self._due = deque(
