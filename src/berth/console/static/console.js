@@ -32,13 +32,13 @@ const berth = {
   },
 
   // A sentence that the server's sources have composed, in the language of the page; `pairs` are templates in both.
-  sentence(text, pairs) {
-    for (const [text, other] of pairs) {
-      const plain = text.replace(/[.*+?^$()|[\]\\]/g, "\\$&").replace(/\{(\w+)\}/g, "(?<$1>.+?)");
-      const found = sentence.match(new RegExp(`^${plain}$`, "s"));
+  sentence(said, pairs) {
+    for (const [template, other] of pairs) {
+      const plain = template.replace(/[.*+?^$()|[\]\\]/g, "\\$&").replace(/\{(\w+)\}/g, "(?<$1>.+?)");
+      const found = said.match(new RegExp(`^${plain}$`, "s"));
       if (found !== null) return berth.say(other, { ...found.groups });
     }
-    return sentence;
+    return said;
   },
 
   // Draw texts and lines of a figure in the colours of the page, now and when these change.
