@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from berth.console.roles import Role, Viewer
-from berth.console.sources.kubernetes import KubernetesSource, look_of
+from berth.console.sources.kubernetes import KubernetesSource
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
 from berth.errors import AccessError, KubernetesError, LiveError, SettingError
 from berth.live.driver.snapshot import Tenant
+from berth.live.kubernetes.snapshot import snapshot_of
 from berth.live.kubernetes.viewing import GpuUse, Runs, Snapshot, Waits
 from tests.live.local.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -107,7 +108,7 @@ def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:
         2,
         (Runs("ml/a", 400_000, 500_000, 1, "n1", 7), Runs("ml/b", 600_000, None, 1, "n1")),
     )
-    look = look_of(snapshot, 1_000_000)
+    look = snapshot_of(snapshot, 1_000_000)
     assert look.gpus[0].tenants == (
         Tenant("ml/a", "ml", "a", 300, 20_000),
         Tenant("ml/b", "ml", "b", 200, 20_000),
@@ -123,7 +124,7 @@ def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:
 
 def test_a_pods_page_lists_no_cluster_again() -> None:
     source = KubernetesSource(Path("/no/such/kubeconfig"))  # whoever asks the cluster fails
-    seen = look_of(
+    seen = snapshot_of(
         Snapshot(1, (), (Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),), 0), 1_000_000
     )
     told = asyncio.run(source.job("ml/c", OLGA, seen))

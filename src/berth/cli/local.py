@@ -155,6 +155,14 @@ def submit(
             help="One job for each value, {NAME} in the command; several make the product.",
         ),
     ] = None,
+    gang: Annotated[
+        str | None,
+        typer.Option(
+            "--gang",
+            metavar="NAME/N",
+            help="Start together with your other jobs of this gang, as soon as N of them wait.",
+        ),
+    ] = None,
     after: After = None,
     begin: Begin = None,
     name: JobName = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -225,39 +224,14 @@ def _say(text: str) -> None:
     print(f"berth: {text}", file=sys.stderr, flush=True)
 
 
-def _status(state: Path) -> dict[str, object]:
-    from berth.live.slurm.service import STATUS
-
-    try:
-        return dict(json.loads((state / STATUS).read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise LiveError(
-            f"{state / STATUS} cannot be read; start berth with: berth slurm run --state {state}"
-        ) from error
-
-
-SILENT_S = 60
-"""Longer than berth waits with a sign of its life, also while Slurm does not answer for the first time."""
-
-
-def _silent(state: Path) -> str:
-    """That berth has given no sign for long; empty if it has."""
-    import time
-
-    from berth.live.slurm.service import STATUS
-
-    age_s = time.time() - (state / STATUS).stat().st_mtime
-    if age_s <= SILENT_S:
-        return ""
-    return f"no sign for {age_s:.0f} s: it does not run, or Slurm does not answer it; start it with: berth slurm run"
-
-
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show whether berth runs with Slurm, and what it saw last."""
     import time
 
-    shown = _status(state)
+    from berth.live.slurm.snapshot import read_status, silence
+
+    shown = read_status(state)
     if printed(form, as_json, [shown], shown):
         return
     age_s = time.time() - int(str(shown["at_ms"])) / 1000
@@ -269,31 +243,15 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
         f"jobs       {shown['waiting']} to decide on, {shown['kept_back']} kept back, {shown['placed']} placed and not"
     )
     print(f"           started yet, {shown['running']} running")
-    if silent := _silent(state):
+    if silent := silence(state):
         print(f"berth      {silent}")
-    for job, why in dict(shown["unplaced"]).items():  # type: ignore[call-overload]
+    for job, why in dict(shown["unplaced"]).items():
         print(f"not counted: job {job}: {why}")
-    outside = list(shown.get("outside", []))  # type: ignore[call-overload]
+    outside = list(shown.get("outside", []))
     if outside:
         print(f"held, and not placed by this berth: {', '.join(outside[:10])}")
-    for why in list(shown.get("unreadable", [])):  # type: ignore[call-overload]
+    for why in list(shown.get("unreadable", [])):
         print(f"not seen: {why}")
-
-
-def _given_up(state: Path, job: str) -> str:
-    """What berth said last of a job for which it can do no more; empty if it did not."""
-    from berth.live.slurm.decisions import GIVEN_UP, read_decisions
-    from berth.live.slurm.service import DECISIONS
-
-    try:
-        said = [
-            each.why
-            for each in read_decisions(state / DECISIONS)
-            if each.event == GIVEN_UP and each.job == job
-        ]
-    except LiveError:
-        return ""
-    return said[-1] if said else ""
 
 
 @app.command()
@@ -305,8 +263,9 @@ def why(
 ) -> None:
     """Explain why a job waits: Slurm's reason and berth's."""
     from berth.live.slurm.controller import Controller
+    from berth.live.slurm.snapshot import given_up, read_status, silence
 
-    shown = _status(state)
+    shown = read_status(state)
     found = [
         each
         for each in Controller().jobs([job])
@@ -315,8 +274,8 @@ def why(
     if not found:
         raise LiveError(f"Slurm knows no job {job}, or has forgotten it; see: berth job {job}")
     slurm = found[0]
-    ours = dict(shown["why"]).get(job, "") or _given_up(state, job)  # type: ignore[call-overload]
-    ours = _silent(state) or ours
+    ours = dict(shown["why"]).get(job, "") or given_up(state, job)
+    ours = silence(state) or ours
     answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
     if printed(form, as_json, [answer], answer):
         return

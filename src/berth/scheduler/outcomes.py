@@ -74,6 +74,12 @@ def returned_nonsense(policy: object, error: TypeError) -> str:
 
 def why_never(job: Job) -> str:
     """Why a job can start on none of today's nodes, in words."""
+    if job.tasks:
+        return (
+            f"{job.min_tasks} tasks of gang '{job.gang}' ask for {job.gpus} GPUs, {job.cpu_milli} milli of CPU and"
+            f" {job.mem_mib} MiB together, and the nodes could not hold them if nothing else ran; change them, withdraw"
+            " them or bring nodes"
+        )
     parts = f"{job.nodes} parts of " if job.nodes > 1 else ""
     share = f" ({job.share.milli} milli and {job.share.mem_mib} MiB of each)" if job.gpus else ""
     on = f" on models {', '.join(job.models)}" if job.models and job.gpus else ""

@@ -153,6 +153,8 @@ def test_lsfs_accounting_file_becomes_records(tmp_path: Path) -> None:
     assert (never.state, never.start_ms) == (RecordState.CANCELLED, None)
     assert result.rejected_count == 4
     assert "jStatus 7, expected 32 or 64" in whys(result)[0]
+    assert whys(result)[1].endswith("cannot be read: field 3 is 'soon'; expected a whole number")
+    assert whys(result)[2] == "a JOB_FINISH that ends after 3 fields; expected more"
     assert whys(result)[3] == "no record of lsb.acct"
 
 

@@ -120,3 +120,41 @@ class MemorySite:
         if state is not RecordState.OUT_OF_MEMORY and not cut_short:
             del self.runs[job_id]
             self.over[job_id] = state
+
+
+@dataclass
+class GangSite(MemorySite):
+    """A site with gangs, which ends the processes of what makes room at once."""
+
+    ran: dict[str, str] = field(default_factory=dict)
+    """Tasks that have run, and their gangs."""
+    evicted: dict[str, SiteRun] = field(default_factory=dict)
+    """Attempts that have ended."""
+
+    def ended_tasks(self, gang: str) -> int:
+        there = {**self.jobs, **{job_id: run.of for job_id, run in self.runs.items()}}
+        if not any(job.gang is not None and job.gang.name == gang for job in there.values()):
+            self.ran = {job_id: name for job_id, name in self.ran.items() if name != gang}
+        return sum(name == gang and job_id not in there for job_id, name in self.ran.items())
+
+    def come_to_it(self) -> None:
+        super().come_to_it()
+        for job_id, run in self.runs.items():
+            if run.of.gang is not None:
+                self.ran[job_id] = run.of.gang.name
+
+    def evict(self, job_id: str) -> None:
+        self.end(job_id, RecordState.PREEMPTED)
+        del self.over[job_id]
+
+    def end(
+        self, job_id: str, state: RecordState, *, needed_mib: int = 0, peak_mib: int | None = None
+    ) -> None:
+        self.evicted[job_id] = self.runs[job_id]
+        super().end(job_id, state, needed_mib=needed_mib, peak_mib=peak_mib)
+
+    def again(self, again: Again) -> None:
+        run = self.evicted.pop(again.job_id, None)
+        if run is not None and again.job_id not in self.runs:
+            self.jobs[again.job_id] = run.of
+        super().again(again)

@@ -163,3 +163,134 @@ def test_a_driver_that_is_restarted_after_every_event_decides_the_same(world: Wo
     found = script(world, world.restart)
     assert found == expected
     assert of(world.records) == records
+
+
+def gang_world(world: World) -> World:
+    if world.no_gangs:
+        pytest.skip(world.no_gangs)
+    return world
+
+
+BIG = Asked(gpus=1, milli=1000, mem_mib=0, application="head", gang=("g", 2))
+SMALL = Asked(gpus=1, milli=500, mem_mib=5000, application="worker", gang=("g", 2), reruns=True)
+
+
+def test_tasks_of_a_gang_wait_for_each_other_and_start_together(world: World) -> None:
+    gang_world(world)
+    world.submit(SMALL)
+    world.step(1000)
+    assert world.seen() == seen(waiting={"1": "waits for 1 more task of gang g"})
+    world.submit(WHOLE)
+    world.step(2000)
+    assert world.seen().running == {"2": (0,)}, "a gang that is not there holds up nobody"
+    world.submit(BIG)
+    world.step(3000)
+    room = "waits for room for 2 tasks of gang g"
+    assert world.seen() == seen({"2": (0,)}, {"2": 0}, {"1": room, "3": room})
+
+
+def test_a_gang_that_could_never_start_together_holds_up_nobody(world: World) -> None:
+    gang_world(world)
+    for _ in range(3):
+        world.submit(replace(BIG, gang=("g", 3)))
+    world.submit(WHOLE)
+    world.step(1000)
+    assert world.seen().running == {"4": (0,)}
+    (why,) = {*world.seen().waiting.values()}
+    assert "ask for 3 GPUs, 3000 milli of CPU and 300 MiB together, and the nodes could not hold them" in why
+
+
+def gang_script(world: World, restart: Callable[[], None]) -> list[Seen]:
+    """All that may happen to a gang of unlike tasks of which two start together."""
+    found = []
+
+    def shown(now_ms: int) -> None:
+        world.step(now_ms)
+        found.append(world.seen())
+        restart()
+
+    world.submit(SMALL)
+    shown(1000)
+    world.submit(BIG)
+    world.submit(replace(SMALL, application="tail"))
+    world.submit(WHOLE)
+    shown(2000)
+    world.end("1", RecordState.OUT_OF_MEMORY, needed_mib=7000, peak_mib=5000)
+    shown(3000)
+    world.end("2", RecordState.COMPLETED, peak_mib=9000)
+    shown(4000)
+    world.lose_node()
+    world.step(4500)
+    world.bring_node_back()
+    shown(4800)
+    world.fail_next_start("5", "no memory")
+    world.submit(replace(BIG, gang=("h", 2), application="h"))
+    shown(5000)
+    world.submit(replace(SMALL, gang=("h", 2), application="i"))
+    shown(6000)
+    world.end("1", RecordState.COMPLETED)
+    world.end("3", RecordState.COMPLETED)
+    shown(9000)
+    shown(20_000)
+    world.end("5", RecordState.OUT_OF_MEMORY, needed_mib=20_000, peak_mib=9000)
+    shown(21_000)
+    world.end("6", RecordState.COMPLETED)
+    shown(22_000)
+    world.end("5", RecordState.OUT_OF_MEMORY, needed_mib=22_000, peak_mib=9000)
+    shown(23_000)
+    return found
+
+
+def test_a_gang_is_decided_the_same_by_a_driver_that_is_restarted_after_every_event(
+    world: World, tmp_path: Path
+) -> None:
+    gang_world(world)
+    first = WORLDS["memory"](tmp_path / "first")
+    expected, records = gang_script(first, lambda: None), of(first.records)
+    found = gang_script(world, world.restart)
+    assert found == expected
+    assert sorted(of(world.records)) == sorted(records)
+
+
+def test_a_task_that_is_lost_stops_the_others_if_too_few_are_left(world: World) -> None:
+    gang_world(world)
+    world.submit(SMALL)
+    world.submit(BIG)
+    world.fail_next_start("2", "no memory")
+    world.step(1000)
+    assert world.seen() == seen(
+        waiting={"1": "waits for 1 more task of gang g", "2": "it could not be started: no memory"}
+    )
+    world.step(3000)
+    assert set(world.seen().running) == {"1", "2"}
+    world.end("2", RecordState.OUT_OF_MEMORY, needed_mib=7000, peak_mib=5000)
+    world.step(4000)
+    assert set(world.seen().running) == {"1", "2"}, "they wait as one gang, and start again"
+    assert sorted(each[:3] for each in of(world.records)) == [
+        ("1", 1, RecordState.PREEMPTED), ("1", 2, RecordState.PREEMPTED), ("2", 1, RecordState.OUT_OF_MEMORY),
+    ]  # fmt: skip
+    world.end("1", RecordState.COMPLETED)
+    world.step(5000)
+    assert set(world.seen().running) == {"2"}
+    world.end("2", RecordState.OUT_OF_MEMORY, needed_mib=8000, peak_mib=5000)
+    world.step(6000)
+    assert set(world.seen().running) == {"2"}, "what has ended counts as if it ran"
+
+
+def test_a_gang_of_which_a_waiting_task_is_cancelled_waits_for_another(world: World) -> None:
+    gang_world(world)
+    for _ in range(2):
+        world.submit(WHOLE)
+    world.step(1000)
+    for _ in range(3):
+        world.submit(replace(SMALL, gang=("g", 3)))
+    world.step(2000)
+    assert world.seen().waiting == dict.fromkeys(("3", "4", "5"), "waits for room for 3 tasks of gang g")
+    world.cancel("4")
+    world.end("1", RecordState.COMPLETED)
+    world.step(3000)
+    assert world.seen().waiting == dict.fromkeys(("3", "5"), "waits for 1 more task of gang g")
+    world.submit(replace(SMALL, gang=("g", 3)))
+    world.end("2", RecordState.COMPLETED)
+    world.step(4000)
+    assert set(world.seen().running) == {"3", "5", "6"}

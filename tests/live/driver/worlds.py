@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from berth.live.driver.driver import Driver, Settings
-from berth.live.driver.site import Gpu, NodeState, SiteJob
+from berth.live.driver.site import Gpu, NodeState, SiteGang, SiteJob
 from berth.model import NO_GPU, GpuModel, Job, Node, Record, RecordState, Share
-from tests.live.driver.memory_site import MemorySite
+from tests.live.driver.memory_site import GangSite
 
 CARD_MIB = 40_000
 GPUS = 2
@@ -18,7 +18,7 @@ GPUS = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user submits; a gang is a job of several tasks that start together."""
+    """What a user submits; a job of several GPUs gets all at once."""
 
     gpus: int = 1
     milli: int = 500
@@ -26,6 +26,8 @@ class Asked:
     application: str = "train"
     retries: int = 3
     reruns: bool = False
+    gang: tuple[str, int] = ("", 0)
+    """The gang that it is a task of, and how many start together."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class World(Protocol):
     order of their submission. `records` are those of the attempts that ended, in that order."""
 
     records: list[Record]
+    no_gangs: str
+    """Why its jobs cannot be tasks of gangs; empty if they can."""
 
     def submit(self, asked: Asked) -> str:
         """A user submits a job; its id."""
@@ -54,6 +58,10 @@ class World(Protocol):
 
     def step(self, now_ms: int) -> None:
         """Let all that is to happen at this moment happen: look, decide, start, tell."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """A user cancels a waiting job; needed where there are gangs."""
         ...
 
     def end(
@@ -90,11 +98,13 @@ class World(Protocol):
 class MemoryWorld:
     """The site in memory; unkind, it needs several steps for what a kind one does in one."""
 
+    no_gangs = ""
+
     def __init__(self, *, unkind: bool) -> None:
         node = Node("n1", GPUS, GpuModel("A100-40", mem_mib=CARD_MIB), 16_000, 64_000)
-        self.site = MemorySite({"n1": node}, unkind=unkind)
+        self.site = GangSite({"n1": node}, unkind=unkind)
         self.records: list[Record] = []
-        self._steps = 8 if unkind else 2
+        self._steps = 8 if unkind else 3
         self._count = 0
         self.restart()
 
@@ -104,8 +114,14 @@ class MemoryWorld:
             str(self._count), self.site.now_ms, None, user="ann", application=asked.application, gpus=asked.gpus,
             share=Share(asked.milli, asked.mem_mib), retries=asked.retries, cpu_milli=1000, mem_mib=100,
         )  # fmt: skip
-        self.site.jobs[job.id] = SiteJob(job, (self._count,), reruns=asked.reruns)
+        self.site.jobs[job.id] = SiteJob(
+            job, (self._count,), reruns=asked.reruns, gang=SiteGang(*asked.gang) if asked.gang[1] else None
+        )
         return job.id
+
+    def cancel(self, job_id: str) -> None:
+        del self.site.jobs[job_id]
+        self.site.over[job_id] = RecordState.CANCELLED
 
     def step(self, now_ms: int) -> None:
         for _ in range(self._steps):

@@ -106,6 +106,8 @@ class FakeWorld:
             share = (message["share"][0], message["share"][1])
             slots, best_effort = tuple(message["slots"]), message["best_effort"]
             book.placed(message["id"], message["version"], slots, share, self.now_ms, best_effort=best_effort)
+        elif said == "evict":
+            book.evicted(message["id"], self.now_ms)
         elif said == "again":
             times, needs_mib = message["memory"]
             book.again(

@@ -13,12 +13,14 @@ from tests.live.local.fake_world import FakeWorld
 
 __all__ = ["LocalWorld"]
 
-ROUNDS = 4
+ROUNDS = 6
 """How often the broker and the brain answer each other at one moment, at most."""
 
 
 class LocalWorld:
     """A broker whose brain decides by `fifo+best-fit`."""
+
+    no_gangs = ""
 
     def __init__(self, store: Path) -> None:
         self._world = FakeWorld(
@@ -41,6 +43,7 @@ class LocalWorld:
         request = Request(
             ("sh", "-c", asked.application), name=asked.application, gpus=asked.gpus, milli=asked.milli,
             mem_mib=asked.mem_mib, retries=asked.retries, rerun=asked.reruns, cpu_milli=1000, host_mem_mib=100,
+            gang=asked.gang[0], gang_starts=asked.gang[1],
         )  # fmt: skip
         world = self._world
         world.key += 1
@@ -50,6 +53,10 @@ class LocalWorld:
         world.write(request, [entry])
         return entry.id
 
+    def cancel(self, job_id: str) -> None:
+        """A user cancels a waiting job."""
+        self._world.book.cancel(self._world.book.jobs[job_id], self._world.now_ms)
+
     def step(self, now_ms: int) -> None:
         """Let the broker and the brain come to rest."""
         self._world.now_ms = now_ms
@@ -57,6 +64,9 @@ class LocalWorld:
             self._world.book.tick(now_ms)
             self._world.heed()
             self._world.commit()
+            for entry in self._world.book.take_stops():
+                if entry.state == RUNNING:
+                    self._world.book.ended(entry, End(143), now_ms)
 
     def end(
         self, job_id: str, state: RecordState, *, needed_mib: int = 0, peak_mib: int | None = None

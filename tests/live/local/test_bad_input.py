@@ -42,6 +42,12 @@ from tests.live.local.world import BERTH, World, berth
         (["--array", "5-1", "true"], "--array '5-1': 5-1 selects no numbers"),
         (["--after", "ok:99", "true"], "--after 99: there is no such job"),
         (["--param", "lr", "true"], "--param 'lr'; write NAME=VALUE,VALUE"),
+        (["--gang", "a/b/2", "true"], "--gang 'a/b/2'; write NAME/N, such as train/4: a name without '/'"),
+        (["--gang", "a", "true"], "--gang 'a'; write NAME/N"),
+        (["--gang", "a/0", "true"], "--gang 'a/0': 0 tasks start together; expected 1 to"),
+        (["--gang", "a/two", "true"], "--gang 'a/two': two tasks start together; expected 1 to"),
+        (["--gang", "a/2", "--gpu", "0", "true"], "--gang and --gpu exclude each other"),
+        (["--gang", "a/3", "--array", "1-9%2", "true"], "--gang a/3, but --array lets only 2 run at a time"),
         ([], "no command to run"),
     ],
 )

@@ -41,6 +41,7 @@ def test_waiting_held_running_and_ended_jobs_of_an_old_queue_are_there(world: Fa
     assert reasons["10"] == "it could not be started: no room for a process"
     assert [attempt["state"] for attempt in world.store.attempts("3")] == ["out-of-memory"]
     assert world.store.meta("drained") == [3]
+    assert {(job.gang, job.gang_ended) for job in jobs.values()} == {("", 0)}
 
 
 def test_an_old_queue_goes_on_to_its_end(world: FakeWorld) -> None:

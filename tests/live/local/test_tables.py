@@ -17,6 +17,10 @@ JOB: dict[str, Any] = {
     "params": {}, "after": [], "comment": "", "command": ["true"], "folder": "/", "output": "/1.1.out",
     "submit_ms": 0, "start_ms": None, "slots": [], "attempt": 1, "attempts": [ATTEMPT],
 }  # fmt: skip
+GPU: dict[str, Any] = {
+    "index": 0, "model": "A100-80G", "mem_mib": 81_920, "used_mib": None, "use_pct": None, "lost": False,
+    "drained": False, "tenants": [], "strangers": [], "partitions": [],
+}  # fmt: skip
 
 
 def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
@@ -27,10 +31,7 @@ def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
 
 
 def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> None:
-    gpus = [
-        {"index": at, "lost": at == 0, "drained": at == 1, "tenants": [], "strangers": [], "partitions": []}
-        for at in range(3)
-    ]
+    gpus = [GPU | {"index": at, "lost": at == 0, "drained": at == 1} for at in range(3)]
     brain = {
         "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
         "obstacle": "waits for room",
@@ -49,7 +50,7 @@ def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> 
 
 
 def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
-    gpu = {"index": 0, "tenants": [], "strangers": [], "partitions": [
+    gpu = GPU | {"partitions": [
         {"name": "left", "mem_mib": 16 << 10, "core_pct": 0, "processes": 0},
         {"name": "busy", "mem_mib": 8 << 10, "core_pct": 0, "processes": 2},
     ]}  # fmt: skip

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 from textual.widgets import DataTable
 
+from berth.live.local.listing import COLUMNS
+from berth.live.local.snapshot import gpus_of
 from berth.live.local.top import Tile, Top
+
+NOW_MS = time.time_ns() // 1_000_000
+COUNTS = {"waiting": 1, "held": 0, "starting": 0, "running": 2}
+STATUS = {"policy": "fifo", "brain": "ready", "jobs": COUNTS, "trouble": []}
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenant = {"id": "12", "user": "ann", "name": "train", "milli": 100, "state": "running", "since_ms": 1}
+    tenant = {
+        "id": "12",
+        "user": "ann",
+        "name": "train",
+        "milli": 100,
+        "state": "running",
+        "since_ms": NOW_MS,
+        "use_pct": None,
+        "used_mib": None,
+    }
     gpus = [
         {
             "index": at, "model": "A100-80G", "mem_mib": 81_920, "used_mib": 81_664, "use_pct": 100, "lost": False,
@@ -22,11 +38,15 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
         }
         for at in range(2)
     ]  # fmt: skip
-    status: dict[str, Any] = {"policy": "fifo", "brain": "ready", "jobs": {"running": 2}, "gpus": gpus}
+    status: dict[str, Any] = STATUS | {"gpus": gpus}
 
     async def run() -> list[list[str]]:
         monkeypatch.setattr(
-            Top, "_ask", lambda self, do, **told: status if do == "status" else {"rows": [], "note": ""}
+            Top,
+            "_ask",
+            lambda self, do, **told: (
+                status if do == "status" else {"columns": COLUMNS, "rows": [], "note": ""}
+            ),
         )
         async with Top().run_test(size=(width, 40)) as pilot:
             async with asyncio.timeout(30):
@@ -35,8 +55,8 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
             await pilot.pause()
             top = pilot.app
             assert isinstance(top, Top)
-            for tile, gpu in zip(top.query(Tile), gpus, strict=True):
-                tile.show(gpu, 1000)
+            for tile, gpu in zip(top.query(Tile), gpus_of(gpus), strict=True):
+                tile.show(gpu, NOW_MS)
             await pilot.pause()
             return [
                 [tile.render_line(at).text.strip() for at in range(tile.size.height)]
@@ -51,28 +71,20 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
 
 def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "[/red]a\x1b\udce9"
-    row = [
-        "1",
-        "ann",
-        name,
-        "waiting",
-        1,
-        1000,
-        0,
-        1,
-        None,
-        None,
-        1,
-        [],
-        None,
-        f"it waits [for {name}]",
-        1000,
-    ]
-    status = {"policy": "fifo", "brain": "ready", "jobs": {"waiting": 1}, "gpus": []}
+    job = {
+        "id": "1", "user": "ann", "name": name, "state": "waiting", "gpus": 1, "milli": 1000, "mem_mib": 0,
+        "submit_ms": 1, "slots": [], "reason": f"it waits [for {name}]", "ready_ms": 1000,
+    }  # fmt: skip
+    row = [job.get(column) for column in COLUMNS]
+    status = STATUS | {"gpus": []}
 
     async def run() -> list[str]:
         monkeypatch.setattr(
-            Top, "_ask", lambda self, do, **told: status if do == "status" else {"rows": [row], "note": name}
+            Top,
+            "_ask",
+            lambda self, do, **told: (
+                status if do == "status" else {"columns": COLUMNS, "rows": [row], "note": name}
+            ),
         )
         async with Top().run_test() as pilot:
             table = pilot.app.query_one(DataTable)

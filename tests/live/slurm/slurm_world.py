@@ -31,6 +31,8 @@ _STATES = {
 class SlurmWorld:
     """A fake slurmctld, whose jobs the plugin holds, and a berth that places them."""
 
+    no_gangs = "the components of Slurm's heterogeneous jobs are not read yet"
+
     def __init__(self) -> None:
         self.slurm = FakeSlurm(nodes={"n1": "IDLE"})
         self.slurm.now_s = 0
@@ -56,6 +58,9 @@ class SlurmWorld:
             reruns=asked.reruns,
         )
         return job_id
+
+    def cancel(self, job_id: str) -> None:
+        self.slurm.end(job_id, "CANCELLED")
 
     def step(self, now_ms: int) -> None:
         self.slurm.now_s = now_ms // 1000

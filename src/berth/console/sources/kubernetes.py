@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from berth.console.roles import Role, Viewer
 from berth.console.sources.rights import check_operator, word_of
 from berth.errors import KubernetesError, SettingError
-from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
+from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
+from berth.live.kubernetes.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from berth.live.kubernetes import viewing
@@ -50,7 +51,7 @@ class KubernetesSource:
         """Everything that is there, listed once. In a thread of its own: large clusters take seconds to read."""
         snapshot = await asyncio.to_thread(self._snapshot)
         self._for_claims = frozenset(f"{gpu.node}:{gpu.index}" for gpu in snapshot.gpus if gpu.for_claims)
-        return look_of(snapshot, time.time_ns() // 1_000_000)
+        return snapshot_of(snapshot, time.time_ns() // 1_000_000)
 
     async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """A pod that waits or holds a GPU, NAMESPACE/NAME, as the last look saw it: a cluster is costly to list."""
@@ -62,20 +63,13 @@ class KubernetesSource:
         found = next((job for job in look.jobs if job.id == name), None)
         if found is None:
             raise KubernetesError(f"pod '{name}' neither waits for berth nor runs by it")
-        beside = [
-            f"{tenant.job} on {gpu.node} GPU {gpu.index}"
-            for gpu in look.gpus
-            if any(tenant.job == name for tenant in gpu.tenants)
-            for tenant in gpu.tenants
-            if tenant.job != name
-        ]
         return {
             "source": self.name, "id": found.id, "user": found.user, "state": found.state,
             "own": viewer.owns(found.user), "controls": viewer.controls(""), "name": found.name,
             "reason": found.why, "gpus": found.gpus, "milli": found.milli, "mem_mib": found.mem_mib,
             "priority": found.priority, "submit_ms": found.submit_ms or None, "ready_ms": found.ready_ms,
             "start_ms": found.start_ms,
-            "where": found.where, "beside": beside, "why": [found.why] if found.why else [],
+            "where": found.where, "beside": look.neighbours_of(name), "why": [found.why] if found.why else [],
         }  # fmt: skip
 
     async def act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
@@ -175,46 +169,3 @@ def _change_of(action: str, values: dict[str, Any]) -> _Change | None:
 def _set(key: str, value: str | None) -> str:
     """How kubectl is told to give a key this value, or to take it away."""
     return f"{key}-" if value is None else f"{key}={value}"
-
-
-def look_of(snapshot: viewing.Snapshot, now_ms: int) -> Snapshot:
-    """A snapshot of a cluster as the console shows it."""
-    gpus: list[Gpu] = []
-    on: dict[str, tuple[int, list[str], int, int]] = {}
-    for gpu in snapshot.gpus:
-        tenants = []
-        for name, (milli, mem_mib) in zip(gpu.holders, gpu.shares, strict=True):
-            tenants.append(Tenant(name, name.partition("/")[0], name.rpartition("/")[2], milli, mem_mib))
-            places = [*(on[name][1] if name in on else []), f"{gpu.node} GPU {gpu.index}"]
-            on[name] = len(places), places, milli, mem_mib
-        strangers: tuple[Stranger, ...] = ()
-        if gpu.foreign_milli:
-            whose = "claims" if gpu.for_claims else "other pods"
-            strangers = (Stranger(f"{whose}: {gpu.foreign_milli / 10:g} % of compute", 0),)
-        gpus.append(
-            Gpu(
-                gpu.node, gpu.index, gpu.model, gpu.card_mib, tuple(tenants), strangers, health=gpu.ailing,
-                drained=bool(gpu.drained),
-            )
-        )  # fmt: skip
-    running = []
-    for pod in sorted(snapshot.runs, key=lambda pod: pod.name):
-        _, places, milli, mem_mib = on.get(pod.name, (0, [pod.node], 1000, 0))
-        running.append(
-            LiveJob(
-                pod.name, pod.name.partition("/")[0], pod.name.rpartition("/")[2],
-                "starting" if pod.start_ms is None else "running", pod.gpus, milli, mem_mib, pod.submit_ms,
-                pod.submit_ms, pod.start_ms, ", ".join(places), priority=pod.priority,
-            )
-        )  # fmt: skip
-    waits = []
-    for each in snapshot.waits:
-        submit_ms = now_ms - round(1000 * each.since_s)
-        waits.append(
-            LiveJob(
-                each.name, each.name.partition("/")[0], each.name.rpartition("/")[2],
-                "held" if each.held else "waiting", each.gpus, each.milli, each.mem_mib, submit_ms,
-                None if each.held else submit_ms, None, "", each.why, priority=each.priority,
-            )
-        )  # fmt: skip
-    return Snapshot(now_ms, tuple(gpus), (*running, *waits), len(waits), snapshot.running)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import stat
-import time
 from collections import deque
 from pathlib import Path
 from shlex import quote
@@ -15,9 +14,10 @@ from typing import Any
 from berth.console.roles import Viewer
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import SettingError
-from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
+from berth.live.driver.snapshot import Snapshot
 from berth.live.local.protocol import Connection
 from berth.live.local.samples import read_samples
+from berth.live.local.snapshot import GOING, snapshot_of, where_of
 from berth.live.local.tables import why_lines
 
 __all__ = ["LocalSource"]
@@ -32,7 +32,6 @@ TAIL_LINES = 200
 TAIL_BYTES = 64 << 10
 _OWN = ("hold", "release", "cancel", "priority")
 _OPERATORS = ("policy", "drain", "undrain", "resize")
-_GOING = ("starting", "running")
 
 
 class LocalSource:
@@ -82,60 +81,17 @@ class LocalSource:
         connection = Connection(self._path, PATIENCE_S)
         try:
             status = connection.ask({"do": "status"})
-            going = connection.ask({"do": "queue", "states": list(_GOING)})
+            going = connection.ask({"do": "queue", "states": list(GOING)})
             waits = connection.ask({"do": "queue", "states": ["waiting", "held"], "limit": MOST_JOBS})
         finally:
             connection.close()
-        jobs = tuple(self._live(row, going["columns"]) for row in (*going["rows"], *waits["rows"]))
-        counts = status["jobs"]
-        return Snapshot(
-            time.time_ns() // 1_000_000,
-            tuple(self._gpu(each) for each in status["gpus"]),
-            jobs,
-            counts["waiting"] + counts["held"],
-            counts["starting"] + counts["running"],
-            status["policy"],
-            tuple(filter(None, dict.fromkeys((waits["note"], *status["trouble"])))),
-        )
-
-    def _gpu(self, told: dict[str, Any]) -> Gpu:
-        tenants = tuple(
-            Tenant(
-                each["id"], each["user"], each["name"], each["milli"], each["mem_mib"], each.get("used_mib"),
-                each.get("use_pct"), each["since_ms"],
-            )
-            for each in told["tenants"]
-        )  # fmt: skip
-        strangers = [
-            Stranger(f"process {each['pid']} ({each['command']})", each["mem_mib"])
-            for each in told["strangers"]
-        ]
-        strangers += [Stranger(f"partition {each['name']}", each["mem_mib"]) for each in told["partitions"]]
-        return Gpu(
-            self._node, told["index"], told["model"], told["mem_mib"], tenants, tuple(strangers), told["used_mib"],
-            told["use_pct"], "it has fallen off the bus" if told["lost"] else "", bool(told.get("drained")),
-        )  # fmt: skip
-
-    def _live(self, row: list[Any], columns: list[str]) -> LiveJob:
-        told = dict(zip(columns, row, strict=True))
-        slots = told["slots"]
-        return LiveJob(
-            told["id"], told["user"], told["name"], told["state"], told["gpus"], told["milli"], told["mem_mib"],
-            told["submit_ms"], told["ready_ms"], told["start_ms"] if told["state"] in _GOING else None,
-            f"{self._node} GPU {', '.join(map(str, slots))}" if slots else "", told["reason"] or "",
-        )  # fmt: skip
+        return snapshot_of(status, going, waits, node=self._node)
 
     def _job(self, job_id: str, viewer: Viewer) -> dict[str, Any]:
         jobs = self._ask(do="job", id=job_id)["jobs"]
         job = jobs[0]
         why = self._ask(do="why", id=job["id"])["jobs"][0] if job["state"] in ("waiting", "held") else None
         status = self._ask(do="status")
-        beside = [
-            f"{each['id']} ({each['user']}) on GPU {gpu['index']}"
-            for gpu in status["gpus"]
-            for each in gpu["tenants"]
-            if job["state"] in _GOING and gpu["index"] in job["slots"] and each["id"] != job["id"]
-        ]
         own = viewer.owns(job["user"])
         return {
             "source": self.name, "id": job["id"], "user": job["user"], "state": job["state"], "own": own,
@@ -148,8 +104,8 @@ class LocalSource:
             "time_limit_ms": job["time_limit_ms"], "submit_ms": job["submit_ms"],
             "ready_ms": job["ready_ms"], "start_ms": job["start_ms"],
             "end_ms": job["end_ms"], "attempt": job["attempt"],
-            "where": f"{self._node} GPU {', '.join(map(str, job['slots']))}" if job["slots"] else "",
-            "beside": beside,
+            "where": where_of(job["slots"], self._node),
+            "beside": snapshot_of(status, node=self._node).neighbours_of(job["id"]),
             "command": " ".join(job["command"]) if own else None, "folder": job["folder"] if own else None,
             "comment": job["comment"] if own else None, "output": _tail(job) if own else None,
             "output_path": job["output"] if own else None,
@@ -167,7 +123,7 @@ class LocalSource:
         return {
             "attempt": told["attempt"], "state": told["state"], "start_ms": told["start_ms"],
             "end_ms": told["end_ms"], "exit_code": told["exit_code"], "reason": told["reason"] or "",
-            "where": f"{self._node} GPU {', '.join(map(str, told['slots']))}" if told["slots"] else "",
+            "where": where_of(told["slots"], self._node),
             "peak_mib": told["peak_mib"], "given_mib": told["share"][1], "refused": told["refused"],
         }  # fmt: skip
 

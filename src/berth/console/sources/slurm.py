@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import shlex
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from berth.console.roles import Role, Viewer
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import AccessError, LiveError, SettingError
-from berth.history.values.gres import base_type
-from berth.history.values.hostlist import expand
-from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
+from berth.live.driver.snapshot import Snapshot
 from berth.live.slurm.controller import Controller, Run, run_program
-from berth.live.slurm.decisions import GIVEN_UP, PLACED, read_decisions
 from berth.live.slurm.jobs import SlurmJob
-from berth.live.slurm.nodes import SlurmNode
-from berth.live.slurm.requests import Cards, LeftToSlurmError, note_of, part_of
-from berth.live.slurm.service import DECISIONS, STATUS
-from berth.model import Share
+from berth.live.slurm.requests import Cards
+from berth.live.slurm.snapshot import id_of, is_held_by_berth, live_job, snapshot_of
 
 __all__ = ["SlurmSource"]
 
@@ -37,9 +29,6 @@ _LACKS: Final = {
 }
 FAR: Final = "now+3650days"
 """When a job begins that is held although berth holds it."""
-HELD_MS: Final = 365 * 86_400_000
-OLD_S = 120.0
-"""A berth that has not looked for this long is said to have stopped."""
 
 
 class SlurmSource:
@@ -85,48 +74,10 @@ class SlurmSource:
 
         return run_squeue()[0]
 
-    def _status(self) -> tuple[dict[str, Any], str]:
-        """What the berth beside Slurm told last, and what is wrong with it; empty if nothing is."""
-        path = self._state / STATUS
-        try:
-            told = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return {}, f"berth does not run beside Slurm: {path} cannot be read"
-        age_s = time.time() - int(told["at_ms"]) / 1000
-        return told, f"berth has not looked for {age_s:.0f} s; is it stopped?" if age_s > OLD_S else ""
-
-    def _placed(self) -> dict[str, str]:
-        """Where berth placed jobs last, by their number."""
-        try:
-            return {
-                each.raw: each.where
-                for each in read_decisions(self._state / DECISIONS)
-                if each.event == PLACED
-            }
-        except LiveError:
-            return {}
-
     def _look(self) -> Snapshot:
         nodes, jobs = self._controller.nodes(), self._controller.jobs()
-        told, wrong = self._status()
-        why: Mapping[str, str] = told.get("why", {})
-        self._cards.update(nodes)
-        self._by_berth = frozenset(_id(job) for job in jobs if _is_berths(job))
-        parts = {job.id: _part(job, self._cards) for job in jobs}
-        gpus, unsure = _gpus(nodes, jobs, self._placed(), parts, self._cards)
-        live = tuple(
-            _live(job, why, parts[job.id])
-            for job in sorted(jobs, key=lambda job: (not job.runs, job.submit_ms))
-        )
-        waiting = sum(max(1, len(job.array_tasks)) for job in jobs if job.waits)
-        notes = [wrong, *self._controller.unreadable[:3]]
-        if unsure:
-            notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")
-        policy = f"{told['policy']} ({told['mode']})" if told else ""
-        return Snapshot(
-            time.time_ns() // 1_000_000, gpus, live, waiting, sum(job.runs for job in jobs), policy,
-            tuple(filter(None, notes)),
-        )  # fmt: skip
+        self._by_berth = frozenset(id_of(job) for job in jobs if is_held_by_berth(job))
+        return snapshot_of(nodes, jobs, self._state, self._cards, self._controller.unreadable[:3])
 
     def _found(self, job_id: str) -> SlurmJob:
         if not _ID.fullmatch(job_id):
@@ -139,19 +90,8 @@ class SlurmSource:
     def _job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         job = self._found(job_id)
         own = viewer.owns(job.user)
-        told, _ = self._status()
-        given_up = self._given_up(job.id)
-        why = {job.id: given_up} if given_up else told.get("why", {})
-        live = _live(job, why, _part(job, self._cards))
-        there = look.gpus if look is not None and job.runs else ()
-        gpus = [gpu for gpu in there if any(each.job == live.id for each in gpu.tenants)]
-        where = ", ".join(f"{gpu.node} GPU {gpu.index}" for gpu in gpus)
-        beside = [
-            f"{each.job} ({each.user}) on {gpu.node} GPU {gpu.index}"
-            for gpu in gpus
-            for each in gpu.tenants
-            if each.job != live.id
-        ]
+        live = live_job(job, self._state, self._cards)
+        seen = look if look is not None and job.runs else Snapshot(0)
         return {
             "source": self.name, "id": live.id, "user": job.user, "own": own, "controls": viewer.controls(job.user),
             "state": live.state if not job.ended else job.state.lower(), "name": job.name if own else "",
@@ -159,21 +99,11 @@ class SlurmSource:
             "cpu_milli": job.tres.cpus * 1000, "host_mem_mib": job.tres.mem_mib, "priority": job.priority,
             "time_limit_ms": job.time_limit_ms, "submit_ms": job.submit_ms, "ready_ms": live.ready_ms,
             "start_ms": None if job.waits else job.start_ms, "end_ms": job.end_ms if job.ended else None,
-            "attempt": job.restarts + 1, "where": where or job.node_list, "beside": beside, "partition": job.partition,
+            "attempt": job.restarts + 1, "where": seen.places_of(live.id) or job.node_list,
+            "beside": seen.neighbours_of(live.id), "partition": job.partition,
             "command": job.command if own else None, "comment": job.comment if own else None,
             "why": [live.why] if job.waits else [],
         }  # fmt: skip
-
-    def _given_up(self, job_id: str) -> str:
-        try:
-            said = [
-                each.why
-                for each in read_decisions(self._state / DECISIONS)
-                if each.event == GIVEN_UP and each.job == job_id
-            ]
-        except LiveError:
-            return ""
-        return said[-1] if said else ""
 
     def _act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         what = word_of(values, "id")
@@ -188,7 +118,7 @@ class SlurmSource:
             if action == "priority":
                 check_operator(viewer, action)  # Slurm lets no user raise a priority
                 number_of(values, "value")
-            self._by_berth = (self._by_berth - {what}) | ({what} if _is_berths(job) else frozenset())
+            self._by_berth = (self._by_berth - {what}) | ({what} if is_held_by_berth(job) else frozenset())
             admins = job.reason == HELD_BY_ADMIN and what not in self._by_berth
             if action == "release" and admins and viewer.role is not Role.OPERATOR:
                 raise AccessError(f"job {what} is held by an administrator, who alone may release it")
@@ -217,107 +147,3 @@ def _words(action: str, what: str, value: str, by_berth: bool) -> list[str]:
         "drain": ["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=berth console"],
         "undrain": ["scontrol", "update", f"NodeName={node}", "State=RESUME"],
     }.get(action, [])
-
-
-def _is_berths(job: SlurmJob) -> bool:
-    """Whether berth holds it until it places it."""
-    return job.held and note_of(job.admin_comment) is not None
-
-
-def _id(job: SlurmJob) -> str:
-    """What people call it: of tasks that are still one row, the array."""
-    return job.array_id if job.array_tasks else job.id
-
-
-def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
-    """How many GPUs a job has or asks for, and which part of each."""
-    told = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
-    try:
-        gpus, share = part_of(job, cards)
-    except LeftToSlurmError:
-        return told or (max(1, job.nodes) if job.tres.shards else 0), Share()
-    return told or gpus, share
-
-
-def _live(job: SlurmJob, why: Mapping[str, str], part: tuple[int, Share]) -> LiveJob:
-    gpus, share = part
-    state = "held" if job.held else "waiting" if job.waits else "running"
-    tasks = (f"{job.id}{task}" for task in job.array_tasks)
-    said = next((why[name] for name in (job.id, *tasks) if name in why), "")
-    told = f"{said} (Slurm: {job.reason})" if said else job.reason
-    if _is_berths(job):
-        # Slurm says of all of these that an administrator holds them.
-        later = job.start_ms is not None and job.start_ms - job.submit_ms > HELD_MS
-        state = "held" if later else "waiting"
-        told = "held by its user or an operator" if later else said or "berth has not looked at it yet"
-    return LiveJob(
-        _id(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms, _ready_ms(job, state),
-        job.start_ms if job.runs else None, job.node_list if job.runs else "", told if job.waits else "",
-        job.start_ms if job.waits and state != "held" else None, None, job.priority, job.partition,
-    )  # fmt: skip
-
-
-def _ready_ms(job: SlurmJob, state: str) -> int | None:
-    """Slurm's eligible time; of a job that berth holds until it places it, the submission, as Slurm tells none."""
-    if state == "held":
-        return None
-    return job.submit_ms if _is_berths(job) else job.eligible_ms
-
-
-def _gpus(
-    nodes: tuple[SlurmNode, ...],
-    jobs: tuple[SlurmJob, ...],
-    placed: Mapping[str, str],
-    parts: Mapping[str, tuple[int, Share]],
-    cards: Cards,
-) -> tuple[tuple[Gpu, ...], bool]:
-    """Each GPU with its jobs, and whether some jobs could be on other GPUs of their node than is shown."""
-    held: dict[tuple[str, int], list[Tenant]] = {}
-    used = {node.name: sorted({at for gres in node.used for at in gres.where}) for node in nodes}
-    models = {node.name: node.model for node in nodes}
-    unsure = False
-    for job in jobs:
-        gpus, share = parts[job.id]
-        if not job.runs or not gpus:
-            continue
-        where = _slots_of(placed.get(job.raw_id, ""))
-        names = expand(job.node_list) if job.node_list else []
-        each = max(1, gpus // max(1, len(names)))
-        for name in names:
-            slots = where.get(name) or [at for at in used.get(name, []) if (name, at) not in held][:each]
-            unsure |= name not in where and len(used.get(name, [])) > each
-            card_mib = cards.model(models.get(name, "")).mem_mib
-            for at in slots:
-                held.setdefault((name, at), []).append(
-                    Tenant(
-                        job.id,
-                        job.user,
-                        job.name,
-                        share.milli,
-                        share.mem_mib or card_mib,
-                        since_ms=job.start_ms,
-                    )
-                )
-    found = []
-    for node in nodes:
-        for at, kind in enumerate(node.gpu_kinds):
-            model = base_type(kind)
-            drained = not node.up and not node.lost
-            found.append(
-                Gpu(
-                    node.name, at, model or "GPU", cards.model(model).mem_mib, tuple(held.get((node.name, at), ())),
-                    health=f"the node is {node.state}" if node.lost else "", drained=drained,
-                    partition=node.partitions[0] if node.partitions else "",
-                )
-            )  # fmt: skip
-    return tuple(found), unsure
-
-
-def _slots_of(where: str) -> dict[str, list[int]]:
-    """The GPUs on each node of `node1:0+1,node2:0`."""
-    found = {}
-    for part in filter(None, where.split(",")):
-        name, _, slots = part.partition(":")
-        if slots and all(slot.isdigit() for slot in slots.split("+")):
-            found[name] = [int(slot) for slot in slots.split("+")]
-    return found

@@ -41,7 +41,10 @@ def lsf_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
                     continue
                 try:
                     yield _row(fields)
-                except (ValueError, IndexError) as error:
+                except IndexError:
+                    why = f"a JOB_FINISH that ends after {len(fields)} fields; expected more"
+                    rejections.add(f"{path}, line {reader.line_num}", why)
+                except ValueError as error:
                     rejections.add(
                         f"{path}, line {reader.line_num}", f"a JOB_FINISH that cannot be read: {error}"
                     )
@@ -52,15 +55,15 @@ def lsf_rows(path: Path, rejections: Rejections) -> Iterator[JobRow]:
 
 
 def _row(fields: Sequence[str]) -> JobRow:
-    end, job, cpus, submit = (int(fields[at]) for at in (2, 3, 6, 7))
-    begin, start = int(fields[8]), int(fields[10])
+    end, job, cpus, submit = (_whole(fields, at) for at in (2, 3, 6, 7))
+    begin, start = _whole(fields, 8), _whole(fields, 10)
     _, at = _hosts(fields, _ASKED_AT)
     hosts, at = _hosts(fields, at)
-    status, name, command = int(fields[at]), fields[at + 2], fields[at + 3]
-    used = [float(value) for value in fields[at + 4 : at + 4 + _RUSAGE]]
+    status, name, command = _whole(fields, at), fields[at + 2], fields[at + 3]
+    used = [_number(fields, place) for place in range(at + 4, at + 4 + _RUSAGE)]
     at += 4 + _RUSAGE
-    project, exit_status = fields[at + 1], int(fields[at + 2])
-    task, memory_kib = int(fields[at + 6]), int(fields[at + 7])
+    project, exit_status = fields[at + 1], _whole(fields, at + 2)
+    task, memory_kib = _whole(fields, at + 6), _whole(fields, at + 7)
     nodes = list(dict.fromkeys(hosts))
     found = _GPUS.findall(" ".join(fields[at:]) + " " + fields[13])
     gpus = round(max(map(float, found), default=0.0) * max(len(nodes), 1))
@@ -87,9 +90,25 @@ def _row(fields: Sequence[str]) -> JobRow:
     )
 
 
+def _whole(fields: Sequence[str], at: int) -> int:
+    """The whole number of a field."""
+    try:
+        return int(fields[at])
+    except ValueError:
+        raise ValueError(f"field {at + 1} is '{fields[at]}'; expected a whole number") from None
+
+
+def _number(fields: Sequence[str], at: int) -> float:
+    """The number of a field."""
+    try:
+        return float(fields[at])
+    except ValueError:
+        raise ValueError(f"field {at + 1} is '{fields[at]}'; expected a number") from None
+
+
 def _hosts(fields: Sequence[str], at: int) -> tuple[Sequence[str], int]:
     """The hosts that are counted at a place, and the place behind them."""
-    number = int(fields[at])
+    number = _whole(fields, at)
     if not 0 <= number <= min(_MOST_HOSTS, len(fields)):
         raise ValueError(f"{number} hosts")
     return fields[at + 1 : at + 1 + number], at + 1 + number

@@ -18,6 +18,7 @@ from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
 from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.early_starts import EarlyStart, EarlyStarts
+from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
 from berth.live.driver.memory_needs import (
     MemoryNeeds,
     as_needed,
@@ -35,6 +36,7 @@ from berth.live.driver.site import (
     FailedStart,
     GiveUp,
     Gpu,
+    HasGangs,
     KnowsInUse,
     NamesChanges,
     NodeState,
@@ -45,7 +47,7 @@ from berth.live.driver.site import (
     Start,
 )
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share, gang_of
 from berth.policies import Setting, make_policy
 from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Scheduler
 
@@ -178,6 +180,8 @@ class Driver:
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
         self._early = EarlyStarts()
+        self._has_gangs = site if isinstance(site, HasGangs) else None
+        self._gangs = SiteGangs()
         self._missed: dict[str, int] = {}  # looks in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._noted: dict[str, str] = {}
@@ -222,6 +226,7 @@ class Driver:
         self._take_in_use(now_ms)
         self._take_waiting(changed, now_ms)
         self._take_due(now_ms)
+        self._queue_gangs(now_ms)
         decided = self._decide(now_ms, out_of_time, for_real=for_real)
         self._note(now_ms)
         return Round(
@@ -260,9 +265,10 @@ class Driver:
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
         """What was on a node that is gone waits again when the site says so."""
         for run in runs:
-            self.scheduler.withdraw(run.job.id, now_ms)
+            self._unqueue(run.job.id, now_ms)
             self._starting.pop(run.job.id, None)
             self._leaving[run.job.id] = _Leaving(run, self._gpus(run.slots), RecordState.NODE_FAIL)
+        self._keep_rest_of_gangs()
 
     def _is_back(self, name: str) -> None:
         """What a site still runs on a node that is back was not lost with it."""
@@ -374,6 +380,10 @@ class Driver:
             return False
         # What it asks of its nodes may not be what it asked for: it is there, whatever labels and models say.
         here = replace(job, models=(), labels=(), nodes=len({slot.node for slot in slots}))
+        if run.of.gang is not None:
+            here = self._as_task(run.of, here)
+            self._unqueue(job.id, now_ms)
+            self._gangs.touch(run.of)
         start_ms = min(now_ms if run.start_ms is None else run.start_ms, now_ms)
         self._number(run.of)
         try:
@@ -432,7 +442,8 @@ class Driver:
         """Make the queue that of the site."""
         scheduler, waiting = self.scheduler, self.site.waiting()
         if changed is None:
-            gone = [job.id for job in scheduler.queue if job.id not in waiting]
+            queued = (task.id for job in scheduler.queue for task in job.tasks or (job,))
+            gone = [job_id for job_id in queued if job_id not in waiting]
             others = (*self._on_named_gpus, *self._misfits, *self._early)
             gone += [job_id for job_id in others if job_id not in waiting]
             for job_id in gone:
@@ -487,7 +498,7 @@ class Driver:
 
     def _offer(self, job: SiteJob, now_ms: int) -> None:
         """Have the scheduler decide on a job as it is now."""
-        scheduler, job_id = self.scheduler, job.job.id
+        job_id = job.job.id
         needs = self._needs.of(job, self._cards_mib(job))
         asked = as_needed(job.job, needs)
         if needs != job.memory and self._remembers is not None:
@@ -502,21 +513,119 @@ class Driver:
                 )
             self._last_order = max(job.order, self._last_order)
             return
+        if job.gang is not None:
+            self._gangs.touch(job)
+            return
+        self._submit(asked, job.order, now_ms)
+
+    def _submit(self, asked: Job, order: tuple[int, ...], now_ms: int) -> None:
+        """Have a job or a gang wait in its place, or as it is now."""
+        scheduler = self.scheduler
         try:
-            if (queued := scheduler.queue.named(job_id)) is not None:
+            if (queued := scheduler.queue.named(asked.id)) is not None:
                 if queued != asked:
                     scheduler.replace(asked)
                 return
             ahead_of = None
-            if job.order < self._last_order:  # it keeps a place among those that wait already
+            if order < self._last_order:  # it keeps a place among those that wait already
                 ahead_of = next(
-                    (each for each in scheduler.queue if self._known[each.id].order > job.order), None
+                    (each for each in scheduler.queue if self._known[each.id].order > order), None
                 )
-            self._last_order = max(job.order, self._last_order)
+            self._last_order = max(order, self._last_order)
             scheduler.submit(asked, ahead_of=ahead_of)
         except SchedulerError as error:  # it makes no sense, and holds up no other
-            self._leave_queue(job_id, now_ms)
-            self._misfits[job_id] = WaitReason(WaitKind.MISFIT, str(error))
+            self._set_aside(asked, str(error), now_ms)
+
+    def _set_aside(self, job: Job, why: str, now_ms: int) -> None:
+        """A job or a gang that could not start if nothing else ran waits without holding up others."""
+        for task in job.tasks or (job,):
+            self._leave_queue(task.id, now_ms)
+            self._misfits[task.id] = WaitReason(WaitKind.MISFIT, why)
+        if job.gang:
+            self._gangs.leave(job.gang)
+
+    # Gangs
+
+    def _queue_gangs(self, now_ms: int) -> None:
+        """Have each gang that has changed wait or run by one rule."""
+        if self._has_gangs is None:
+            return
+        ended = {name: self._has_gangs.ended_tasks(name) for name in self._gangs.names}
+        for name in self._gangs.take_touched(ended):
+            tasks = self._tasks_of(name)
+            if tasks is not None:
+                self._queue_gang(tasks, now_ms)
+
+    def _tasks_of(self, name: str) -> GangTasks | None:
+        return self._gangs.tasks(name, self._known, self.scheduler.cluster.running, self._leaving)
+
+    def _queue_gang(self, tasks: GangTasks, now_ms: int) -> None:
+        """Queue the tasks as one gang if as many are there as are missing, and once it is whole each by itself.
+
+        If a task waits again and too few are left, the others are stopped, and all wait as one gang again.
+        """
+        if tasks.missing > 0 and tasks.running and tasks.waiting and isinstance(self.site, CanEvict):
+            for run in self.scheduler.evict(tasks.running, now_ms):
+                self._stop_for_others(run, now_ms)
+            tasks = tasks._replace(running=[])
+        ready = [job for job in tasks.waiting if job.job.id not in self._later]
+        asked = [self._as_task(job, self._as_needed(job)) for job in ready]
+        wanted = [(task, job.order) for task, job in zip(asked, ready, strict=True)]
+        if tasks.missing > len(ready):
+            wanted = []
+        elif tasks.missing > 1:
+            wanted = [(gang_of(asked, tasks.missing, tasks.gang.name), ready[0].order)]
+        wanted_by_id = {job.id: job for job, _ in wanted}
+        for job in tasks.waiting:
+            self._misfits.pop(job.job.id, None)
+            queued = self.scheduler.waiting(job.job.id)
+            if queued is not None:
+                instead = wanted_by_id.get(queued.id)
+                if instead is None or (instead != queued and (instead.tasks or queued.tasks)):
+                    self.scheduler.withdraw(queued.id, now_ms)
+        for job in ready:
+            self._number(job)
+        for each, order in wanted:
+            self._submit(each, order, now_ms)
+
+    def _as_task(self, job: SiteJob, asked: Job) -> Job:
+        """A job as a task of its gang."""
+        if job.gang is None:
+            return asked
+        ended = self._has_gangs.ended_tasks(job.gang.name) if self._has_gangs is not None else 0
+        return replace(asked, gang=job.gang.name, min_tasks=max(1, job.gang.min_tasks - ended))
+
+    def _keep_rest_of_gangs(self) -> None:
+        """The scheduler stops the others as soon as a task is lost. They run on here until the site says that the task
+        waits again, which may never be."""
+        for run in self.scheduler.take_evicted():
+            self._put_back(run)
+
+    def _put_back(self, run: Running) -> None:
+        """A run that the scheduler gave up goes on."""
+        job_id = run.job.id
+        self.scheduler.attempts.pop(job_id, None)
+        if (job := self._known.get(job_id)) is not None:
+            self._number(job)
+        wish = Placement(run.job, run.slots, run.share, run.shared, run.best_effort)
+        if self.scheduler.place(wish, run.start_ms) and job_id not in self._starting:
+            self.scheduler.started(job_id)
+
+    def _unqueue(self, job_id: str, now_ms: int) -> None:
+        """Take a job out of the queue if it waits there, with its gang if it waits in one."""
+        if self.scheduler.waits(job_id):
+            self.scheduler.withdraw(job_id, now_ms)
+
+    def _gang_reason(self, job: SiteJob) -> WaitReason | None:
+        """Why a task waits that is not in the scheduler's queue."""
+        tasks = self._tasks_of(job.gang.name) if job.gang is not None else None
+        if tasks is None:
+            return None
+        lacking = tasks.missing - sum(each.job.id not in self._later for each in tasks.waiting)
+        if lacking <= 0:
+            return None
+        more = f"{lacking} more {'task' if lacking == 1 else 'tasks'}"
+        return WaitReason(WaitKind.GANG, f"waits for {more} of gang {gang_title(tasks.gang.name)}")
 
     def _number(self, job: SiteJob) -> None:
         if job.attempt > 1:
@@ -528,8 +637,9 @@ class Driver:
         self._misfits.pop(job_id, None)
         self._later.pop(job_id, None)
         self._early.forget(job_id)
-        if self.scheduler.waits(job_id):
-            self.scheduler.withdraw(job_id, now_ms)
+        self._unqueue(job_id, now_ms)
+        if (job := self._known.get(job_id)) is not None:
+            self._gangs.touch(job)
 
     def _reconsider_misfits(self, now_ms: int) -> None:
         """Nodes or others changed, so that what fitted nowhere may fit."""
@@ -588,11 +698,12 @@ class Driver:
         if run is not None and job_id in scheduler.cluster.running:
             scheduler.started(job_id)
             scheduler.ended(job_id, end.state, now_ms, held_mib=held_mib)
-            if scheduler.waits(job_id):  # the site says whether it waits, and what it asks for then
-                scheduler.withdraw(job_id, now_ms)
+            self._unqueue(job_id, now_ms)  # the site says whether it waits, and what it asks for then
+            self._keep_rest_of_gangs()
         if run is not None and end.peak_mib and self._learns_memory is not None:
             self._learns_memory.measured(run.job, end.peak_mib)
         self._known.pop(job_id, None)
+        self._gangs.touch(of)
         if not end.waits_again:
             self._settle(of, end, held_mib, now_ms)
 
@@ -687,28 +798,40 @@ class Driver:
             with scheduler.trial():
                 decided.placed += self._place_on_named_gpus(now_ms)
                 decided.placed += self._ask(now_ms, decided, for_real=False)
-            self._put_aside(decided.misfits, now_ms)
+            for misfit in decided.misfits:
+                self._set_aside(misfit.job, misfit.why, now_ms)
             return decided
         for placement in self._place_on_named_gpus(now_ms):
             self._start(placement, decided)
         soon = self._ends_soon(now_ms) if self._starts_after is not None else []
         if soon or self._early:
             ask = partial(self._ask, now_ms, decided, for_real=False)
+            early_tasks: dict[str, list[EarlyStart]] = {}
             for early in self._early.decide(scheduler, ask, soon, now_ms):
-                if scheduler.place(early.placement, now_ms):
+                gang = scheduler.waiting(early.placement.job.id)
+                if gang is not None and gang.tasks:
+                    early_tasks.setdefault(gang.id, []).append(early)
+                    self._start_early_gang(gang, early_tasks[gang.id], decided, now_ms)
+                elif scheduler.place(early.placement, now_ms):
                     self._start(early.placement, decided)
                 elif early.after:
                     self._start_after(early, decided, now_ms)
         else:
             self._ask(now_ms, decided, for_real=True)
-        self._put_aside(decided.misfits, now_ms)
+        for misfit in decided.misfits:
+            self._set_aside(misfit.job, misfit.why, now_ms)
         return decided
 
-    def _put_aside(self, misfits: Iterable[NeverFits], now_ms: int) -> None:
-        """Jobs that could not start if nothing else ran wait without holding up others."""
-        for misfit in misfits:
-            self._leave_queue(misfit.job.id, now_ms)
-            self._misfits[misfit.job.id] = WaitReason(WaitKind.MISFIT, misfit.why)
+    def _start_early_gang(
+        self, gang: Job, tasks: Sequence[EarlyStart], decided: _Decided, now_ms: int
+    ) -> None:
+        """Start a gang if there is room for all tasks that start together; it never waits for the ends of others."""
+        if len(tasks) < gang.min_tasks or any(task.after for task in tasks):
+            return
+        slots = tuple(slot for task in tasks for slot in task.placement.slots)
+        if self.scheduler.place(Placement(gang, slots, gang.share), now_ms):
+            for task in tasks:
+                self._start(task.placement, decided)
 
     def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
         """What the policy starts; for real, the site is told at once."""
@@ -789,6 +912,7 @@ class Driver:
     def _start(self, placement: Placement, decided: _Decided) -> None:
         job_id = placement.job.id
         self._starting[job_id] = self._known[job_id].version
+        self._gangs.touch(self._known[job_id])
         self._on_named_gpus.pop(job_id, None)
         decided.placed.append(placement)
         self.site.start(self._order(placement))
@@ -802,19 +926,21 @@ class Driver:
 
     def _evict(self, run: Running, now_ms: int) -> bool:
         """Have a running job make room; where the site cannot, it goes on."""
+        if isinstance(self.site, CanEvict):
+            self._stop_for_others(run, now_ms)
+            return True
+        self._unqueue(run.job.id, now_ms)
+        self._put_back(run)
+        return False
+
+    def _stop_for_others(self, run: Running, now_ms: int) -> None:
+        """Stop a run that the scheduler has released; its job waits when its processes are gone."""
         job_id = run.job.id
-        self.scheduler.withdraw(job_id, now_ms)  # it waits when its processes are gone
+        self._unqueue(job_id, now_ms)
         if isinstance(self.site, CanEvict):
             self._leaving[job_id] = _Leaving(run, self._gpus(run.slots), PREEMPTED)
             self._starting.pop(job_id, None)
             self.site.evict(job_id)
-            return True
-        self.scheduler.place(
-            Placement(run.job, run.slots, run.share, run.shared, run.best_effort), run.start_ms
-        )
-        if job_id not in self._starting:
-            self.scheduler.started(job_id)
-        return False
 
     def _resize(self, resized: Resized, now_ms: int) -> bool:
         """Give a running job its new share; where the site cannot, it keeps the one before."""
@@ -879,9 +1005,11 @@ class Driver:
         job_id = job.job.id
         if (misfit := self._misfits.get(job_id)) is not None:
             return misfit
-        queued = self.scheduler.queue.named(job_id) or (
+        queued = self.scheduler.waiting(job_id) or (
             self._as_needed(job) if job_id in self._on_named_gpus else None
         )
+        if queued is None and job_id not in self._later and (reason := self._gang_reason(job)) is not None:
+            return reason
         if queued is None:
             return WaitReason(WaitKind.START, job.why or "waits for its next start")
         return explain.of(job, queued)

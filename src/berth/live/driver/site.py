@@ -23,11 +23,13 @@ __all__ = [
     "FailedStart",
     "GiveUp",
     "Gpu",
+    "HasGangs",
     "KnowsInUse",
     "NamesChanges",
     "NodeState",
     "RemembersMemory",
     "Site",
+    "SiteGang",
     "SiteJob",
     "SiteNode",
     "SiteRun",
@@ -62,6 +64,16 @@ class SiteNode(NamedTuple):
     state: NodeState = NodeState.UP
 
 
+class SiteGang(NamedTuple):
+    """The gang that a job is a task of."""
+
+    name: str
+    """One gang of the site has it. Reasons show what follows its last `/`."""
+    min_tasks: int
+    """How many of its tasks start together, those counted that ran and have ended. All others that the site lists are
+    further tasks: each starts by itself as soon as these run."""
+
+
 @dataclass(frozen=True, slots=True)
 class SiteJob:
     """A job of a site that waits or runs, and what the site remembers of its earlier attempts."""
@@ -89,6 +101,8 @@ class SiteJob:
     """Why it waits for another attempt, as the driver said last (`Again`)."""
     version: int = 0
     """Rises when its user changes it, so that a start of what it was before is known as such."""
+    gang: SiteGang | None = None
+    """The gang that it is a task of, on a site that has gangs (`HasGangs`); None: it is a job by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +247,16 @@ class CanEvict(Protocol):
 
     def evict(self, job_id: str) -> None:
         """Stop a running job so that others get its GPUs. Starts on these GPUs wait until it is gone."""
+        ...
+
+
+@runtime_checkable
+class HasGangs(Protocol):
+    """A site whose jobs may be tasks of gangs (`SiteJob.gang`)."""
+
+    def ended_tasks(self, gang: str) -> int:
+        """How many tasks of a gang ran and have ended for good, since one of its tasks came and no other was there. A
+        task that left without having run does not count."""
         ...
 
 

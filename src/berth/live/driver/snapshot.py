@@ -25,14 +25,26 @@ class Tenant:
     """None: it is not measured."""
     use_pct: float | None = None
     since_ms: int | None = None
+    state: str = "running"
+    """`starting` or `running`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
     """What is on a GPU without being a job of the site."""
 
-    what: str
+    name: str
+    """Such as `process 4711` or `partition a`."""
     mem_mib: int
+    command: str = ""
+    """What a process runs."""
+    remedy: str = ""
+    """How to be rid of it if nothing uses it."""
+
+    @property
+    def what(self) -> str:
+        """Its name, and what it runs."""
+        return f"{self.name} ({self.command})" if self.command else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +106,19 @@ class Snapshot:
     policy: str = ""
     notes: tuple[str, ...] = ()
     """What an operator has to know, in words."""
+
+    def places_of(self, job_id: str) -> str:
+        """The GPUs that a job has, `node1 GPU 0, node2 GPU 1`."""
+        return ", ".join(f"{gpu.node} GPU {gpu.index}" for gpu in self._gpus_of(job_id))
+
+    def neighbours_of(self, job_id: str) -> list[str]:
+        """The other jobs on the GPUs of a job, in words."""
+        return [
+            f"{each.job} ({each.user}) on {gpu.node} GPU {gpu.index}"
+            for gpu in self._gpus_of(job_id)
+            for each in gpu.tenants
+            if each.job != job_id
+        ]
+
+    def _gpus_of(self, job_id: str) -> list[Gpu]:
+        return [gpu for gpu in self.gpus if any(each.job == job_id for each in gpu.tenants)]

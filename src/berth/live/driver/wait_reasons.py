@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 
 from berth.cluster import Cluster
+<<<<<<< HEAD
 from berth.cluster.shadow import Shadow
+=======
+from berth.live.driver.gangs import gang_title
+>>>>>>> main
 from berth.live.driver.site import Gpu, SiteJob
 from berth.live.driver.words import moment, sizes
-from berth.model import Job
+from berth.model import Job, starting_tasks
 from berth.policies.protocol import Reserving
 from berth.scheduler import Scheduler
 
@@ -38,6 +42,8 @@ class WaitKind(StrEnum):
     """No node could hold it if nothing else ran."""
     START = "start"
     """Its last start failed, and the next one has to wait."""
+    GANG = "gang"
+    """It is a task of a gang of which others are missing."""
 
 
 class WaitReason(NamedTuple):
@@ -88,10 +94,10 @@ class WaitReasons:
         self._known: dict[object, tuple[WaitKind, str]] = {}
 
     def of(self, waiting: SiteJob, job: Job) -> WaitReason:
-        """Why this job waits; `job` asks for what it turned out to need."""
-        alike = (
-            waiting.only_gpus, job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels,
-        )  # fmt: skip
+        """Why this job waits; `job` asks for what it turned out to need, or is the gang that it waits in."""
+        if job.tasks:
+            return self._of_gang(job)
+        alike = (waiting.only_gpus, _room_of(job))
         known = self._known.get(alike)
         if known is None:
             known = self._known[alike] = self._obstacle(waiting.only_gpus, job)
@@ -141,6 +147,20 @@ class WaitReasons:
             return ""
         gpus = "1 GPU is" if count == 1 else f"{count:,} GPUs are"
         return f"; it cannot start while {gpus} drained, lost or used by others"
+
+    def _of_gang(self, gang: Job) -> WaitReason:
+        """Why the tasks of a gang wait that start together: what holds up one of them, or else room for all."""
+        found = [
+            self._obstacle((), task)
+            for task in {_room_of(task): task for task in starting_tasks(gang)}.values()
+        ]
+        kind, obstacle = next(
+            (each for each in found if each[0] not in (WaitKind.TURN, WaitKind.ROOM)), (None, "")
+        )
+        if kind is None:
+            kind = WaitKind.ROOM
+            obstacle = f"waits for room for {gang.min_tasks} tasks of gang {gang_title(gang.gang)}"
+        return WaitReason(kind, obstacle, self._before.get(gang.id, 0), self._reserved_ms.get(gang.id))
 
     def _obstacle(self, only_gpus: Sequence[Gpu], job: Job) -> tuple[WaitKind, str]:
         cluster = self._cluster
@@ -221,3 +241,8 @@ class WaitReasons:
                     )
                 )
         return found
+
+
+def _room_of(job: Job) -> Hashable:
+    """What jobs have in common that wait for the same room."""
+    return job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels

@@ -30,17 +30,27 @@ RULES: tuple[Manifest, ...] = (
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices", "resourceclaims"], "verbs": ["list", "watch"]},
-    {"apiGroups": [names.PLUGINS_GROUP, names.OWN_GROUP], "resources": ["podgroups"], "verbs": ["list", "watch"]},
-)  # fmt: skip
+    {
+        "apiGroups": ["resource.k8s.io"],
+        "resources": ["resourceslices", "resourceclaims"],
+        "verbs": ["list", "watch"],
+    },
+    {
+        "apiGroups": [names.PLUGINS_GROUP, names.OWN_GROUP],
+        "resources": ["podgroups"],
+        "verbs": ["list", "watch"],
+    },
+)
 """What the scheduler may do on the whole cluster: what it does, and nothing else."""
 LEASE_RULES: tuple[Manifest, ...] = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
     {
-        "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [names.LEASE],
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": [names.LEASE],
         "verbs": ["get", "update"],
     },
-)  # fmt: skip
+)
 """And in its own namespace."""
 HISTORY_RULES: tuple[Manifest, ...] = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -93,18 +103,24 @@ def _rights(name: str, rules: tuple[Manifest, ...], own_rules: tuple[Manifest, .
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here},
         {"apiVersion": rights, "kind": "ClusterRole", "metadata": {"name": name}, "rules": list(rules)},
         {
-            "apiVersion": rights, "kind": "ClusterRoleBinding", "metadata": {"name": name},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name}, "subjects": [subject],
+            "apiVersion": rights,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [subject],
         },
-    ]  # fmt: skip
+    ]
     if own_rules:
         made += [
             {"apiVersion": rights, "kind": "Role", "metadata": here, "rules": list(own_rules)},
             {
-                "apiVersion": rights, "kind": "RoleBinding", "metadata": here,
-                "roleRef": {"apiGroup": group, "kind": "Role", "name": name}, "subjects": [subject],
+                "apiVersion": rights,
+                "kind": "RoleBinding",
+                "metadata": here,
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+                "subjects": [subject],
             },
-        ]  # fmt: skip
+        ]
     return made
 
 
@@ -127,12 +143,14 @@ def _extender(install: Install) -> list[Manifest]:
     container["ports"] = [{"name": "https", "containerPort": EXTENDER_PORT}]
     container["volumeMounts"].append({"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True})
     service = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": EXTENDER, "namespace": names.NAMESPACE},
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": EXTENDER, "namespace": names.NAMESPACE},
         "spec": {
             "selector": made["spec"]["selector"]["matchLabels"],
             "ports": [{"name": "https", "port": EXTENDER_PORT, "targetPort": "https"}],
         },
-    }  # fmt: skip
+    }
     return [made, service]
 
 
@@ -182,7 +200,9 @@ def _deployment(name: str, image: str, words: list[str], replicas: int) -> Manif
                     "serviceAccountName": name,
                     "priorityClassName": "system-cluster-critical",
                     "securityContext": {
-                        "runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"},
+                        "runAsNonRoot": True,
+                        "runAsUser": 65534,
+                        "seccompProfile": {"type": "RuntimeDefault"},
                     },
                     "containers": [
                         {
@@ -197,7 +217,8 @@ def _deployment(name: str, image: str, words: list[str], replicas: int) -> Manif
                                 },
                             ],
                             "resources": {
-                                "requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1536Mi"},
+                                "requests": {"cpu": "200m", "memory": "512Mi"},
+                                "limits": {"memory": "1536Mi"},
                             },
                             "securityContext": {
                                 "allowPrivilegeEscalation": False,
@@ -211,7 +232,7 @@ def _deployment(name: str, image: str, words: list[str], replicas: int) -> Manif
                 },
             },
         },
-    }  # fmt: skip
+    }
 
 
 def kustomization(install: Install) -> dict[str, str]:
@@ -249,9 +270,12 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
             text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
         files[f"templates/{name}.yaml"] = text
     chart = {
-        "apiVersion": "v2", "name": "berth", "version": version, "appVersion": version,
+        "apiVersion": "v2",
+        "name": "berth",
+        "version": version,
+        "appVersion": version,
         "description": "Packs, partitions and accounts for shared GPUs",
-    }  # fmt: skip
+    }
     values = {name: getattr(install, name) for name in VALUES}
     return {"Chart.yaml": _text([chart]), "values.yaml": _text([values]), **files}
 

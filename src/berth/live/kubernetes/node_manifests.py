@@ -33,18 +33,22 @@ NODE_RULES: tuple[Manifest, ...] = (
 CLAIM_RULES: tuple[Manifest, ...] = (
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
     {
-        "apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
+        "apiGroups": ["resource.k8s.io"],
+        "resources": ["resourceslices"],
         "verbs": ["get", "list", "create", "update", "delete"],
     },
-)  # fmt: skip
+)
 """And where claims get parts of GPUs. Without them an agent takes away slices of other options."""
 EVICT_RULES: tuple[Manifest, ...] = ({"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},)
 """And where it may evict a pod that got out of its limit."""
 
 FOLDERS = {
-    "kubelet": "/var/lib/kubelet", "state": names.STATE_FOLDER, "run": names.RUN_FOLDER, "cdi": names.CDI_FOLDER,
+    "kubelet": "/var/lib/kubelet",
+    "state": names.STATE_FOLDER,
+    "run": names.RUN_FOLDER,
+    "cdi": names.CDI_FOLDER,
     "devices": "/dev",
-}  # fmt: skip
+}
 """Of the host, at the same paths in the agent's container, since the kubelet and the runtime mount from them too."""
 
 
@@ -58,11 +62,13 @@ def device_classes() -> list[Manifest]:
     instance = f'"profile" in device.attributes["{names.DRIVER}"]'
     return [
         {
-            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": name},
             "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}" && {which}'}}]},
         }
         for name, which in ((names.DEVICE_CLASS, f"!({instance})"), (names.MIG_CLASS, instance))
-    ]  # fmt: skip
+    ]
 
 
 def _rights(install: Install) -> list[Manifest]:

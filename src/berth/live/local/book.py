@@ -37,7 +37,8 @@ from berth.live.local.entry import (
     Limits,
     Stop,
 )
-from berth.live.local.messages import Event, ended, runs, snapshot, start_failed, waits, withdrawn
+from berth.live.local.gangs import LocalGangs
+from berth.live.local.messages import Event, ended, gang_ended, runs, snapshot, start_failed, waits, withdrawn
 from berth.live.local.request import Request, Tasks
 
 __all__ = ["Book", "Changes", "check_not_ended"]
@@ -91,6 +92,7 @@ class Book:
     def __post_init__(self) -> None:
         self._wakes: list[tuple[int, str]] = []
         self._dependencies = Dependencies(self.jobs, self.just_ended, self.ended_states)
+        self.gangs = LocalGangs(self.jobs)
         self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
 
     # What the broker does about it
@@ -154,6 +156,7 @@ class Book:
     ) -> list[Entry]:
         """The jobs of one submission, with ids of their own, which count once they are `add`ed."""
         self.limits.check(request)
+        self.gangs.check(request, tasks, user)
         for _, job_id in request.after:
             self._dependencies.check(job_id)
         number = self.next_number
@@ -441,6 +444,7 @@ class Book:
             if entry.index is not None:
                 self._going[entry.number].add(entry.id)
         self._dependencies.enter(entry)
+        self.gangs.enter(entry)
 
     def _change(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
         entry.state, entry.reason, entry.since_ms = state, reason, now_ms
@@ -518,10 +522,22 @@ class Book:
             return f"at most {tasks} at a time"
         return None
 
+    def _count_task(self, entry: Entry) -> None:
+        """A job has come to its end: if it was a task of a gang and ran, keep that."""
+        ran = entry.state in (STARTING, RUNNING) and entry.start_ms is not None
+        if (left := self.gangs.leave(entry, ran)) is None:
+            return
+        count, keeper = left
+        self.events.append(gang_ended(entry.gang, count))
+        if keeper is not None and keeper.gang_ended != count:
+            keeper.gang_ended = count
+            self.dirty[keeper.id] = keeper
+
     def _finish(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
         if entry.end_ms is None:  # it never ran
             entry.end_ms = now_ms
             self._keep_attempt(entry, state, End(None), now_ms, reason)
+        self._count_task(entry)
         self._change(entry, state, now_ms, reason)
         entry.offered, entry.stop, entry.slots, entry.over = False, "", (), None
         del self.jobs[entry.id]

@@ -97,21 +97,41 @@ class Broker:
         self.commits = Commits(store, self._collect, self._not_written, log)
         hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
         self.deciding = Deciding(
-            self.book, cards.nodes(limits), places.history, chosen or before, log, hooks, brain=brain,
+            self.book,
+            cards.nodes(limits),
+            places.history,
+            chosen or before,
+            log,
+            hooks,
+            brain=brain,
             decide_s=decide_s,
-        )  # fmt: skip
+        )
         self.link = self.deciding.link
         self.runner = Runner(
-            places, cards.cards, fake=cards.fake, texts=store.text, began=self._began, ended=self._ended,
-            log=log, to_ms=lambda at_ms: at_ms + self._offset_ms,
-        )  # fmt: skip
+            places,
+            cards.cards,
+            fake=cards.fake,
+            texts=store.text,
+            began=self._began,
+            ended=self._ended,
+            log=log,
+            to_ms=lambda at_ms: at_ms + self._offset_ms,
+        )
         self.watch = Watch(
             self.book, cards, self.runner, places.samples, log, now_ms=self.now_ms, act=self.act
         )
         self.keeper = Keeper(
-            store, self.commits, places, cards.cards, log, record_s=record_s, now_ms=self.now_ms,
-            used_number=lambda: self.book.next_number - 1, forget=self.runner.forget, learned=self._has_learned,
-        )  # fmt: skip
+            store,
+            self.commits,
+            places,
+            cards.cards,
+            log,
+            record_s=record_s,
+            now_ms=self.now_ms,
+            used_number=lambda: self.book.next_number - 1,
+            forget=self.runner.forget,
+            learned=self._has_learned,
+        )
         self.counters = Counters()
         self._wake: asyncio.TimerHandle | None = None
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -165,8 +185,10 @@ class Broker:
             self.link.start(self.policy)
             await self._note_policy()
         works: dict[str, Callable[[], Awaitable[None]]] = {
-            "limits": self._heed_limits, "keep": self.keeper.run, "watch": self.watch.run,
-        }  # fmt: skip
+            "limits": self._heed_limits,
+            "keep": self.keeper.run,
+            "watch": self.watch.run,
+        }
         if self.metrics:
             works["export"] = self._export
         tasks = [asyncio.create_task(kept_up(name, work, self.log)) for name, work in works.items()]

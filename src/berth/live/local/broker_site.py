@@ -8,7 +8,18 @@ from typing import Any
 from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.card_models import card_model
 from berth.live.driver.records import UNKNOWN_END
-from berth.live.driver.site import Again, End, FailedStart, GiveUp, Gpu, SiteJob, SiteNode, SiteRun, Start
+from berth.live.driver.site import (
+    Again,
+    End,
+    FailedStart,
+    GiveUp,
+    Gpu,
+    SiteGang,
+    SiteJob,
+    SiteNode,
+    SiteRun,
+    Start,
+)
 from berth.model import NO_GPU, Job, Node, RecordState, Share
 
 __all__ = ["BrokerSite"]
@@ -44,6 +55,7 @@ class BrokerSite:
         self._others: dict[Gpu, Share] = {}
         self._ended: list[End | FailedStart] = []
         self._changed: set[str] = set()
+        self._ended_tasks: dict[str, int] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take in what the broker tells."""
@@ -74,6 +86,8 @@ class BrokerSite:
             self._waiting.pop(event["id"], None)
             self._running.pop(event["id"], None)
             self._changed.add(event["id"])
+        elif what == "gang":
+            self._ended_tasks[event["gang"]] = event["ended"]
         elif what == "start-failed":
             self._changed.add(event["id"])
             self._ended.append(FailedStart(event["id"], event["why"], bool(event["no_room"])))
@@ -102,6 +116,7 @@ class BrokerSite:
             job, tuple(values["order"]), values["attempt"], values["queued_ms"], MemoryNeed(*values["memory"]),
             tuple(values["alike"]), tuple(self.gpus[at] for at in values["only_gpus"] if at < len(self.gpus)),
             values["start_failures"], values["not_before_ms"], values["rerun"], values["why"], values["version"],
+            SiteGang(*values["gang"]) if values.get("gang") else None,
         )  # fmt: skip
 
     # What there is
@@ -131,6 +146,10 @@ class BrokerSite:
         """The jobs that the broker told of since this was asked last."""
         changed, self._changed = self._changed, set()
         return changed
+
+    def ended_tasks(self, gang: str) -> int:
+        """How many tasks of a gang ran and have ended."""
+        return self._ended_tasks.get(gang, 0)
 
     # What the broker is to do
 

@@ -49,9 +49,17 @@ class Deciding:
     """Asks the brain whenever something has happened."""
 
     def __init__(
-        self, book: Book, nodes: Sequence[Message], history: str, chosen: Chosen, log: Callable[..., None],
-        hooks: Hooks, *, brain: str = BRAIN, decide_s: float = DECIDE_S,
-    ) -> None:  # fmt: skip
+        self,
+        book: Book,
+        nodes: Sequence[Message],
+        history: str,
+        chosen: Chosen,
+        log: Callable[..., None],
+        hooks: Hooks,
+        *,
+        brain: str = BRAIN,
+        decide_s: float = DECIDE_S,
+    ) -> None:
         """`nodes` are the machine's, `history` is the folder from which a knowledge begins."""
         self._book, self._nodes, self._history = book, nodes, history
         self._log, self._hooks = log, hooks
@@ -88,11 +96,14 @@ class Deciding:
         if not trial:
             self.outstanding = 0
         return {
-            "do": "begin", "nodes": self._nodes, "policy": policy,
+            "do": "begin",
+            "nodes": self._nodes,
+            "policy": policy,
             "knowledge": self._knowledge_named(policy, chosen.knowledge, trial=trial),
             "events": self._book.snapshot() if trial else self._book.begin_anew(),
-            "now_ms": self._hooks.now_ms(), "paths": chosen.paths,
-        }  # fmt: skip
+            "now_ms": self._hooks.now_ms(),
+            "paths": chosen.paths,
+        }
 
     def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:
         """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
@@ -109,10 +120,14 @@ class Deciding:
             return
         self._serial += 1
         self.outstanding = self._serial
-        self.link.ask({
-            "do": "decide", "now_ms": self._hooks.now_ms(), "serial": self._serial,
-            "events": self._book.take_events(),
-        })  # fmt: skip
+        self.link.ask(
+            {
+                "do": "decide",
+                "now_ms": self._hooks.now_ms(),
+                "serial": self._serial,
+                "events": self._book.take_events(),
+            }
+        )
 
     def hear(self, message: Message) -> None:
         """What the brain says."""
@@ -126,9 +141,15 @@ class Deciding:
         elif said == "again":
             times, needs_mib = message["memory"]
             book.again(
-                message["job_id"], message["why"], message["attempt"], (times, needs_mib), message["start_failures"],
-                message["not_before_ms"], now_ms, keeps_place=message["keeps_place"],
-            )  # fmt: skip
+                message["job_id"],
+                message["why"],
+                message["attempt"],
+                (times, needs_mib),
+                message["start_failures"],
+                message["not_before_ms"],
+                now_ms,
+                keeps_place=message["keeps_place"],
+            )
         elif said == "give-up":
             book.give_up(message["job_id"], message["why"], now_ms)
         elif said == "remember":

@@ -71,6 +71,8 @@ class Entry:
     """Whether the brain has it among its waiting jobs."""
     boot: str = ""
     """The boot of the machine in which its attempt was started."""
+    gang_ended: int = 0
+    """How many tasks of its gang ran and have ended; only one of those that have not ended keeps it."""
     over: End | None = None
     """How its attempt ended, until the brain has said what follows. It is not kept: whoever looks for the process of
     an attempt after a restart finds that it is gone."""
@@ -83,6 +85,11 @@ class Entry:
     def number(self) -> str:
         """The id of its array, or its own."""
         return self.id.partition("_")[0]
+
+    @property
+    def gang(self) -> str:
+        """The gang that it is a task of, with its user, since gangs are a user's own; empty: none."""
+        return f"{self.user}/{self.request.gang}" if self.request.gang else ""
 
     @property
     def ready_ms(self) -> int | None:
@@ -120,7 +127,7 @@ _KEPT: dict[str, Any] = {
     "queued_ms": None, "state": WAITING, "params": (), "index": None, "at_most": 0, "attempt": 1,
     "out_of_memory": 0, "needs_mib": 0, "start": 0, "start_failures": 0, "not_before_ms": 0, "slots": (),
     "share": (0, 0), "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
-    "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "",
+    "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0,
 }  # fmt: skip
 
 

@@ -85,10 +85,16 @@ class QueueCollector(Collector):
 def _gpu(answer: dict[str, Any]) -> GpuUse:
     tenants, strangers = answer["tenants"], answer["strangers"]
     return GpuUse(
-        answer["index"], answer["model"], answer["mem_mib"], sum(each["milli"] for each in tenants),
-        sum(each["mem_mib"] for each in tenants), len(tenants), sum(each["mem_mib"] for each in strangers),
-        answer["used_mib"], bool(answer["lost"]),
-    )  # fmt: skip
+        answer["index"],
+        answer["model"],
+        answer["mem_mib"],
+        sum(each["milli"] for each in tenants),
+        sum(each["mem_mib"] for each in tenants),
+        len(tenants),
+        sum(each["mem_mib"] for each in strangers),
+        answer["used_mib"],
+        bool(answer["lost"]),
+    )
 
 
 class _Quiet(WSGIRequestHandler):

@@ -123,9 +123,13 @@ class Link:
             actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, fd, 1)]
             try:
                 self.pid = os.posix_spawn(
-                    sys.executable, [sys.executable, "-m", self._module], environment, file_actions=actions,
-                    setsigmask=[], setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
-                )  # fmt: skip
+                    sys.executable,
+                    [sys.executable, "-m", self._module],
+                    environment,
+                    file_actions=actions,
+                    setsigmask=[],
+                    setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
+                )
             except OSError:
                 ours.close()
                 raise

@@ -15,7 +15,7 @@ from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
 from berth.live.local.tables import HEAD, gpus_text, queue_lines, queue_sizes
 
-__all__ = ["Listing"]
+__all__ = ["COLUMNS", "Listing"]
 
 MOST_ENDED = 1000
 ROWS = 500
@@ -50,8 +50,20 @@ class Listing:
             "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
             "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
             "host_mem_enforced": broker.runner.cgroups.limits_memory,
-            "gpus": self._gpus(),
+            "gpus": self._gpus(), "gangs": self._gangs(),
         }  # fmt: skip
+
+    def _gangs(self) -> list[Message]:
+        """How many tasks of each gang wait, run and have ended."""
+        gangs, found = self._broker.book.gangs, []
+        for gang, tasks in gangs.tasks().items():
+            running = sum(task.state in (STARTING, RUNNING) for task in tasks)
+            request = tasks[0].request
+            found.append({
+                "name": request.gang, "user": tasks[0].user, "starts_together": request.gang_starts,
+                "waiting": len(tasks) - running, "running": running, "ended": gangs.ended(gang),
+            })  # fmt: skip
+        return found
 
     def _counts(self) -> dict[str, int]:
         counts = dict.fromkeys((WAITING, HELD, STARTING, RUNNING), 0)
@@ -116,7 +128,7 @@ class Listing:
         if message.get("text"):
             return {"text": self._table(listed, reasons), "note": self.note()}
         rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
-        return {"columns": _COLUMNS, "rows": rows, "note": self.note()}
+        return {"columns": COLUMNS, "rows": rows, "note": self.note()}
 
     def _table(self, listed: Sequence[Entry], reasons: Mapping[str, str]) -> str:
         """The jobs as text: made here, because 10,000 rows cost a client more to read than to be told as they look. A
@@ -180,7 +192,7 @@ class Listing:
             entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
             entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
             entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
-            entry.ready_ms,
+            entry.ready_ms, entry.request.gang,
         ]  # fmt: skip
 
     def _reason(self, entry: Entry) -> str:
@@ -225,6 +237,7 @@ class Listing:
                 "gpus": request.gpus, "milli": request.milli, "mem_mib": mem_mib,
                 "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
                 "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
+                "gang": request.gang, "gang_starts": request.gang_starts,
                 "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
                 "ready_ms": entry.ready_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
                 "attempt": entry.attempt, "start": entry.start, "exit_code": entry.exit_code,
@@ -243,7 +256,7 @@ class Listing:
             answer: Message = {
                 "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
-                "never": "", "like": "",
+                "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
             }  # fmt: skip
             found.append(answer)
             kind = (entry.request_key, entry.state, entry.offered, answer["reason"], entry.needs_mib)
@@ -289,9 +302,9 @@ class Listing:
 
 _DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
 
-_COLUMNS = [
+COLUMNS = [
     "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
-    "exit_code", "reason", "ready_ms",
+    "exit_code", "reason", "ready_ms", "gang",
 ]  # fmt: skip
 
 

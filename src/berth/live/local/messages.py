@@ -1,7 +1,7 @@
 """What the broker and the brain say to each other of jobs, as values for JSON.
 
 The broker tells events: a job `waits` as it is now, or is `withdrawn`; an attempt `runs`, `ended`, or its
-`start-failed`; `others` hold GPUs; a `profile` was recorded.
+`start-failed`; tasks of a `gang` have ended; `others` hold GPUs; a `profile` was recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from typing import Any
 from berth.live.local.entry import STARTING, WAITING, End, Entry, Limits, application_of
 from berth.live.local.request import Request
 
-__all__ = ["Event", "asked_mib", "ended", "runs", "snapshot", "start_failed", "waits", "withdrawn"]
+__all__ = [
+    "Event",
+    "asked_mib",
+    "ended",
+    "gang_ended",
+    "runs",
+    "snapshot",
+    "start_failed",
+    "waits",
+    "withdrawn",
+]
 
 Event = dict[str, Any]
 
@@ -22,12 +32,19 @@ def snapshot(active: Iterable[Entry], jobs: Iterable[Entry], limits: Limits) -> 
     running = sorted(active, key=lambda job: (job.start_ms or 0, job.serial))
     waiting = sorted((job for job in jobs if job.state == WAITING and job.offered), key=lambda job: job.order)
     over = (event for job in running if (event := end_of(job)) is not None)
-    return [*(runs(job, limits) for job in running), *over, *(waits(job, limits) for job in waiting)]
+    ended_of = {job.gang: job.gang_ended for job in jobs if job.gang_ended}
+    gangs = (gang_ended(gang, count) for gang, count in ended_of.items())
+    return [*gangs, *(runs(job, limits) for job in running), *over, *(waits(job, limits) for job in waiting)]
 
 
 def waits(entry: Entry, limits: Limits) -> Event:
     """A job waits for nothing but room."""
     return {"event": "waits", "job": _job(entry, limits)}
+
+
+def gang_ended(gang: str, count: int) -> Event:
+    """How many tasks of a gang ran and have ended."""
+    return {"event": "gang", "gang": gang, "ended": count}
 
 
 def withdrawn(entry: Entry) -> Event:
@@ -86,6 +103,7 @@ def _job(entry: Entry, limits: Limits) -> dict[str, Any]:
         "attempt": entry.attempt, "only_gpus": request.pins, "version": entry.version, "order": entry.order,
         "memory": (entry.out_of_memory, entry.needs_mib), "start_failures": entry.start_failures,
         "not_before_ms": entry.not_before_ms, "why": entry.reason, "alike": _alike(entry),
+        "gang": (entry.gang, request.gang_starts) if request.gang else None,
     }  # fmt: skip
 
 

@@ -62,9 +62,12 @@ def main() -> None:
             ):
                 model, mib = cards[attempt["slots"][0]]
                 learned = profiles.learn(
-                    _plain(application_of(request, _pairs(attempt["params"]))), _program(request),
-                    card_model(model, mib), samples, attempt["peak_mib"],
-                )  # fmt: skip
+                    _plain(application_of(request, _pairs(attempt["params"]))),
+                    _program(request),
+                    card_model(model, mib),
+                    samples,
+                    attempt["peak_mib"],
+                )
                 if learned is not None:
                     changed.append(str(learned))
         except Exception as error:  # noqa: BLE001  the attempts behind it are to be recorded
@@ -131,28 +134,46 @@ def record_of_attempt(
     slots, stored = attempt["slots"], attempt["state"]
     model, card_mib = cards[slots[0]] if slots and slots[0] < len(cards) else ("", 0)
     job = Job(
-        attempt["job"], attempt["submit_ms"], None, user=_plain(attempt["user"]),
-        application=_plain(application_of(request, _pairs(attempt["params"]))), gpus=request.gpus,
-        share=Share(request.milli, request.mem_mib), cpu_milli=request.cpu_milli, mem_mib=request.host_mem_mib,
+        attempt["job"],
+        attempt["submit_ms"],
+        None,
+        user=_plain(attempt["user"]),
+        application=_plain(application_of(request, _pairs(attempt["params"]))),
+        gpus=request.gpus,
+        share=Share(request.milli, request.mem_mib),
+        cpu_milli=request.cpu_milli,
+        mem_mib=request.host_mem_mib,
         time_limit_ms=request.time_limit_ms,
-    )  # fmt: skip
+    )
     end = End(
-        attempt["job"], RecordState.FAILED if stored == UNKNOWN else RecordState(stored), attempt["end_ms"],
-        cut_short=stored == UNKNOWN, peak_mib=attempt["peak_mib"], cpu_used_ms=attempt["cpu_ms"],
-        mem_peak_mib=attempt["mem_peak_mib"], exit_code=attempt["exit_code"],
-    )  # fmt: skip
+        attempt["job"],
+        RecordState.FAILED if stored == UNKNOWN else RecordState(stored),
+        attempt["end_ms"],
+        cut_short=stored == UNKNOWN,
+        peak_mib=attempt["peak_mib"],
+        cpu_used_ms=attempt["cpu_ms"],
+        mem_peak_mib=attempt["mem_peak_mib"],
+        exit_code=attempt["exit_code"],
+    )
     return record_of(
-        job, end, attempt=attempt["attempt"], queued_ms=attempt["queued_ms"], start_ms=attempt["start_ms"],
+        job,
+        end,
+        attempt=attempt["attempt"],
+        queued_ms=attempt["queued_ms"],
+        start_ms=attempt["start_ms"],
         gpus=[Gpu(host, at) for at in slots] or [Gpu(host, NO_GPU)],
         share=Share(request.milli, attempt["share"][1] or (0 if slots else request.mem_mib)),
-        gpu_model=card_model(model, card_mib).name if slots else "", card_mib=card_mib,
+        gpu_model=card_model(model, card_mib).name if slots else "",
+        card_mib=card_mib,
         sampled=Sampled(
             [sample.use_pct / 100 for sample in samples if sample.use_pct is not None],
             [sample.mem_mib / card_mib for sample in samples] if card_mib else [],
         ),
-        name=_plain(request.name), comment=_plain(request.comment), command=_plain(" ".join(request.argv)),
+        name=_plain(request.name),
+        comment=_plain(request.comment),
+        command=_plain(" ".join(request.argv)),
         label=attempt["job"] if attempt["index"] is not None else "",
-    )  # fmt: skip
+    )
 
 
 def _node(stored: dict[str, Any]) -> Node:

@@ -79,6 +79,10 @@ class Request:
     profile: str = ""
     output: str = ""
     error: str = ""
+    gang: str = ""
+    """The name of the gang that it is a task of, one of its user's; empty: none."""
+    gang_starts: int = 0
+    """How many tasks of its gang start together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,11 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
             gpus = len(pins)
         if gpus > len(pins):
             raise LiveError(f"--gpus {gpus}, but --gpu names only {len(pins)}; name as many")
+    gang, gang_starts = _gang(values)
+    if gang and pins:
+        raise LiveError(
+            "--gang and --gpu exclude each other: the tasks of a gang run on any GPUs; leave one out"
+        )
     name = str(values.get("name", ""))
     if len(name) > LONGEST_NAME or "\n" in name:
         raise LiveError(f"--name has {len(name)} characters; at most {LONGEST_NAME} in one line")
@@ -167,6 +176,8 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         profile=str(values.get("profile", "")),
         output=str(values.get("output", "")),
         error=str(values.get("error", "")),
+        gang=gang,
+        gang_starts=gang_starts,
     )
 
 
@@ -273,6 +284,23 @@ def _gpus(values: Mapping[str, Any]) -> tuple[int, int, bool]:
     if milli < 1:
         raise LiveError(f"--gpus {text}: a part of a GPU is at least 0.001")
     return 1, milli, True
+
+
+def _gang(values: Mapping[str, Any]) -> tuple[str, int]:
+    """The name of a gang, and how many of its tasks start together."""
+    if "gang" not in values:
+        return "", 0
+    text = str(values["gang"])
+    name, slash, number = text.rpartition("/")
+    if not slash or not name or "/" in name or "\n" in name or len(name) > LONGEST_NAME:
+        raise LiveError(
+            f"--gang '{text}'; write NAME/N, such as train/4: a name without '/', and how many start together"
+        )
+    if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= MOST_TASKS:
+        raise LiveError(
+            f"--gang '{text}': {number or 'nothing'} tasks start together; expected 1 to {MOST_TASKS:,}"
+        )
+    return name, int(number)
 
 
 def _pins(values: Mapping[str, Any]) -> tuple[int, ...]:

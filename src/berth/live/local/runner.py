@@ -122,10 +122,17 @@ class Runner:
         if os.geteuid() == 0 and entry.uid != 0:
             user = (entry.uid, _gid_of(entry.uid))
         run.prepare(
-            argv, words, cwd=request.cwd, out=out, err=err, ours=ours, user=user,
+            argv,
+            words,
+            cwd=request.cwd,
+            out=out,
+            err=err,
+            ours=ours,
+            user=user,
             cgroup=self.cgroups.make(run.name, request.host_mem_mib),
-            script=script, job=job_text(entry, filter(None, (environment_text, script))),
-        )  # fmt: skip
+            script=script,
+            job=job_text(entry, filter(None, (environment_text, script))),
+        )
         if entry.slots:
             path = os.path.join(self._places.allotments, entry.id)
             with open(path, "w", encoding="ascii") as file:

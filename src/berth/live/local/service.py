@@ -158,9 +158,11 @@ class Service:
         broker.counters.submitted += len(made)
         broker.act()
         return {
-            "ids": _grouped(made), "count": len(made), "note": self._listing.note(),
+            "ids": _grouped(made),
+            "count": len(made),
+            "note": self._listing.note(),
             "hints": self._hints(made, message["jobs"]),
-        }  # fmt: skip
+        }
 
     def _hints(self, made: Iterable[Entry], jobs: Iterable[Message]) -> list[str]:
         """What a user may have meant otherwise: a profile that is not there, a parameter that nothing names."""
@@ -326,9 +328,12 @@ class Service:
             self._operator(caller)
             await broker.change_policy(name or "", knowledge or "", str(message.get("cwd", "/")))
         return {
-            "policy": broker.link.policy, "deciding": broker.link.deciding,
-            "knowledge": broker.deciding.chosen.knowledge, "brain": broker.link.state, "trouble": broker.link.trouble,
-        }  # fmt: skip
+            "policy": broker.link.policy,
+            "deciding": broker.link.deciding,
+            "knowledge": broker.deciding.chosen.knowledge,
+            "brain": broker.link.state,
+            "trouble": broker.link.trouble,
+        }
 
     async def do_drain(self, message: Message, caller: Caller) -> Message:
         """Start nothing new on GPUs, or with `on` false, start there again; without `gpus`, say which are drained."""
@@ -362,8 +367,10 @@ class Service:
             running = []
         asyncio.get_running_loop().call_later(0.05, broker.stopped.set)
         return {
-            "running": len(running), "waiting": len(broker.book.jobs) - len(running), "pid": os.getpid(),
-        }  # fmt: skip
+            "running": len(running),
+            "waiting": len(broker.book.jobs) - len(running),
+            "pid": os.getpid(),
+        }
 
     def _operator(self, caller: Caller) -> None:
         if caller.uid not in (0, os.geteuid()):

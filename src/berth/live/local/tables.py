@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 from berth.live.driver.words import mib, moment, span
+from berth.live.local.snapshot import gpus_of, where_of
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
+
+    from berth.live.driver.snapshot import Gpu
 
 __all__ = [
     "job_lines",
@@ -54,7 +57,7 @@ def queue_lines(jobs: Iterable[tuple[str, ...]], sizes: Sequence[int]) -> str:
 
 
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
-    """`berth status`."""
+    """The lines of `berth status`."""
     jobs = answer["jobs"]
     lines = [
         f"up: process {answer['pid']}, {answer['state_folder']}{', on fake GPUs' if answer['fake'] else ''}",
@@ -67,22 +70,17 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
             "--host-mem: counted when jobs are placed, not enforced (no cgroup with the memory controller)"
         )
     lines += [f"trouble: {text}" for text in answer["trouble"]]
-    for gpu in answer["gpus"]:
-        used = "unknown" if gpu["used_mib"] is None else mib(gpu["used_mib"])
-        lost = ", LOST" if gpu["lost"] else ", drained" if gpu["drained"] else ""
-        lines.append(f"GPU {gpu['index']}: {gpu['model']}, {used} of {mib(gpu['mem_mib'])} in use{lost}")
-        for tenant in gpu["tenants"]:
-            ran = f" for {span(now_ms - tenant['since_ms'])}" if tenant["since_ms"] else ""
+    for gpu in gpus_of(answer["gpus"]):
+        used = "unknown" if gpu.used_mib is None else mib(gpu.used_mib)
+        lost = ", LOST" if gpu.health else ", drained" if gpu.drained else ""
+        lines.append(f"GPU {gpu.index}: {gpu.model}, {used} of {mib(gpu.mem_mib)} in use{lost}")
+        for tenant in gpu.tenants:
+            ran = f" for {span(now_ms - tenant.since_ms)}" if tenant.since_ms else ""
             lines.append(
-                f"  job {tenant['id']} ({tenant['user']}, {tenant['name']}): {tenant['milli'] / 10:g} %,"
-                f" {mib(tenant['mem_mib'])}, {tenant['state']}{ran}"
+                f"  job {tenant.job} ({tenant.user}, {tenant.name}): {tenant.milli / 10:g} %,"
+                f" {mib(tenant.mem_mib)}, {tenant.state}{ran}"
             )
-        for stranger in gpu["strangers"]:
-            lines.append(
-                f"  process {stranger['pid']} ({stranger['command']}) of no job: {mib(stranger['mem_mib'])}"
-            )
-        for each in gpu["partitions"]:
-            lines.append(f"  partition {each['name']} of no job: {mib(each['mem_mib'])}")
+        lines += [f"  {each.what} of no job: {mib(each.mem_mib)}" for each in gpu.strangers]
     return [printable(line) for line in lines]
 
 
@@ -115,7 +113,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
     for attempt in job["attempts"]:
         lines += _attempt_lines(attempt)
     if job["state"] in ("starting", "running"):
-        where = "GPU " + ",".join(map(str, job["slots"])) if job["slots"] else "the CPU alone"
+        where = where_of(job["slots"]) or "the CPU alone"
         lines.append(
             f"  attempt {job['attempt']}: {job['state']} since {moment(job['start_ms'])}, on {where}"
         )
@@ -125,7 +123,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
 def _attempt_lines(attempt: dict[str, Any]) -> list[str]:
     code = "" if attempt["exit_code"] is None else f", exit code {attempt['exit_code']}"
     why = f", {attempt['reason']}" if attempt["reason"] and "exit code" not in attempt["reason"] else ""
-    where = "GPU " + ",".join(map(str, attempt["slots"])) if attempt["slots"] else "the CPU alone"
+    where = where_of(attempt["slots"]) or "the CPU alone"
     head = f"  attempt {attempt['attempt']}: {attempt['state']}{code}{why}"
     if attempt["start_ms"] is None:
         return [head, f"    left     {moment(attempt['end_ms'])}, never started"]
@@ -166,6 +164,8 @@ def why_lines(job: dict[str, Any]) -> list[str]:
         reason = ""
     if reason == "waits for room":
         head = f"Job {job['id']} has waited {since} for room"
+        if job.get("gang"):
+            head += f" for {job['gang_starts']} tasks of gang {job['gang']}, which start together"
     elif job["state"] in ("waiting", "held", "starting", "running"):
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
     else:
@@ -192,33 +192,34 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
     if brain["reserved_ms"]:
         lines.append(f"  expected to start at {moment(brain['reserved_ms'])}")
+<<<<<<< HEAD
     lines += [f"  it {text}" for text in brain["machine"] if text != brain["obstacle"]]
     tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
     for candidate in brain["candidates"]:
         gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
         lines.append(_gpu_line(candidate, gpu))
     return lines
+=======
+    lines += [f"  it {text}" for text in brain["machine"]]
+    gpus = {gpu.index: gpu for gpu in gpus_of(job["gpus"])}
+    return lines + [_gpu_line(candidate, gpus[candidate["gpu"]]) for candidate in brain["candidates"]]
+>>>>>>> main
 
 
-def _gpu_line(candidate: dict[str, Any], gpu: dict[str, Any]) -> str:
+def _gpu_line(candidate: dict[str, Any], gpu: Gpu) -> str:
     """What a GPU lacks for a job, or what would be left of it, and what it holds."""
-    if gpu.get("lost"):
+    if gpu.health:
         room = "lost: the driver no longer answers for it"
-    elif gpu.get("drained"):
-        room = f"drained; jobs start there again after berth undrain {candidate['gpu']}"
+    elif gpu.drained:
+        room = f"drained; jobs start there again after berth undrain {gpu.index}"
     elif candidate["lacking"]:
         room = "; ".join(candidate["lacking"])
     else:
         left = f"{candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
         room = f"has room, left over {left}"
-    held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
-    held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
-    held += [_partition(each) for each in gpu["partitions"]]
+    held = [f"job {each.job} {mib(each.mem_mib)}" for each in gpu.tenants]
+    for each in gpu.strangers:
+        remedy = f" ({each.remedy})" if each.remedy else ""
+        held.append(f"{each.name} of no job {mib(each.mem_mib)}{remedy}")
     by = f"; held by {', '.join(held)}" if held else ""
-    return f"  GPU {candidate['gpu']}: {room}{by}"
-
-
-def _partition(each: dict[str, Any]) -> str:
-    """A partition of no job, and how to be rid of one that nothing uses."""
-    facts = f"partition {each['name']} of no job {mib(each['mem_mib'])}"
-    return facts if each["processes"] else f"{facts} (nothing uses it; berth partition remove {each['name']})"
+    return f"  GPU {gpu.index}: {room}{by}"

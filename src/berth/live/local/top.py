@@ -14,11 +14,12 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
 from berth.errors import LiveError
+from berth.live.driver.snapshot import Gpu, LiveJob
 from berth.live.driver.words import mib, span
-from berth.live.local.entry import HELD, WAITING
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
-from berth.live.local.tables import HEAD, gpus_text, job_lines, printable
+from berth.live.local.snapshot import GOING, snapshot_of
+from berth.live.local.tables import HEAD, gpus_text, job_lines, printable, why_lines
 
 __all__ = ["Top"]
 
@@ -40,20 +41,20 @@ def bar(parts: list[tuple[float, str]], width: int) -> Text:
     return text
 
 
-def bars_of(gpu: dict[str, Any], colours: Sequence[str], width: int) -> Text:
+def bars_of(gpu: Gpu, colours: Sequence[str], width: int) -> Text:
     """How much of a GPU's memory is given away and how much is in use, a line each.
 
     `width` is the tile's, in characters; 0 if it is not drawn yet.
     """
-    total = gpu["mem_mib"]
-    tenants = [each["mem_mib"] for each in gpu["tenants"]]
-    strangers = sum(each["mem_mib"] for each in (*gpu["strangers"], *gpu["partitions"]))
+    total = gpu.mem_mib
+    tenants = [each.mem_mib for each in gpu.tenants]
+    strangers = sum(each.mem_mib for each in gpu.strangers)
     given = [(mem_mib / total, colours[at % len(colours)]) for at, mem_mib in enumerate(tenants)]
     of_none = f", {mib(strangers)} of no job" if strangers else ""
     lines = [("given  ", [*given, (strangers / total, "red")], f" {mib(sum(tenants))}{of_none}")]
-    if gpu["used_mib"] is not None:
-        use = "" if gpu["use_pct"] is None else f", {gpu['use_pct']} %"
-        lines.append(("in use ", [(gpu["used_mib"] / total, "yellow")], f" {mib(gpu['used_mib'])}{use}"))
+    if gpu.used_mib is not None:
+        use = "" if gpu.use_pct is None else f", {gpu.use_pct} %"
+        lines.append(("in use ", [(gpu.used_mib / total, "yellow")], f" {mib(gpu.used_mib)}{use}"))
     room = (width or 40) - max(len(name) + len(amounts) for name, _, amounts in lines)
     text = Text()
     for name, parts, amounts in lines:
@@ -69,30 +70,27 @@ def _cell(text: str) -> Text:
 class Tile(Static):
     """One GPU."""
 
-    def show(self, gpu: dict[str, Any], now_ms: float) -> None:
-        """Draw what the broker says of it."""
-        total = gpu["mem_mib"]
+    def show(self, gpu: Gpu, now_ms: float) -> None:
+        """Draw what is on it."""
         text = Text()
-        text.append(f"GPU {gpu['index']} ", "bold")
-        text.append(f"{gpu['model']} {mib(total)}", "grey70")
-        if gpu["lost"]:
+        text.append(f"GPU {gpu.index} ", "bold")
+        text.append(f"{gpu.model} {mib(gpu.mem_mib)}", "grey70")
+        if gpu.health:
             text.append("  LOST", "bold red")
-        elif gpu["drained"]:
+        elif gpu.drained:
             text.append("  drained", "bold yellow")
         colours = ("cyan", "blue", "green", "bright_cyan", "bright_blue")
         text.append_text(bars_of(gpu, colours, self.content_size.width))
-        for at, tenant in enumerate(gpu["tenants"]):
-            ran = f", {span(now_ms - tenant['since_ms'])}" if tenant["since_ms"] else f", {tenant['state']}"
-            text.append(f"\n■ {tenant['id']} ", colours[at % 5])
-            text.append(printable(f"{tenant['name'][:16]} ({tenant['user'][:8]})"))
-            text.append(f" {tenant['milli'] / 10:g} %, {mib(tenant['mem_mib'])}{ran}", "grey70")
-        for each in gpu["strangers"]:
-            text.append(f"\n■ process {each['pid']} ", "red")
-            text.append(printable(f"{each['command'][:16]} of no job {mib(each['mem_mib'])}"), "grey70")
-        for each in gpu["partitions"]:
-            text.append(f"\n■ partition {printable(each['name'][:24])} ", "red")
-            text.append(f"of no job {mib(each['mem_mib'])}", "grey70")
-        if not gpu["tenants"] and not gpu["strangers"] and not gpu["partitions"]:
+        for at, tenant in enumerate(gpu.tenants):
+            ran = span(now_ms - tenant.since_ms) if tenant.since_ms else tenant.state
+            text.append(f"\n■ {tenant.job} ", colours[at % 5])
+            text.append(printable(f"{tenant.name[:16]} ({tenant.user[:8]})"))
+            text.append(f" {tenant.milli / 10:g} %, {mib(tenant.mem_mib)}, {ran}", "grey70")
+        for each in gpu.strangers:
+            text.append(f"\n■ {printable(each.name[:34])} ", "red")
+            text.append(printable(f"{each.command[:16]} of no job".lstrip()), "grey70")
+            text.append(f" {mib(each.mem_mib)}", "grey70")
+        if not gpu.tenants and not gpu.strangers:
             text.append("\nfree", "grey50")
         self.update(text)
 
@@ -140,7 +138,7 @@ class Top(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rows: list[list[Any]] = []
+        self._jobs: list[LiveJob] = []
         self._cancel = ""
         """The job that the last key asked to cancel: the same key again does it."""
         self._asked_s = 0.0
@@ -180,7 +178,7 @@ class Top(App[None]):
         if status is None or queue is None:
             self.query_one("#head", Label).update("the queue is down")
             return
-        now_ms = time.time() * 1000
+        snapshot = snapshot_of(status, queue)
         counts = (
             ", ".join(f"{count:,} {state}" for state, count in status["jobs"].items() if count) or "no jobs"
         )
@@ -190,10 +188,10 @@ class Top(App[None]):
             self._tell(queue["note"])
         elif self._cancel and time.monotonic() - self._asked_s > ARMED_S:
             self.action_disarm()
-        self._draw_tiles(status["gpus"], now_ms)
-        self._draw_queue(queue["rows"], now_ms)
+        self._draw_tiles(snapshot.gpus, snapshot.at_ms)
+        self._draw_queue(snapshot.jobs, snapshot.at_ms)
 
-    def _draw_tiles(self, gpus: list[dict[str, Any]], now_ms: float) -> None:
+    def _draw_tiles(self, gpus: Sequence[Gpu], now_ms: float) -> None:
         place = self.query_one("#tiles", Horizontal)
         place.set_class(len(gpus) < 2, "one")
         tiles = list(self.query(Tile))
@@ -204,29 +202,30 @@ class Top(App[None]):
         for tile, gpu in zip(tiles, gpus, strict=True):
             tile.show(gpu, now_ms)
 
-    def _draw_queue(self, rows: list[list[Any]], now_ms: float) -> None:
+    def _draw_queue(self, jobs: Sequence[LiveJob], now_ms: float) -> None:
         table = self.query_one(DataTable)
         chosen = self._chosen()
-        order = {"running": 0, "starting": 0}
-        self._rows = sorted(rows, key=lambda row: order.get(row[3], 1))
+        self._jobs = sorted(jobs, key=lambda job: job.state not in GOING)
         table.clear()
-        for row in self._rows:
-            (job_id, user, name, state, gpus, milli, memory, _submit_ms, start_ms, *_rest) = row
-            slots, reason, ready_ms = row[11], row[13], row[14]
-            began_ms = ready_ms if state in (WAITING, HELD) else start_ms
-            where = "GPU " + ",".join(map(str, slots)) if slots else reason
+        for job in self._jobs:
+            began_ms = job.start_ms if job.state in GOING else job.ready_ms
             table.add_row(
-                *(job_id, _cell(user), _cell(name[:24]), Text(state, COLOURS.get(state, ""))),
-                *(gpus_text(gpus, milli), mib(memory) if memory else "–"),
-                *("–" if began_ms is None else span(now_ms - began_ms), _cell(where[:80])),
+                job.id,
+                _cell(job.user),
+                _cell(job.name[:24]),
+                Text(job.state, COLOURS.get(job.state, "")),
+                gpus_text(job.gpus, job.milli),
+                mib(job.mem_mib) if job.mem_mib else "–",
+                "–" if began_ms is None else span(now_ms - began_ms),
+                _cell((job.where or job.why)[:80]),
             )
-        ids = [row[0] for row in self._rows]
+        ids = [job.id for job in self._jobs]
         if chosen in ids:
             table.move_cursor(row=ids.index(chosen))
 
     def _chosen(self) -> str:
         at = self.query_one(DataTable).cursor_row
-        return str(self._rows[at][0]) if 0 <= at < len(self._rows) else ""
+        return self._jobs[at].id if 0 <= at < len(self._jobs) else ""
 
     def action_show(self) -> None:
         """Show all of the chosen job."""
@@ -239,15 +238,13 @@ class Top(App[None]):
 
     def action_why(self) -> None:
         """Say why the chosen job waits."""
-        from berth.live.local.tables import why_lines
-
         if (chosen := self._chosen()) and (answer := self._ask(do="why", id=chosen)):
             self.push_screen(Shown(why_lines(answer["jobs"][0])))
 
     def action_hold(self) -> None:
         """Hold the chosen job, or release it."""
         if chosen := self._chosen():
-            state = next(row[3] for row in self._rows if row[0] == chosen)
+            state = next(job.state for job in self._jobs if job.id == chosen)
             what = "release" if state == "held" else "hold"
             if self._ask(do=what, ids=[chosen]):
                 self._tell(f"job {chosen}: {'released' if what == 'release' else 'held'}")

@@ -24,9 +24,16 @@ class Watch:
     """Looks at the GPUs now and then, keeps samples, and says what is not to be given away."""
 
     def __init__(
-        self, book: Book, cards: Cards, runner: Runner, samples: str, log: Callable[..., None], *,
-        now_ms: Callable[[], int], act: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        book: Book,
+        cards: Cards,
+        runner: Runner,
+        samples: str,
+        log: Callable[..., None],
+        *,
+        now_ms: Callable[[], int],
+        act: Callable[[], None],
+    ) -> None:
         """`samples` is the folder of what jobs used; `act` is called after each look."""
         self._book, self._cards, self._runner, self._samples = book, cards, runner, samples
         self._log, self._now_ms, self._act = log, now_ms, act

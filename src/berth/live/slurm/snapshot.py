@@ -1,0 +1,207 @@
+"""What Slurm has now, with what the berth beside it says of it: what the console and `berth slurm` show."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from berth.errors import LiveError
+from berth.history.values.gres import base_type
+from berth.history.values.hostlist import expand
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
+from berth.live.slurm.decisions import GIVEN_UP, PLACED, Decision, read_decisions
+from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.nodes import SlurmNode
+from berth.live.slurm.requests import Cards, LeftToSlurmError, note_of, part_of
+from berth.live.slurm.service import DECISIONS, STATUS
+from berth.model import Share
+
+__all__ = ["given_up", "id_of", "is_held_by_berth", "live_job", "read_status", "silence", "snapshot_of"]
+
+HELD_MS: Final = 365 * 86_400_000
+"""A job that berth holds and that begins later than this after its submission is held by its user or an operator."""
+SILENT_S = 60
+"""Longer than berth waits with a sign of its life, also while Slurm does not answer for the first time."""
+
+
+def snapshot_of(
+    nodes: tuple[SlurmNode, ...],
+    jobs: tuple[SlurmJob, ...],
+    state: Path,
+    cards: Cards,
+    unreadable: Sequence[str] = (),
+) -> Snapshot:
+    """Slurm's nodes and jobs; `state` is the folder of the berth beside it. The cards learn from the nodes."""
+    status: Mapping[str, Any] = {}
+    try:
+        status = read_status(state)
+        trouble = silence(state)
+    except LiveError as error:
+        trouble = f"berth does not run beside Slurm: {error}"
+    cards.update(nodes)
+    parts = {job.id: _part(job, cards) for job in jobs}
+    placed = {each.raw: each.where for each in _decisions(state, PLACED)}
+    gpus, unsure = _gpus(nodes, jobs, placed, parts, cards)
+    notes = [trouble, *unreadable]
+    if unsure:
+        notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")
+    return Snapshot(
+        time.time_ns() // 1_000_000,
+        gpus,
+        tuple(
+            _live(job, status.get("why", {}), parts[job.id])
+            for job in sorted(jobs, key=lambda job: (not job.runs, job.submit_ms))
+        ),
+        sum(max(1, len(job.array_tasks)) for job in jobs if job.waits),
+        sum(job.runs for job in jobs),
+        f"{status['policy']} ({status['mode']})" if status else "",
+        tuple(filter(None, notes)),
+    )
+
+
+def live_job(job: SlurmJob, state: Path, cards: Cards) -> LiveJob:
+    """One job, with what berth said of it last."""
+    why: Mapping[str, str] = {}
+    with suppress(LiveError):
+        why = read_status(state).get("why", {})
+    if last := given_up(state, job.id):
+        why = {job.id: last}
+    return _live(job, why, _part(job, cards))
+
+
+def read_status(state: Path) -> dict[str, Any]:
+    """What `berth slurm run` wrote of itself last."""
+    try:
+        return dict(json.loads((state / STATUS).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise LiveError(
+            f"{state / STATUS} cannot be read; start berth with: berth slurm run --state {state}"
+        ) from error
+
+
+def silence(state: Path) -> str:
+    """That berth has given no sign for long; empty if it has."""
+    age_s = time.time() - (state / STATUS).stat().st_mtime
+    if age_s <= SILENT_S:
+        return ""
+    return f"no sign for {age_s:.0f} s: it does not run, or Slurm does not answer it; start it with: berth slurm run"
+
+
+def given_up(state: Path, job_id: str) -> str:
+    """What berth said last of a job for which it can do no more; empty if it did not."""
+    return next((each.why for each in reversed(_decisions(state, GIVEN_UP)) if each.job == job_id), "")
+
+
+def _decisions(state: Path, event: str) -> list[Decision]:
+    try:
+        return [each for each in read_decisions(state / DECISIONS) if each.event == event]
+    except LiveError:
+        return []
+
+
+def is_held_by_berth(job: SlurmJob) -> bool:
+    """Whether berth holds it until it places it."""
+    return job.held and note_of(job.admin_comment) is not None
+
+
+def id_of(job: SlurmJob) -> str:
+    """What people call it: of tasks that are still one row, the array."""
+    return job.array_id if job.array_tasks else job.id
+
+
+def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
+    """How many GPUs a job has or asks for, and which part of each."""
+    told = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
+    try:
+        gpus, share = part_of(job, cards)
+    except LeftToSlurmError:
+        return told or (max(1, job.nodes) if job.tres.shards else 0), Share()
+    return told or gpus, share
+
+
+def _live(job: SlurmJob, why: Mapping[str, str], part: tuple[int, Share]) -> LiveJob:
+    gpus, share = part
+    state = "held" if job.held else "waiting" if job.waits else "running"
+    tasks = (f"{job.id}{task}" for task in job.array_tasks)
+    said = next((why[name] for name in (job.id, *tasks) if name in why), "")
+    told = f"{said} (Slurm: {job.reason})" if said else job.reason
+    if is_held_by_berth(job):
+        # Slurm says of all of these that an administrator holds them.
+        later = job.start_ms is not None and job.start_ms - job.submit_ms > HELD_MS
+        state = "held" if later else "waiting"
+        told = "held by its user or an operator" if later else said or "berth has not looked at it yet"
+    return LiveJob(
+        id_of(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms, _ready_ms(job, state),
+        job.start_ms if job.runs else None, job.node_list if job.runs else "", told if job.waits else "",
+        job.start_ms if job.waits and state != "held" else None, None, job.priority, job.partition,
+    )  # fmt: skip
+
+
+def _ready_ms(job: SlurmJob, state: str) -> int | None:
+    """Slurm's eligible time; of a job that berth holds until it places it, the submission, as Slurm tells none."""
+    if state == "held":
+        return None
+    return job.submit_ms if is_held_by_berth(job) else job.eligible_ms
+
+
+def _gpus(
+    nodes: tuple[SlurmNode, ...],
+    jobs: tuple[SlurmJob, ...],
+    placed: Mapping[str, str],
+    parts: Mapping[str, tuple[int, Share]],
+    cards: Cards,
+) -> tuple[tuple[Gpu, ...], bool]:
+    """Each GPU with its jobs, and whether some jobs could be on other GPUs of their node than is shown."""
+    held: dict[tuple[str, int], list[Tenant]] = {}
+    used = {node.name: sorted({at for gres in node.used for at in gres.where}) for node in nodes}
+    models = {node.name: node.model for node in nodes}
+    unsure = False
+    for job in jobs:
+        gpus, share = parts[job.id]
+        if not job.runs or not gpus:
+            continue
+        where = _slots_of(placed.get(job.raw_id, ""))
+        names = expand(job.node_list) if job.node_list else []
+        each = max(1, gpus // max(1, len(names)))
+        for name in names:
+            slots = where.get(name) or [at for at in used.get(name, []) if (name, at) not in held][:each]
+            unsure |= name not in where and len(used.get(name, [])) > each
+            card_mib = cards.model(models.get(name, "")).mem_mib
+            for at in slots:
+                held.setdefault((name, at), []).append(
+                    Tenant(
+                        job.id,
+                        job.user,
+                        job.name,
+                        share.milli,
+                        share.mem_mib or card_mib,
+                        since_ms=job.start_ms,
+                    )
+                )
+    found = []
+    for node in nodes:
+        for at, kind in enumerate(node.gpu_kinds):
+            model = base_type(kind)
+            drained = not node.up and not node.lost
+            found.append(
+                Gpu(
+                    node.name, at, model or "GPU", cards.model(model).mem_mib, tuple(held.get((node.name, at), ())),
+                    health=f"the node is {node.state}" if node.lost else "", drained=drained,
+                    partition=node.partitions[0] if node.partitions else "",
+                )
+            )  # fmt: skip
+    return tuple(found), unsure
+
+
+def _slots_of(where: str) -> dict[str, list[int]]:
+    """The GPUs on each node of `node1:0+1,node2:0`."""
+    found = {}
+    for part in filter(None, where.split(",")):
+        name, _, slots = part.partition(":")
+        if slots and all(slot.isdigit() for slot in slots.split("+")):
+            found[name] = [int(slot) for slot in slots.split("+")]
+    return found
