@@ -9,11 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from berth.cluster import Cluster
-<<<<<<< HEAD
 from berth.cluster.shadow import Shadow
-=======
 from berth.live.driver.gangs import gang_title
->>>>>>> main
 from berth.live.driver.site import Gpu, SiteJob
 from berth.live.driver.words import moment, sizes
 from berth.model import Job, starting_tasks
@@ -120,14 +117,15 @@ class WaitReasons:
         """The jobs whose reservations this one could be in the way of."""
         cluster = self._cluster
         nodes = range(len(cluster.nodes))
-        heads = (self._queue.named(job_id) for job_id in self._reserved_ms if job_id != job.id)
-        return [
-            head.id
-            for head in heads
-            if head is not None
-            and self._start_ms(head) is not None
-            and any(cluster.allows(job, row) and cluster.allows(head, row) for row in nodes)
-        ]
+        names = []
+        for job_id in self._reserved_ms:
+            head = self._queue.named(job_id)
+            if head is None or job_id == job.id or self._start_ms(head) is None:
+                continue
+            first = next(iter(starting_tasks(head))) if head.tasks else head
+            if any(cluster.allows(job, row) and cluster.allows(first, row) for row in nodes):
+                names.append(first.id)
+        return names
 
     def _gpus_out_of_use(self, only_gpus: Sequence[Gpu], job: Job) -> str:
         """What keeps a job from starting even when all that runs has ended; empty if that is not known."""
@@ -160,7 +158,7 @@ class WaitReasons:
         if kind is None:
             kind = WaitKind.ROOM
             obstacle = f"waits for room for {gang.min_tasks} tasks of gang {gang_title(gang.gang)}"
-        return WaitReason(kind, obstacle, self._before.get(gang.id, 0), self._reserved_ms.get(gang.id))
+        return WaitReason(kind, obstacle, self._before.get(gang.id, 0), self._start_ms(gang))
 
     def _obstacle(self, only_gpus: Sequence[Gpu], job: Job) -> tuple[WaitKind, str]:
         cluster = self._cluster

@@ -162,7 +162,7 @@ def why_lines(job: dict[str, Any]) -> list[str]:
     reason = brain["obstacle"] if brain else job["reason"]
     if reason == job["never"]:
         reason = ""
-    if reason == "waits for room":
+    if reason == "waits for room" or reason.startswith("waits for room for "):
         head = f"Job {job['id']} has waited {since} for room"
         if job.get("gang"):
             head += f" for {job['gang_starts']} tasks of gang {job['gang']}, which start together"
@@ -192,18 +192,9 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
     if brain["reserved_ms"]:
         lines.append(f"  expected to start at {moment(brain['reserved_ms'])}")
-<<<<<<< HEAD
     lines += [f"  it {text}" for text in brain["machine"] if text != brain["obstacle"]]
-    tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
-    for candidate in brain["candidates"]:
-        gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
-        lines.append(_gpu_line(candidate, gpu))
-    return lines
-=======
-    lines += [f"  it {text}" for text in brain["machine"]]
     gpus = {gpu.index: gpu for gpu in gpus_of(job["gpus"])}
     return lines + [_gpu_line(candidate, gpus[candidate["gpu"]]) for candidate in brain["candidates"]]
->>>>>>> main
 
 
 def _gpu_line(candidate: dict[str, Any], gpu: Gpu) -> str:
