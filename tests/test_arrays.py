@@ -80,3 +80,25 @@ def test_numba_is_imported_when_a_kernel_is_first_called_and_takes_the_place_of_
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False CPUDispatcher\n"
+
+
+def test_a_kernel_that_is_defined_while_another_thread_loads_numba_can_be_called(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from types import ModuleType\n"
+        "from berth import arrays\n"
+        "late = []\n"
+        "def double(number):\n"
+        "    return 2 * number\n"
+        "class Defines(ModuleType):\n"
+        "    @property\n"
+        "    def __dict__(self):\n"  # looked at when all kernels known before have been made
+        "        late.append(arrays.compiled(double))\n"
+        "        return {}\n"
+        "early = arrays.compiled(double)\n"
+        "sys.modules['defines'] = Defines('defines')\n"
+        "print(early(1), late[0](2))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stdout == "2 4\n", done.stderr

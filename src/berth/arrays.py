@@ -68,7 +68,7 @@ class _Kernel:
     def __call__(self, *arguments: Any) -> Any:
         if self._dispatcher is None:
             _load_numba()
-        return self._dispatcher(*arguments)
+        return self.dispatcher()(*arguments)  # defined while another thread loaded Numba
 
     def dispatcher(self) -> Any:
         """Numba's function, whose compiled code on disk counts only while all that went into it is as it was."""
@@ -93,9 +93,10 @@ _files: dict[str, frozenset[str]] = {}
 
 def _kernel(function: Any, nogil: bool) -> Any:
     kernel = _Kernel(function, _stamp_of(function), nogil)
-    if _not_yet is None:
+    waiting = _not_yet  # read once: another thread may be loading Numba
+    if waiting is None:
         return kernel.dispatcher()
-    _not_yet.append(kernel)
+    waiting.append(kernel)
     return kernel
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SimulationError, TraceError
 from berth.experiments.compare import compare
-from berth.model import Event, EventKind, Job, Node, Reason
+from berth.model import Event, EventKind, Job, Node, Reason, gang_of
 from berth.statistics import event_columns, summarise
 from berth.traces import read_trace
 
@@ -61,6 +62,77 @@ def test_what_comes_after_a_job_that_does_not_finish_is_rejected_and_so_on() -> 
         "huge": (9, Reason.NEVER_FITS), "of-huge": (10, Reason.DEPENDENCY),
     }  # fmt: skip
     assert summarise(event_columns(events), NODES).rejected == 5
+
+
+def gang(name: str, last_limit_ms: int | None = None, first_limit_ms: int | None = None) -> Job:
+    """A gang of tasks 'a' and 'b', of which the first is shorter."""
+    return gang_of(
+        [Job("a", 0, 10, time_limit_ms=first_limit_ms), Job("b", 0, 20, time_limit_ms=last_limit_ms)],
+        name=name,
+    )
+
+
+def fate(name: str, jobs: list[Job]) -> tuple[int, str]:
+    """When the job of this name starts, or is rejected and why."""
+    events = simulate(jobs, Cluster([Node("a", 3)]), "fifo")
+    (found,) = [
+        (event.time_ms, str(event.reason or event.kind))
+        for event in events
+        if event.job.id == name and event.kind in (EventKind.START, EventKind.REJECT)
+    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "start_ms"),
+    [("", "a", 20), ("", "b", 20), ("g", "g", 20), ("g", "a", 10), ("g", "b", 20)],
+)
+def test_a_job_waits_for_a_whole_gang_by_its_name_or_for_one_task_by_its_id(
+    name: str, after: str, start_ms: int
+) -> None:
+    early, late = Job("early", 1, 5, after=(after,)), Job("late", 30, 5, after=(after,))
+    assert fate("early", [gang(name), early, late]) == (start_ms, "start")
+    assert fate("late", [gang(name), early, late]) == (30, "start")
+
+
+@pytest.mark.parametrize("after", ["g", "a", "b"])
+def test_a_job_waits_for_a_gang_that_itself_waits_or_is_held(after: str) -> None:
+    full = Job("full", 0, 100, gpus=3)
+    dependent = Job("dependent", 1, 5, after=(after,))
+    start_ms = 110 if after == "a" else 120
+    assert fate("dependent", [full, gang("g"), dependent]) == (start_ms, "start")
+    held = replace(gang("g"), after=("full",))
+    assert fate("dependent", [full, held, dependent]) == (start_ms, "start")
+
+
+@pytest.mark.parametrize("late_ms", [1, 40])
+def test_no_job_starts_after_a_gang_of_which_a_task_failed(late_ms: int) -> None:
+    after = {name: Job("dependent", late_ms, 5, after=(name,)) for name in ("g", "a", "b")}
+    first_fails, last_fails = gang("g", first_limit_ms=5), gang("g", last_limit_ms=15)
+    rejected_ms = {1: (5, 15), 40: (40, 40)}[late_ms]
+    assert fate("dependent", [first_fails, after["g"]]) == (rejected_ms[0], "dependency")
+    assert fate("dependent", [first_fails, after["a"]]) == (rejected_ms[0], "dependency")
+    assert fate("dependent", [first_fails, after["b"]]) == (max(20, late_ms), "start")
+    assert fate("dependent", [last_fails, after["g"]]) == (rejected_ms[1], "dependency")
+    assert fate("dependent", [last_fails, after["b"]]) == (rejected_ms[1], "dependency")
+
+
+@pytest.mark.parametrize("after", ["g", "a", "b"])
+def test_jobs_after_a_gang_that_is_rejected_or_after_one_of_its_tasks_are_rejected_with_it(
+    after: str,
+) -> None:
+    dependent = Job("dependent", 0, 5, after=(after,))
+    never_fits = gang_of([Job("a", 0, 10), Job("b", 0, 10, gpus=9)], name="g")
+    assert fate("dependent", [never_fits, dependent]) == (0, "dependency")
+    impatient = gang_of([Job("a", 0, 10, patience_ms=3), Job("b", 0, 10)], name="g")
+    full = Job("full", 0, 100, gpus=3)
+    assert fate("dependent", [full, impatient, dependent]) == (3, "dependency")
+
+
+@pytest.mark.parametrize("after", ["g", "a", "b"])
+def test_a_gang_that_would_wait_for_itself_is_refused(after: str) -> None:
+    with pytest.raises(SimulationError, match=f"comes after job '{after}', which was not submitted before"):
+        told([replace(gang("g"), after=(after,))])
 
 
 def test_a_circle_of_jobs_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.errors import SchedulerError
+from berth.errors import KnowledgeError, SchedulerError
 from berth.knowledge import User
 from berth.model import (
     EventKind,
@@ -18,6 +18,7 @@ from berth.model import (
     Job,
     Node,
     Placement,
+    Record,
     RecordState,
     Share,
     gang_of,
@@ -153,6 +154,48 @@ def test_a_lost_node_stops_the_gang_elsewhere_too() -> None:
     assert not one.cluster.running
     one.node_back("b")
     assert len(started(one, 4)) == 4
+
+
+def test_the_knowledge_hears_that_each_task_on_a_lost_node_failed_with_it_and_the_others_were_evicted() -> (
+    None
+):
+    heard: dict[str, RecordState] = {}
+
+    class Listens(User):
+        def observe(self, record: Record) -> None:
+            heard[record.job_id] = record.state
+
+    knowledge = Listens()
+    policy = make_policy("fifo+first-fit", Setting(knowledge=knowledge))
+    one = Scheduler(Cluster(NODES), policy, knowledge)
+    one.submit(gang_of(tasks(4)))
+    assert len(started(one)) == 4
+    one.node_lost("b", 3)
+    assert heard == {
+        "g0": RecordState.PREEMPTED,
+        "g1": RecordState.PREEMPTED,
+        "g2": RecordState.NODE_FAIL,
+        "g3": RecordState.NODE_FAIL,
+    }
+
+
+def test_a_gang_whose_placement_fails_in_the_knowledge_loses_no_eviction_that_is_due() -> None:
+    class Fails(User):
+        def run_ms(self, job: Job) -> int:
+            if job.gang == "h0":
+                raise KnowledgeError("no idea")
+            return super().run_ms(job)
+
+    knowledge = Fails()
+    policy = make_policy("fifo+first-fit", Setting(knowledge=knowledge))
+    one = Scheduler(Cluster([*NODES, Node("c", 2)]), policy, knowledge)
+    one.submit(gang_of(tasks(4)))
+    assert len(started(one)) == 4
+    one.node_lost("b", 2)
+    other = gang_of(tasks(2, "h"))
+    with pytest.raises(KnowledgeError, match="no idea"):
+        one.place(Placement(other, (GpuSlot(2, 0), GpuSlot(2, 1)), Share()), 3)
+    assert [run.job.id for run in one.take_evicted()] == ["g0", "g1"]
 
 
 def test_a_task_out_of_memory_or_one_that_fails_to_start_queues_its_gang_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -191,6 +192,44 @@ def test_a_policy_that_keeps_state_in_a_closure_or_an_attribute_is_put_back() ->
     with one.trial():
         assert list(one.decide(0)) == [WakeAt(2)]
     assert list(one.decide(1)) == [WakeAt(3)]
+
+
+def test_an_ordered_dict_is_put_back_in_its_order_and_works() -> None:
+    class Policy:
+        def __init__(self) -> None:
+            self.seen = OrderedDict(x=1, y=2, z=3)
+
+        def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+            self.seen["new"] = now_ms
+            self.seen.move_to_end("y", last=False)
+            del self.seen["x"]
+            yield from ()
+
+    policy = Policy()
+    policy.seen.move_to_end("x")
+    one = scheduler(policy)
+    with one.trial():
+        assert list(one.decide(0)) == []
+        assert list(policy.seen) == ["y", "z", "new"]
+    assert list(policy.seen.items()) == [("y", 2), ("z", 3), ("x", 1)]
+    assert policy.seen.popitem(last=False) == ("y", 2)
+    assert repr(policy.seen) == repr(OrderedDict(z=3, x=1))
+
+
+def test_a_slot_that_was_first_set_in_a_trial_is_unset_again() -> None:
+    class Policy:
+        __slots__ = ("first_ms", "never")
+
+        def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+            self.first_ms = now_ms
+            yield from ()
+
+    policy = Policy()
+    one = scheduler(policy)
+    with one.trial():
+        assert list(one.decide(7)) == []
+        assert policy.first_ms == 7
+    assert not hasattr(policy, "first_ms")
 
 
 def test_the_knowledge_hears_of_a_trial_when_it_is_committed_and_not_before() -> None:

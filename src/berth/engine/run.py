@@ -198,6 +198,8 @@ class Run:
         while arrivals.time_ms == now_ms and (job := arrivals.job) is not None:
             for task in job.tasks or (job,):
                 new_events.append(new(Event, (now_ms, SUBMIT, task, 1, (), task.share, NO_REASON, False)))
+            if job.tasks:
+                self.dependencies.gang_submitted(job)
             if (not job.after or self._has_all_before(job, now_ms)) and self._queued(job, now_ms):
                 decide = True
             arrivals.draw(now_ms)
@@ -307,12 +309,12 @@ class Run:
         if in_time:
             finish = (now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
             self.new_events.append(new(Event, finish))
-            if self.dependencies.waited_for and not (job.gang and self.scheduler.goes_on(job.gang)):
-                for held in self.dependencies.finished(job.gang or job.id):
+            if job.gang or self.dependencies.waited_for:
+                for held in self.dependencies.finished(job):
                     self._queued(held, now_ms)
         else:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
-            self._never_finishes(job.id, now_ms)
+            self._never_finishes(job, now_ms)
 
     def _lose(self, outage: Outage, now_ms: int) -> None:
         node, drained = outage.node, outage.drain_ms > 0
@@ -329,7 +331,7 @@ class Run:
                     self._give_up(run, now_ms)
                 self.work.forget(run.job.id)
                 self._failed(run, Reason.LOST_TOO_OFTEN, now_ms)
-                self._never_finishes(run.job.id, now_ms)
+                self._never_finishes(run.job, now_ms)
             else:
                 self._failed(run, Reason.NODE_LOST, now_ms)
                 self._queued_again(run, now_ms)
@@ -341,6 +343,7 @@ class Run:
             if task.id != run.job.id:
                 self.work.forget(task.id)
                 self._reject_task(task, self.scheduler.attempt(task.id), Reason.LOST_TOO_OFTEN, now_ms)
+                self._never_finishes(task, now_ms)
 
     def _bring_back(self, node: int) -> None:
         self.down[node] -= 1
@@ -406,7 +409,7 @@ class Run:
                 self._queued_again(run, now_ms)
             else:
                 self.work.forget(run.job.id)
-                self._never_finishes(run.job.id, now_ms)
+                self._never_finishes(run.job, now_ms)
             self._push(now_ms, WAKE, None)
 
     def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
@@ -477,13 +480,13 @@ class Run:
         for task in job.tasks or (job,):
             self.work.forget(task.id)
             self._reject_task(task, attempts[task.id], Reason.PATIENCE, now_ms)
-        self._never_finishes(job.gang or job.id, now_ms)
+        self._never_finishes(job, now_ms)
 
     def _reject(self, job: Job, reason: Reason, now_ms: int) -> None:
         """A job that has not run leaves for good, with all of its tasks."""
         for task in job.tasks or (job,):
             self._reject_task(task, 1, reason, now_ms)
-        self._never_finishes(job.gang or job.id, now_ms)
+        self._never_finishes(job, now_ms)
 
     def _reject_task(self, task: Job, attempt: int, reason: Reason, now_ms: int) -> None:
         self.new_events.append(Event(now_ms, REJECT, task, attempt, (), task.share, reason))
@@ -498,14 +501,12 @@ class Run:
         return not self.dependencies.hold(job, self._is_unfinished)
 
     def _is_unfinished(self, job_id: str) -> bool:
-        return (
-            self.scheduler.waits(job_id) or job_id in self.cluster.running or self.scheduler.goes_on(job_id)
-        )
+        return self.scheduler.waits(job_id) or job_id in self.cluster.running
 
-    def _never_finishes(self, job_id: str, now_ms: int) -> None:
-        """A job has ended for good without finishing: those that come after it are rejected."""
-        for job in self.dependencies.never_finishes(job_id):
-            self._reject(job, Reason.DEPENDENCY, now_ms)
+    def _never_finishes(self, job: Job, now_ms: int) -> None:
+        """A job has ended for good without finishing: those that come after it or its gang are rejected."""
+        for held in self.dependencies.never_finishes(job):
+            self._reject(held, Reason.DEPENDENCY, now_ms)
 
     def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
         """A run was released: its end is no more, and those that shared its GPUs are looked at again.

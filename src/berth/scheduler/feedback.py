@@ -49,6 +49,10 @@ class Feedback:
         fault, self.fault = self.fault, None
         return fault
 
+    def keep(self, error: KnowledgeError) -> None:
+        """Keep an error as the fault, unless there is one."""
+        self.fault = self.fault or error
+
     def ended(
         self,
         run: Running,
@@ -130,13 +134,13 @@ class Feedback:
         try:
             report()
         except KnowledgeError as error:
-            self.fault = self.fault or error
+            self.keep(error)
         except Exception as error:  # noqa: BLE001  someone else's code, and what it is told has happened
             fault = error_of_knowledge(error, self._knowledge, now_ms, job_id) or KnowledgeError(
                 f"at {now_ms} ms the knowledge fails when it is told how job '{job_id}' ended: {in_one_line(error)}"
             )
             fault.__cause__ = error
-            self.fault = self.fault or fault
+            self.keep(fault)
 
 
 def error_of_knowledge(

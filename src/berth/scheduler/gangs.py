@@ -32,10 +32,6 @@ class Gangs:
     def __init__(self) -> None:
         self._gangs: dict[str, _Gang] = {}
 
-    def has(self, name: str) -> bool:
-        """Whether a task of this gang runs, or waits after others of it have started."""
-        return name in self._gangs
-
     def start(self, job: Job) -> None:
         """The tasks of a gang that start together run, and the further ones wait."""
         gang = self._gangs.setdefault(job.gang, _Gang(job.min_tasks))

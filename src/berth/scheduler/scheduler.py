@@ -143,10 +143,11 @@ class Scheduler:
             self._never_fit[job.id] = job
         return fits
 
-    def withdraw(self, job_id: str, now_ms: int) -> Job | Running:
+    def withdraw(self, job_id: str, now_ms: int, *, comes_again: bool = False) -> Job | Running:
         """Take out a job that waits (returns the job) or runs (returns the run, which is released).
 
         By the id of any task of a waiting gang the whole gang leaves. A task that runs leaves alone: the others run on.
+        With `comes_again` the caller submits the job again later: nothing has ended, and the knowledge is told nothing.
         """
         run = self.cluster.running.get(job_id)
         if run is not None:
@@ -154,7 +155,8 @@ class Scheduler:
             queued_ms = self.attempts.get(job_id, FIRST).queued_ms
             self._forget(job_id)
             self._gangs.leave(run.job)
-            self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
+            if not comes_again:
+                self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
             return run
         job = self.waiting(job_id)
         if job is None:
@@ -163,8 +165,17 @@ class Scheduler:
         if job.gang:
             self._gangs.leave(job)
         for task in job.tasks or (job,):
-            self._leaves_waiting(task, now_ms)
+            if comes_again:
+                self._forget(task.id)
+            else:
+                self._leaves_waiting(task, now_ms)
         return job
+
+    def number(self, job_id: str, attempts: Attempts) -> None:
+        """Note what is known of the earlier attempts of a job that the caller submits or places next, or that waits."""
+        if job_id in self.cluster.running:
+            raise SchedulerError(f"job '{job_id}' runs: its attempt has a number already")
+        self.attempts[job_id] = attempts
 
     def replace(self, job: Job) -> bool:
         """Exchange a waiting job for one of the same id with another priority, limit or size, in the same place of the
@@ -250,10 +261,6 @@ class Scheduler:
     def waiting(self, job_id: str) -> Job | None:
         """The waiting job of this id, or the waiting gang that has a task of this id; None if there is none."""
         return self.queue.named(self._gang_of.get(job_id, job_id))
-
-    def goes_on(self, gang: str) -> bool:
-        """Whether tasks of a gang of this name run, or wait after others of it have started."""
-        return self._gangs.has(gang)
 
     def take_evicted(self) -> list[Running]:
         """The runs that were evicted since the last call because their gang cannot run without one that was lost; the
@@ -346,8 +353,8 @@ class Scheduler:
         All that the scheduler leads to is put back as it was: cluster, queue, attempts, wakes, expectations, all
         counters, and what the policy remembers. The knowledge is told of what happened when the outermost trial ends
         committed; until then it is only asked. Begin no trial while a `decide` is being iterated, and end a `decide`
-        that was begun in a trial there. What a generator has under way cannot be put back, so a policy that keeps one
-        from call to call is not for trials.
+        that was begun in a trial there. How far a generator or another iterator (`itertools.count`) has come cannot be
+        put back, so a policy that keeps one from call to call is not for trials.
 
         To begin one costs time in proportion to what runs and waits: `bench/trials.py` measures it.
         """
@@ -371,17 +378,19 @@ class Scheduler:
 
     # What is decided
 
-    def decide(self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None) -> Iterator[Outcome]:
+    def decide(
+        self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None, can_evict: bool = True
+    ) -> Iterator[Outcome]:
         """Ask the policy; apply each decision as it is yielded, and hand it out.
 
         Before that come the waiting jobs that could not start if nothing else ran: each once when it was submitted or
         replaced, and again after every change of the nodes.
 
         A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
-        more. Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is
-        shown, yields what is no decision, or `out_of_time()` says so, and KnowledgeError if the knowledge raises,
-        whether the policy or the scheduler asked it, or has raised since the last call; what was handed out until then
-        is applied.
+        more. Without `can_evict` each eviction is such a decision. Raises PolicyError if the policy raises (an error of
+        berth's own passes as it is), writes to what it is shown, yields what is no decision, or `out_of_time()` says
+        so, and KnowledgeError if the knowledge raises, whether the policy or the scheduler asked it, or has raised
+        since the last call; what was handed out until then is applied.
         """
         cluster, queue, expectations = self.cluster, self.queue, self._expectations
         if cluster.request_types > self._most_requests:
@@ -410,7 +419,7 @@ class Scheduler:
                     if cluster.changes + queue.changes != shown:
                         raise PolicyError(MEDDLED)
                     if not isinstance(decision, Placement):
-                        outcome = self._other(decision, now_ms)
+                        outcome = self._other(decision, now_ms, can_evict)
                         if outcome is not None:
                             yield outcome
                     elif decision[0].tasks:
@@ -454,9 +463,11 @@ class Scheduler:
                 self._expectations.catch_up(now_ms)
             if job.tasks:
                 due, self._due = self._due, deque()
-                self._start_gang(wish, now_ms)
-                placed = isinstance(self._due[0], Placement)
-                self._due = due
+                try:
+                    self._start_gang(wish, now_ms)
+                    placed = isinstance(self._due[0], Placement)
+                finally:
+                    self._due = due
             else:
                 placed = isinstance(self._start(wish, now_ms), Placement)
         finally:
@@ -563,7 +574,7 @@ class Scheduler:
         self._due.extend(parts)
         return len(job.tasks) > len(parts)
 
-    def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
+    def _other(self, decision: Decision, now_ms: int, can_evict: bool) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
         if isinstance(decision, WakeAt):
             time_ms = decision.time_ms
@@ -582,6 +593,11 @@ class Scheduler:
                     return None  # it was evicted with its gang
                 return Refused(
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
+                )
+            if not can_evict:
+                return Refused(
+                    decision,
+                    f"at {now_ms} ms the policy evicts job '{job_id}', and running jobs cannot be evicted here",
                 )
             return Evicted(self._evict(job_id, now_ms))
         if isinstance(decision, Resize):
@@ -606,7 +622,7 @@ class Scheduler:
             try:
                 self._expectations.advance(now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
-                self._feedback.fault = self._feedback.fault or error
+                self._feedback.keep(error)
         try:
             run = self.cluster.release(job_id, now_ms=now_ms)
         except NotRunning:
@@ -623,8 +639,17 @@ class Scheduler:
         self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
         return run
 
-    def _queue_again(self, run: Running, now_ms: int, *, done_us: int, memory: bool = False) -> Attempts:
-        """Queue a run's job again; returns what was known of the attempt that has ended."""
+    def _queue_again(
+        self,
+        run: Running,
+        now_ms: int,
+        *,
+        done_us: int,
+        memory: bool = False,
+        lost_rows: Set[int] = frozenset(),
+    ) -> Attempts:
+        """Queue a run's job again; returns what was known of the attempt that has ended. `lost_rows` are the nodes that
+        were lost with it."""
         job = run.job
         before = self.attempts.get(job.id, FIRST)
         self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, done_us, now_ms)
@@ -632,19 +657,21 @@ class Scheduler:
         if others is None:
             self.queue.add(job)
         else:
-            self._queue_gang_again(job, others, now_ms)
+            self._queue_gang_again(job, others, now_ms, lost_rows)
         return before
 
-    def _queue_gang_again(self, lost: Job, others: Iterable[str], now_ms: int) -> None:
-        """Queue a gang again that has lost this task: the other tasks that run are evicted, and those that wait by
-        themselves wait with it."""
+    def _queue_gang_again(self, lost: Job, others: Iterable[str], now_ms: int, lost_rows: Set[int]) -> None:
+        """Queue a gang again that has lost this task: the other tasks that run are evicted, or were lost with their
+        node, and those that wait by themselves wait with it."""
         for job_id in others:
             run = self._release(job_id, now_ms, "be evicted")
             before = self.attempts.get(job_id, FIRST)
             self.attempts[job_id] = Attempts(
                 run.attempt + 1, before.out_of_memory, self._kept_of(run), now_ms
             )
-            self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
+            is_lost = any(slot.node in lost_rows for slot in run.slots)
+            how = RecordState.NODE_FAIL if is_lost else RecordState.PREEMPTED
+            self._tell(run, how, now_ms, queued_ms=before.queued_ms)
             self._due.append(Evicted(run))
         gang = self._gangs.take_apart(lost.gang)
         for task in gang.tasks:
@@ -739,7 +766,7 @@ class Scheduler:
             if self.cluster.running.get(run.job.id) is not run:
                 continue  # it was evicted with its gang
             self._release(run.job.id, now_ms, "be cleared away")
-            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+            before = self._queue_again(run, now_ms, done_us=self._kept_of(run), lost_rows=rows)
             self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         lost = {id(run) for run in there}
         self._due = deque(

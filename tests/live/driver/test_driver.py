@@ -9,10 +9,23 @@ from typing import Any
 import pytest
 
 from berth.cluster import Cluster, Queue
+from berth.errors import ClusterError, KnowledgeError
+from berth.knowledge import make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
-from berth.live.driver.site import FailedStart, Gpu, SiteJob, SiteRun, Start
-from berth.model import FOREVER_MS, GpuModel, GpuSlot, Job, Node, Placement, RecordState, Resize, Share
+from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun, Start
+from berth.model import (
+    FOREVER_MS,
+    GpuModel,
+    GpuSlot,
+    Job,
+    Node,
+    Placement,
+    RecordState,
+    Resize,
+    Share,
+    WakeAt,
+)
 from berth.policies import Decision
 from tests.live.driver.memory_site import MemorySite
 
@@ -260,3 +273,220 @@ def test_a_job_that_its_site_forgets_for_a_while_runs_on(times: int) -> None:
     driver.step(3000)
     assert list(driver.scheduler.cluster.running) == ["1"]
     assert [record.state for record in records] == ([] if times == 1 else [RecordState.CANCELLED])
+
+
+def observing(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[tuple[str, int, RecordState]]]:
+    """A knowledge that learns, and what it is told of ends."""
+    knowledge = make_knowledge("history", grows=True)
+    seen: list[tuple[str, int, RecordState]] = []
+    monkeypatch.setattr(
+        knowledge, "observe", lambda record: seen.append((record.job_id, record.attempt, record.state))
+    )
+    return knowledge, seen
+
+
+def test_a_job_that_is_queued_again_is_no_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    knowledge, seen = observing(monkeypatch)
+    site = site_of(job("1", retries=3), job("2", gpus=9))
+    driver = Driver(site, Settings(policy="fifo+best-fit"), knowledge)
+    driver.step(1000)
+    site.end("1", RecordState.OUT_OF_MEMORY, needed_mib=7000)
+    driver.step(2000)
+    assert seen == [("1", 1, RecordState.OUT_OF_MEMORY)]
+    site.jobs["3"] = replace(job("3", milli=1000, gpus=2), attempt=2)
+    driver.step(3000)
+    del site.jobs["3"]
+    driver.step(4000)
+    assert seen[1:] == [("3", 2, RecordState.CANCELLED)]
+
+
+def test_an_edited_job_is_no_longer_said_to_be_too_large() -> None:
+    site = site_of(job("1", gpus=9))
+    driver = driver_of(site)
+    driver.step(1000)
+    assert list(driver.misfits) == ["1"]
+    site.jobs["1"] = job("1", version=1)
+    driver.step(2000)
+    assert (dict(driver.misfits), where(site)) == ({}, {"1": ["n1:0"]})
+
+
+def test_an_eviction_that_a_site_cannot_do_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    knowledge, seen = observing(monkeypatch)
+    site = site_of(replace(job("1", milli=1000), attempt=3), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="preempt+priority+best-fit"), knowledge)
+    driver.step(1000)
+    site.jobs["2"] = job("2", milli=1000, priority=5)
+    for now_ms in (2000, 3000):
+        round_ = driver.step(now_ms)
+        assert (len(round_.refused), round_.evicted, round_.placed) == (1, (), ())
+    assert (driver.scheduler.cluster.running["1"].attempt, driver.scheduler.attempt("1"), seen) == (3, 3, [])
+
+
+def wakes_and_resizes(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+    """Ask to be woken, resize what runs, and start the first job."""
+    yield WakeAt(now_ms + 5000)
+    yield from (Resize(run.job, Share(500, 1000)) for run in list(cluster.running.values()))
+    for each in list(queue)[:1]:
+        if cluster.free.milli[0, 0] >= each.share.milli:
+            yield Placement(each, (GpuSlot(0, 0),), each.share)
+
+
+@pytest.mark.parametrize("kind", [MemorySite, AwaitingSite])
+def test_a_policy_is_woken_when_it_wants_to_be(kind: type[MemorySite]) -> None:
+    limit = {"time_limit_ms": 5000, "milli": 1000}
+    site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=kind)
+    driver = driver_of(site, f"{__name__}:wakes_and_resizes", ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    site.jobs["2"] = job("2", **limit)
+    round_ = driver.step(9000)
+    assert driver.next_ms(9000) == 14_000
+    assert "resize" in " ".join(round_.refused)
+    assert driver.next_ms(20_000) is None
+
+
+class AwaitingEvictingSite(AwaitingSite, EvictingSite):
+    pass
+
+
+def test_evictions_are_not_made_ahead_and_that_is_said() -> None:
+    limit = {"time_limit_ms": 60_000, "milli": 1000}
+    site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=AwaitingEvictingSite)
+    driver = driver_of(site, "preempt+best-fit", ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    site.jobs["2"] = job("2", **limit, priority=5)
+    round_ = driver.step(55_000)
+    assert "job '1' would be evicted, which is not done ahead" in round_.refused
+    assert [each.after for each in round_.early] == [("1",)]
+    assert (round_.evicted, where(site)) == ((), {"1": ["n1:0"]})
+
+
+@pytest.mark.parametrize("kind", [MemorySite, AwaitingSite])
+@pytest.mark.parametrize("for_real", [True, False])
+def test_reservations_are_shown_however_they_were_decided(kind: type[MemorySite], for_real: bool) -> None:
+    whole = {"milli": 1000}
+    site = site_of(job("1", time_limit_ms=900_000, **whole), job("9", time_limit_ms=5000, **whole), kind=kind)
+    driver = driver_of(site, "easy+fifo+best-fit", ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    for job_id, application in (("2", "train"), ("3", "tune")):
+        site.jobs[job_id] = job(job_id, gpus=2, time_limit_ms=600_000, application=application, **whole)
+    driver.step(2000, for_real=for_real)
+    assert driver.reasons()["2"].reserved_ms == 901_000
+
+
+def failing_for(monkeypatch: pytest.MonkeyPatch, application: str) -> Any:
+    """A knowledge that fails when it is asked how long jobs of one application run."""
+    knowledge = make_knowledge("user", grows=True)
+    run_ms = type(knowledge).run_ms
+
+    def fail(self: Any, asked: Job, *rest: Any) -> Any:
+        if asked.application == application:
+            raise KnowledgeError(f"nobody knows job '{asked.id}'")
+        return run_ms(self, asked, *rest)
+
+    monkeypatch.setattr(type(knowledge), "run_ms", fail)
+    return knowledge
+
+
+def test_a_job_of_which_the_knowledge_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(job("1", application="bad", only_gpus=(Gpu("n1", 0),)), job("2"))
+    driver = Driver(site, Settings(policy="fifo+best-fit"), failing_for(monkeypatch, "bad"))
+    round_ = driver.step(1000)
+    assert (round_.fault, list(where(site))) == (None, ["2"])
+    assert "nobody knows job '1'" in driver.misfits["1"]
+    assert "nobody knows job '1'" in site.why["1"]
+
+
+def test_a_job_that_waits_for_an_end_and_whose_belief_fails_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = {"time_limit_ms": 60_000, "milli": 1000}
+    site = site_of(
+        job("1", **limit), job("2", application="bad", **limit), nodes=(node(gpus=1),), kind=AwaitingSite
+    )
+    driver = driver_of(site, ahead_ms=10_000)
+    driver.step(1000)
+    driver.step(1001)
+    assert driver.step(55_000).early
+    failing_for(monkeypatch, "bad")
+    assert driver.step(56_000).fault is None
+    site.end("1", RecordState.COMPLETED)
+    site.jobs["3"] = job("3", **limit)
+    round_ = driver.step(60_000)
+    assert ([each.job.id for each in round_.placed], site.jobs["2"].why) == (["3"], "nobody knows job '2'")
+
+
+def fails_later(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+    """Start the first job, and from two seconds on fail with an error of berth's own."""
+    yield from (Placement(each, (GpuSlot(0, 0),), each.share) for each in list(queue)[:1])
+    if now_ms >= 2000:
+        raise ClusterError("the policy asked for no node")
+
+
+def test_a_step_that_fails_returns_what_came_of_it_all_the_same() -> None:
+    site = site_of(job("1"))
+    driver = driver_of(site, f"{__name__}:fails_later")
+    driver.step(1000)
+    driver.step(1001)
+    site.end("1", RecordState.COMPLETED)
+    site.jobs["2"] = job("2")
+    round_ = driver.step(2000)
+    assert [(each.job_id, each.state) for each in round_.records] == [("1", RecordState.COMPLETED)]
+    assert ([each.job.id for each in round_.placed], str(round_.fault)) == (
+        ["2"], "the policy asked for no node",
+    )  # fmt: skip
+
+
+class NamingSite(MemorySite):
+    named: frozenset[str] | None = None
+
+    def changed(self) -> frozenset[str] | None:
+        named, self.named = self.named, frozenset()
+        return named
+
+
+def test_what_changed_in_a_step_that_fails_is_taken_in_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(kind=NamingSite)
+    driver = driver_of(site)
+    driver.step(1000)
+    site.jobs["1"], site.named = job("1"), frozenset("1")
+    with monkeypatch.context() as patched:
+        patched.setattr(driver.scheduler, "strangers", failing)
+        site.held[Gpu("n1", 1)] = Share(100, 100)
+        assert driver.step(2000).fault is not None
+    driver.step(3000)
+    assert list(where(site)) == ["1"]
+
+
+def failing(*asked: Any) -> None:
+    raise ClusterError("no such GPU")
+
+
+def test_a_run_that_is_not_there_when_its_node_is_back_was_lost_with_it() -> None:
+    site = site_of(job("1"), job("2"))
+    driver = driver_of(site)
+    driver.step(1000)
+    driver.step(1001)
+    site.states["n1"] = NodeState.LOST
+    driver.step(2000)
+    lost, site.states = site.runs.pop("1"), {}
+    records = driver.step(3000).records
+    assert [(each.job_id, each.state) for each in records] == [(lost.of.job.id, RecordState.NODE_FAIL)]
+    assert list(driver.scheduler.cluster.running) == ["2"]
+    site.told.append(End("1", RecordState.COMPLETED, 3500))
+    assert driver.step(4000).records == ()
+
+
+def test_the_end_that_is_told_as_its_node_is_back_is_believed() -> None:
+    site = site_of(job("1"))
+    driver = driver_of(site)
+    driver.step(1000)
+    driver.step(1001)
+    site.states["n1"] = NodeState.LOST
+    driver.step(2000)
+    del site.runs["1"]
+    site.states = {}
+    site.told.append(End("1", RecordState.COMPLETED, 2500))
+    assert [each.state for each in driver.step(3000).records] == [RecordState.COMPLETED]

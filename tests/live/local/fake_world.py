@@ -47,8 +47,12 @@ class FakeWorld:
     """Memory of each card; empty: each has `CARD_MIB`."""
     fault: Callable[[str], None] = lambda step: None
     now_ms: int = 1_000
-    processes: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Each start that was carried out: `runs`, or `over` when its end was told."""
+    processes: dict[tuple[str, int], End | None] = field(default_factory=dict)
+    """How each start that was carried out ended; None: it runs."""
+    forgotten: set[tuple[str, int]] = field(default_factory=set)
+    """Starts of which no trace is left."""
+    attempts: set[tuple[str, int]] = field(default_factory=set)
+    """The attempts that ran."""
     ends: dict[str, list[str]] = field(default_factory=dict)
     """The states that each job came to its end with."""
     submitted: set[str] = field(default_factory=set)
@@ -72,16 +76,17 @@ class FakeWorld:
         self.book.number_from((number + 1, serial + 1))
         self.book.load(self.store.live(), self.now_ms)
         for entry in list(self.book.jobs.values()):
-            if entry.state in (STARTING, RUNNING):
-                state = self.processes.get((entry.id, entry.start))
+            if entry.state in (STARTING, RUNNING) and entry.over is None:
+                key = (entry.id, entry.start)
+                end = self.processes.get(key)
                 if entry.boot != self.boot:
                     self.book.ended(entry, End(None, lost=True), self.now_ms)
-                elif state is None:
+                elif key not in self.processes or key in self.forgotten:
                     self.book.ended(entry, End(None, never_ran=True), self.now_ms)
-                elif state == "runs":
+                elif end is None:
                     self.book.confirmed(entry, self.now_ms, self.now_ms)
                 else:
-                    self.book.ended(entry, End(int(state)), self.now_ms)
+                    self.book.ended(entry, end, self.now_ms)
         self.start_brain()
 
     def start_brain(self) -> None:
@@ -128,7 +133,7 @@ class FakeWorld:
     def reboot(self) -> None:
         """The machine restarts: no process is left."""
         self.boot += "'"
-        self.processes = dict.fromkeys(self.processes, "gone")
+        self.processes = dict.fromkeys(self.processes, End(None, lost=True))
         self.crash()
 
     def submit(self, request: Request, tasks: Tasks) -> list[Entry]:
@@ -183,12 +188,18 @@ class FakeWorld:
         assert entry.state == RUNNING, entry.reason
 
     def commit(self) -> None:
+        """Write what has changed, then start what was to be started after that, and tell the brain."""
+        self.commit_before_brain()
+        self.heed()
+
+    def commit_before_brain(self) -> None:
         """Write what has changed, then start what was to be started after that."""
         book = self.book
         changes = book.changes()
         finished, starts = changes.finished, changes.starts
         self.store.write([*map(of_entry, changes.entries), *map(of_attempt, changes.attempts)])
         book.written(changes)
+        self.forgotten |= {(entry.id, start) for entry, start in changes.settled}
         for entry in finished:
             self.ends.setdefault(entry.id, []).append(entry.state)
         for entry in starts:
@@ -206,16 +217,22 @@ class FakeWorld:
             assert (stored.state, stored.start) == (STARTING, entry.start), (
                 "it is started before that is written"
             )
-            self.processes[key] = "runs"
+            attempt = (entry.id, entry.attempt)
+            assert attempt not in self.attempts, f"attempt {attempt} runs twice"
+            self.attempts.add(attempt)
+            self.processes[key] = None
             self.book.confirmed(entry, self.now_ms, self.now_ms)
-        self.heed()
 
     def end(self, entry: Entry, end: End) -> None:
         """A process ends."""
-        self.processes[entry.id, entry.start] = str(end.code or 0)
-        self.book.ended(entry, end, self.now_ms)
+        self.end_before_brain(entry, end)
         self.book.take_stops()
         self.heed()
+
+    def end_before_brain(self, entry: Entry, end: End) -> None:
+        """A process ends; the brain is not told yet."""
+        self.processes[entry.id, entry.start] = end
+        self.book.ended(entry, end, self.now_ms)
 
     def running(self) -> list[Entry]:
         """Jobs whose processes run, in order of submission."""

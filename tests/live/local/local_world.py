@@ -76,8 +76,7 @@ class LocalWorld:
         refused = state is RecordState.OUT_OF_MEMORY
         code = 0 if state is RecordState.COMPLETED else 1
         end = End(code, needed_mib=needed_mib, peak_mib=peak_mib, refused=int(refused))
-        world.processes[job_id, entry.start] = str(code)
-        world.book.ended(entry, end, world.now_ms)
+        world.end_before_brain(entry, end)
 
     def fail_next_start(self, job_id: str, why: str) -> None:
         """The next start of a job does not come about."""

@@ -213,6 +213,76 @@ def test_a_broker_that_is_killed_at_any_write_loses_no_job_and_starts_none_twice
     assert steps == at > 5
 
 
+def run_out_of_memory_once(world: FakeWorld) -> None:
+    """Submit a job if there is none, have its first attempt run out of memory, and the next one end well."""
+    if not world.store.named("1"):
+        world.submit(request(), ONE)
+    while not world.store.ended_states("1"):
+        world.now_ms += 60_000
+        world.book.tick(world.now_ms)
+        world.decide()
+        world.commit()
+        for entry in world.running():
+            if entry.over is not None:
+                continue
+            first = entry.attempt == 1
+            end = End(1, refused=1, needed_mib=600, peak_mib=390) if first else End(0, peak_mib=600)
+            world.end_before_brain(entry, end)
+            world.commit_before_brain()
+
+
+@pytest.mark.parametrize("step", ["begin", "row", "commit", "written"])
+def test_whenever_a_broker_is_killed_what_ran_out_of_memory_runs_once_again_with_more(
+    step: str, tmp_path: Path
+) -> None:
+    """Also if it is killed after an end was written and before the brain has said what follows."""
+    kills = 0
+    for at in range(100):
+        count = 0
+
+        def fault(name: str, at: int = at) -> None:
+            nonlocal count
+            if name == step:
+                count += 1
+                if count == at + 1:
+                    raise Crash
+
+        world = FakeWorld(tmp_path / f"{at}.db", fault=fault)
+        try:
+            run_out_of_memory_once(world)
+        except Crash:
+            kills += 1
+            world.crash()
+            run_out_of_memory_once(world)
+        found = [
+            (each["attempt"], each["state"], each["share"][1], each["peak_mib"])
+            for each in world.store.attempts("1")
+        ]
+        assert found == [(1, "out-of-memory", 400, 390), (2, "completed", 675, 600)]
+        assert world.attempts == {("1", 1), ("1", 2)}
+        assert world.store.ended_states("1") == {"1": "completed"}
+        world.store.close()
+        if count <= at:
+            break
+    assert kills == at > 4
+
+
+def test_what_is_over_is_found_again_until_the_brain_has_said_what_follows(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    world.start(entry)
+    world.end_before_brain(entry, End(1, refused=1, needed_mib=600))
+    world.commit_before_brain()
+    assert world.forgotten == set()
+    (kept,) = world.store.live()
+    assert (kept.over, kept.over_as) == (entry.over, "out-of-memory")
+    world.heed()
+    world.commit()
+    assert world.forgotten == {("1", 1)}
+    (kept,) = world.store.live()
+    assert (kept.over, kept.over_as, kept.attempt) == (None, "", 2)
+
+
 def test_of_two_attempts_each_is_in_the_store_once(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     entry = world.submit(request(), ONE)[0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from berth.live.local.store import Reader
 from tests.live.local.world import ROOT, World
 
 GPU_JOB = str(Path(__file__).with_name("gpu_job.py"))
@@ -33,6 +35,42 @@ def test_an_estimate_ten_times_too_small_is_queued_again_with_what_was_measured(
     first, second = shared.job(job)["attempts"]
     assert (first["state"], first["refused"], second["state"]) == ("out-of-memory", 1, "completed")
     assert 10_000 <= second["share"][1] < 12_000
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_what_ran_out_of_memory_is_queued_again_whenever_the_broker_is_killed(written: bool) -> None:
+    """Before its end could be written, and after it was while the brain does not answer."""
+    world = World(module="tests.live.local.faulty_broker")
+    try:
+        world.up()
+        command = f"until [ -e go ]; do sleep 0.02; done; exec {sys.executable} {GPU_JOB} 10000"
+        job = world.submit(command, mem="1G")
+        world.until(lambda: world.state_of(job) == "running", "it runs")
+        store = Reader(world.places.store)
+        brain = int(world.ask("status")["brain_pid"])
+        if written:
+            os.kill(brain, signal.SIGSTOP)
+        else:
+            (world.state / "full").touch()
+        (world.folder / "go").touch()
+        world.until(lambda: '"ended"' in world.log(), "its end is seen")
+        if written:
+            world.until(lambda: bool(store.attempts(job)), "its end is written")
+            assert (world.state / "runs" / f"{job}-1").exists()
+        assert bool(store.attempts(job)) == written
+        store.close()
+        world.kill_broker()
+        if written:
+            os.kill(brain, signal.SIGKILL)
+        (world.state / "full").unlink(missing_ok=True)
+        world.up()
+        assert world.wait(job) == {job: ("completed", 0)}
+        first, second = world.job(job)["attempts"]
+        assert (first["state"], first["refused"], second["state"]) == ("out-of-memory", 1, "completed")
+        assert [first["run"], second["run"]] == [f"{job}-1", f"{job}-2"]
+        assert 10_000 <= second["share"][1] < 12_000
+    finally:
+        world.close()
 
 
 def test_without_retries_it_runs_out_of_memory_for_good(shared: World) -> None:

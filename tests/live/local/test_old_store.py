@@ -18,7 +18,7 @@ def world(tmp_path: Path) -> FakeWorld:
     """A broker of today on the store, on the machine on which the jobs run."""
     path = tmp_path / "queue.db"
     shutil.copy(STORE, path)
-    processes = {("4", 1): "runs"}
+    processes = {("4", 1): None}
     return FakeWorld(
         path,
         cards=4,

@@ -47,8 +47,21 @@ from berth.live.driver.site import (
     Start,
 )
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Record, RecordState, Share, gang_of
+from berth.model import (
+    NO_GPU,
+    Evict,
+    GpuSlot,
+    Job,
+    Node,
+    Placement,
+    Record,
+    RecordState,
+    Share,
+    WakeAt,
+    gang_of,
+)
 from berth.policies import Setting, make_policy
+from berth.policies.protocol import Reserving
 from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Scheduler
 
 __all__ = ["Driver", "Round", "Settings", "Why"]
@@ -132,7 +145,14 @@ class _Decided:
         self.misfits: list[NeverFits] = []
         self.fault: BerthError | None = None
         self.late = False
+        self.asked = False
+        """Whether the policy was asked."""
         self._out_of_time = out_of_time
+
+    def refuse(self, why: str) -> None:
+        """Note once why decisions are not carried out: ahead of ends, the policy is asked several times."""
+        if why not in self.refused:
+            self.refused.append(why)
 
     def is_late(self) -> bool:
         """Whether the policy is to be stopped."""
@@ -165,6 +185,8 @@ class Driver:
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._starts_after = site if isinstance(site, CanStartAfter) else None
         self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
+        self._reserves = self._policy if isinstance(self._policy, Reserving) else None
+        self._reserved_ms: Mapping[str, int] = {}
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
         self._away: dict[str, NodeState] = {}
@@ -176,12 +198,16 @@ class Driver:
         self._last_order: tuple[int, ...] = ()
         self._on_named_gpus: dict[str, SiteJob] = {}  # waiting jobs whose users named the GPUs, in order
         self._misfits: dict[str, WaitReason] = {}
+        self._wakes_ms: set[int] = (
+            set()
+        )  # when the policy wants to be asked again; a trial undoes the scheduler's
         self._later: dict[str, int] = {}  # waiting jobs that are not to start before then
         self._starting: dict[str, int] = {}  # the versions of jobs that were started and do not run yet
         self._leaving: dict[str, _Leaving] = {}
         self._early = EarlyStarts()
         self._has_gangs = site if isinstance(site, HasGangs) else None
         self._gangs = SiteGangs()
+        self._compares_all = False  # even where the site names what changed
         self._missed: dict[str, int] = {}  # looks in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._noted: dict[str, str] = {}
@@ -207,28 +233,26 @@ class Driver:
 
     def next_ms(self, now_ms: int) -> int | None:
         """When to step again if nothing happens before; None: not before something does."""
-        times = [later_ms for later_ms in self._later.values() if later_ms > now_ms]
-        wake_ms = self._scheduler.next_wake_ms if self._scheduler is not None else None
-        return min([*times, *([wake_ms] if wake_ms is not None else [])], default=None)
+        times = (time_ms for time_ms in (*self._later.values(), *self._wakes_ms) if time_ms > now_ms)
+        return min(times, default=None)
 
     # One step
 
     def step(
         self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None, for_real: bool = True
     ) -> Round:
-        """Take in what the site has now, decide, and have it carried out; unless `for_real`, only say what would be."""
-        changed = self._names_changes.changed() if self._names_changes is not None else None
-        records: list[Record] = []
-        self._take_nodes(now_ms)
-        self._take_ends(now_ms, records)
-        self._take_others(now_ms)
-        self._take_runs(changed, now_ms, records)
-        self._take_in_use(now_ms)
-        self._take_waiting(changed, now_ms)
-        self._take_due(now_ms)
-        self._queue_gangs(now_ms)
-        decided = self._decide(now_ms, out_of_time, for_real=for_real)
-        self._note(now_ms)
+        """Take in what the site has now, decide, and have it carried out; unless `for_real`, only say what would be.
+
+        An error of berth's own ends the step and is its fault; what came of it by then is returned all the same.
+        """
+        decided, records = _Decided(out_of_time or (lambda: False)), list[Record]()
+        try:
+            self._take_in(now_ms, records)
+            self._decide(decided, now_ms, for_real=for_real)
+            self._note(now_ms)
+        except BerthError as error:
+            decided.fault = decided.fault or error
+            self._compares_all = True  # what the site named as changed may not have been taken in
         return Round(
             tuple(decided.placed), tuple(decided.early), tuple(decided.evicted), tuple(decided.refused), tuple(records),
             decided.fault, decided.late,
@@ -236,8 +260,25 @@ class Driver:
 
     # What the site has
 
-    def _take_nodes(self, now_ms: int) -> None:
-        told = self.site.nodes()
+    def _take_in(self, now_ms: int, records: list[Record]) -> None:
+        """Take in what the site has now."""
+        changed = self._names_changes.changed() if self._names_changes is not None else None
+        if self._compares_all:
+            self._compares_all, changed = False, None
+        self._wakes_ms = {wake_ms for wake_ms in self._wakes_ms if wake_ms > now_ms}
+        back = self._take_nodes(now_ms)
+        self._take_ends(now_ms, records)
+        self._end_lost(back, now_ms, records)
+        self._take_others(now_ms)
+        self._take_runs(changed, now_ms, records)
+        self._take_in_use(now_ms)
+        self._take_waiting(changed, now_ms)
+        self._take_due(now_ms)
+        self._queue_gangs(now_ms)
+
+    def _take_nodes(self, now_ms: int) -> set[str]:
+        """Make the nodes those of the site; returns which are back."""
+        told, back = self.site.nodes(), set[str]()
         nodes = tuple(each.node for each in told)
         if self._scheduler is None:
             cluster = Cluster(nodes or [Node("no node yet", 0, None, 0, 0)])
@@ -259,8 +300,9 @@ class Driver:
                 self.scheduler.node_drained(node.name)
             elif state is NodeState.UP:
                 self.scheduler.node_back(node.name)
-                self._is_back(node.name)
+                back.add(node.name)
         self._away = {node.name: state for node, state in told if state is not NodeState.UP}
+        return back
 
     def _has_left(self, runs: Iterable[Running], now_ms: int) -> None:
         """What was on a node that is gone waits again when the site says so."""
@@ -270,11 +312,15 @@ class Driver:
             self._leaving[run.job.id] = _Leaving(run, self._gpus(run.slots), RecordState.NODE_FAIL)
         self._keep_rest_of_gangs()
 
-    def _is_back(self, name: str) -> None:
-        """What a site still runs on a node that is back was not lost with it."""
+    def _end_lost(self, back: Set[str], now_ms: int, records: list[Record]) -> None:
+        """What a site still runs on a node that is back was not lost with it; the rest was, whatever it tells later."""
         for job_id, gone in [*self._leaving.items()]:
-            if gone.state is RecordState.NODE_FAIL and any(gpu.node == name for gpu in gone.gpus):
+            if gone.state is not RecordState.NODE_FAIL or back.isdisjoint(gpu.node for gpu in gone.gpus):
+                continue
+            if job_id in self.site.running():
                 del self._leaving[job_id]
+            else:
+                self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
 
     def _take_others(self, now_ms: int) -> None:
         """What others hold is not given away."""
@@ -447,12 +493,12 @@ class Driver:
             others = (*self._on_named_gpus, *self._misfits, *self._early)
             gone += [job_id for job_id in others if job_id not in waiting]
             for job_id in gone:
-                self._leave_queue(job_id, now_ms)
+                self._leave_queue(job_id, now_ms, comes_again=False)
             ids = list(waiting)
         else:
             for job_id in changed:
                 if job_id not in waiting:
-                    self._leave_queue(job_id, now_ms)
+                    self._leave_queue(job_id, now_ms, comes_again=False)
             due = [job_id for job_id, later_ms in self._later.items() if later_ms <= now_ms]
             ids = sorted(
                 (job_id for job_id in {*changed, *due} if job_id in waiting),
@@ -582,7 +628,7 @@ class Driver:
             if queued is not None:
                 instead = wanted_by_id.get(queued.id)
                 if instead is None or (instead != queued and (instead.tasks or queued.tasks)):
-                    self.scheduler.withdraw(queued.id, now_ms)
+                    self._unqueue(queued.id, now_ms)
         for job in ready:
             self._number(job)
         for each, order in wanted:
@@ -604,17 +650,12 @@ class Driver:
     def _put_back(self, run: Running) -> None:
         """A run that the scheduler gave up goes on."""
         job_id = run.job.id
-        self.scheduler.attempts.pop(job_id, None)
-        if (job := self._known.get(job_id)) is not None:
-            self._number(job)
+        job = self._known.get(job_id)
+        times, queued_ms = (job.memory.times, job.queued_ms) if job is not None else (0, None)
+        self.scheduler.number(job_id, Attempts(run.attempt, times, 0, queued_ms))
         wish = Placement(run.job, run.slots, run.share, run.shared, run.best_effort)
         if self.scheduler.place(wish, run.start_ms) and job_id not in self._starting:
             self.scheduler.started(job_id)
-
-    def _unqueue(self, job_id: str, now_ms: int) -> None:
-        """Take a job out of the queue if it waits there, with its gang if it waits in one."""
-        if self.scheduler.waits(job_id):
-            self.scheduler.withdraw(job_id, now_ms)
 
     def _gang_reason(self, job: SiteJob) -> WaitReason | None:
         """Why a task waits that is not in the scheduler's queue."""
@@ -630,14 +671,20 @@ class Driver:
     def _number(self, job: SiteJob) -> None:
         if job.attempt > 1:
             times = job.memory.times
-            self.scheduler.attempts[job.job.id] = Attempts(job.attempt, times, 0, job.queued_ms)
+            self.scheduler.number(job.job.id, Attempts(job.attempt, times, 0, job.queued_ms))
 
-    def _leave_queue(self, job_id: str, now_ms: int) -> None:
+    def _unqueue(self, job_id: str, now_ms: int, *, comes_again: bool = True) -> None:
+        """Take a job out of the scheduler's queue if it waits there, with its gang if it waits in one."""
+        queued = self.scheduler.waiting(job_id)
+        if queued is not None:  # the rest of a gang waits on
+            self.scheduler.withdraw(job_id, now_ms, comes_again=comes_again or bool(queued.tasks))
+
+    def _leave_queue(self, job_id: str, now_ms: int, *, comes_again: bool = True) -> None:
         self._on_named_gpus.pop(job_id, None)
         self._misfits.pop(job_id, None)
         self._later.pop(job_id, None)
         self._early.forget(job_id)
-        self._unqueue(job_id, now_ms)
+        self._unqueue(job_id, now_ms, comes_again=comes_again)
         if (job := self._known.get(job_id)) is not None:
             self._gangs.touch(job)
 
@@ -791,28 +838,27 @@ class Driver:
 
     # What is decided
 
-    def _decide(self, now_ms: int, out_of_time: Callable[[], bool] | None, *, for_real: bool) -> _Decided:
-        decided = _Decided(out_of_time or (lambda: False))
+    def _decide(self, decided: _Decided, now_ms: int, *, for_real: bool) -> None:
         scheduler = self.scheduler
         if not for_real:
             with scheduler.trial():
-                decided.placed += self._place_on_named_gpus(now_ms)
+                decided.placed += self._place_on_named_gpus(decided, now_ms)
                 decided.placed += self._ask(now_ms, decided, for_real=False)
             for misfit in decided.misfits:
                 self._set_aside(misfit.job, misfit.why, now_ms)
-            return decided
-        for placement in self._place_on_named_gpus(now_ms):
+            return
+        for placement in self._place_on_named_gpus(decided, now_ms):
             self._start(placement, decided)
         soon = self._ends_soon(now_ms) if self._starts_after is not None else []
         if soon or self._early:
-            ask = partial(self._ask, now_ms, decided, for_real=False)
+            ask = partial(self._ask, now_ms, decided, for_real=False, ahead=True)
             early_tasks: dict[str, list[EarlyStart]] = {}
             for early in self._early.decide(scheduler, ask, soon, now_ms):
                 gang = scheduler.waiting(early.placement.job.id)
                 if gang is not None and gang.tasks:
                     early_tasks.setdefault(gang.id, []).append(early)
                     self._start_early_gang(gang, early_tasks[gang.id], decided, now_ms)
-                elif scheduler.place(early.placement, now_ms):
+                elif self._place(early.placement, decided, now_ms):
                     self._start(early.placement, decided)
                 elif early.after:
                     self._start_after(early, decided, now_ms)
@@ -820,7 +866,6 @@ class Driver:
             self._ask(now_ms, decided, for_real=True)
         for misfit in decided.misfits:
             self._set_aside(misfit.job, misfit.why, now_ms)
-        return decided
 
     def _start_early_gang(
         self, gang: Job, tasks: Sequence[EarlyStart], decided: _Decided, now_ms: int
@@ -829,32 +874,42 @@ class Driver:
         if len(tasks) < gang.min_tasks or any(task.after for task in tasks):
             return
         slots = tuple(slot for task in tasks for slot in task.placement.slots)
-        if self.scheduler.place(Placement(gang, slots, gang.share), now_ms):
+        if self._place(Placement(gang, slots, gang.share), decided, now_ms):
             for task in tasks:
                 self._start(task.placement, decided)
 
-    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool) -> list[Placement]:
-        """What the policy starts; for real, the site is told at once."""
-        placed = []
+    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool, ahead: bool = False) -> list[Placement]:
+        """What the policy starts; for real, the site is told at once. Ahead of ends, nothing is evicted."""
+        placed: list[Placement] = []
+        can_evict = isinstance(self.site, CanEvict) and not ahead
         try:
-            for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late):
+            for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late, can_evict=can_evict):
                 if isinstance(outcome, Placement):
                     placed.append(outcome)
                     if for_real:
                         self._start(outcome, decided)
                 elif isinstance(outcome, Evicted):
-                    if for_real and self._evict(outcome.run, now_ms):
-                        decided.evicted.append(outcome.run.job.id)
-                    else:
-                        decided.refused.append(f"{self.site.name} cannot evict job '{outcome.run.job.id}'")
+                    if for_real:
+                        self._stop_for_others(outcome.run, now_ms)
+                    decided.evicted.append(outcome.run.job.id)
                 elif isinstance(outcome, Resized):
-                    if for_real and not self._resize(outcome, now_ms):
+                    if not for_real:
+                        decided.refuse(
+                            f"job '{outcome.run.job.id}' would be resized, which a trial does not do"
+                        )
+                    elif not self._resize(outcome, now_ms):
                         decided.refused.append(f"{self.site.name} cannot resize job '{outcome.run.job.id}'")
+                elif isinstance(outcome, WakeAt):
+                    self._wakes_ms.add(outcome.time_ms)
+                elif isinstance(outcome, Refused) and ahead and isinstance(outcome.decision, Evict):
+                    decided.refuse(
+                        f"job '{outcome.decision.job.id}' would be evicted, which is not done ahead"
+                    )
                 elif isinstance(outcome, Refused):
                     decided.refused.append(outcome.why)
                 elif isinstance(outcome, NeverFits):
                     decided.misfits.append(outcome)
-                    self.scheduler.withdraw(outcome.job.id, now_ms)
+                    self._unqueue(outcome.job.id, now_ms)
         except PolicyError as error:
             if decided.late:  # what it has placed stands, and the next step goes on from there
                 decided.refused.append(str(error))
@@ -862,6 +917,11 @@ class Driver:
                 decided.fault = error
         except KnowledgeError as error:
             decided.fault = error
+        if (
+            self._reserves is not None and not decided.asked
+        ):  # a trial undoes them, and later ones are ahead of ends
+            self._reserved_ms = dict(self._reserves.reserved_ms)
+        decided.asked = True
         return placed
 
     def _ends_soon(self, now_ms: int) -> list[str]:
@@ -902,11 +962,15 @@ class Driver:
             of = self._known.get(job_id)
             if of is None:
                 continue
-            if self.scheduler.place(placement, now_ms):
+            why = "its room is gone"
+            try:
+                placed = self.scheduler.place(placement, now_ms)
+            except BerthError as error:
+                placed, why = False, str(error)
+            if placed:
                 self._starting[job_id] = of.version
             else:
                 self._known.pop(job_id)
-                why = "its room is gone"
                 self.site.again(Again(job_id, why, of.attempt, of.memory, of.start_failures))
 
     def _start(self, placement: Placement, decided: _Decided) -> None:
@@ -923,15 +987,6 @@ class Driver:
             placement.job.id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version,
             of.attempt, of.memory,
         )  # fmt: skip
-
-    def _evict(self, run: Running, now_ms: int) -> bool:
-        """Have a running job make room; where the site cannot, it goes on."""
-        if isinstance(self.site, CanEvict):
-            self._stop_for_others(run, now_ms)
-            return True
-        self._unqueue(run.job.id, now_ms)
-        self._put_back(run)
-        return False
 
     def _stop_for_others(self, run: Running, now_ms: int) -> None:
         """Stop a run that the scheduler has released; its job waits when its processes are gone."""
@@ -951,7 +1006,15 @@ class Driver:
         self.scheduler.resize(job_id, resized.before, now_ms)
         return False
 
-    def _place_on_named_gpus(self, now_ms: int) -> Iterable[Placement]:
+    def _place(self, wish: Placement, decided: _Decided, now_ms: int) -> bool:
+        """Have a job start where it is said; one of which the knowledge fails is set aside and holds up no other."""
+        try:
+            return self.scheduler.place(wish, now_ms)
+        except BerthError as error:
+            decided.misfits.append(NeverFits(wish.job, str(error)))
+            return False
+
+    def _place_on_named_gpus(self, decided: _Decided, now_ms: int) -> Iterable[Placement]:
         """Start the first of the jobs whose users named the GPUs, where these have room."""
         for job in list(self._on_named_gpus.values()):
             asked = self._as_needed(job)
@@ -960,7 +1023,7 @@ class Driver:
             if len(roomy) < asked.gpus:
                 continue
             wish = Placement(asked, roomy, asked.share)
-            if self.scheduler.place(wish, now_ms):
+            if self._place(wish, decided, now_ms):
                 yield wish
 
     def take_back(self, job_id: str, now_ms: int) -> None:
@@ -979,7 +1042,7 @@ class Driver:
         """Why waiting jobs wait; of these, or of all."""
         if self._scheduler is None:
             return {}
-        explain = WaitReasons(self._scheduler)
+        explain = WaitReasons(self._scheduler, self._reserved_ms)
         found = {}
         for job_id in self._known if job_ids is None else job_ids:
             job = self._known.get(job_id)
@@ -993,7 +1056,11 @@ class Driver:
         known = self._known.get(job_id)
         if known is None or self._scheduler is None or job_id in self._scheduler.cluster.running:
             return None
-        explain, job, queue = WaitReasons(self._scheduler), self._as_needed(known), self._scheduler.queue
+        explain, job, queue = (
+            WaitReasons(self._scheduler, self._reserved_ms),
+            self._as_needed(known),
+            self._scheduler.queue,
+        )
         return Why(
             job, self._reason(known, explain), explain.candidates(known, job),
             [lacks for _, lacks in explain.lacks_of_nodes(job)], self.misfits.get(job_id, ""),
@@ -1019,7 +1086,7 @@ class Driver:
         if not self.settings.notes:
             return
         waiting = [job for job in self._known.values() if job.job.id not in self.scheduler.cluster.running]
-        explain = WaitReasons(self.scheduler)
+        explain = WaitReasons(self.scheduler, self._reserved_ms)
         for job in sorted(waiting, key=lambda job: job.order)[: self.settings.notes]:
             text = self._reason(job, explain).text
             if self._noted.get(job.job.id) != text:

@@ -8,9 +8,11 @@ books a job that waits for another's end has no place until that has ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from berth.cluster import Running
+from berth.errors import KnowledgeError
 from berth.model import Placement
 from berth.scheduler import Scheduler
 
@@ -105,7 +107,8 @@ class EarlyStarts:
                 for job_id in early.after:
                     if job_id not in released:
                         released[job_id] = scheduler.release(job_id, now_ms)
-                scheduler.place(early.placement, now_ms)
+                with suppress(KnowledgeError):  # it is placed when it is due, or waits again then
+                    scheduler.place(early.placement, now_ms)
             found += [_early(placement, released) for placement in ask()]
             for job_id in soon:
                 if not scheduler.queue:

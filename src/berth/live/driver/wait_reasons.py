@@ -14,7 +14,6 @@ from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
 from berth.live.driver.words import moment, sizes
 from berth.model import Job, starting_tasks
-from berth.policies.protocol import Reserving
 from berth.scheduler import Scheduler
 
 __all__ = ["Candidate", "WaitKind", "WaitReason", "WaitReasons"]
@@ -82,12 +81,12 @@ class Candidate(NamedTuple):
 class WaitReasons:
     """Explains waiting jobs as of one moment. Jobs that ask for the same are looked at once."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, reserved_ms: Mapping[str, int]) -> None:
+        """`reserved_ms` is when each job with a reservation is expected to start, by its id."""
         self._cluster: Cluster = scheduler.cluster
         self._queue = scheduler.queue
         self._before = {job.id: at for at, job in enumerate(scheduler.queue)}
-        policy = scheduler.policy
-        self._reserved_ms: Mapping[str, int] = policy.reserved_ms if isinstance(policy, Reserving) else {}
+        self._reserved_ms = reserved_ms
         self._known: dict[object, tuple[WaitKind, str]] = {}
 
     def of(self, waiting: SiteJob, job: Job) -> WaitReason:

@@ -59,6 +59,8 @@ class Changes(NamedTuple):
     """What is to be started once this is written."""
     finished: tuple[Entry, ...]
     """Jobs that have come to their end."""
+    settled: tuple[tuple[Entry, int], ...]
+    """Starts that are over and of which it is decided what follows."""
     ended: tuple[str, ...]
     """Jobs of which the store knows the end once this is written."""
 
@@ -84,6 +86,8 @@ class Book:
     """What the brain is to be told, in order."""
     finished: list[Entry] = field(default_factory=list)
     """Jobs that have come to their end."""
+    settled: list[tuple[Entry, int]] = field(default_factory=list)
+    """Starts that are over and of which it is decided what follows."""
     ended_states: Callable[[str], Mapping[str, str]] = lambda job_id: {}
     """The states of what the store has of a job that has ended, or of the tasks of an array that have."""
     just_ended: dict[str, str] = field(default_factory=dict)
@@ -101,9 +105,9 @@ class Book:
         """What has changed since this was asked last, which is forgotten here."""
         found = Changes(
             tuple(self.dirty.values()), tuple(self.attempts), tuple(self.starts), tuple(self.finished),
-            tuple(self.just_ended),
+            tuple(self.settled), tuple(self.just_ended),
         )  # fmt: skip
-        for each in (self.dirty, self.attempts, self.starts, self.finished):
+        for each in (self.dirty, self.attempts, self.starts, self.finished, self.settled):
             each.clear()
         return found
 
@@ -190,7 +194,6 @@ class Book:
             self._withdraw(entry)
             self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
         elif entry.over is not None:
-            entry.over = None
             self._finish(
                 entry, entry.over_as or CANCELLED, now_ms, by or "cancelled before it was queued again"
             )
@@ -336,7 +339,7 @@ class Book:
         self._keep_attempt(entry, state, end, entry.end_ms, reason)
         self.events.append(ended(entry, state, replace(end, reason=reason), entry.end_ms))
         if state in UNDECIDED and entry.stop != CANCELLED:
-            entry.over, entry.over_as = replace(end, reason=reason), state
+            self._set_over(entry, replace(end, reason=reason), state)
             return
         self._finish(entry, state, now_ms, reason)
 
@@ -344,10 +347,20 @@ class Book:
         """Nothing of the attempt ran. One that was stopped meanwhile has come to its end."""
         self.events.append(start_failed(entry, end))
         if entry.stop in ("", REQUEUE, PREEMPTED):
-            entry.over = end
+            self._set_over(entry, end, "")
             return
         entry.share, entry.start_ms = (0, 0), None
         self._finish(entry, entry.stop, now_ms, f"{entry.stop} before it began")
+
+    def _set_over(self, entry: Entry, end: End, state: str) -> None:
+        """Keep how an attempt ended until the brain has said what follows."""
+        entry.over, entry.over_as = end, state
+        self.dirty[entry.id] = entry
+
+    def _settle(self, entry: Entry) -> None:
+        """It is decided what follows an attempt: nobody asks for its end again."""
+        entry.over, entry.over_as = None, ""
+        self.settled.append((entry, entry.start))
 
     # What the brain says of attempts that are over
 
@@ -359,7 +372,8 @@ class Book:
         entry = self.jobs.get(job_id)
         if entry is None or entry.over is None:
             return
-        over, entry.over = entry.over, None
+        over = entry.over
+        self._settle(entry)
         entry.stop, entry.slots, entry.share, entry.start_ms = "", (), (0, 0), None
         entry.out_of_memory, entry.needs_mib = memory
         entry.start_failures, entry.not_before_ms = start_failures, not_before_ms
@@ -426,7 +440,10 @@ class Book:
             self._stop(entry, NODE_FAIL, now_ms)
 
     def load(self, entries: Iterable[Entry], now_ms: int) -> None:
-        """Take over what the store holds; those that were starting or running are the caller's to look after."""
+        """Take over what the store holds; those that were starting or running are the caller's to look after.
+
+        What was over stays so: the next brain is told of it (`snapshot`), and decides what follows.
+        """
         for entry in sorted(entries, key=lambda job: job.order):
             entry.offered = False
             self._enter(entry)
@@ -534,12 +551,14 @@ class Book:
             self.dirty[keeper.id] = keeper
 
     def _finish(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
+        if entry.state in (STARTING, RUNNING):
+            self._settle(entry)
         if entry.end_ms is None:  # it never ran
             entry.end_ms = now_ms
             self._keep_attempt(entry, state, End(None), now_ms, reason)
         self._count_task(entry)
         self._change(entry, state, now_ms, reason)
-        entry.offered, entry.stop, entry.slots, entry.over = False, "", (), None
+        entry.offered, entry.stop, entry.slots = False, "", ()
         del self.jobs[entry.id]
         self.finished.append(entry)
         self.just_ended[entry.id] = state

@@ -136,20 +136,13 @@ class Brain:
             self.driver.knowledge.recorded(profile)
 
     def _decide(self, now_ms: int, serial: int) -> None:
-        from berth.errors import BerthError
-
         began = time.perf_counter()
         limit = began + self._time_limit_s
-        refused: tuple[str, ...] = ()
-        try:
-            done = self.driver.step(now_ms, out_of_time=lambda: time.perf_counter() > limit)
-            refused, fault = done.refused, done.fault
-        except BerthError as error:
-            fault = error
-        for why in refused:
+        done = self.driver.step(now_ms, out_of_time=lambda: time.perf_counter() > limit)
+        for why in done.refused:
             self._say({"say": "refused", "why": why})
-        if fault is not None:
-            self._say({"say": "error", "why": str(fault).removeprefix(f"at {now_ms} ms ")})
+        if done.fault is not None:
+            self._say({"say": "error", "why": str(done.fault).removeprefix(f"at {now_ms} ms ")})
         seconds, wake_ms = time.perf_counter() - began, self.driver.next_ms(now_ms)
         self._say({"say": "decided", "serial": serial, "seconds": round(seconds, 6), "wake_ms": wake_ms})
 

@@ -135,7 +135,6 @@ class Broker:
         self.counters = Counters()
         self._wake: asyncio.TimerHandle | None = None
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self._ended_starts: list[tuple[Entry, int]] = []
         self._deferred: list[Entry] = []
         self._unwritten_ends: dict[str, Entry] = {}
         self.stopped = asyncio.Event()
@@ -261,7 +260,7 @@ class Broker:
         self.book.load(entries, now_ms)
         self.runner.sweep(self.book.jobs)
         for entry in list(self.book.jobs.values()):
-            if entry.state in (STARTING, RUNNING):
+            if entry.state in (STARTING, RUNNING) and entry.over is None:
                 self.runner.adopt(entry)
 
     def _reconcile(self, entries: list[Entry]) -> list[Entry]:
@@ -345,12 +344,12 @@ class Broker:
         rows = [of_entry(entry) for entry in changes.entries]
         rows += [of_attempt(attempt) for attempt in changes.attempts]
         self._unwritten_ends |= {entry.id: entry for entry in changes.finished}
-        over, self._ended_starts = self._ended_starts, []
-        return rows, lambda: self._written(changes, over)
+        return rows, lambda: self._written(changes)
 
-    def _written(self, changes: Changes, over: list[tuple[Entry, int]]) -> None:
+    def _written(self, changes: Changes) -> None:
         """Start what was to be started once that is written, and tell those who wait for an end."""
-        self.keeper.written(over, len(changes.attempts), changed=bool(changes.entries or changes.attempts))
+        changed = bool(changes.entries or changes.attempts)
+        self.keeper.written(changes.settled, len(changes.attempts), changed=changed)
         self.book.written(changes)
         for entry in changes.starts:
             self._start(entry)
@@ -409,11 +408,9 @@ class Broker:
         self.act()
 
     def _ended(self, entry: Entry, end: End) -> None:
-        start = entry.start
         if end.no_room:
             self.watch.soon()
         self.book.ended(entry, end, self.now_ms())
-        self._ended_starts.append((entry, start))
         self.counters.ended[entry.over_as or "again" if entry.over is not None else entry.state] += 1
         self.counters.refused += end.refused
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)

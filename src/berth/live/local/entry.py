@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from berth.errors import LiveError
@@ -74,10 +74,9 @@ class Entry:
     gang_ended: int = 0
     """How many tasks of its gang ran and have ended; only one of those that have not ended keeps it."""
     over: End | None = None
-    """How its attempt ended, until the brain has said what follows. It is not kept: whoever looks for the process of
-    an attempt after a restart finds that it is gone."""
+    """How its attempt ended, until the brain has said what follows; it is kept with the attempt."""
     over_as: str = ""
-    """The state in which it ended."""
+    """The state in which that attempt ended; empty: it never ran."""
     version: int = 0
     """Goes up whenever the brain is told of it anew, so that a decision on what it was before is known."""
 
@@ -108,6 +107,8 @@ class Entry:
             value = getattr(self, name)
             if value != default:
                 found[name] = value
+        if self.over is not None:
+            found["over"] = asdict(self.over)
         return found
 
     @classmethod
@@ -119,6 +120,8 @@ class Entry:
                 fields[name] = tuple(fields[name])
         if "params" in fields:
             fields["params"] = tuple((name, value) for name, value in fields["params"])
+        if "over" in fields:
+            fields["over"] = End(**fields["over"])
         return cls(**fields)
 
 
@@ -127,7 +130,7 @@ _KEPT: dict[str, Any] = {
     "queued_ms": None, "state": WAITING, "params": (), "index": None, "at_most": 0, "attempt": 1,
     "out_of_memory": 0, "needs_mib": 0, "start": 0, "start_failures": 0, "not_before_ms": 0, "slots": (),
     "share": (0, 0), "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
-    "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0,
+    "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0, "over_as": "",
 }  # fmt: skip
 
 

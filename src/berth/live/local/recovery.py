@@ -54,6 +54,7 @@ def started_since(
             found.append(entry)
         elif known is not None:
             known.start, known.state, known.boot = start, STARTING, boot
+            known.over, known.over_as = None, ""
     return found, rows
 
 

@@ -294,7 +294,7 @@ class Runner:
         cpu_ms: int | None,
         mem_peak_mib: int | None,
     ) -> None:
-        peak, refused, needed = self._ledger(entry)
+        peak, refused, needed = self._ledger(entry, run)
         if not reason and code and (said := [line for line in run.messages() if line.startswith("no GPU")]):
             reason = said[-1]
         self._clear(entry, run)
@@ -304,10 +304,12 @@ class Runner:
             End(code, reason, end_ms, peak, refused, needed, cpu_ms, mem_peak_mib),
         )
 
-    def _ledger(self, entry: Entry) -> tuple[int | None, int, int]:
+    def _ledger(self, entry: Entry, run: Run) -> tuple[int | None, int, int]:
         """Peak of GPU memory, refused calls, and what would have been enough, MiB, of an attempt's partition."""
         if not entry.slots:
             return None, 0, 0
+        if (kept := run.ledger()) is not None:
+            return kept  # a broker before this one may have removed the partition
         try:
             parts = find(self.partition_of(entry))
         except BerthError:
@@ -318,7 +320,9 @@ class Runner:
                 held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
                 needed = max(needed, -(-(held + refusal.asked_bytes) >> 20))
         peak = max((-(-part.peak_bytes >> 20) for part in parts), default=0)
-        return peak, sum(part.refused for part in parts), needed
+        refused = sum(part.refused for part in parts)
+        run.keep_ledger(peak, refused, needed)
+        return peak, refused, needed
 
     def _clear(self, entry: Entry, run: Run) -> None:
         """Give back what an attempt had beside its output."""

@@ -186,6 +186,16 @@ class Run:
         code, number, at_ms, cpu_ms, peak = map(int, words[:5])
         return Exit(code, number, at_ms, cpu_ms, peak, words[5] if len(words) > 5 else "")
 
+    def ledger(self) -> tuple[int, int, int] | None:
+        """What `keep_ledger` kept; None: nothing."""
+        words = self._words("ledger")
+        return (int(words[0]), int(words[1]), int(words[2])) if len(words) >= 3 else None
+
+    def keep_ledger(self, peak_mib: int, refused: int, needed_mib: int) -> None:
+        """Keep what the partition counted, which is removed before the store knows of the end."""
+        with contextlib.suppress(OSError), open(self._path("ledger"), "w", opener=_private) as file:
+            file.write(f"{peak_mib} {refused} {needed_mib}\n")
+
     def signal(self, number: int) -> bool:
         """Send a signal to the job's process group; False: there is none."""
         begun = self.began()
