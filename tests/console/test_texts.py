@@ -92,7 +92,7 @@ def words_of(text: str) -> set[str]:
 
 @cache
 def written() -> list[set[str]]:
-    """The words of the texts in each function, and in each statement outside of functions."""
+    """The words of the texts in each function, and in each statement outside of functions; docstrings say nothing."""
     found = []
     for path in Path(berth.__file__).parent.rglob("*.py"):
         if path == CONSOLE / "texts.py":
@@ -103,7 +103,9 @@ def written() -> list[set[str]]:
             if isinstance(unit, ast.Module | ast.ClassDef):
                 units += unit.body
                 continue
-            held = (each.value for each in ast.walk(unit) if isinstance(each, ast.Constant))
+            docs = {id(each.value) for each in ast.walk(unit) if isinstance(each, ast.Expr)}
+            constants_in = (each for each in ast.walk(unit) if isinstance(each, ast.Constant))
+            held = (each.value for each in constants_in if id(each) not in docs)
             found.append({word for value in held if isinstance(value, str) for word in words_of(value)})
     return found
 
