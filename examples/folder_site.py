@@ -12,6 +12,7 @@ from berth.live.driver.site import Again, End, FailedStart, GiveUp, Gpu, SiteJob
 from berth.model import GpuModel, Job, Node, RecordState, Share
 
 FOLDERS = ("waiting", "running", "ended")
+SETTLED_BY_DRIVER = (RecordState.OUT_OF_MEMORY, RecordState.PREEMPTED)  # it says what becomes of the job
 REMEMBERED = ("attempt", "start_failures", "not_before_ms", "why")
 
 
@@ -51,9 +52,11 @@ class FolderSite:
 
     def again(self, again: Again) -> None:
         self._move(again.job_id, "running", "waiting", **again._asdict())
+        self._settled(again.job_id)
 
     def give_up(self, given_up: GiveUp) -> None:
         self._move(given_up.job_id, "running", "ended", state=given_up.state, why=given_up.why)
+        self._settled(given_up.job_id)
 
     def note(self, job_id: str, why: str) -> None:
         self._move(job_id, "waiting", "waiting", why=why)
@@ -71,6 +74,9 @@ class FolderSite:
         path.write_text(json.dumps(self._read(path) | changed))
         path.rename(self._folder / target / file)
 
+    def _settled(self, job_id: str) -> None:
+        (self._folder / "running" / f"{job_id}.end").unlink(missing_ok=True)
+
     def _job(self, job_id: str, values: dict[str, Any]) -> SiteJob:
         share = Share(values.get("milli", 1000), values.get("mem_mib", 0))
         remembered = {name: values[name] for name in REMEMBERED if name in values}
@@ -85,10 +91,10 @@ class FolderSite:
 
     def _end(self, path: Path) -> End:
         values, ran = self._read(path), self._run(path.with_suffix(""))
-        path.unlink()
         state = RecordState(values.pop("state"))
-        if state is not RecordState.OUT_OF_MEMORY:  # then the driver says what becomes of it
+        if state not in SETTLED_BY_DRIVER and not values.get("cut_short"):
             self._move(path.stem, "running", "ended", state=state)
+            self._settled(path.stem)
         return End(path.stem, state, attempt=ran.of.attempt, ran=ran, **values)
 
 

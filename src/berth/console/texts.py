@@ -26,6 +26,8 @@ LANGUAGES = {"en": "English", "ko": "한국어"}
 COMPOSED: Final = (
     "waits for room",
     "there is room; the policy has not placed it",
+    "room is kept for job {job}",
+    "room is kept for jobs {jobs}",
     "waits for CPUs: {what}",
     "waits for memory: {what}",
     "{free} of {all} CPUs are free, {wanted} wanted",
@@ -44,9 +46,11 @@ COMPOSED: Final = (
     "waits for a node that may run it",
     "{free} of {all} of a node's memory is free, {wanted} wanted",
     "waits for its next start",
-    "{reason}; expected to start at {time}",
+    "{reason}; expected to start at {moment}",
     "{reason}; {count} job before it",
     "{reason}; {count} jobs before it",
+    "{reason}; it cannot start while {count} GPU is drained, lost or used by others",
+    "{reason}; it cannot start while {count} GPUs are drained, lost or used by others",
     "placed on {where}, and Slurm has not started it yet",
     "placed on {where}, to start when job {job} has ended",
     "placed on {where}, to start when jobs {jobs} have ended",
@@ -68,7 +72,8 @@ COMPOSED: Final = (
     "  the first are {jobs}",
     "  expected to run {time} (by {basis})",
     "  expected to run {time}",
-    "  the machine: {what}",
+    "  expected to start at {moment}",
+    "  it {lacks}",
     "  it cannot run even if nothing else does: {why}",
     "  GPU {index}: has room, left over {part} % and {memory}; held by {jobs}",
     "  GPU {index}: has room, left over {part} % and {memory}",
@@ -83,10 +88,23 @@ COMPOSED: Final = (
     "{number} h",
     "{number} d",
     "{number} points",
+    "default",
 )
 """What queues, sources and the report put together, as templates by which the other languages recognise it."""
 _OF_ANYTHING: Final = frozenset({"{number} s", "{number} min", "{number} h", "{number} d", "{number} points"})
 _NUMBER: Final = r"[+-]?[\d,]+(?:\.\d+)?"
+_AMOUNT: Final = rf"{_NUMBER}(?: ?[KMGT](?:iB)?)?"
+_SPAN: Final = r"(?:\d+-)?[\d:]+"
+_PARTS: Final = {
+    **dict.fromkeys(("number", "count", "ahead", "waiting", "index", "part", "pid"), _NUMBER),
+    **dict.fromkeys(("free", "all", "wanted", "memory"), _AMOUNT),
+    **dict.fromkeys(("since", "time"), _SPAN),
+    **dict.fromkeys(("id", "job", "policy"), r"[^\s;]+"),
+    "state": r"[^:;]+?",
+    "lacks": r"waits for (?:CPUs|memory): .+",
+    "moment": r"[\d-]+ [\d:]+",
+}
+"""What each part of a template that is no text of its own may be; other parts may be any text."""
 
 
 class _Number:
@@ -140,9 +158,15 @@ def translated_sentence(sentence: str, language: str) -> str:
     for pattern, text in _patterns(language):
         if found := pattern.fullmatch(sentence):
             return text.format(
-                **{name: translated_sentence(part, language) for name, part in found.groupdict().items()}
+                **{name: _translated_part(name, part, language) for name, part in found.groupdict().items()}
             )
     return sentence
+
+
+def _translated_part(name: str, part: str, language: str) -> str:
+    """A part of a sentence. What a GPU lacks is a list, each of which is a sentence of its own."""
+    each = part.split("; ") if name == "lacking" else [part]
+    return "; ".join(translated_sentence(text, language) for text in each)
 
 
 def composed_pairs(language: str) -> list[tuple[str, str]]:
@@ -162,9 +186,8 @@ def _patterns(language: str) -> tuple[tuple[re.Pattern[str], str], ...]:
 
 def _pattern(text: str) -> re.Pattern[str]:
     """What a template has made."""
-    part = _NUMBER if text in _OF_ANYTHING else ".+?"
     words = [
-        re.escape(plain) + (f"(?P<{name}>{part})" if name else "")
+        re.escape(plain) + (f"(?P<{name}>{_PARTS.get(name, '.+?')})" if name else "")
         for plain, name, _, _ in Formatter().parse(text)
     ]
     return re.compile("".join(words), re.DOTALL)

@@ -14,7 +14,18 @@ from berth.knowledge import make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun, Start
-from berth.model import GpuModel, GpuSlot, Job, Node, Placement, RecordState, Resize, Share, WakeAt
+from berth.model import (
+    FOREVER_MS,
+    GpuModel,
+    GpuSlot,
+    Job,
+    Node,
+    Placement,
+    RecordState,
+    Resize,
+    Share,
+    WakeAt,
+)
 from berth.policies import Decision
 from tests.live.driver.memory_site import MemorySite
 
@@ -222,6 +233,32 @@ def test_reasons_name_what_is_short_and_the_reservation() -> None:
     assert reasons["2"].text.startswith("waits for room; expected to start at ")
     assert reasons["2"].reserved_ms == 61_000
     assert reasons["5"].text == "waits for CPUs: 6 of 16 CPUs are free, 10 wanted; 1 job before it"
+
+
+def test_no_date_is_said_where_nobody_knows_when_there_will_be_room() -> None:
+    site = site_of(job("1", time_limit_ms=60_000), job("2", milli=1000, gpus=2), job("3", gpus=2, milli=1000))
+    site.held = {Gpu("n1", 1): Share(1000, CARD_MIB)}
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="user"))
+    driver.step(1000)
+    driver.step(2000)
+    assert driver.scheduler.policy.reserved_ms["2"] >= FOREVER_MS  # type: ignore[attr-defined]
+    reason = driver.reasons()["2"]
+    assert reason.text == "waits for room; it cannot start while 1 GPU is drained, lost or used by others"
+    assert reason.reserved_ms is None
+
+
+def test_reasons_name_the_job_that_room_is_kept_for() -> None:
+    limit = {"time_limit_ms": 60_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", gpus=2, **limit), job("3", milli=1000, time_limit_ms=90_000))
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="user"))
+    driver.step(1000)
+    driver.step(2000)
+    reasons = driver.reasons()
+    assert reasons["2"].text.startswith("waits for room; expected to start at ")
+    assert reasons["3"].text == "room is kept for job 2; 1 job before it"
+    strict = driver_of(site_of(job("1", **limit), job("2", gpus=2, **limit), job("3", milli=1000)))
+    strict.step(1000)
+    assert strict.reasons()["3"].text == "there is room; the policy has not placed it; 1 job before it"
 
 
 @pytest.mark.parametrize("times", [1, 3])

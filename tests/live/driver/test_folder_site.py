@@ -63,5 +63,18 @@ def test_what_a_file_says_others_hold_is_not_given_away(folder: Path) -> None:
     assert names(folder, "running") == ["1-a"]
 
 
+@pytest.mark.parametrize("state", ["out-of-memory", "preempted"])
+def test_an_end_stays_until_it_is_settled(folder: Path, state: str) -> None:
+    driver = driver_of(folder)
+    (folder / "waiting" / "1-a").write_text(json.dumps({"milli": 500, "mem_mib": 8000}))
+    driver.step(1000)
+    (folder / "running" / "1-a.end").write_text(json.dumps({"state": state, "end_ms": 1500}))
+    driver.site.ended()  # and the driver dies before it has settled that
+    assert names(folder, "running") == ["1-a", "1-a.end"]
+    (record,) = driver_of(folder).step(2000).records
+    assert (record.state, names(folder, "ended")) == (state, [])
+    assert names(folder, "running") + names(folder, "waiting") == ["1-a"]
+
+
 def test_the_example_stays_short() -> None:
     assert len((ROOT / "examples" / "folder_site.py").read_text().splitlines()) < 150

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from berth.live.driver.words import moment
 from berth.live.local.tables import job_lines, why_lines
 
 ATTEMPT: dict[str, Any] = {
@@ -33,6 +34,7 @@ def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> 
     gpus = [GPU | {"index": at, "lost": at == 0, "drained": at == 1} for at in range(3)]
     brain = {
         "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
+        "obstacle": "waits for room",
         "candidates": [
             {"gpu": at, "lacking": ["0M is free, 8G wanted"][: 2 - at], "left_milli": 900, "left_mib": 2048}
             for at in range(3)
@@ -54,6 +56,7 @@ def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
     ]}  # fmt: skip
     brain = {
         "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
+        "obstacle": "waits for room",
         "candidates": [{"gpu": 0, "lacking": ["64G is free, 80G wanted"], "left_milli": 0, "left_mib": 0}],
     }  # fmt: skip
     job = {**JOB, "state": "waiting", "reason": "waits for room", "since_ms": 0, "now_ms": 5000, "note": "",
@@ -62,3 +65,37 @@ def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
         "  GPU 0: 64G is free, 80G wanted; held by partition left of no job 16G (nothing uses it; berth partition"
         " remove left), partition busy of no job 8G"
     )
+
+
+def waiting(reason: str, **brain: Any) -> list[str]:
+    told = {
+        "policy": "easy+fifo", "ahead": 1, "waiting": 2, "first": ["7"], "expected_ms": 0, "reserved_ms": None,
+        "machine": [], "obstacle": reason, "candidates": [],
+    }  # fmt: skip
+    whole = f"{reason}; 1 job before it; expected to start at {moment(61_000)}"
+    job = {**JOB, "state": "waiting", "reason": whole, "since_ms": 0, "now_ms": 5000, "note": "", "never": "",
+           "gpus": [], "brain": {**told, **brain}}  # fmt: skip
+    job["never"] = job["brain"].pop("never", "")
+    return why_lines(job)
+
+
+def test_why_says_each_reason_and_date_once() -> None:
+    cpus = "waits for CPUs: 0 of 2 CPUs are free, 1 wanted"
+    memory = "waits for memory: 1G of 2G of a node's memory is free, 2G wanted"
+    assert waiting(cpus, reserved_ms=61_000, machine=[cpus, memory]) == [
+        f"Job 1 has been waiting for 0:05: {cpus}",
+        "  policy: easy+fifo; 1 of 2 waiting jobs are ahead of it",
+        "  the first are 7",
+        f"  expected to start at {moment(61_000)}",
+        f"  it {memory}",
+    ]
+    assert waiting("no node has 9 GPUs", never="no node has 9 GPUs")[:2] == [
+        "Job 1 has been waiting for 0:05",
+        "  it cannot run even if nothing else does: no node has 9 GPUs",
+    ]
+
+
+def test_why_says_what_keeps_room_from_coming() -> None:
+    reason = "waits for room; it cannot start while 1 GPU is drained, lost or used by others"
+    assert waiting(reason)[0] == f"Job 1 has been waiting for 0:05: {reason}"
+    assert waiting("waits for room")[0] == "Job 1 has waited 0:05 for room"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from berth.cluster import Cluster
+from berth.cluster.shadow import Shadow
 from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
 from berth.live.driver.words import moment, sizes
@@ -16,6 +17,10 @@ from berth.model import Job, starting_tasks
 from berth.scheduler import Scheduler
 
 __all__ = ["Candidate", "WaitKind", "WaitReason", "WaitReasons"]
+
+MOST_WAIT_MS = 5 * 366 * 24 * 3_600_000
+"""A reservation that begins longer after the submission says that nobody knows when there will be room."""
+MOST_NAMED = 5
 
 
 class WaitKind(StrEnum):
@@ -46,7 +51,7 @@ class WaitReason(NamedTuple):
     jobs_before: int = 0
     """How many waiting jobs are before it in the queue."""
     reserved_ms: int | None = None
-    """When its reservation begins; None: it has none."""
+    """When its reservation begins; None: it has none, or nobody knows when."""
 
     @property
     def text(self) -> str:
@@ -79,6 +84,7 @@ class WaitReasons:
     def __init__(self, scheduler: Scheduler, reserved_ms: Mapping[str, int]) -> None:
         """`reserved_ms` is when each job with a reservation is expected to start, by its id."""
         self._cluster: Cluster = scheduler.cluster
+        self._queue = scheduler.queue
         self._before = {job.id: at for at, job in enumerate(scheduler.queue)}
         self._reserved_ms = reserved_ms
         self._known: dict[object, tuple[WaitKind, str]] = {}
@@ -91,7 +97,53 @@ class WaitReasons:
         known = self._known.get(alike)
         if known is None:
             known = self._known[alike] = self._obstacle(waiting.only_gpus, job)
-        return WaitReason(*known, self._before.get(job.id, 0), self._reserved_ms.get(job.id))
+        kind, obstacle = known
+        reserved_ms = self._start_ms(job)
+        if kind is WaitKind.TURN and (heads := self._kept_for(job)):
+            more = f" and {len(heads) - MOST_NAMED:,} more" if len(heads) > MOST_NAMED else ""
+            noun = "job" if len(heads) == 1 else "jobs"
+            obstacle = f"room is kept for {noun} {', '.join(heads[:MOST_NAMED])}{more}"
+        elif kind is WaitKind.ROOM and reserved_ms is None and job.id in self._reserved_ms:
+            obstacle += self._gpus_out_of_use(waiting.only_gpus, job)
+        return WaitReason(kind, obstacle, self._before.get(job.id, 0), reserved_ms)
+
+    def _start_ms(self, job: Job) -> int | None:
+        """When the reservation of a job begins; None if it has none, or none with a date that means anything."""
+        reserved_ms = self._reserved_ms.get(job.id)
+        return None if reserved_ms is None or reserved_ms - job.submit_ms > MOST_WAIT_MS else reserved_ms
+
+    def _kept_for(self, job: Job) -> list[str]:
+        """The jobs whose reservations this one could be in the way of."""
+        cluster = self._cluster
+        nodes = range(len(cluster.nodes))
+        names = []
+        for job_id in self._reserved_ms:
+            head = self._queue.named(job_id)
+            if head is None or job_id == job.id or self._start_ms(head) is None:
+                continue
+            first = next(iter(starting_tasks(head))) if head.tasks else head
+            if any(cluster.allows(job, row) and cluster.allows(first, row) for row in nodes):
+                names.append(first.id)
+        return names
+
+    def _gpus_out_of_use(self, only_gpus: Sequence[Gpu], job: Job) -> str:
+        """What keeps a job from starting even when all that runs has ended; empty if that is not known."""
+        cluster, share = self._cluster, job.share
+        room = Shadow(cluster)
+        for run in cluster.running.values():
+            room.end(run)
+        count = 0
+        for row, node in enumerate(cluster.nodes):
+            card_mib = node.gpu_model.mem_mib if node.gpu_model is not None else 0
+            if not cluster.up[row] or not cluster.allows(job, row) or share.mem_mib > card_mib:
+                continue
+            for index in range(node.gpus):
+                short = room.milli[row, index] < share.milli or room.gpu_mem_mib[row, index] < share.mem_mib
+                count += bool(short and (not only_gpus or Gpu(node.name, index) in only_gpus))
+        if not count:
+            return ""
+        gpus = "1 GPU is" if count == 1 else f"{count:,} GPUs are"
+        return f"; it cannot start while {gpus} drained, lost or used by others"
 
     def _of_gang(self, gang: Job) -> WaitReason:
         """Why the tasks of a gang wait that start together: what holds up one of them, or else room for all."""
@@ -105,7 +157,7 @@ class WaitReasons:
         if kind is None:
             kind = WaitKind.ROOM
             obstacle = f"waits for room for {gang.min_tasks} tasks of gang {gang_title(gang.gang)}"
-        return WaitReason(kind, obstacle, self._before.get(gang.id, 0), self._reserved_ms.get(gang.id))
+        return WaitReason(kind, obstacle, self._before.get(gang.id, 0), self._start_ms(gang))
 
     def _obstacle(self, only_gpus: Sequence[Gpu], job: Job) -> tuple[WaitKind, str]:
         cluster = self._cluster

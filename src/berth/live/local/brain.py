@@ -163,7 +163,8 @@ class Brain:
                 }
                 for each in found.candidates
             ],
-            "machine": found.nodes_lack, "reason": reason.text, "never": found.never,
+            "machine": found.nodes_lack, "reason": reason.text, "obstacle": reason.obstacle,
+            "never": found.never,
             "reserved_ms": reason.reserved_ms,
             "expected_ms": None if found.run_ms is None else found.run_ms.expected,
             "expected_by": "" if found.run_ms is None else found.run_ms.basis,

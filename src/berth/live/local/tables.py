@@ -157,9 +157,12 @@ def whys_text(jobs: list[dict[str, Any]]) -> str:
 
 
 def why_lines(job: dict[str, Any]) -> list[str]:
-    """What stands in the way of one job."""
-    since, reason = span(job["now_ms"] - job["since_ms"]), job["reason"]
-    if reason.startswith("waits for room"):
+    """What stands in the way of one job, each fact once: the head leaves out what the lines below it say."""
+    since, brain = span(job["now_ms"] - job["since_ms"]), job.get("brain")
+    reason = brain["obstacle"] if brain else job["reason"]
+    if reason == job["never"]:
+        reason = ""
+    if reason == "waits for room" or reason.startswith("waits for room for "):
         head = f"Job {job['id']} has waited {since} for room"
         if job.get("gang"):
             head += f" for {job['gang_starts']} tasks of gang {job['gang']}, which start together"
@@ -189,7 +192,7 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
     if brain["reserved_ms"]:
         lines.append(f"  expected to start at {moment(brain['reserved_ms'])}")
-    lines += [f"  it {text}" for text in brain["machine"]]
+    lines += [f"  it {text}" for text in brain["machine"] if text != brain["obstacle"]]
     gpus = {gpu.index: gpu for gpu in gpus_of(job["gpus"])}
     return lines + [_gpu_line(candidate, gpus[candidate["gpu"]]) for candidate in brain["candidates"]]
 
