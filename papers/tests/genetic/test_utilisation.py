@@ -161,7 +161,7 @@ def test_the_commands_print_json_alone_and_write_a_report(tmp_path: Path) -> Non
 def test_an_interrupted_experiment_is_continued(tmp_path: Path) -> None:
     berth = str(Path(sys.executable).parent / "berth")
     command = [berth, "experiment", "utilisation", "synthetic:pai-like?jobs=800&load=20,part=0.03"]
-    policies = "first-fit,genetic?generations=2"
+    policies = "first-fit,genetic?generations=30"
     command += ["--policies", policies, "--seeds", "3", "--out", str(tmp_path), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     give_up = time.monotonic() + 300

@@ -107,6 +107,7 @@ class PlainBrain:
             if "hang" in job["application"]:
                 time.sleep(60)
             if "crash" in job["application"]:
+                time.sleep(0.3)  # it is seen to be there before it is gone
                 os._exit(9)
             del self.waiting[job["id"]]
             self.take(job, slots, [milli, mib])
