@@ -133,7 +133,9 @@ static inline const char *fake_path(void)
     const char *named = getenv("BERTH_FAKE_CARD");
     if (named != NULL && *named != 0)
         return named;
-    snprintf(path, sizeof path, "/dev/shm/berth-fake-card-%u", (unsigned)getuid());
+    /* The size tells layouts apart: another version's file would be mapped beyond its end. */
+    snprintf(path, sizeof path, "/dev/shm/berth-fake-card-%u-%zu", (unsigned)getuid(),
+             sizeof(struct fake_card));
     return path;
 }
 
