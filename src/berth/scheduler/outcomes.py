@@ -15,6 +15,8 @@ __all__ = [
     "Outcome",
     "Refused",
     "Resized",
+    "Resumed",
+    "Suspended",
     "malformed",
     "returned_nonsense",
     "why_never",
@@ -34,6 +36,18 @@ class Resized(NamedTuple):
     before: Share
 
 
+class Suspended(NamedTuple):
+    """A running job has left its GPUs, and keeps what it has done."""
+
+    run: Running
+
+
+class Resumed(NamedTuple):
+    """A suspended job runs on."""
+
+    run: Running
+
+
 class Refused(NamedTuple):
     """A decision that cannot be applied; nothing has changed."""
 
@@ -49,7 +63,7 @@ class NeverFits(NamedTuple):
     why: str
 
 
-Outcome = Placement | Evicted | Resized | WakeAt | Refused | NeverFits
+Outcome = Placement | Evicted | Suspended | Resumed | Resized | WakeAt | Refused | NeverFits
 
 
 def malformed(placement: Placement, error: Exception, now_ms: int) -> str:
