@@ -1,6 +1,7 @@
 """Partitions of a GPU: limits of memory and compute for process trees and containers, kept by libberth.so."""
 
 from berth.partition.access import Access, access_of
+from berth.partition.growth import Demand, Granter, Wish
 from berth.partition.hardware import Hardware
 from berth.partition.launch import Summary, run
 from berth.partition.library import fake_driver_folder, library_path
@@ -28,6 +29,8 @@ from berth.partition.sizes import mem_mib
 
 __all__ = [
     "Access",
+    "Demand",
+    "Granter",
     "Hardware",
     "Limit",
     "Partition",
@@ -35,6 +38,7 @@ __all__ = [
     "Refusal",
     "Summary",
     "Unreadable",
+    "Wish",
     "access_of",
     "create",
     "create_mig",
