@@ -17,6 +17,7 @@ __all__ = [
     "fake_driver_folder",
     "library_path",
     "make_region",
+    "prove_path",
     "resize_region",
     "shim_path",
 ]
@@ -52,6 +53,11 @@ def fake_driver_folder() -> Path:
 def shim_path() -> Path:
     """The program that stays with each job of the local queue."""
     return _first("berth-shim")
+
+
+def prove_path() -> Path:
+    """The program that tries the ways past a limit."""
+    return _first("berth-prove")
 
 
 def _first(name: str) -> Path:
