@@ -8,8 +8,6 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 
-__all__ = ["Gpu", "gpu_named", "gpus", "knows_instance", "open_nvml"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
