@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from berth.partition import Partition, Summary
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
 )

@@ -8,17 +8,6 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 
-__all__ = [
-    "Gpu",
-    "bytes_of_processes",
-    "driver_version",
-    "free_bytes",
-    "gpu_named",
-    "gpus",
-    "knows_instance",
-    "open_nvml",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

@@ -12,16 +12,6 @@ from typing import Any
 
 from berth.errors import PartitionError, install_command
 
-__all__ = [
-    "describe",
-    "fake_driver_folder",
-    "library_path",
-    "make_region",
-    "prove_path",
-    "resize_region",
-    "shim_path",
-]
-
 _PACKAGED = Path(__file__).parent / "native"
 _BUILT = Path(__file__).parents[3] / "build" / "native"
 _ERROR_BYTES = 512
