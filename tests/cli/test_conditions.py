@@ -20,7 +20,7 @@ from tests.command import berth
         (("--checkpoint", "inf"), "--checkpoint is inf; expected a number"),
         (
             ("--checkpoint-write", "5"),
-            "--checkpoint-write is the time to write a checkpoint; say how often with",
+            "--checkpoint-write is the time to write a checkpoint; say how often with --checkpoint",
         ),
         (("--restart", "nan"), "--restart is nan; expected a number"),
         (("--round", "nan"), "--round is nan; expected a number"),

@@ -26,8 +26,6 @@ from berth.policies.schemes.waiting_kernels import (
     remove_waiting,
 )
 
-__all__ = ["WaitingTypes"]
-
 LARGEST = 1 << 62
 NOBODY = Job("", 0, 0)
 """Stands in rows that are free."""
