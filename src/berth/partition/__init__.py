@@ -26,33 +26,3 @@ from berth.partition.regions import (
     regions,
 )
 from berth.partition.sizes import mem_mib
-
-__all__ = [
-    "Access",
-    "Demand",
-    "Granter",
-    "Hardware",
-    "Limit",
-    "Partition",
-    "Process",
-    "Refusal",
-    "Summary",
-    "Unreadable",
-    "Wish",
-    "access_of",
-    "create",
-    "create_mig",
-    "create_mig_at",
-    "create_mps",
-    "create_promised",
-    "fake_driver_folder",
-    "find",
-    "library_path",
-    "mem_mib",
-    "partitions",
-    "regions",
-    "remove",
-    "remove_unfinished",
-    "resize",
-    "run",
-]

@@ -11,8 +11,6 @@ from pathlib import Path
 from berth.errors import PartitionError
 from berth.partition.library import granter_calls
 
-__all__ = ["Demand", "Granter", "Wish"]
-
 _ERROR_BYTES = 512
 _MOST_WISHES = 256
 """How many are read at a time; the others are read after these were answered."""
