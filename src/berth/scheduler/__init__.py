@@ -15,16 +15,3 @@ from berth.scheduler.outcomes import (
 )
 from berth.scheduler.scheduler import Attempts, Scheduler
 from berth.scheduler.trials import Trial
-
-__all__ = [
-    "Attempts",
-    "Evicted",
-    "NeverFits",
-    "Outcome",
-    "Refused",
-    "Resized",
-    "Resumed",
-    "Scheduler",
-    "Suspended",
-    "Trial",
-]

@@ -356,3 +356,15 @@ def test_a_suspended_job_gives_its_gpu_away_and_runs_on_when_there_is_room(world
 def test_suspensions_are_decided_the_same_by_a_driver_that_is_restarted(world: World) -> None:
     suspending_world(world)
     check_suspensions(world, suspensions(world, world.restart))
+
+
+def test_jobs_that_waited_behind_a_cancelled_one_start_though_nothing_has_ended(world: World) -> None:
+    gang_world(world)
+    world.submit(WHOLE)
+    world.submit(GANG)
+    world.submit(WHOLE)
+    world.step(1000)
+    assert set(world.seen().running) == {"1"}
+    world.cancel("2")
+    world.step(2000)
+    assert set(world.seen().running) == {"1", "3"}

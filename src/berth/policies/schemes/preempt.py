@@ -11,8 +11,6 @@ from berth.model import NO_GPU, Evict, Job, Placement, Resume, WakeAt, placement
 from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
 
-__all__ = ["ByPriority", "Preemptive", "Rank", "Ranks", "resume", "victims"]
-
 Rank = tuple[int, ...]
 """The smaller comes first."""
 
