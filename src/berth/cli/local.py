@@ -374,6 +374,15 @@ def up(
             help="Serve Prometheus metrics on a port of 127.0.0.1, or on a Unix socket.",
         ),
     ] = None,
+    uncounted: Annotated[
+        str | None,
+        typer.Option(
+            "--uncounted",
+            metavar="report|throttle",
+            help="Report a job that holds GPU memory which its partition did not count, or also throttle it; kept for "
+            "the next start.",
+        ),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground, and log to standard error.")
     ] = False,

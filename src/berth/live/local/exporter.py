@@ -66,6 +66,14 @@ class QueueCollector(Collector):
             counter = CounterMetricFamily(f"berth_{name}", text)
             counter.add_metric([], answer[name])
             yield counter
+        uncounted = GaugeMetricFamily(
+            "berth_uncounted_bytes",
+            "GPU memory that a running job holds beyond what its partition counted.",
+            labels=["job"],
+        )
+        for job_id, mem_mib in answer["uncounted_mib"].items():
+            uncounted.add_metric([job_id], float(mem_mib << 20))
+        yield uncounted
         for name, text in (
             ("queue_wait_seconds", "How long attempts waited before they began."),
             ("decision_seconds", "How long the policy took to decide."),

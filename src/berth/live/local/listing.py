@@ -40,7 +40,8 @@ class Listing:
             broker.mended,
             broker.export_trouble,
         )
-        trouble = [*filter(None, said), *broker.keeper.profile_notes]
+        uncounted = [broker.watch.uncounted_text(job_id) for job_id in broker.watch.uncounted]
+        trouble = [*filter(None, said), *broker.keeper.profile_notes, *uncounted]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
@@ -244,7 +245,8 @@ class Listing:
         explained: dict[tuple[Any, ...], str] = {}
         for entry in self.find(str(message["id"])):
             answer: Message = {
-                "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
+                "id": entry.id, "state": entry.state, "since_ms": entry.since_ms,
+                "reason": broker.watch.uncounted_text(entry.id) or self._reason(entry),
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
             }  # fmt: skip
@@ -287,6 +289,7 @@ class Listing:
             "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
             "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
             "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
+            "uncounted_mib": {job_id: each.uncounted_mib for job_id, each in broker.watch.uncounted.items()},
         }  # fmt: skip
 
 
