@@ -17,8 +17,6 @@ from importlib.resources import files
 from berth.errors import SettingError, TraceError
 from berth.model import FOREVER_MS, GpuSlot, Job, Node, elastic_milli
 
-__all__ = ["ALL_ALIKE", "CardSpeeds", "card_speeds"]
-
 BUILT_IN = {"gavel": "gavel_card_speeds.csv"}
 """Tables that come with berth, by name."""
 LARGEST = 1000.0

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from berth.history.jobs.job_report import JobReport, RightSize
     from berth.model import Record
 
-__all__ = ["print_job_report"]
-
 MOST_POINTS = 24
 """The most lines of use that are printed; JSON has all."""
 MOST_NAMES = 10

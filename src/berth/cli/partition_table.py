@@ -7,8 +7,6 @@ from rich.table import Table
 from berth.partition import Partition, Unreadable
 from berth.partition.sizes import size_text
 
-__all__ = ["partition_lines", "partition_table", "unreadable_text"]
-
 _WIDE = 120
 """Columns of a terminal that has room for all of the table."""
 

@@ -14,8 +14,6 @@ import typer
 
 from berth.cli.output import AsJson, Form, Format
 
-__all__ = ["Columns", "Knowledge", "Reader", "RunOptions", "conditions_asked", "with_options"]
-
 
 def _checked(name: str) -> str:
     """The name of a knowledge that there is; refused before the command reads anything."""

@@ -17,8 +17,6 @@ from pathlib import Path
 from berth.errors import SettingError, SimulationError, TraceError
 from berth.model import Node, Outage
 
-__all__ = ["FailureRate", "Recovery", "check_outage", "milliseconds_of", "read_outages"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recovery:

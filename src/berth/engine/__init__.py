@@ -20,8 +20,6 @@ from berth.knowledge import Knowledge, make_knowledge
 from berth.model import Event, Job, Outage, Reservation
 from berth.policies import Policy, Setting, make_policy
 
-__all__ = ["simulate"]
-
 AS_THE_JOB_SAYS = Recovery()
 
 

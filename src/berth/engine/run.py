@@ -35,8 +35,6 @@ from berth.model import (
 from berth.policies import Policy, Resizing
 from berth.scheduler import Evicted, Refused, Resized, Scheduler
 
-__all__ = ["Run"]
-
 END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 

@@ -7,8 +7,6 @@ from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
 from berth.model import FOREVER_MS, work_of
 
-__all__ = ["WorkLeft"]
-
 
 class WorkLeft:
     """The work that stopped jobs have left, in time alone on the GPU that they asked for."""

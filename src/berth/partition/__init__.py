@@ -25,30 +25,3 @@ from berth.partition.regions import (
     regions,
 )
 from berth.partition.sizes import mem_mib
-
-__all__ = [
-    "Access",
-    "Hardware",
-    "Limit",
-    "Partition",
-    "Process",
-    "Refusal",
-    "Summary",
-    "Unreadable",
-    "access_of",
-    "create",
-    "create_mig",
-    "create_mig_at",
-    "create_mps",
-    "create_promised",
-    "fake_driver_folder",
-    "find",
-    "library_path",
-    "mem_mib",
-    "partitions",
-    "regions",
-    "remove",
-    "remove_unfinished",
-    "resize",
-    "run",
-]

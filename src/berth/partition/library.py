@@ -12,15 +12,6 @@ from typing import Any
 
 from berth.errors import PartitionError, install_command
 
-__all__ = [
-    "describe",
-    "fake_driver_folder",
-    "library_path",
-    "make_region",
-    "resize_region",
-    "shim_path",
-]
-
 _PACKAGED = Path(__file__).parent / "native"
 _BUILT = Path(__file__).parents[3] / "build" / "native"
 _ERROR_BYTES = 512
@@ -52,6 +43,11 @@ def fake_driver_folder() -> Path:
 def shim_path() -> Path:
     """The program that stays with each job of the local queue."""
     return _first("berth-shim")
+
+
+def prove_path() -> Path:
+    """The program that tries the ways past a limit."""
+    return _first("berth-prove")
 
 
 def _first(name: str) -> Path:

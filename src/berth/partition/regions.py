@@ -15,24 +15,6 @@ from berth.partition.access import check_open, open_to
 from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe
 
-__all__ = [
-    "INSIDE",
-    "Limit",
-    "Partition",
-    "Process",
-    "Refusal",
-    "Unreadable",
-    "check_there",
-    "find",
-    "partitions",
-    "preload_list",
-    "read",
-    "regions",
-    "regions_in",
-    "regions_of",
-    "root_folder",
-]
-
 BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
 PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
 INSIDE = "/run/berth"

@@ -10,8 +10,6 @@ from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import FOREVER_MS, Job
 from berth.policies.protocol import Keyed
 
-__all__ = ["LAST", "ExpectedMs", "OfQueue", "as_queued", "key_of", "keyed"]
-
 Function = Callable[[Queue], Iterator[Job]]
 
 

@@ -53,8 +53,6 @@ from berth.scheduler.outcomes import (
 from berth.scheduler.sizes import check_sizes, is_resized, size_of
 from berth.scheduler.trials import Trial
 
-__all__ = ["Attempts", "Scheduler"]
-
 MOST_REQUESTS = 1 << 16
 """Request types beyond this number make those forgotten that no job uses any more."""
 OUT_OF_MEMORY = RecordState.OUT_OF_MEMORY

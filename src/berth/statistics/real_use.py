@@ -22,8 +22,6 @@ from berth.model import FOREVER_MS, NO_GPU, GpuModel, GpuSlot, Job, Node, Profil
 from berth.profiles import Series, series
 from berth.statistics.columns import EventColumns
 
-__all__ = ["Attempt", "RealUse", "attempts_of", "real_use"]
-
 _AS_THE_JOB_SAYS = Recovery()
 _UNKNOWN = GpuModel("")
 """Stands for a GPU of an unknown model: profiles are as they were measured."""

@@ -15,22 +15,6 @@ from typing import Generic, TypeVar
 from berth.model import FOREVER_MS, Node
 from berth.traces.table import Table
 
-__all__ = [
-    "Field",
-    "Limits",
-    "Remembered",
-    "amount",
-    "count",
-    "decimal",
-    "elastic",
-    "flag",
-    "integer",
-    "names",
-    "optional_seconds",
-    "seconds",
-    "text",
-]
-
 Value = TypeVar("Value")
 
 _REMEMBER_AT_MOST = 200_000

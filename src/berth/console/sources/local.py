@@ -20,8 +20,6 @@ from berth.live.local.samples import read_samples
 from berth.live.local.snapshot import GOING, snapshot_of, where_of
 from berth.live.local.tables import why_lines
 
-__all__ = ["LocalSource"]
-
 PATIENCE_S = 10.0
 POLICY_PATIENCE_S = 300.0
 """A policy is tried on the jobs that there are, and may have to be compiled, before it decides."""

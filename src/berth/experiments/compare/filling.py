@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from berth.statistics import Film, Run, Unit, readable_unit
 
-__all__ = ["filling", "two_to_show"]
-
 LASTS_S = 14
 PANEL, GAP = 300, 40
 """Widths in the picture's own units."""

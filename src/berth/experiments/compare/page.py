@@ -16,8 +16,6 @@ from berth.report import Report, write
 from berth.statistics import lead
 from berth.version import __version__
 
-__all__ = ["cluster_in_words", "comparison_report", "write_report"]
-
 
 def comparison_report(result: Comparison, command: str, created: str) -> Report:
     """The page of a comparison, made by that command at that time."""

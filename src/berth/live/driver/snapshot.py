@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Gpu", "LiveJob", "Snapshot", "Stranger", "Tenant"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tenant:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
-__all__ = ["mib", "moment", "sizes", "span", "span_s"]
-
 
 @lru_cache(maxsize=4096)
 def span_s(seconds: int) -> str:

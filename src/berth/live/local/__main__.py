@@ -24,8 +24,6 @@ from berth.live.local.runs import Run, boot_id
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
 
-__all__ = ["main"]
-
 GOING_DOWN_S = 10.0
 
 

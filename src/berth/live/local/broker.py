@@ -36,8 +36,6 @@ from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_me
 from berth.live.local.supervision import kept_up
 from berth.live.local.watching import Watch
 
-__all__ = ["Broker", "Serve"]
-
 LIMITS_S = 0.5
 EXPORTER_STEADY_S = 5.0
 """An exporter that has run this long counts as serving."""

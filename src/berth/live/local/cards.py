@@ -17,8 +17,6 @@ from berth.partition import fake_driver_folder, mem_mib
 from berth.partition.gpus import Gpu, gpus, open_nvml
 from berth.partition.regions import partitions
 
-__all__ = ["Card", "Cards", "Look", "Promised", "Stranger", "fake_gpus"]
-
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
 _UNKNOWN = (1 << 64) - 1
 _MOST_FAKE = 64

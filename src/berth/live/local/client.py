@@ -10,22 +10,6 @@ from berth.errors import LiveError
 from berth.live.local.places import Places, find_socket, queue_folder, state_folder
 from berth.live.local.protocol import Flags
 
-__all__ = [
-    "control",
-    "drain",
-    "gpu_rows",
-    "job_rows",
-    "print_job",
-    "print_logs",
-    "print_queue",
-    "print_status",
-    "print_top_json",
-    "print_why",
-    "shut_down",
-    "switch_policy",
-    "wait",
-]
-
 DOWN_WITHIN_S = 20.0
 MOST_NAMED = 10
 

@@ -22,8 +22,6 @@ from berth.live.driver.metrics import GpuUse, gpu_metrics
 from berth.live.local.places import check_metrics
 from berth.live.local.protocol import Connection
 
-__all__ = ["QueueCollector", "main"]
-
 
 class QueueCollector(Collector):
     """What the broker says, as metrics."""

@@ -15,8 +15,6 @@ from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
 from berth.live.local.tables import HEAD, gpus_text, queue_lines, queue_sizes
 
-__all__ = ["COLUMNS", "Listing"]
-
 MOST_ENDED = 1000
 ROWS = 500
 """Of a listing are made at a time."""

@@ -26,8 +26,6 @@ from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
 from berth.partition.regions import root_folder
 
-__all__ = ["Runner"]
-
 POLL_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25)
 """When to look whether a job has begun, again and again."""
 MARK = "BERTH_JOB_ID"

@@ -10,8 +10,6 @@ from typing import Any
 
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 
-__all__ = ["GOING", "gpus_of", "snapshot_of", "where_of"]
-
 GOING = ("starting", "running")
 
 

@@ -12,8 +12,6 @@ from berth.errors import LiveError
 from berth.live.local.places import Places, check_metrics, state_folder
 from berth.live.local.protocol import Connection, Flags, Message
 
-__all__ = ["up"]
-
 BEGIN_S = 30.0
 READY_S = 300.0
 

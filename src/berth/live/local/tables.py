@@ -14,16 +14,6 @@ if TYPE_CHECKING:
 
     from berth.live.driver.snapshot import Gpu
 
-__all__ = [
-    "job_lines",
-    "printable",
-    "queue_lines",
-    "queue_sizes",
-    "status_lines",
-    "why_lines",
-    "whys_text",
-]
-
 MOST_NAMED = 5
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 

@@ -21,8 +21,6 @@ from berth.live.local.protocol import Connection
 from berth.live.local.snapshot import GOING, snapshot_of
 from berth.live.local.tables import HEAD, gpus_text, job_lines, printable, why_lines
 
-__all__ = ["Top"]
-
 EVERY_S = 1.0
 MOST_ROWS = 200
 ARMED_S = 5.0

@@ -15,8 +15,6 @@ from berth.live.local.messages import Event
 from berth.live.local.runner import Runner
 from berth.live.local.samples import keep_samples
 
-__all__ = ["Watch"]
-
 LOOK_S = 2.0
 
 

@@ -20,8 +20,6 @@ from berth.live.slurm.requests import Cards, LeftToSlurmError, note_of, part_of
 from berth.live.slurm.service import DECISIONS, STATUS
 from berth.model import Share
 
-__all__ = ["given_up", "id_of", "is_held_by_berth", "live_job", "read_status", "silence", "snapshot_of"]
-
 HELD_MS: Final = 365 * 86_400_000
 """A job that berth holds and that begins later than this after its submission is held by its user or an operator."""
 SILENT_S = 60

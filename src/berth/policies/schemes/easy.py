@@ -22,8 +22,6 @@ from berth.policies.schemes.waiting_kernels import FULL, IN_THE_WAY, NO_ROW, OPE
 from berth.policies.schemes.waiting_types import WaitingTypes
 from berth.policies.sort_keys import ExpectedMs, as_queued, key_of
 
-__all__ = ["Easy"]
-
 
 class Easy:
     """An order in which the first job that does not fit gets a reservation, and others fill the gaps.

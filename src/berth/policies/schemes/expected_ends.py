@@ -11,8 +11,6 @@ from berth.cluster import Cluster, Running
 from berth.policies.schemes.easy_kernels import END_MS, FIRST_SLOT, RUN_COLUMNS, drop_end, note_end
 from berth.policies.sort_keys import ExpectedMs
 
-__all__ = ["ExpectedEnds"]
-
 LATEST_MS = 1 << 62
 """Later than any time of a simulation."""
 

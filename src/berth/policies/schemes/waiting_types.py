@@ -27,8 +27,6 @@ from berth.policies.schemes.waiting_kernels import (
 )
 from berth.policies.sort_keys import ExpectedMs
 
-__all__ = ["WaitingTypes"]
-
 LARGEST = 1 << 62
 NOBODY = Job("", 0, 0)
 """Stands in rows that are free."""

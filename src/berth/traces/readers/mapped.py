@@ -28,8 +28,6 @@ from berth.traces.format import Format
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.table import Table
 
-__all__ = ["FIELDS", "PREFIX", "MappedFormat", "MappedReader", "mapped_format", "spec_of"]
-
 PREFIX: Final = "map:"
 FIELDS: Final = {
     "id": "text that no other row has; needed",

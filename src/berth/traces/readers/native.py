@@ -22,8 +22,6 @@ from berth.traces.fields import Field, Limits, amount, count, elastic, flag, int
 from berth.traces.table import Table
 from berth.traces.writing import write_table
 
-__all__ = ["COLUMNS", "NativeReader", "write_csv", "write_parquet"]
-
 _DEFAULTS: Final[dict[str, Any]] = {
     **{field.name: field.default for field in fields_of(Job) if field.default is not MISSING},
     "share_milli": WHOLE_GPU.milli,
