@@ -46,8 +46,8 @@ def answers(runs: Sequence[Run]) -> tuple[str, ...]:
 def lead(runs: Sequence[Run]) -> str:
     """One sentence with one number: how many times the waits of the policy named first those of the best are.
 
-    Empty where that would say too much or too little: for a single policy, a nearly empty cluster, and jobs that did not
-    finish; and if the best is the first, does not differ significantly from it, or never waits.
+    Empty for a single policy, a nearly empty cluster and jobs that did not finish; also if the best is the first, does
+    not differ significantly from it, or never waits.
     """
     if not runs or _nearly_empty(runs) or _unfinished(runs):
         return ""

@@ -18,11 +18,7 @@ from berth.experiments.compare.warned import Warnings, gathered
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
-<<<<<<< HEAD
-from berth.policies import Policy, Progress, Setting, is_oracle, make_policy
-=======
-from berth.policies import Policy, Setting, make_policy
->>>>>>> main
+from berth.policies import Policy, Setting, is_oracle, make_policy
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
