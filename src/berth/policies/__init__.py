@@ -100,6 +100,7 @@ POLICIES: dict[str, str] = {
     "elastic": "berth.policies.elastic:Elastic",
     "greedy": "berth.policies.colocation.greedy:Greedy",
     "tetris-sharing": "berth.policies.colocation.tetris_sharing:TetrisSharing",
+    "pairs": "berth.policies.colocation.pairs:Pairs",
     "learned": "berth.learning.planned_policy:LearnedWithPlans",
     "random-sharing": "berth.policies.colocation.rules:RandomSharing",
     "rule": "berth.policies.colocation.rules:Rule",
