@@ -17,36 +17,6 @@ if TYPE_CHECKING:  # `berth job` needs no NumPy, whose import takes as long as i
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "FOREVER_MS",
-    "NO_GPU",
-    "PLACES",
-    "WHOLE_GPU",
-    "Event",
-    "EventKind",
-    "Evict",
-    "GpuModel",
-    "GpuSlot",
-    "Job",
-    "Node",
-    "Outage",
-    "Placement",
-    "Profile",
-    "Reason",
-    "Record",
-    "RecordState",
-    "Reservation",
-    "Resize",
-    "Share",
-    "WakeAt",
-    "elastic_milli",
-    "gang_of",
-    "sized",
-    "slots_by_task",
-    "starting_tasks",
-    "work_of",
-]
-
 FOREVER_MS = 2**60
 """The work of a job that never leaves by itself: the engine schedules no end for it."""
 

@@ -20,9 +20,9 @@ from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from tests.console.workers import ASKED, ORIGIN, Workers, queue_in
 from tests.console.world import World
-from tests.experiments.test_recorded_run import history, record
+from tests.experiments.test_recorded_run import history as history
+from tests.experiments.test_recorded_run import record
 
-__all__ = ["history"]
 BODY = {"policies": ["sjf"], "since": "2023-11-01", "until": "2023-12-01"}
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Update", "progress_bar"]
-
 QUIET_S = 1.0
 """Nothing is shown of what is over sooner."""
 LINE_S = 10.0

@@ -25,8 +25,6 @@ from berth.cluster.usage import Usage
 from berth.errors import ClusterError, NotAllowed, NotRunning
 from berth.model import FOREVER_MS, GpuSlot, Job, Node, Placement, Share
 
-__all__ = ["Cluster"]
-
 
 class _Singles(dict[tuple[int, int], tuple[GpuSlot]]):
     """Makes what is asked for the first time; afterwards no function of Python is called."""

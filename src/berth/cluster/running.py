@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share, slots_by_task
 
-__all__ = ["PLACE_MILLI", "Part", "Running", "account_of", "parts_of"]
-
 _FOREVER_US = FOREVER_MS * 1000
 PLACE_MILLI = 1000 // PLACES
 """What a placement by best effort takes of a GPU in the account: `PLACES` fit, and no job that wants it whole."""

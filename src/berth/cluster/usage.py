@@ -11,8 +11,6 @@ from math import log
 
 from berth.model import Job, Share
 
-__all__ = ["Account", "Usage"]
-
 HALF_LIFE_MS = 7 * 86_400_000
 """Slurm's default, PriorityDecayHalfLife = 7 days."""
 

@@ -1,9 +1,9 @@
 """The simulator: clock, arrivals, outages and the truth; jobs, a cluster and a policy in, events out.
 
 There is one `simulate`; every experiment, command and replay goes through it. At one instant, in this order:
-jobs end, nodes are lost, nodes come back, jobs arrive, the policy decides, impatient jobs leave. What is left
-in a tie is settled by the order in which things were scheduled, so that the same input gives the same events.
-What is decided is `berth.scheduler`'s business, as it is where real jobs run.
+jobs end, nodes are lost, nodes come back, jobs arrive, the policy decides, impatient jobs leave and, where some did,
+the policy decides again. What is left in a tie is settled by the order in which things were scheduled, so that the
+same input gives the same events. What is decided is `berth.scheduler`'s business, as it is where real jobs run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from berth.interference import Interference, no_interference
 from berth.knowledge import Knowledge, make_knowledge
 from berth.model import Event, Job, Outage, Reservation
 from berth.policies import Policy, Setting, make_policy
-
-__all__ = ["simulate"]
 
 AS_THE_JOB_SAYS = Recovery()
 
@@ -57,10 +55,11 @@ def simulate(
     if knowledge is None or isinstance(knowledge, str):
         workload = jobs if isinstance(jobs, Sequence) else ()
         knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)
+    speeds.check(cluster.nodes)
+    speeds = speeds.among(cluster.nodes)
     if isinstance(policy, str):
         setting = Setting(seed, knowledge=knowledge, speeds=speeds, restart_ms=recovery.restart_ms)
         policy = make_policy(policy, setting)
-    speeds.check(cluster.nodes)
     reserved = tuple(reservations)
     check_reservations(reserved, cluster.nodes)
     empty = cluster.emptied({user for reservation in reserved for user in reservation.users})

@@ -35,8 +35,6 @@ from berth.model import (
 from berth.policies import Policy, Resizing
 from berth.scheduler import Evicted, Refused, Resized, Scheduler
 
-__all__ = ["Run"]
-
 END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
@@ -66,7 +64,7 @@ class Run:
         speeds: CardSpeeds,
     ) -> None:
         self.cluster = cluster
-        self.cards_differ = bool(speeds)
+        self.alters_work = bool(speeds) or recovery.write_ms > 0
         self.scheduler = Scheduler(cluster, policy, knowledge, speeds=speeds)
         self.queue = self.scheduler.queue
         self.resizes = isinstance(policy, Resizing) and policy.resizes
@@ -207,16 +205,21 @@ class Run:
             self._decide(now_ms)
         if self.sharing is not None and self.sharing.changed:
             self._retime(self.sharing, now_ms)
+        left = False
         while heap and heap[0][0] == now_ms and heap[0][1] == LEAVE:
             _, _, serial, job = heappop(heap)
             if self.leaves.get(job.id) == serial:
                 del self.leaves[job.id]
                 self._leave(job, now_ms)
+                left = True
         if self.now_or_never and not (heap and heap[0][0] == now_ms):
             for job in self.now_or_never:
                 if self.scheduler.waits(job.id):
                     self._leave(job, now_ms)
+                    left = True
             self.now_or_never.clear()
+        if left and len(self.queue):  # those that waited behind it may start
+            self._push(now_ms, WAKE, None)
 
     # What happens
 
@@ -279,7 +282,7 @@ class Run:
         if self.copies:
             work_us = work_of(job) * 1000
             run = self.copied[job_id] = run.with_work(work_us)
-        if self.work.left_ms or job.elastic or self.cards_differ:
+        if self.work.left_ms or self.alters_work or job.elastic:
             self.work.begin(run)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:

@@ -22,8 +22,6 @@ from berth.model import FOREVER_MS, Job, Node, Record, Share
 from berth.statistics import Cdf, Distribution, Run, cdf, distribution
 from berth.traces import read_nodes, write_nodes
 
-__all__ = ["CLUSTER", "RecordedRun", "distances", "keep_machine", "recorded_run"]
-
 CLUSTER = "cluster.csv"
 POLICIES = "policies.json"
 LONGEST_START_MS = 1000

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from berth.experiments.compare import Comparison, Progress, compare
+from berth.experiments.compare import Comparison, compare
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
 from berth.experiments.recorded_run import RecordedRun, distances, recorded_run
 from berth.history.store.folder import History
 from berth.model import WHOLE_GPU, Node
+from berth.policies import Progress
 from berth.statistics import Cdf, Run
-
-__all__ = ["AS_IT_WAS", "REALLY", "Apart", "WhatIf", "what_if"]
 
 REALLY = "what really happened"
 """Stands where a run has its policy."""

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from berth.plots.style import DASHES, Style
 
-__all__ = ["OfPolicy", "add_line", "by_policy"]
-
 Floats = NDArray[np.floating[Any]]
 
 

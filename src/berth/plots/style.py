@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import plotly.graph_objects as go
 
-__all__ = ["CLEAR", "DASHES", "INK", "Style", "dress", "policy_styles", "shortened"]
-
 INK = "#707070"
 GRID = "rgba(128, 128, 128, 0.22)"
 CLEAR = "rgba(0, 0, 0, 0)"

@@ -32,27 +32,6 @@ from berth.policies.protocol import (
 from berth.policies.schemes.strict import Ordered
 from berth.policies.sort_keys import OfQueue
 
-__all__ = [
-    "ORDERS",
-    "PLACEMENTS",
-    "POLICIES",
-    "SCHEMES",
-    "WRAPPERS",
-    "Decision",
-    "Order",
-    "Ordered",
-    "Place",
-    "Policy",
-    "Progress",
-    "Resizing",
-    "Searching",
-    "Setting",
-    "describe",
-    "make_policy",
-    "names",
-    "policies_found",
-]
-
 ORDERS = {
     "fifo": "berth.policies.orders:fifo",
     "priority": "berth.policies.orders:priority",

@@ -12,26 +12,6 @@ from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, Oracle
 from berth.model import Evict, GpuSlot, Job, Placement, Resize, WakeAt
 
-__all__ = [
-    "Configurable",
-    "Decision",
-    "Drawing",
-    "InOrder",
-    "KeepsGpus",
-    "Keyed",
-    "Order",
-    "Orderable",
-    "Place",
-    "Policy",
-    "Progress",
-    "Reserving",
-    "Searching",
-    "Setting",
-    "Wrapping",
-    "draws",
-    "place_job",
-]
-
 Decision = Placement | Evict | Resize | WakeAt
 
 Progress = Callable[[float, float], None]

@@ -19,8 +19,6 @@ from berth.files import whole_file
 from berth.report.report import Report
 from berth.report.sections import Section, as_json, plot_of, policies_of, sections_of, seeds_of
 
-__all__ = ["render", "render_for_image", "render_picture", "write", "write_page"]
-
 
 def render(report: Report) -> str:
     """The whole page as text."""

@@ -9,8 +9,6 @@ import plotly.graph_objects as go
 
 from berth.statistics.table import Row
 
-__all__ = ["Chapter", "Report"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chapter:

@@ -14,8 +14,6 @@ from plotly.io.json import to_json_plotly
 from berth.report.report import Chapter, Report
 from berth.statistics.table import Row
 
-__all__ = ["Bar", "Plot", "Section", "plot_of", "policies_of", "sections_of", "seeds_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bar:

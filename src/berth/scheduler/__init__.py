@@ -7,5 +7,3 @@ The simulator (`berth.engine`) and the live drivers are its callers. They report
 from berth.scheduler.outcomes import Evicted, NeverFits, Outcome, Refused, Resized
 from berth.scheduler.scheduler import Attempts, Scheduler
 from berth.scheduler.trials import Trial
-
-__all__ = ["Attempts", "Evicted", "NeverFits", "Outcome", "Refused", "Resized", "Scheduler", "Trial"]

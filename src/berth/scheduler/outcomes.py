@@ -9,17 +9,6 @@ from berth.cluster import Running
 from berth.errors import in_one_line
 from berth.model import Job, Placement, Share, WakeAt
 
-__all__ = [
-    "Evicted",
-    "NeverFits",
-    "Outcome",
-    "Refused",
-    "Resized",
-    "malformed",
-    "returned_nonsense",
-    "why_never",
-]
-
 
 class Evicted(NamedTuple):
     """A running job was stopped, and is queued again."""

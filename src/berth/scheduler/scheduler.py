@@ -53,8 +53,6 @@ from berth.scheduler.outcomes import (
 from berth.scheduler.sizes import check_sizes, is_resized, size_of
 from berth.scheduler.trials import Trial
 
-__all__ = ["Attempts", "Scheduler"]
-
 MOST_REQUESTS = 1 << 16
 """Request types beyond this number make those forgotten that no job uses any more."""
 OUT_OF_MEMORY = RecordState.OUT_OF_MEMORY
@@ -423,12 +421,14 @@ class Scheduler:
                         if outcome is not None:
                             yield outcome
                     elif decision[0].tasks:
-                        again = self._start_gang(decision, now_ms) or again
+                        again = self._start_gang(decision, now_ms)
                     else:
                         yield self._start(decision, now_ms)
                     while self._due:
                         yield self._due.popleft()
                     shown = cluster.changes + queue.changes
+                    if again:  # the gang's further tasks wait in its place: nobody overtakes them
+                        break
                     if out_of_time is not None and out_of_time():
                         raise PolicyError(
                             f"at {now_ms} ms the policy has not ended its decisions within its time"

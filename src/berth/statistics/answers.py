@@ -10,8 +10,6 @@ from berth.statistics.metrics import Metric, headlines_of, readable_unit
 from berth.statistics.run import Run
 from berth.statistics.spread import confidence_interval_95, paired_difference_95
 
-__all__ = ["answers", "best_sentence", "in_sentence"]
-
 NEARLY_EMPTY_PCT = 5.0
 """Below this GPU allocation policies hardly differ, because almost every job starts at once."""
 NAMED = 3

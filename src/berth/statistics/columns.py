@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from berth.errors import SimulationError
 from berth.model import NO_GPU, Event, EventKind, Job, Reason
 
-__all__ = ["KINDS", "REASONS", "RUNNING", "AttemptColumns", "EventColumns", "event_columns"]
-
 KINDS = tuple(EventKind)
 """The kind that each code of `EventColumns.kind` stands for."""
 

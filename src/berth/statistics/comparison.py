@@ -11,8 +11,6 @@ from berth.statistics.metrics import Metric
 from berth.statistics.run import Run
 from berth.statistics.spread import Interval, confidence_interval_95, paired_difference_95
 
-__all__ = ["Mark", "Standing", "standings"]
-
 
 class Mark(Enum):
     """Where a policy stands in one metric."""

@@ -15,8 +15,6 @@ import numpy as np
 
 from berth.statistics.summary import Summary
 
-__all__ = ["HEADLINES", "METRICS", "Metric", "Unit", "headlines_of", "metrics_of", "readable_unit"]
-
 
 class Unit(StrEnum):
     """What a metric counts in."""

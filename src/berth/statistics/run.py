@@ -14,8 +14,6 @@ from berth.statistics.spread import Cdf, cdf
 from berth.statistics.summary import Summary, summarise
 from berth.statistics.timeline import Occupancy, Timeline, occupancy_at, timeline
 
-__all__ = ["Run", "run_of"]
-
 MAP_TIMES = 5
 
 

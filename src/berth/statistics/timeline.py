@@ -16,8 +16,6 @@ from berth.model import NO_GPU, EventKind, Node
 from berth.statistics.columns import KINDS, RUNNING, EventColumns
 from berth.statistics.measures import WHOLE_MILLI, slots_on_gpus
 
-__all__ = ["NOT_A_GPU", "Occupancy", "Timeline", "occupancy_at", "timeline"]
-
 NOT_A_GPU = -1
 """Stands in an Occupancy where the node has no such slot."""
 

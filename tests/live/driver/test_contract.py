@@ -294,3 +294,15 @@ def test_a_gang_of_which_a_waiting_task_is_cancelled_waits_for_another(world: Wo
     world.end("2", RecordState.COMPLETED)
     world.step(4000)
     assert set(world.seen().running) == {"3", "5", "6"}
+
+
+def test_jobs_that_waited_behind_a_cancelled_one_start_though_nothing_has_ended(world: World) -> None:
+    gang_world(world)
+    world.submit(WHOLE)
+    world.submit(GANG)
+    world.submit(WHOLE)
+    world.step(1000)
+    assert set(world.seen().running) == {"1"}
+    world.cancel("2")
+    world.step(2000)
+    assert set(world.seen().running) == {"1", "3"}

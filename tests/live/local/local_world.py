@@ -11,8 +11,6 @@ from berth.model import Record, RecordState
 from tests.live.driver.worlds import CARD_MIB, GPUS, Asked, Seen
 from tests.live.local.fake_world import FakeWorld
 
-__all__ = ["LocalWorld"]
-
 ROUNDS = 6
 """How often the broker and the brain answer each other at one moment, at most."""
 

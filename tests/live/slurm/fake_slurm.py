@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from berth.errors import LiveError
 from berth.live.slurm.jobs import COLUMNS, FIELD, ROW
 
-__all__ = ["FakeSlurm", "row"]
-
 NODE = (
     "NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 AvailableFeatures={features}"
     " ActiveFeatures={features} Gres={gres} GresUsed={used} OS=Linux 6.1 #1 SMP RealMemory=64000 AllocMem=0"

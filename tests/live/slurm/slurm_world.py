@@ -19,8 +19,6 @@ from berth.model import Record, RecordState
 from tests.live.driver.worlds import CARD_MIB, Asked, Seen
 from tests.live.slurm.fake_slurm import FakeSlurm
 
-__all__ = ["SlurmWorld"]
-
 _STATES = {
     RecordState.COMPLETED: "COMPLETED",
     RecordState.FAILED: "FAILED",

@@ -9,8 +9,6 @@ from typing import Any
 
 from berth.console.what_if.question import Question
 
-__all__ = ["Answer", "Picture", "Row", "answered"]
-
 REAL, AS_IT_WAS, ASKED = "real", "as-it-was", "asked"
 
 

@@ -13,8 +13,6 @@ from berth.report import Chapter
 from berth.statistics import Run, headlines_of, metrics_of
 from berth.statistics.table import table_rows
 
-__all__ = ["comparison_chapters"]
-
 
 def comparison_chapters(runs: Sequence[Run], nodes: Sequence[Node] = ()) -> list[Chapter]:
     """The chapters that there is something to show in; without nodes there is no map."""

@@ -18,8 +18,6 @@ from berth.model import Node
 from berth.plots.style import CLEAR, INK, Style, dress
 from berth.statistics import NOT_A_GPU, Occupancy, Run, Unit, readable_unit
 
-__all__ = ["cluster_map"]
-
 WIDTH_PX = 1060
 """What a map is laid out for; it is drawn as wide as its page lets it be."""
 LEGEND = 4

@@ -15,19 +15,17 @@ from berth.cluster import Cluster
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.parallel import run_all
-from berth.experiments.compare.sweep import Progress, Result, Task, run_task
+from berth.experiments.compare.sweep import Result, Task
 from berth.experiments.compare.table import TextTable, html_table, text_table
 from berth.frames import frame
 from berth.interference import mode_of
 from berth.knowledge import differs_by_seed
 from berth.model import Job, Node, Reason
-from berth.policies import Setting, make_policy
+from berth.policies import Progress, Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.protocol import draws
 from berth.statistics import Run, answers, metrics_of, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
-
-__all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
 
 TOLD = 5
 """How many of the jobs that no node could hold are named."""

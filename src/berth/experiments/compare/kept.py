@@ -30,8 +30,6 @@ from berth.model import Reason
 from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
 from berth.traces import Trace
 
-__all__ = ["KeptRuns", "digest", "interference_digest"]
-
 OTHERWISE = ("source", "jobs_file", "conditions", "events", "records", "measure")
 """Fields of a task that count otherwise for its digest, or not at all."""
 MAY_BE_NONE = ("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct", "cost", "energy_kwh", "co2_kg")

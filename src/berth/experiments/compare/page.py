@@ -14,8 +14,6 @@ from berth.model import Node
 from berth.report import Report, write
 from berth.version import __version__
 
-__all__ = ["cluster_in_words", "comparison_report", "write_report"]
-
 
 def comparison_report(result: Comparison, command: str, created: str) -> Report:
     """The page of a comparison, made by that command at that time."""

@@ -14,15 +14,6 @@ from berth.plots.lines import add_line, by_policy
 from berth.plots.style import Style, dress
 from berth.statistics import Cdf, Metric, Run, Timeline, Unit, confidence_interval_95, readable_unit
 
-__all__ = [
-    "allocation_over_time",
-    "completion_cdf",
-    "headline",
-    "queue_over_time",
-    "smoothed_over",
-    "waiting_cdf",
-]
-
 CDF_POINTS = 600
 
 SMOOTHED = 1 / 50

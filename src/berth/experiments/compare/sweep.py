@@ -18,14 +18,12 @@ from berth.experiments.compare.warned import Warnings, gathered
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
-from berth.policies import Policy, Progress, Setting, make_policy
+from berth.policies import Policy, Setting, make_policy
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
 from berth.traces.compress import compressed
-
-__all__ = ["Loader", "Progress", "Result", "Task", "run_task", "same_jobs"]
 
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
 """Makes something of the events of a run, its nodes and its jobs."""
@@ -86,9 +84,9 @@ def _run(
     under = task.conditions
     quotas = None if under.quotas is None else dict(under.quotas)
     knowledge = make_knowledge(under.knowledge, jobs, under.interference, task.seed)
-    policy: Policy = make_policy(
-        task.policy, Setting(task.seed, quotas, under.borrow, knowledge, under.speeds)
-    )
+    speeds = under.speeds.among(task.nodes)
+    setting = Setting(task.seed, quotas, under.borrow, knowledge, speeds, under.recovery.restart_ms)
+    policy: Policy = make_policy(task.policy, setting)
     if unknown := under.speeds.unknown(jobs):
         some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(
@@ -111,7 +109,7 @@ def _run(
         outages=outages,
         reservations=under.reservations,
         recovery=under.recovery,
-        speeds=under.speeds,
+        speeds=speeds,
         seed=task.seed,
     )
     if task.events is not None:

@@ -14,8 +14,6 @@ from berth.statistics import Run, answers
 from berth.statistics.answers import in_sentence
 from berth.statistics.table import Cell, Row, table_rows
 
-__all__ = ["TextTable", "html_table", "rich_table", "rich_tables", "text_table"]
-
 
 class TextTable(str):
     """Text that shows itself as it is, also where Python prints its representation."""

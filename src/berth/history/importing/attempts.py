@@ -10,8 +10,6 @@ from berth.history.store.identity import IS_LABEL
 from berth.history.store.import_result import Options
 from berth.history.store.pseudonyms import PSEUDONYMISED
 
-__all__ = ["attempts_of"]
-
 _AMBIGUOUS: Final = frozenset(("V100", "P100"))
 """Names under which cards of different memory are sold."""
 

@@ -12,8 +12,6 @@ from berth.errors import HistoryError
 from berth.history.store.database import quoted_name
 from berth.model import RecordState
 
-__all__ = ["STATES", "STATE_CASE", "Layout", "layout_of"]
-
 # The first name of each that a header holds is used; upper and lower case do not matter.
 _ALIASES: Final = {
     "id": ("jobidraw", "jobid"),

@@ -27,8 +27,6 @@ from berth.history.store.database import first_line, literal
 from berth.history.store.parquet import ParquetWriter
 from berth.model import NO_GPU, Event, EventKind, GpuSlot, Node, Outage
 
-__all__ = ["SCHEMA", "join_events", "write_events", "written"]
-
 SCHEMA: Final = {
     "time_ms": "BIGINT",
     "kind": "VARCHAR",

@@ -20,8 +20,6 @@ from berth.history.store.database import first_line, literal, read_parquet
 if TYPE_CHECKING:  # what only reads, such as `berth job`, needs no NumPy
     from numpy.typing import NDArray
 
-__all__ = ["ParquetWriter", "rows_to_columns", "typed"]
-
 _COPY = "(FORMAT parquet, COMPRESSION zstd)"
 
 

@@ -20,17 +20,6 @@ from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.history.store.records import records
 from berth.model import Event, Node, Record, RecordState, Share
 
-__all__ = [
-    "ADDED",
-    "SCHEMA",
-    "plain_table",
-    "read_records",
-    "record_of",
-    "record_table",
-    "recorded",
-    "write_records",
-]
-
 SCHEMA: Final = {
     "job_id": "VARCHAR",
     "attempt": "INTEGER",

@@ -12,8 +12,6 @@ from typing import Final
 from berth.errors import HistoryError
 from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState
 
-__all__ = ["OpenAttempt", "records"]
-
 _STATE_OF_FAILURE: Final = {
     Reason.OUT_OF_MEMORY: RecordState.OUT_OF_MEMORY,
     Reason.NODE_LOST: RecordState.NODE_FAIL,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BEFORE", "BEGIN_OF_NOTE", "cause_after", "cause_before"]
-
 BEFORE: Final = {
     "Dependency": "dependency",
     "DependencyNeverSatisfied": "dependency",

@@ -64,8 +64,6 @@ from berth.policies import Setting, make_policy
 from berth.policies.protocol import Reserving
 from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Scheduler
 
-__all__ = ["Driver", "Round", "Settings", "Why"]
-
 PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
 MOST_NAMED = 3
 """Jobs of the queue that are named to somebody who asks why a job waits."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from berth.live.driver.site import End, Gpu
 from berth.model import NO_GPU, Job, Reason, Record, RecordState, Share
 
-__all__ = ["UNKNOWN_END", "Sampled", "record_of"]
-
 UNKNOWN_END = "exit-unknown"
 """The `end_reason` of an attempt of which nobody knows how it ended."""
 _REASONS = {

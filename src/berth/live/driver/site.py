@@ -14,28 +14,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed
 from berth.model import Job, Node, RecordState, Share
 
-__all__ = [
-    "Again",
-    "CanEvict",
-    "CanResize",
-    "CanStartAfter",
-    "End",
-    "FailedStart",
-    "GiveUp",
-    "Gpu",
-    "HasGangs",
-    "KnowsInUse",
-    "NamesChanges",
-    "NodeState",
-    "RemembersMemory",
-    "Site",
-    "SiteGang",
-    "SiteJob",
-    "SiteNode",
-    "SiteRun",
-    "Start",
-]
-
 
 class Gpu(NamedTuple):
     """One GPU of a site; `index` is NO_GPU if a job takes only CPU and memory of the node."""

@@ -11,8 +11,6 @@ from berth.policies.colocation.open_gpus import OpenGpus
 from berth.policies.colocation.pair_board import PairBoard
 from berth.policies.colocation.waits import EmptyGpus
 
-__all__ = ["MOST_CANDIDATES", "ClusterCache"]
-
 MOST_CANDIDATES = 100_000
 """Different jobs that are kept as forecasts see them."""
 

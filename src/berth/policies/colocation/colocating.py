@@ -15,11 +15,12 @@ from typing import cast
 import numpy as np
 
 from berth.cluster import Cluster, Queue, Running
+from berth.interference.known_speeds import MOST
 from berth.knowledge import LONGEST_MS, Knowledge, believed_peak_mib, believed_run
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.cluster_cache import MOST_CANDIDATES, ClusterCache
 from berth.policies.colocation.doubts import Doubts
-from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.open_gpus import (
     LEAD_STEP_MS,
     Room,
@@ -34,8 +35,6 @@ from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
 from berth.profiles import peak_mem_mib, run_time_ms
-
-__all__ = ["Colocating"]
 
 MARGIN = 8
 """A job that shares a GPU and asks for no memory may have its believed peak and an eighth of it more."""

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.interference.known_speeds import MOST
 from berth.knowledge import LONGEST_MS, Knowledge, KnowsSurprises, LimitsCompany, believed_run
 from berth.model import GpuModel, Job
-from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
-
-__all__ = ["Doubts"]
+from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
 
 BEHIND = 0.04
 """The part of its work by which a tenant that neighbours slow may be behind what is believed of it."""

@@ -9,11 +9,10 @@ import numpy as np
 
 from berth.arrays import IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Running
+from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
-from berth.policies.colocation.forecast import MOST, Candidate
+from berth.policies.colocation.forecast import Candidate
 from berth.policies.colocation.pair_kernels import LATER, NONE, UNKNOWN, Classes, Gpus, line_up
-
-__all__ = ["Member", "PairBoard"]
 
 MOST_KINDS = 256
 """Kinds of jobs that are kept; with more, scores are found anew."""

@@ -10,23 +10,6 @@ from typing import NamedTuple
 
 from berth.arrays import BoolArray, FloatArray, IntArray, compiled
 
-__all__ = [
-    "DONE",
-    "FITS",
-    "LATER",
-    "MORE",
-    "NONE",
-    "NOT_FIT",
-    "NO_CLASS",
-    "NO_SCORE",
-    "UNKNOWN",
-    "Classes",
-    "Gpus",
-    "Rows",
-    "line_up",
-    "start_best",
-]
-
 UNKNOWN, FITS, NOT_FIT = 0, 1, 2
 """What is known of a pair."""
 NONE, LATER = -1, -2

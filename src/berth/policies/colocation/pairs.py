@@ -29,8 +29,6 @@ from berth.policies.colocation.scene import Scene
 from berth.policies.protocol import Setting
 from berth.policies.sort_keys import as_queued
 
-__all__ = ["Pairs"]
-
 MOST_ROWS = 64
 """Rows of waiting jobs that are compared, those whose first job came first."""
 FEW = 4

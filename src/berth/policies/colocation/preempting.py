@@ -9,8 +9,6 @@ from berth.model import Evict, Job
 from berth.policies.protocol import Decision, KeepsGpus
 from berth.policies.schemes.preempt import Ranks, victims
 
-__all__ = ["PreemptiveSharing"]
-
 
 class PreemptiveSharing:
     """Let the policy decide; then, for the first job that still waits, evict tenants that rank behind it.

@@ -13,8 +13,6 @@ from berth.policies.protocol import Decision, InOrder, Policy, Setting, draws
 from berth.policies.schemes.limit_settings import AMOUNTS, Limit, read_limits
 from berth.policies.sort_keys import as_queued, key_of
 
-__all__ = ["Limits"]
-
 Group = tuple[str, str]
 """A scope and whose."""
 MANY: Final = 2**31

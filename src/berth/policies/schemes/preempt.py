@@ -11,8 +11,6 @@ from berth.model import Evict, Job, Placement, WakeAt, placement_of
 from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
 
-__all__ = ["ByPriority", "Preemptive", "Rank", "Ranks", "victims"]
-
 Rank = tuple[int, ...]
 """The smaller comes first."""
 
