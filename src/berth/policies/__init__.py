@@ -25,6 +25,7 @@ from berth.policies.protocol import (
     Policy,
     Progress,
     Resizing,
+    Resuming,
     Searching,
     Setting,
     Wrapping,

@@ -61,23 +61,14 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
     begin, end = columns.begin_ms, columns.end_ms
     edges = _edges(columns.time_ms, begin, end, points)
 
-    # What each kind of event adds to the jobs that wait and run; `_held` to what is allocated.
-    waits = np.zeros(len(KINDS), np.int64)
-    runs = np.zeros(len(KINDS), np.int64)
-    for kind, waiting, running in (
-        (EventKind.SUBMIT, 1, 0),
-        (EventKind.REJECT, -1, 0),
-        (EventKind.START, -1, 1),
-        (EventKind.FINISH, 0, -1),
-        (EventKind.FAIL, 0, -1),
-        (EventKind.EVICT, 0, -1),
-        (EventKind.CANCEL, 0, -1),
-    ):
-        waits[KINDS.index(kind)] = waiting
-        runs[KINDS.index(kind)] = running
-    waits, runs = waits[columns.kind], runs[columns.kind]
+    # What each event adds to the jobs that wait and run; `_held_deltas` to what is allocated.
     never_ran = _has_kind(columns, EventKind.FAIL, EventKind.CANCEL) & ~columns.ran()
-    waits[never_ran], runs[never_ran] = -1, 0
+    left = _has_kind(columns, EventKind.START, EventKind.REJECT) | never_ran
+    waits = _has_kind(columns, EventKind.SUBMIT).astype(np.int64) - left
+    ends = columns.holdings.end_event
+    runs = np.zeros(len(columns.time_ms), np.int64)
+    runs[columns.holdings.start_event] = 1
+    runs[ends[ends != RUNNING]] -= 1  # a suspended job does neither
     held_mean, held_max = _binned(columns.time_ms, np.cumsum(_held_deltas(columns)), edges)
     waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits), edges)
     running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs), edges)
