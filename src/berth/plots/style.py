@@ -29,6 +29,7 @@ OF_POLICY = {
     "deadline-first": 4,
     "dqn": 3,
     "pair-packer": 6,
+    "pairs": 5,
     "random-sharing": 6,
     "fgd": 2,
     "sjf-estimated": 2,

@@ -160,22 +160,13 @@ def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDA
 
 def _changes(columns: EventColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(E,) What each event adds to the jobs that wait, and to those that run."""
-    waits = np.zeros(len(KINDS), np.int64)
-    runs = np.zeros(len(KINDS), np.int64)
-    for kind, waiting, running in (
-        (EventKind.SUBMIT, 1, 0),
-        (EventKind.REJECT, -1, 0),
-        (EventKind.START, -1, 1),
-        (EventKind.FINISH, 0, -1),
-        (EventKind.FAIL, 0, -1),
-        (EventKind.EVICT, 0, -1),
-        (EventKind.CANCEL, 0, -1),
-    ):
-        waits[KINDS.index(kind)] = waiting
-        runs[KINDS.index(kind)] = running
-    waits, runs = waits[columns.kind], runs[columns.kind]
     never_ran = _has_kind(columns, EventKind.FAIL, EventKind.CANCEL) & ~columns.ran()
-    waits[never_ran], runs[never_ran] = -1, 0
+    left = _has_kind(columns, EventKind.START, EventKind.REJECT) | never_ran
+    waits = _has_kind(columns, EventKind.SUBMIT).astype(np.int64) - left
+    ends = columns.holdings.end_event
+    runs = np.zeros(len(columns.time_ms), np.int64)
+    runs[columns.holdings.start_event] = 1
+    runs[ends[ends != RUNNING]] -= 1  # a suspended job does neither
     return waits, runs
 
 

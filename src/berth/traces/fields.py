@@ -74,6 +74,15 @@ class Limits:
     labels: frozenset[str] = frozenset()
     """What its nodes carry; a reader asks for a label only where some node carries it."""
 
+    def gpus_expected(self, gpus: int, nodes: int) -> str | None:
+        """What was expected of a job's number of GPUs on a number of nodes (0: any); None where it is right."""
+        if nodes > 1 and gpus % nodes:
+            return f"a multiple of {nodes}, as many on each of its nodes"
+        most = self.gpus_per_node
+        if most is not None and 0 < nodes * most < gpus:
+            return f"at most {nodes * most}, as no node has more than {most} GPUs"
+        return None
+
     @classmethod
     def of(cls, nodes: Sequence[Node] | None) -> Limits:
         if not nodes:

@@ -89,9 +89,9 @@ def _run(
     under = task.conditions
     quotas = None if under.quotas is None else dict(under.quotas)
     knowledge = make_knowledge(under.knowledge, jobs, under.interference, task.seed)
-    policy: Policy = make_policy(
-        task.policy, Setting(task.seed, quotas, under.borrow, knowledge, under.speeds)
-    )
+    speeds = under.speeds.among(task.nodes)
+    setting = Setting(task.seed, quotas, under.borrow, knowledge, speeds, under.recovery.restart_ms)
+    policy: Policy = make_policy(task.policy, setting)
     if unknown := under.speeds.unknown(jobs):
         some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(
@@ -114,7 +114,7 @@ def _run(
         outages=outages,
         reservations=under.reservations,
         recovery=under.recovery,
-        speeds=under.speeds,
+        speeds=speeds,
         seed=task.seed,
     )
     if task.events is not None:
