@@ -92,7 +92,7 @@ POLICIES: dict[str, str] = {
 
 BY_TRUE_TIMES = frozenset({"sjf"})
 """Orders that go by true run times, whatever is believed of them."""
-BY_BELIEVED_TIMES = frozenset({"sjf-expected", "learned", "rollouts"})
+BY_BELIEVED_TIMES = frozenset({"sjf-expected", "learned", "pairs", "rollouts"})
 """What goes by the run times that are believed: under `oracle` knowledge those are the true ones."""
 
 
