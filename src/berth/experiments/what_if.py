@@ -189,7 +189,7 @@ def _on(nodes: Sequence[Node], real: RecordedRun) -> tuple[Outage, ...]:
 
 
 def _shaped(run: Run, waiting: Cdf, completion: Cdf) -> Run:
-    return replace(run, policy=REALLY, waiting=waiting, completion=completion)
+    return replace(run, policy=REALLY, oracle=False, waiting=waiting, completion=completion)
 
 
 @dataclass(frozen=True, slots=True)

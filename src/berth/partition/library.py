@@ -74,6 +74,24 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+@cache
+def granter_calls() -> ctypes.CDLL:
+    """The calls of `granter.c`, for `growth`."""
+    library = _library()
+    text, size, handle = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
+    word, wide, flag = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
+    library.berth_granter_open.argtypes, library.berth_granter_open.restype = [text, text, text, size], handle
+    library.berth_granter_wait.argtypes, library.berth_granter_wait.restype = [handle, word], word
+    for name in ("stop", "close"):
+        call = getattr(library, f"berth_granter_{name}")
+        call.argtypes, call.restype = [handle], None
+    library.berth_granter_allow.argtypes = [handle, wide, wide, word, flag]
+    library.berth_granter_limit.argtypes = [handle, wide]
+    library.berth_granter_read.argtypes = [handle, ctypes.c_void_p, word, ctypes.c_void_p]
+    library.berth_granter_answer.argtypes = [handle, word, word, flag]
+    return library
+
+
 def make_region(folder: Path, uuid: str, name: str, mem_bytes: int, core_pct: int, flags: int) -> None:
     """Make the files of one region; an existing one stays as it is."""
     why = ctypes.create_string_buffer(_ERROR_BYTES)

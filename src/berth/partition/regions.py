@@ -85,6 +85,10 @@ class Partition:
     uuid: str
     folder: Path
     limit_bytes: int
+    promise_bytes: int
+    """Of the limit, what is never taken away."""
+    max_bytes: int
+    """How far the limit may grow when a process asks."""
     core_pct: int
     burst: bool
     priority: str
@@ -92,6 +96,9 @@ class Partition:
     peak_bytes: int
     refused: int
     refused_bytes: int
+    asked: int
+    """How often a process asked for more than the limit had room for."""
+    granted: int
     gpu_ns: int
     lent_bytes: int
     """What processes exported that have released it or ended, while others may still hold it."""
