@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.live.local.tables import counted
+from berth.live.driver.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from berth.partition import Partition, Summary
+    from berth.partition.reconciling import Counted
 
 app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
@@ -244,18 +245,21 @@ def watch(
     times: Annotated[
         int, typer.Option("--times", min=0, help="Stop after this many refreshes; 0: run until Ctrl-C.")
     ] = 0,
+    fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every partition, refreshed until Ctrl-C."""
+    """Show every partition, refreshed until Ctrl-C, and what its processes hold that it did not count."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     from berth import partition as partitions
-    from berth.cli.partition_table import partition_lines, partition_table, unreadable_text
+    from berth.cli.partition_table import partition_lines, partition_table, uncounted_text, unreadable_text
+    from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
     looks = 0
+    reconciler = Reconciler()
     console = Console()
     lines = as_json or not console.is_terminal
     with nullcontext() if lines else Live(console=console, auto_refresh=False) as live:
@@ -263,6 +267,7 @@ def watch(
             regions, now = partitions.regions(), time.monotonic()
             found = [one for one in regions if isinstance(one, partitions.Partition)]
             lost = [unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
+            lost += map(uncounted_text, reconciler.look(_counted(found, _driver(fake_gpu))))
             used = {
                 one.name + one.uuid: (one.gpu_ns - before[one.name + one.uuid][1])
                 / 1e7
@@ -286,6 +291,30 @@ def watch(
                 time.sleep(every_s)
             except KeyboardInterrupt:
                 break
+
+
+def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
+    """What partitions count beside what NVML shows; empty where there is no NVML."""
+    from berth.partition.gpus import bytes_of_processes, gpus
+    from berth.partition.reconciling import Counted
+
+    try:
+        cards = {gpu.uuid.removeprefix("GPU-").lower(): gpu for gpu in gpus(driver)}
+        shown = {plain: bytes_of_processes(gpu.uuid, driver) for plain, gpu in cards.items()}
+    except PartitionError:
+        return []
+    return [
+        Counted(
+            one.name,
+            cards[one.uuid].index,
+            one.limit_bytes >> 20,
+            one.peak_bytes >> 20,
+            len(one.processes),
+            sum(shown[one.uuid].get(process.outer_pid or process.pid, 0) for process in one.processes) >> 20,
+        )
+        for one in found
+        if one.uuid in cards
+    ]
 
 
 @app.command()

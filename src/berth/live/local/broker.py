@@ -64,6 +64,7 @@ class Broker:
         decide_s: float = DECIDE_S,
         record_s: float = RECORD_S,
         metrics: str = "",
+        uncounted: str = "report",
         chosen: Chosen | None = None,
     ) -> None:
         """`chosen` is to decide from now on; None: what did before."""
@@ -116,7 +117,14 @@ class Broker:
             to_ms=lambda at_ms: at_ms + self._offset_ms,
         )
         self.watch = Watch(
-            self.book, cards, self.runner, places.samples, log, now_ms=self.now_ms, act=self.act
+            self.book,
+            cards,
+            self.runner,
+            places.samples,
+            log,
+            now_ms=self.now_ms,
+            act=self.act,
+            uncounted=uncounted,
         )
         self.keeper = Keeper(
             store,
