@@ -206,7 +206,7 @@ def _run(
     records: Path | None = None,
 ) -> None:
     from berth.cli.files import told_what_is_kept
-    from berth.cli.progress import progress_bar
+    from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.compare import compare as compare_policies
     from berth.traces import read_trace
 
@@ -214,7 +214,7 @@ def _run(
     source = read_trace(trace, columns=options.map, reader=options.reader)
     at_ms = None if options.map_at is None else [_map_time_ms(hours) for hours in options.map_at]
     runs = f"{len(policies)} × {len(seeds)} runs"
-    with progress_bar(runs) as progress, told_what_is_kept(options.out):
+    with progress_bar(runs) as progress, compiling_shown(), told_what_is_kept(options.out):
         result = compare_policies(
             source,
             policies,

@@ -101,7 +101,7 @@ def what_if(
 
 
 def _shaped(run: Run, waiting: Cdf, completion: Cdf) -> Run:
-    return replace(run, policy=REALLY, waiting=waiting, completion=completion)
+    return replace(run, policy=REALLY, oracle=False, waiting=waiting, completion=completion)
 
 
 @dataclass(frozen=True, slots=True)

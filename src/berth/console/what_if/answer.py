@@ -157,7 +157,7 @@ def _pictures(found: Any) -> list[Picture]:
     from berth.plots import policy_styles
 
     others = found.distributions
-    styles = policy_styles([run.policy for run in others])
+    styles = policy_styles([run.policy for run in others], {run.policy for run in found.runs if run.oracle})
     figures = (
         ("waiting", "Waiting times", plots.waiting_cdf(others, styles)),
         ("completion", "Completion times", plots.completion_cdf(others, styles)),
