@@ -354,7 +354,7 @@ def reopens(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         (twice, "starts job 'a', which is not waiting"),
         (nowhere, "decides what cannot be: job 'a': there is no slot (0, 7)"),
         (meddles, "has changed the cluster or the queue that it was shown"),
-        (nonsense, "yields Placement, Evict, Resize or WakeAt, not 'start it'"),
+        (nonsense, "yields Placement, Evict, Resume, Resize or WakeAt, not 'start it'"),
         (too_late, "asks to be woken at 0 ms; expected a later whole number"),
         (evicts_nobody, "evicts job 'a', which is not running"),
     ],

@@ -73,6 +73,12 @@ class Usage:
         # At its end the last share counts from the start.
         self.jobs[job.id] = self.jobs.get(job.id, 0) - more * max(0, now_ms - start_ms)
 
+    def go_on(self, job: Job, share: Share, start_ms: int, now_ms: int) -> None:
+        """A suspended job holds its GPUs again, having run from `start_ms` until now. For the cluster alone."""
+        self.start(job, share, now_ms)
+        # At its end all of its run time counts.
+        self.jobs[job.id] = self.jobs.get(job.id, 0) - job.gpus * share.milli * max(0, now_ms - start_ms)
+
     def stop(self, job: Job, share: Share, start_ms: int, now_ms: int) -> None:
         """A job gives its GPUs back. For the cluster alone."""
         milli = job.gpus * share.milli

@@ -23,6 +23,18 @@ class Resized(NamedTuple):
     before: Share
 
 
+class Suspended(NamedTuple):
+    """A running job has left its GPUs, and keeps what it has done."""
+
+    run: Running
+
+
+class Resumed(NamedTuple):
+    """A suspended job runs on."""
+
+    run: Running
+
+
 class Refused(NamedTuple):
     """A decision that cannot be applied; nothing has changed."""
 
@@ -38,7 +50,7 @@ class NeverFits(NamedTuple):
     why: str
 
 
-Outcome = Placement | Evicted | Resized | WakeAt | Refused | NeverFits
+Outcome = Placement | Evicted | Suspended | Resumed | Resized | WakeAt | Refused | NeverFits
 
 
 def malformed(placement: Placement, error: Exception, now_ms: int) -> str:

@@ -101,9 +101,9 @@ def gpu_hours(columns: EventColumns) -> GpuHours:
 
     weights = np.where(counts, held, 0)
     held_of_job = np.bincount(attempts.job, weights, minlength=jobs)
-    run_of_job = np.bincount(
-        attempts.job, np.where(counts, attempts.end_ms - attempts.start_ms, 0), minlength=jobs
-    )
+    holdings = columns.holdings  # a suspended attempt does not run
+    ran_ms = np.bincount(columns.attempt_of, holdings.end_ms - holdings.start_ms, minlength=len(attempts.job))
+    run_of_job = np.bincount(attempts.job, np.where(counts, ran_ms, 0), minlength=jobs)
     part = np.divide(
         np.minimum(columns.work_ms, run_of_job), run_of_job, out=np.zeros(jobs), where=run_of_job > 0
     )

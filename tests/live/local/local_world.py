@@ -19,6 +19,7 @@ class LocalWorld:
     """A broker whose brain decides by `fifo+best-fit`."""
 
     no_gangs = ""
+    no_suspension = "not yet"
 
     def __init__(self, store: Path) -> None:
         self._world = FakeWorld(

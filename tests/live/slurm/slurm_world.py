@@ -30,6 +30,7 @@ class SlurmWorld:
     """A fake slurmctld, whose jobs the plugin holds, and a berth that places them."""
 
     no_gangs = "the components of Slurm's heterogeneous jobs are not read yet"
+    no_suspension = "berth suspends no job beside Slurm yet"
 
     def __init__(self) -> None:
         self.slurm = FakeSlurm(nodes={"n1": "IDLE"})

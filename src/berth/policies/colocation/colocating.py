@@ -119,13 +119,18 @@ class Colocating:
                 goes_on = True  # those behind it are next
                 yield placement
                 self._noted(placement.job, cluster)
-        kept = self._cache
-        due_ms = kept.open_gpus.next_ms(now_ms)
-        if kept.open_gpus.postponed:
-            due_ms = min(due_ms or now_ms + LEAD_STEP_MS, now_ms + LEAD_STEP_MS)
+        kept, due_ms = self._cache, self._next_ms(now_ms)
         if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
             kept.woken_ms = due_ms
             yield WakeAt(due_ms)
+
+    def _next_ms(self, now_ms: int) -> int | None:
+        """When it is to be asked again if nothing happens."""
+        open_gpus = self._cache.open_gpus
+        due_ms = open_gpus.next_ms(now_ms)
+        if open_gpus.postponed:
+            due_ms = min(due_ms or now_ms + LEAD_STEP_MS, now_ms + LEAD_STEP_MS)
+        return due_ms
 
     def keep(self, job: Job, slot: GpuSlot) -> None:
         """Start no other job on a GPU until this one, which waits, has started."""
@@ -393,7 +398,7 @@ class Colocating:
         doubt (`Doubts`), do not fit."""
         gpu = self._cache.models[offered[0].slot.node]
         forecasts = self.forecaster.forecasts(offers, gpu, only)
-        jobs = [(one.tenants, one.window) for one in offered]
+        jobs = [([run.job for run in one.tenants], one.window) for one in offered]
         for row, one in enumerate(offered):
             if one.short:
                 forecasts.fits[row] &= has_room(one.window, one.slot, cluster, forecasts.fits.shape[1])

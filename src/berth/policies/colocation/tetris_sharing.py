@@ -106,7 +106,7 @@ class TetrisSharing(Colocating):
                 continue
             if not all_have_room([job], slot, cluster):
                 continue
-            if not self._doubts.trusted(tenants, [job], 2)[-1]:
+            if not self._doubts.trusted([run.job for run in tenants], [job], 2)[-1]:
                 continue
             if self._sliced and tenants and not self._has_slices(job, tenants, gpu, now_ms):
                 continue
