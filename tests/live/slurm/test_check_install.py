@@ -323,7 +323,7 @@ for _, job in ipairs({
     { name = "good" }, { name = "bad" }, { name = "types", partition = "other" },
     { name = "forged", partition = "other", admin_comment = "berth:1;share=1000:0:0" },
     { name = "range", min_nodes = 1, max_nodes = 4 }, { name = "qos", partition = "other", default_qos = "fast" },
-    { name = "srun" },
+    { name = "srun" }, { name = "ticket", admin_comment = "ticket 7" },
 }) do
     job.partition = job.partition or "gpu"
     job.tres_per_node, job.script = "gres:gpu:v100:2", job.name ~= "srun" and "x" or nil
@@ -339,6 +339,33 @@ end
         "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
         "GPUs of type v100 have a type each here: ask for --gres=gpu:N -C v100",
         "srun\t-1\tnil\tgres:gpu:2\tnil\tnil",
+        "ticket\t0\t0\t\tnil\tticket 7 berth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(LIBLUA is None, reason="needs the packages of .ci/packages: liblua5.1")
+def test_berths_note_and_what_others_write_into_an_admin_comment_live_together(tmp_path: Path) -> None:
+    calls = """
+local note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+local function comment(has, new, uid)
+   local job = { admin_comment = new }
+   print(slurm_job_modify(job, { admin_comment = has, priority = 0 }, {}, uid or 0), job.admin_comment)
+end
+comment(note, "JS1:abc")                       -- somebody else writes
+comment("JS1:abc " .. note, "ticket 7")        -- and writes anew
+comment("ticket 7 " .. note, note .. ";share=500:1:0") -- berth writes its own
+comment("ticket 7 " .. note, "")               -- somebody clears it
+comment("ticket 7 " .. note, "berth:0;")       -- berth lets go
+comment(note, "berth:0;")
+comment("ticket 7", "ticket 8")                -- a job that is not berth's
+comment("ticket 7 " .. note, nil)              -- another change
+comment("ticket 7 " .. note, "mine", 1000)     -- its user
+"""
+    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    assert lua(tmp_path, "", calls).splitlines() == [
+        f"0\tJS1:abc {note}", f"0\tticket 7 {note}", f"0\tticket 7 {note};share=500:1:0", f"0\t{note}",
+        "0\tticket 7", "0\t", "0\tticket 8", "0\tnil",
+        "berth places this job, and its AdminComment cannot be changed; cancel it and submit it anew", "-1\tmine",
     ]  # fmt: skip
 
 
