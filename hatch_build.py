@@ -16,7 +16,14 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LIBRARIES = ("libberth.so", "libberth-region.so", "berth-shim", "fake/libcuda.so.1", "fake/libnvidia-ml.so.1")
+LIBRARIES = (
+    "libberth.so",
+    "libberth-region.so",
+    "berth-shim",
+    "berth-prove",
+    "fake/libcuda.so.1",
+    "fake/libnvidia-ml.so.1",
+)
 
 
 class NativeBuild(BuildHookInterface):

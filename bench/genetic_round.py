@@ -22,7 +22,7 @@ from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings
 from berth.policies.genetic.time_budget import TimeBudget
 from berth.policies.placements.fgd import typical_requests
-from berth_papers.genetic.utilisation import case_of
+from berth_papers.genetic.cases import case_of
 from genetic_vs_pygad import problem
 from harness import save
 

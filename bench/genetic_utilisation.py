@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
+from berth_papers.genetic.cases import case_of
 from berth_papers.genetic.utilisation import (
     DEFAULT_CASE,
     PAPER_MARGINS_PCT,
     POLICIES,
     Outcome,
-    case_of,
     measure_utilisation,
     utilisation_dict,
 )

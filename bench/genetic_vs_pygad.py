@@ -27,8 +27,8 @@ from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings, Weights
 from berth.policies.placements.by_score import BestFit
 from berth.policies.placements.fgd import typical_requests
+from berth_papers.genetic.cases import case_of
 from berth_papers.genetic.policy import PaperSettings, evolve_paper, fitness_of
-from berth_papers.genetic.utilisation import case_of
 from harness import save
 
 AS_THE_PAPER = Weights(

@@ -98,20 +98,18 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pool_begin(pool, bytes);
-    if (UNLIKELY(!pool_take_for(pool, bytes, &taken, &debtor, &left))) {
+    if (UNLIKELY(!pool_take_for(pool, bytes, &taken, &debtor, call))) {
         pool_end(pool, bytes, false);
-        refuse(pool_device(pool), bytes, left, call);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = ask(ptr, bytes, from, stream, per_thread);
     if (result != CUDA_SUCCESS) {
-        pool_settle(pool, taken, debtor);
+        pool_settle(pool, taken, debtor, NULL);
         pool_end(pool, bytes, debtor);
         return result;
     }
     pool_called(pool, bytes);
-    if (!pool_settle(pool, taken, debtor)) {
-        refuse(pool_device(pool), bytes, 0, call);
+    if (!pool_settle(pool, taken, debtor, call)) {
         free_async(*ptr, stream, per_thread);
         pool_emptied(pool, bytes);
         if (per_thread ? HAVE(cuStreamSynchronize_ptsz) : HAVE(cuStreamSynchronize))
@@ -213,7 +211,7 @@ CUresult cuMemPoolDestroy(CUpool handle)
     if (result == CUDA_SUCCESS && pool != NULL) {
         pool_gone(pool);
         if (counted)
-            pool_settle(pool, 0, false);
+            pool_settle(pool, 0, false, NULL);
     }
     if (pool != NULL)
         pool_end(pool, 0, false);

@@ -2,10 +2,26 @@
 #include "capture.h"
 
 static shared32 captured; /* some stream has been, since the start */
+static shared32 under_way;
 
 void capture_begins(void)
 {
     atomic_store(&captured, 1);
+}
+
+void capture_began(void)
+{
+    atomic_fetch_add(&under_way, 1);
+}
+
+void capture_ended(void)
+{
+    atomic_fetch_sub(&under_way, 1);
+}
+
+bool capture_under_way(void)
+{
+    return atomic_load(&under_way) != 0;
 }
 
 bool capturing(CUstream stream, bool per_thread)

@@ -124,7 +124,7 @@ static bool charge_begin(struct limit_charge *charge, uint64_t wanted, const cha
     charge->ended_before = charge->calls->ended;
     charge->overlapped = charge->calls->under_way++ != 0;
     turn_leave(&turn);
-    if (!take(charge->device, lacks, call))
+    if (!obtain(charge->device, lacks, call))
         return false;
     turn_take(&turn);
     struct entry entry = entry_of(charge);
@@ -171,7 +171,7 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
         }
         uint64_t lacks = made - entry.bytes;
         turn_leave(&turn);
-        if (!all && !take(charge->device, lacks, call))
+        if (!all && !obtain(charge->device, lacks, call))
             return false;
         if (all)
             lacks = region_take_some(&charge->device->region, lacks);

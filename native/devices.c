@@ -1,6 +1,7 @@
 /* The devices that this process sees, each with its region. */
 #define _GNU_SOURCE
 #include "devices.h"
+#include "capture.h"
 #include "cards.h"
 #include "ledger.h"
 #include "parts.h"
@@ -369,13 +370,35 @@ void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *ca
                  device->ordinal, (unsigned long long)left);
 }
 
-bool take(struct device *device, uint64_t bytes, const char *call)
+/* Whether a larger limit may be had by asking, and would do. */
+static bool can_help(const struct berth_region *region, uint64_t bytes)
 {
-    uint64_t left;
+    uint64_t most = region_most(region), used = atomic_load(&region->use->total.used);
+    return most > atomic_load(&region->limit->mem_bytes) && used <= most && bytes <= most - used &&
+           !capture_under_way();
+}
+
+bool obtain_for(struct device *device, uint64_t bytes, uint64_t asked, const char *call)
+{
+    uint64_t left, until_ns = 0;
     if (LIKELY(take_quietly(device, bytes, &left)))
         return true;
-    refuse(device, bytes, left, call);
+    while (can_help(&device->region, bytes)) {
+        if (until_ns == 0)
+            until_ns = clock_ns() + atomic_load(&device->region.limit->ask_ms) * UINT64_C(1000000);
+        bool again = region_ask(&device->region, bytes, until_ns);
+        if (take_quietly(device, bytes, &left))
+            return true;
+        if (!again)
+            break;
+    }
+    refuse(device, asked, left + (asked > bytes ? asked - bytes : 0), call);
     return false;
+}
+
+bool obtain(struct device *device, uint64_t bytes, const char *call)
+{
+    return obtain_for(device, bytes, bytes, call);
 }
 
 void give(struct device *device, uint64_t bytes)

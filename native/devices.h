@@ -37,13 +37,16 @@ CUresult devices_start(CUresult started);
 void devices_changed(void); /* a context is gone: forget which device it was on */
 bool devices_none(void);    /* limits cannot be known: there is no GPU */
 
-/* Takes, after looking for dead processes and unused pool memory where it does not fit; records a
-   refusal. */
-bool take(struct device *device, uint64_t bytes, const char *call);
-/* The same without recording. */
+/* Takes the bytes for a call. Where they do not fit: looks for dead processes and for memory that
+   is not used, asks for room and waits for the answer, and else records the refusal. Not to be
+   called with a turn. */
+bool obtain(struct device *device, uint64_t bytes, const char *call);
+/* The same of `bytes` for a call that asked for `asked`: that is what a refusal tells. */
+bool obtain_for(struct device *device, uint64_t bytes, uint64_t asked, const char *call);
+/* Takes without asking and without a record: for a part that can do with less. */
 bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left);
 void give(struct device *device, uint64_t bytes);
-/* Records a refusal, in the region and in the log: the first ones of a process, then ever fewer. */
+/* Records the refusal of what no room could help. */
 void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call);
 
 #endif

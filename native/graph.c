@@ -13,11 +13,14 @@
 
 #include <stdlib.h>
 
-#define CAPTURE(name, params, args) \
-    CUresult name params            \
-    {                               \
-        capture_begins();           \
-        return REAL(name) args;     \
+#define CAPTURE(name, params, args)        \
+    CUresult name params                   \
+    {                                      \
+        capture_begins();                  \
+        CUresult result = REAL(name) args; \
+        if (result == CUDA_SUCCESS)        \
+            capture_began();               \
+        return result;                     \
     }
 #define CAPTURES(name, params, args)   \
     CAPTURE(name, params, args)        \
@@ -31,6 +34,20 @@ CAPTURES(cuStreamBeginCaptureToGraph,
 CAPTURES(cuStreamBeginRecaptureToGraph,
          (CUstream stream, int mode, CUgraph graph, void *call, void *data),
          (stream, mode, graph, call, data))
+
+/* A capture that was spoiled ends too, with an error; one that another thread is to end does not.
+ */
+#define ENDS_CAPTURE(name, per_thread)                  \
+    CUresult name(CUstream stream, CUgraph *graph)      \
+    {                                                   \
+        bool captured = capturing(stream, per_thread);  \
+        CUresult result = REAL(name)(stream, graph);    \
+        if (captured && !capturing(stream, per_thread)) \
+            capture_ended();                            \
+        return result;                                  \
+    }
+ENDS_CAPTURE(cuStreamEndCapture, false)
+ENDS_CAPTURE(cuStreamEndCapture_ptsz, true)
 
 /* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes
    whole steps of its own. */

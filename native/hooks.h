@@ -155,6 +155,8 @@ HOOK(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUnode 
                                    const void *edges, size_t count, int mode))
 HOOK(cuStreamBeginCaptureToGraph_ptsz, (CUstream stream, CUgraph graph, const CUnode *needs,
                                         const void *edges, size_t count, int mode))
+HOOK(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
+HOOK(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph))
 HOOK(cuStreamBeginRecaptureToGraph,
      (CUstream stream, int mode, CUgraph graph, void *call, void *data))
 HOOK(cuStreamBeginRecaptureToGraph_ptsz,

@@ -15,6 +15,7 @@
 
 enum {
     LOCK_BASE = 1 << 24,
+    GRANTER = BERTH_SLOTS, /* the byte that is locked by who answers wishes */
     GLANCE_NS = 10 * 1000 * 1000,
     CROWD_NS = 2 * 1000 * 1000,
     EXEC_NS = 100 * 1000 * 1000,
@@ -286,6 +287,28 @@ int region_reap(struct berth_region *region)
     return (int)dead;
 }
 
+bool region_has_granter(const struct berth_region *region)
+{
+    int error = errno, fd = open_mapped(region);
+    bool lives = fd >= 0 && !lock_byte(fd, F_OFD_GETLK, GRANTER);
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return lives;
+}
+
+int region_be_granter(const struct berth_region *region)
+{
+    int fd = open_mapped(region);
+    if (fd >= 0 && !lock_byte(fd, F_OFD_SETLK, GRANTER)) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        fd = -1;
+    }
+    return fd;
+}
+
 void region_glance(struct berth_region *region)
 {
     if (LOAD(region->use->slots_seen) <= 1 && region->slot == 0)
@@ -343,6 +366,9 @@ static void reset(struct berth_slot *slot)
     STORE(slot->outer_pid, 0);
     STORE(slot->borrowed, 0);
     STORE(slot->exported_bytes, 0);
+    STORE(slot->wish_bytes, 0);
+    STORE(slot->wish, 0);
+    STORE(slot->answer, 0);
     STORE(slot->first_serial, 0);
     for (int word = 0; word < BERTH_EXPORT_WORDS; word++)
         STORE(slot->export_marks[word], 0);
@@ -481,5 +507,6 @@ void region_forget(struct berth_region *region)
     region->slot = -1;
     region->proof = NULL;
     STORE(region->turn.word, 0);
+    STORE(region->asking.word, 0);
     clock_forget();
 }

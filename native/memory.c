@@ -39,8 +39,7 @@ static inline CUresult settled_at(struct device *device, uint64_t bytes, uint64_
         give(device, taken);
         return result;
     }
-    if (UNLIKELY(!steps_settle(device, at, bytes, taken))) {
-        refuse(device, bytes, 0, call);
+    if (UNLIKELY(!steps_settle(device, at, bytes, taken, call))) {
         (void)(at <= UINT32_MAX && HAVE(cuMemFree) ? real.cuMemFree((unsigned)at)
                                                    : REAL(cuMemFree_v2)(at));
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -56,7 +55,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAlloc_v2)(ptr, bytes);
     uint64_t taken = steps_most(device, bytes);
-    if (UNLIKELY(!take(device, taken, call)))
+    if (UNLIKELY(!obtain(device, taken, call)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAlloc_v2)(ptr, bytes);
     return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
@@ -69,7 +68,7 @@ CUresult cuMemAlloc(unsigned *ptr, unsigned bytes)
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAlloc)(ptr, bytes);
     uint64_t taken = steps_most(device, bytes);
-    if (!take(device, taken, call))
+    if (!obtain(device, taken, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAlloc)(ptr, bytes);
     return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
@@ -82,7 +81,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
     if (device == NULL || ptr == NULL)
         return REAL(cuMemAllocManaged)(ptr, bytes, flags);
     uint64_t taken = steps_most(device, bytes);
-    if (UNLIKELY(!take(device, taken, call)))
+    if (UNLIKELY(!obtain(device, taken, call)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocManaged)(ptr, bytes, flags);
     return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
@@ -119,7 +118,7 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
             bytes = UINT64_MAX >> 1;
     }
     uint64_t taken = steps_most(device, bytes), whole;
-    if (!take(device, taken, "cuMemAllocPitch"))
+    if (!obtain(device, taken, "cuMemAllocPitch"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask_pitched(call, narrow);
     if (result == CUDA_SUCCESS &&
@@ -128,7 +127,7 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
     whole = result == CUDA_SUCCESS ? steps_most(device, real_bytes) : taken;
     if (whole < taken) {
         give(device, taken - whole);
-    } else if (whole > taken && !take(device, whole - taken, "cuMemAllocPitch")) {
+    } else if (whole > taken && !obtain(device, whole - taken, "cuMemAllocPitch")) {
         (void)(narrow ? REAL(cuMemFree)((unsigned)call->ptr) : REAL(cuMemFree_v2)(call->ptr));
         give(device, taken);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -292,7 +291,7 @@ static uint64_t array_bytes(size_t width, size_t height, size_t depth, int forma
             return REAL(name)(array, desc);                                                    \
         uint64_t bytes = steps_most(device, array_bytes(desc->width, desc->height, depth,      \
                                                         desc->format, desc->channels, flags)); \
-        if (!take(device, bytes, call))                                                        \
+        if (!obtain(device, bytes, call))                                                      \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                   \
         CUresult result = REAL(name)(array, desc);                                             \
         return settled(device, ARRAY, bytes, result,                                           \
@@ -339,7 +338,7 @@ CUresult cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *desc, un
     if (device == NULL)
         return REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
     uint64_t bytes = steps_most(device, mipmap_bytes(desc, levels));
-    if (!take(device, bytes, "cuMipmappedArrayCreate"))
+    if (!obtain(device, bytes, "cuMipmappedArrayCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
     return settled(device, MIPMAP, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*mipmap : 0);
@@ -364,7 +363,7 @@ CUresult cuImportExternalMemory(CUext *memory, const CUext_desc *desc)
     if (device == NULL)
         return REAL(cuImportExternalMemory)(memory, desc);
     uint64_t bytes = steps_most(device, desc->size);
-    if (!take(device, bytes, "cuImportExternalMemory"))
+    if (!obtain(device, bytes, "cuImportExternalMemory"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuImportExternalMemory)(memory, desc);
     return settled(device, EXTERNAL, bytes, result,

@@ -30,7 +30,7 @@ static CUresult load_begin(struct load *load, const char *call, const void *out,
     struct overhead *overhead = &load->overhead;
     uint64_t least = path != NULL ? image_file_least_bytes(path) : image_least_bytes(image),
              lacks = least > overhead->reserved ? least - overhead->reserved : 0;
-    if (lacks != 0 && !take(device, lacks, call)) {
+    if (lacks != 0 && !obtain(device, lacks, call)) {
         overhead_cancel(overhead);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -45,8 +45,8 @@ static bool sight_of(NVdevice handle, struct sight *sight)
         return false;
     struct device *device = device_by_uuid(uuid);
     if (device != NULL) {
-        *sight = (struct sight){ .region = &device->region,
-                                 .limit = atomic_load(&device->region.limit->mem_bytes) };
+        *sight =
+            (struct sight){ .region = &device->region, .limit = region_shown(&device->region) };
         return true;
     }
     turn_take(&turn);
@@ -64,9 +64,7 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     }
     if (at < MAX_DEVICES && looked[at].limited) {
         struct berth_region *region = &looked[at].region;
-        *sight = (struct sight){ .region = region,
-                                 .limit = atomic_load(&region->limit->mem_bytes),
-                                 .turned = true };
+        *sight = (struct sight){ .region = region, .limit = region_shown(region), .turned = true };
         return true;
     }
     turn_leave(&turn);

@@ -122,6 +122,18 @@ static unsigned long long lent_bytes(struct berth_use_file *use)
     return sum;
 }
 
+static unsigned long long promise_bytes(const struct berth_limit_file *limit)
+{
+    unsigned long long promise = U(limit->promise_bytes), now = U(limit->mem_bytes);
+    return promise != 0 && promise < now ? promise : now;
+}
+
+static unsigned long long most_bytes(const struct berth_limit_file *limit)
+{
+    unsigned long long most = U(limit->max_bytes), now = U(limit->mem_bytes);
+    return most > now ? most : now;
+}
+
 static int describe(const char *folder, const char *uuid, char *json, size_t size)
 {
     unsigned char bytes[16];
@@ -138,18 +150,21 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
     add_name(&text, region.limit->name, sizeof region.limit->name);
     uint32_t flags = atomic_load(&region.limit->flags);
     add(&text,
-        ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"priority\": \"%s\", "
+        ", \"limit_bytes\": %llu, \"promise_bytes\": %llu, \"max_bytes\": %llu, \"core_pct\": %u, "
+        "\"burst\": %s, \"priority\": \"%s\", "
         "\"used_bytes\": %llu, "
         "\"peak_bytes\": %llu, \"refused\": %llu, "
-        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"lent_bytes\": %llu, \"mended\": %u, "
+        "\"refused_bytes\": %llu, \"asked\": %u, \"granted\": %u, \"gpu_ns\": %llu, "
+        "\"lent_bytes\": %llu, \"mended\": %u, "
         "\"processes\": [",
-        U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
-        flags & BERTH_BURST ? "true" : "false",
+        U(region.limit->mem_bytes), promise_bytes(region.limit), most_bytes(region.limit),
+        atomic_load(&region.limit->core_pct), flags & BERTH_BURST ? "true" : "false",
         flags & BERTH_HIGH  ? "high"
         : flags & BERTH_LOW ? "low"
                             : "normal",
-        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns),
-        lent_bytes(use), atomic_load(&use->mended));
+        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes),
+        atomic_load(&use->asked), atomic_load(&use->granted), U(use->gpu_ns), lent_bytes(use),
+        atomic_load(&use->mended));
     const char *comma = "";
     for (uint32_t i = 0; i < atomic_load(&use->slots_seen) && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &use->slots[i];

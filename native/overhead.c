@@ -84,22 +84,21 @@ static bool begin(struct overhead *overhead, struct device *device, shared64 *le
                   uint64_t first, const char *call)
 {
     bool context = learned == &device->region.use->context_bytes;
-    uint64_t known = atomic_load(learned), reserved = 0, left;
+    uint64_t known = atomic_load(learned), reserved = 0;
     if (known == 0)
         region_reap(&device->region);
     if (known == 0 && context) {
         known = take_cold(device, learned, first, &reserved);
         if (known == 0 && reserved == 0) {
-            left = region_take_some(&device->region, first);
-            give(device, left);
-            refuse(device, first, left, call);
-            return false;
+            if (!obtain(device, first, call))
+                return false;
+            reserved = first;
         }
     }
     overhead->known = known != 0;
     if (known == 0) {
         overhead->reserved = context ? reserved : region_take_some(&device->region, first);
-    } else if (take(device, overhead_lesson_bytes(known), call)) {
+    } else if (obtain(device, overhead_lesson_bytes(known), call)) {
         overhead->reserved = overhead_lesson_bytes(known);
     } else {
         return false;
@@ -209,11 +208,10 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     if (*bytes > SANE_BYTES && overhead->doubtful)
         return false;
     if (*bytes > overhead->reserved) {
-        if (!take_quietly(device, *bytes - overhead->reserved, &left)) {
-            if (!overhead->doubtful)
-                refuse(device, *bytes, left + overhead->reserved, overhead->call);
+        uint64_t lacks = *bytes - overhead->reserved;
+        if (overhead->doubtful ? !take_quietly(device, lacks, &left)
+                               : !obtain_for(device, lacks, *bytes, overhead->call))
             return false;
-        }
     } else {
         give(device, overhead->reserved - *bytes);
     }

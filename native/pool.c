@@ -225,7 +225,7 @@ static void learn_growth(struct pool *pool)
 /* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
    grew the pool by more than may be had: then all that is left is charged, and the rest when
    the next call looks again. */
-bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
+bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *call)
 {
     uint64_t reserved;
     turn_take(&pools_turn);
@@ -259,7 +259,8 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
         return true;
     }
     uint64_t left, lacks = target - held;
-    if (region_take(&pool->device->region, lacks, &left))
+    if (call != NULL ? obtain(pool->device, lacks, call)
+                     : region_take(&pool->device->region, lacks, &left))
         return true;
     lacks -= region_take_some(&pool->device->region, lacks);
     turn_take(&pools_turn);
@@ -284,7 +285,7 @@ static void true_up(struct device *device)
             continue;
         if (ours) {
             pool_begin(pool, 0);
-            pool_settle(pool, 0, false);
+            pool_settle(pool, 0, false, NULL);
             pool_end(pool, 0, false);
             turn_take(&pools_turn);
             keeps = pool->charged != pool->live;
@@ -304,7 +305,7 @@ void pools_free(const struct entry *entry)
     turn_leave(&pools_turn);
     if (gone) {
         pool_begin(pool, 0);
-        pool_settle(pool, 0, false);
+        pool_settle(pool, 0, false, NULL);
         pool_end(pool, 0, false);
     }
     parts_mark_dirty();
@@ -325,14 +326,13 @@ void pool_trim(struct pool *pool)
         real.cuMemPoolTrimTo(pool->handle, 0);
     else if (pool->handle == NULL && HAVE(cuDeviceGraphMemTrim))
         real.cuDeviceGraphMemTrim(pool->device->handle);
-    pool_settle(pool, 0, false);
+    pool_settle(pool, 0, false, NULL);
 }
 
 /* More than the limit never fits, and must not get into the sums of what is asked. */
 bool pool_can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left)
 {
-    if (LIKELY(bytes <=
-               atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed)))
+    if (LIKELY(bytes <= region_most(&device->region)))
         return true;
     if (!take_quietly(device, bytes, left))
         return false;
@@ -355,13 +355,15 @@ static uint64_t most_growth(const struct pool *pool, uint64_t bytes)
     return whole > doubled ? whole : doubled;
 }
 
-/* Takes what growing by `bytes` may need; `taken` says how much, or `left` how much there was. */
-bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor, uint64_t *left)
+/* Takes what growing by `bytes` may need, which `taken` says; asks for it last. */
+bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor,
+                   const char *call)
 {
     struct device *device = pool->device;
+    uint64_t left;
     *taken = most_growth(pool, bytes);
     *debtor = false;
-    if (take_quietly(device, *taken, left))
+    if (take_quietly(device, *taken, &left))
         return true;
     turn_take(&pools_turn);
     bool roomy = pool->charged > pool->live;
@@ -369,7 +371,7 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
     if (roomy) {
         pool_trim(pool);
         *taken = most_growth(pool, bytes);
-        if (take_quietly(device, *taken, left))
+        if (take_quietly(device, *taken, &left))
             return true;
     }
     if (roomy && pool->handle != NULL) {
@@ -383,14 +385,15 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
         pool->debtors += *debtor;
         turn_leave(&pools_turn);
         *taken = spare < bytes ? most_growth(pool, bytes - spare) : 0;
-        if (*debtor && (*taken == 0 || take_quietly(device, *taken, left)))
+        if (*debtor && (*taken == 0 || take_quietly(device, *taken, &left)))
             return true;
         turn_take(&pools_turn);
         pool->debtors -= *debtor;
         turn_leave(&pools_turn);
         *debtor = false;
     }
-    return false;
+    *taken = most_growth(pool, bytes);
+    return obtain_for(device, *taken, bytes, call);
 }
 
 /* One of the same name that was there before says nothing of it. */
@@ -460,11 +463,9 @@ static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, co
         if (take_quietly(device, growth->taken, &left))
             return true;
     }
-    if (!together && !known_apart &&
-        pool_take_for(pool, bytes, &growth->taken, &growth->debtor, &left))
-        return true;
-    refuse(device, bytes, left, call);
-    return false;
+    if (!together && !known_apart)
+        return pool_take_for(pool, bytes, &growth->taken, &growth->debtor, call);
+    return obtain_for(device, growth->taken, bytes, call);
 }
 
 struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t apart,
@@ -495,7 +496,7 @@ struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t a
 
 void pools_end_graph(struct pool *pool, const struct growth *growth)
 {
-    if (!pool_settle(pool, growth->taken, growth->debtor))
+    if (!pool_settle(pool, growth->taken, growth->debtor, NULL))
         pool_trim(pool);
     turn_take(&pools_turn);
     uint64_t most = whole_steps(growth->bytes, step_of(pool->device));

@@ -24,12 +24,12 @@ struct pool *pool_known(CUpool handle);
 struct pool *pool_find(CUpool handle, struct device *device);
 /* The pool that a device's streams allocate from, by a driver that does not name it. */
 struct pool *pool_unnamed(struct device *device);
-/* Takes what growing by `bytes` may need; `taken` says how much, or `left` how much there was. */
+/* Takes what growing by `bytes` may need, which `taken` says. False: it is refused. */
 bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor,
-                   uint64_t *left);
+                   const char *call);
 /* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
-   grew the pool by more than may be had. */
-bool pool_settle(struct pool *pool, uint64_t taken, bool debtor);
+   grew the pool by more than may be had, which is refused where `call` names who asks for it. */
+bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *call);
 /* What is kept for later is returned to the driver. */
 void pool_trim(struct pool *pool);
 void pool_made(struct pool *pool, struct device *device);

@@ -38,7 +38,7 @@ enum {
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
 #define BERTH_USE_MAGIC 0x3155485452454231ull
 
-enum { BERTH_BURST = 1u, BERTH_AGENT = 2u, BERTH_HIGH = 4u, BERTH_LOW = 8u };
+enum { BERTH_BURST = 1u, BERTH_AGENT = 2u, BERTH_HIGH = 4u, BERTH_LOW = 8u, BERTH_SHOWS_MAX = 16u };
 
 typedef _Atomic uint64_t shared64;
 typedef _Atomic uint32_t shared32;
@@ -53,10 +53,15 @@ struct berth_limit_file {
        compute. */
     shared64 mem_bytes; /* 0: nothing at all */
     shared32 core_pct;  /* 0: not limited */
-    shared32 flags;     /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW */
+    shared32 flags;     /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW, BERTH_SHOWS_MAX */
     uint64_t made_ns;
     uint64_t retired_swap_bytes; /* of 0.2: how much more of the host's memory; not read */
-    unsigned char reserved[3968];
+    /* All 0 in a page of 0.2, whose limit does not grow. */
+    shared64 promise_bytes; /* of `mem_bytes`, what is never taken away; 0: all of it */
+    shared64 max_bytes;     /* how far `mem_bytes` may grow; 0: not at all */
+    shared32 ask_ms;        /* how long a call that does not fit waits for room; 0: not at all */
+    shared32 answers;       /* how many wishes were answered; those that wait sleep on this word */
+    unsigned char reserved[3944];
 };
 
 struct berth_slot {
@@ -70,12 +75,13 @@ struct berth_slot {
     shared64 gpu_ns;
     shared64 unproven_ns; /* since when it is seen to live without its proof: it has become another
                              program */
-    uint64_t retired_swapped; /* of 0.2 */
-    shared32 outer_pid; /* what NVML calls it, which in a container is another than `pid`; 0: not
-                           known */
-    shared32 borrowed;  /* how many imports of its are of memory that other slots are charged for */
+    shared64 wish_bytes;  /* what a call waits for; 0: none does. Of 0.2: what was swapped out */
+    shared32 outer_pid;   /* what NVML calls it, which in a container is another than `pid`; 0: not
+                             known */
+    shared32 borrowed; /* how many imports of its are of memory that other slots are charged for */
     shared64 exported_bytes; /* what of `held` was exported */
-    unsigned char pad[8];
+    shared32 wish;           /* number of the last wish; 0: there was none */
+    shared32 answer;         /* the wish that was answered last, twice its number; one more: yes */
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     shared64 open_since_ns,      /* since when launches run that were not measured yet; 0: none, */
         open_charged_ns;         /* and what they were charged */
@@ -112,7 +118,9 @@ struct berth_use_file {
     shared32 rounding; /* learned: 1: the driver gives bytes as they are asked for, 2: whole steps
                         */
     shared32 pageable_logged; /* that the GPU reaches the memory of the system by itself */
-    unsigned char pad1[24];
+    shared32 wishes;          /* changes with each wish; who answers them sleeps on this word */
+    shared32 asked, granted;
+    unsigned char pad1[12];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen;
     shared32 mended; /* how often the total was not what the slots hold, and was made so */
@@ -139,6 +147,13 @@ struct berth_use_file {
 };
 
 _Static_assert(sizeof(struct berth_limit_file) == 4096, "the limit file is one page");
+_Static_assert(offsetof(struct berth_limit_file, promise_bytes) == 128, "what 0.2 read is before");
+_Static_assert(offsetof(struct berth_slot, wish_bytes) == 96 &&
+                   offsetof(struct berth_slot, wish) == 120,
+               "a wish is where a slot of 0.2 has nothing");
+_Static_assert(offsetof(struct berth_use_file, wishes) == 104 &&
+                   offsetof(struct berth_use_file, peak) == 128,
+               "a count of wishes is where a page of 0.2 has nothing");
 _Static_assert(sizeof(struct berth_slot) == 192, "a slot");
 _Static_assert(sizeof(struct berth_refusal) == 104, "a refusal");
 _Static_assert(offsetof(struct berth_use_file, total) == 64, "the total has a line of its own");
@@ -151,10 +166,12 @@ struct berth_region {
     struct berth_use_file *use;
     void *proof; /* the mapping whose lock says that this process lives; not inherited by fork */
     int slot;    /* -1: looks only */
-    struct turn turn; /* this process's threads take turns at the slot; never across a system call
-                         or driver call */
-    uint64_t held;    /* what this process holds, whatever is written into its slot */
-    uint32_t changes; /* of the total, by this process */
+    struct turn turn;   /* this process's threads take turns at the slot; never across a system call
+                           or driver call */
+    struct turn asking; /* the threads take turns at the wish too, each for as long as it waits */
+    shared32 unheard;   /* `answers`, plus one, when a wish was answered too late; 0: none was */
+    uint64_t held;      /* what this process holds, whatever is written into its slot */
+    uint32_t changes;   /* of the total, by this process */
     shared64 looked_ns;
     uint64_t disk, inode; /* of the file that is mapped, to which the path may lead no more */
     char path[256];       /* of the use file */
@@ -196,6 +213,21 @@ int region_reap(struct berth_region *region);
 /* The same, at most every few milliseconds. */
 void region_glance(struct berth_region *region);
 void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left);
+
+/* How much the limit may become by asking: `mem_bytes` where nobody can be asked. */
+uint64_t region_most(const struct berth_region *region);
+/* How large a card its processes are shown: the limit, or what it may become (BERTH_SHOWS_MAX). */
+uint64_t region_shown(const struct berth_region *region);
+/* Asks for room for `bytes` more, and waits for the answer until the clock says `until_ns`. True:
+   there may be room now. False: the answer is no, or there is none. Not to be called with a turn or
+   while a stream is captured. */
+bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t until_ns);
+/* Whether a living process answers the wishes of a region; the locks are of the mapped file. */
+bool region_has_granter(const struct berth_region *region);
+/* Becomes that process: a descriptor that holds the lock until it is closed, or -1. */
+int region_be_granter(const struct berth_region *region);
+int futex_wait(const shared32 *word, uint32_t seen, uint64_t ns);
+void futex_wake(const shared32 *word);
 
 bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16],
                         struct berth_error *error);

@@ -72,16 +72,17 @@ static uint64_t steps_of_its_own(uint64_t at, uint64_t bytes, int by)
     return own * STEP_BYTES;
 }
 
-bool steps_settle(struct device *device, uint64_t at, uint64_t bytes, uint64_t taken)
+bool steps_settle(struct device *device, uint64_t at, uint64_t bytes, uint64_t taken,
+                  const char *call)
 {
     if (steps_exact(device))
         return true;
-    uint64_t own = steps_of_its_own(at, bytes, 1), left;
+    uint64_t own = steps_of_its_own(at, bytes, 1);
     if (own <= taken) {
         give(device, taken - own);
         return true;
     }
-    if (take_quietly(device, own - taken, &left))
+    if (obtain_for(device, own - taken, bytes, call))
         return true;
     (void)steps_of_its_own(at, bytes, -1);
     give(device, taken);

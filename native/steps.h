@@ -11,8 +11,9 @@ enum { STEP_BYTES = 2 << 20 };
    partition finds out whether the driver rounds up at all. */
 uint64_t steps_most_slow(struct device *device, uint64_t bytes);
 /* What memory at an address was given, of which `taken` is charged: shared steps are given back.
-   False where it lies in more steps than may be had; then nothing of it is charged. */
-bool steps_settle(struct device *device, uint64_t at, uint64_t bytes, uint64_t taken);
+   False where it lies in more steps than may be had, which is refused; then nothing is charged. */
+bool steps_settle(struct device *device, uint64_t at, uint64_t bytes, uint64_t taken,
+                  const char *call);
 /* Gives back what an entry is charged for. */
 void steps_give(const struct entry *entry);
 

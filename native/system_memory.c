@@ -135,7 +135,7 @@ static bool prefetch_begin(struct prefetch *prefetch, CUdeviceptr at, size_t byt
         return true;
     prefetch->had = covered(prefetch->device, prefetch->from, prefetch->to);
     prefetch->taken = prefetch->to - prefetch->from - prefetch->had;
-    return take(prefetch->device, prefetch->taken, call);
+    return obtain(prefetch->device, prefetch->taken, call);
 }
 
 static void prefetch_end(const struct prefetch *prefetch, CUresult result)

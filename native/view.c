@@ -1,4 +1,4 @@
-/* What a process is told about the card: a card as large as its limit. */
+/* What a process is told about the card: a card as large as its limit, or as that may become. */
 #define _GNU_SOURCE
 #include "devices.h"
 #include "parts.h"
@@ -13,7 +13,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
     CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, dev);
     struct device *device = device_of(dev);
     if (result == CUDA_SUCCESS && device != NULL && bytes != NULL)
-        *bytes = (size_t)smaller(*bytes, atomic_load(&device->region.limit->mem_bytes));
+        *bytes = (size_t)smaller(*bytes, region_shown(&device->region));
     return result;
 }
 
@@ -22,7 +22,7 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
     CUresult result = REAL(cuDeviceTotalMem)(bytes, dev);
     struct device *device = device_of(dev);
     if (result == CUDA_SUCCESS && device != NULL && bytes != NULL)
-        *bytes = (unsigned)smaller(*bytes, atomic_load(&device->region.limit->mem_bytes));
+        *bytes = (unsigned)smaller(*bytes, region_shown(&device->region));
     return result;
 }
 
@@ -31,7 +31,7 @@ static void shrink(struct device *device, uint64_t *free_bytes, uint64_t *total)
     if (atomic_load_explicit(&parts_dirty, memory_order_relaxed))
         parts_reclaim(device);
     region_glance(&device->region);
-    uint64_t limit = atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed);
+    uint64_t limit = region_shown(&device->region);
     uint64_t used = atomic_load_explicit(&device->region.use->total.used, memory_order_relaxed);
     *total = smaller(*total, limit);
     *free_bytes = smaller(*free_bytes, used < *total ? *total - used : 0);

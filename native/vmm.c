@@ -235,7 +235,7 @@ CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop,
     if (device == NULL || handle == NULL)
         return REAL(cuMemCreate)(handle, bytes, prop, flags);
     struct record *record = malloc(sizeof *record);
-    if (record == NULL || !take(device, bytes, "cuMemCreate")) {
+    if (record == NULL || !obtain(device, bytes, "cuMemCreate")) {
         free(record);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -283,7 +283,7 @@ bool vmm_grow(struct record *record, uint64_t bytes, const char *call)
     turn_leave(&turn);
     if (more == 0)
         return true;
-    if (!take(record->device, more, call))
+    if (!obtain(record->device, more, call))
         return false;
     turn_take(&turn);
     record->bytes += more;
@@ -452,7 +452,7 @@ static bool charge_import(struct record *record, CUhandle handle, const struct e
     record->unsized = tag == NULL;
     record->bytes = tag != NULL ? tag->bytes : 0;
     return record->device == NULL ||
-           take(record->device, record->bytes, "cuMemImportFromShareableHandle");
+           obtain(record->device, record->bytes, "cuMemImportFromShareableHandle");
 }
 
 CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)

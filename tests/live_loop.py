@@ -11,8 +11,6 @@ from berth.cluster import Cluster
 from berth.model import GpuSlot, Job, Node, Placement, RecordState
 from berth.scheduler import Evicted, Refused, Scheduler
 
-__all__ = ["Back", "LiveLoop", "Lose", "Nodes", "Replace", "Strangers", "Withdraw"]
-
 
 @dataclass(frozen=True)
 class Lose:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["each_other_slurm", "newest_parser", "version_of"]
-
 _CACHES = (Path("/var/cache"), Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))
 
 

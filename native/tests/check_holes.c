@@ -1,4 +1,4 @@
-/* The ways past the limit that issue 36 of the project names, each as a program that tries it. */
+/* Ways past the limit that were found open once, each as a program that tries it. */
 #include "check.h"
 
 #include <signal.h>

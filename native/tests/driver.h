@@ -22,7 +22,6 @@ CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev);
 CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type);
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
 CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count,

@@ -116,6 +116,10 @@ DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
         return CUDA_ERROR_CAPTURE_INVALIDATED;
     return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+DO cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+    return cuStreamEndCapture(stream, graph);
+}
 DO cuStreamIsCapturing(CUstream stream, int *status)
 {
     struct CUctx_st *context;

@@ -200,6 +200,30 @@ SNIPPET(cuStreamBeginCaptureToGraph_ptsz)
     CAPTURES(cuStreamBeginCaptureToGraph_ptsz(stream, graph, NULL, NULL, 0, 0));
 }
 
+/* A capture that was not begun ends nothing. */
+#define ENDS(end)                                  \
+    do {                                           \
+        CUstream stream;                           \
+        CUgraph graph;                             \
+        CUdeviceptr a;                             \
+        start();                                   \
+        OK(cuStreamCreate(&stream, 0));            \
+        CHECK((end) != CUDA_SUCCESS);              \
+        OK(cuStreamBeginCapture_v2(stream, 0));    \
+        OK(end);                                   \
+        OK(cuMemAllocAsync(&a, 20 * MIB, stream)); \
+        HELD(20 * MIB);                            \
+    } while (0)
+
+SNIPPET(cuStreamEndCapture)
+{
+    ENDS(cuStreamEndCapture(stream, &graph));
+}
+SNIPPET(cuStreamEndCapture_ptsz)
+{
+    ENDS(cuStreamEndCapture_ptsz(stream, &graph));
+}
+
 /* A graph's memory is the driver's from its first launch until it is trimmed. */
 #define RUNS_GRAPH(instantiate, launch)                                             \
     do {                                                                            \

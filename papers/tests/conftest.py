@@ -1,5 +1,3 @@
 """The fixtures of the product's tests, which these tests share."""
 
-from tests.conftest import real_data
-
-__all__ = ["real_data"]
+from tests.conftest import real_data as real_data

@@ -16,8 +16,9 @@ from berth.model import Job, Node
 from berth_papers.colocation.experiment import measure_colocation
 from berth_papers.colocation.matrix import worlds_of
 from berth_papers.genetic.batch_file import read_batches
+from berth_papers.genetic.cases import case_of
 from berth_papers.genetic.optimality import measure_optimality
-from berth_papers.genetic.utilisation import case_of, measure_utilisation
+from berth_papers.genetic.utilisation import measure_utilisation
 from berth_papers.inflate import inflate
 from berth_papers.inflate.inflation import Arrivals
 from berth_papers.pai import pai

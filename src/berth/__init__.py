@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Placement,
         Record,
         Resize,
+        Resume,
         Share,
         WakeAt,
     )
@@ -57,6 +58,7 @@ __all__ = [
     "Queue",
     "Record",
     "Resize",
+    "Resume",
     "Setting",
     "Share",
     "WakeAt",

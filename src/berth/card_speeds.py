@@ -17,8 +17,6 @@ from importlib.resources import files
 from berth.errors import SettingError, TraceError
 from berth.model import FOREVER_MS, GpuSlot, Job, Node, elastic_milli
 
-__all__ = ["ALL_ALIKE", "CardSpeeds", "card_speeds"]
-
 BUILT_IN = {"gavel": "gavel_card_speeds.csv"}
 """Tables that come with berth, by name."""
 LARGEST = 1000.0
@@ -56,11 +54,29 @@ class CardSpeeds:
         slowest = min(of.get(model.name, 1000) if model else 1000 for model in models)
         return max(1, slowest * elastic_milli(job) // 1000)
 
-    def span(self, job: Job) -> tuple[int, int]:
-        """The least and the greatest speed of a job on the models that it may run on, per mille."""
-        of = self.of(job.application)
-        speeds = [milli for model, milli in of.items() if not job.models or model in job.models]
-        return (min(speeds), max(speeds)) if speeds and job.gpus else (1000, 1000)
+    def fastest(self, job: Job) -> int:
+        """The greatest speed of a job on the models that it may run on, per mille, times that of an elastic job on as
+        many GPUs as it has."""
+        speeds = [
+            milli
+            for model, milli in self.of(job.application).items()
+            if not job.models or model in job.models
+        ]
+        most = max(speeds) if speeds and job.gpus else 1000
+        return max(1, most * elastic_milli(job) // 1000)
+
+    def among(self, nodes: Iterable[Node]) -> CardSpeeds:
+        """The same speeds on the GPU models of these nodes alone."""
+        there = {node.gpu_model.name for node in nodes if node.gpu_model and node.gpus}
+        if there.issuperset(self.models):
+            return self
+        return CardSpeeds(
+            {
+                application: {model: milli for model, milli in speeds.items() if model in there}
+                for application, speeds in self.table.items()
+            },
+            self.name,
+        )
 
     def check(self, nodes: Iterable[Node]) -> None:
         """Refuse nodes with a GPU model that the table does not know."""

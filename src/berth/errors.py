@@ -35,39 +35,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = [
-    "AccessError",
-    "ApiError",
-    "AskError",
-    "BerthError",
-    "ClusterError",
-    "DoesNotFit",
-    "FetchError",
-    "HistoryError",
-    "KnowledgeError",
-    "KubernetesError",
-    "LiveError",
-    "MissingExtraError",
-    "ModelError",
-    "NoCommandError",
-    "NoRoomError",
-    "NotAllowed",
-    "NotRunning",
-    "PartitionError",
-    "PlacementError",
-    "PolicyError",
-    "ProfileError",
-    "SamplingError",
-    "SchedulerError",
-    "SettingError",
-    "SimulationError",
-    "StoreError",
-    "TraceError",
-    "cause_of",
-    "in_one_line",
-]
-
-
 DISTRIBUTION = "berth-gpu"
 """The name on package indexes, where `berth` is another project."""
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["plain_cell", "plain_name", "whole_file"]
-
 
 @contextmanager
 def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:

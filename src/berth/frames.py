@@ -8,8 +8,6 @@ from typing import Any
 
 from berth.errors import SettingError
 
-__all__ = ["frame"]
-
 
 def frame(rows: Sequence[Mapping[str, object]], library: str) -> Any:
     """The rows as a pandas.DataFrame, polars.DataFrame or pyarrow.Table; the keys of the first are the columns.

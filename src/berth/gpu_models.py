@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from berth.model import GpuModel
 
-__all__ = ["GPU_MODELS", "gpu_model"]
-
 _PCIE_3 = 15_754
 _PCIE_4 = 31_508
 _PCIE_5 = 63_015

@@ -17,36 +17,6 @@ if TYPE_CHECKING:  # `berth job` needs no NumPy, whose import takes as long as i
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "FOREVER_MS",
-    "NO_GPU",
-    "PLACES",
-    "WHOLE_GPU",
-    "Event",
-    "EventKind",
-    "Evict",
-    "GpuModel",
-    "GpuSlot",
-    "Job",
-    "Node",
-    "Outage",
-    "Placement",
-    "Profile",
-    "Reason",
-    "Record",
-    "RecordState",
-    "Reservation",
-    "Resize",
-    "Share",
-    "WakeAt",
-    "elastic_milli",
-    "gang_of",
-    "sized",
-    "slots_by_task",
-    "starting_tasks",
-    "work_of",
-]
-
 FOREVER_MS = 2**60
 """The work of a job that never leaves by itself: the engine schedules no end for it."""
 
@@ -290,6 +260,12 @@ class Resize(NamedTuple):
     share: Share
 
 
+class Resume(NamedTuple):
+    """A policy's decision to let a suspended job run on, on the GPUs that it had."""
+
+    job: Job
+
+
 class WakeAt(NamedTuple):
     """A policy's wish to be asked again at this time, even if nothing happens until then."""
 
@@ -320,8 +296,8 @@ class Reservation(NamedTuple):
 
 
 class EventKind(StrEnum):
-    """What can happen to an attempt: submit and start, any number of resizes, then finish, fail, evict or cancel; or,
-    without a start, reject, cancel, or fail because it could not be started."""
+    """What can happen to an attempt: submit and start, any number of resizes and of suspends with a resume, then
+    finish, fail, evict or cancel; or, without a start, reject, cancel, or fail because it could not be started."""
 
     SUBMIT = "submit"
     START = "start"
@@ -333,6 +309,10 @@ class EventKind(StrEnum):
     """A waiting or running job was withdrawn."""
     RESIZE = "resize"
     """A running job has another share of its GPUs from now on, which the event tells."""
+    SUSPEND = "suspend"
+    """A running job has left its GPUs for the memory of its nodes, with all that it has done."""
+    RESUME = "resume"
+    """A suspended job runs on, on the GPUs that it had."""
 
 
 class Reason(StrEnum):
@@ -445,6 +425,8 @@ class Record:
     """Energy that its nodes took for it, or its GPUs alone, where nothing else was measured."""
     gpu_slots: tuple[str, ...] = ()
     """The GPUs that it ran on, each as NODE:INDEX; empty if they are unknown: Slurm's accounting does not have them."""
+    priority: int | None = None
+    """Its job's priority, the higher the more; None if it is not known."""
 
     @property
     def ready_ms(self) -> int:

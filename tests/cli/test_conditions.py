@@ -18,6 +18,10 @@ from tests.command import berth
         (("--mtbf", "9", "--mttr", "inf"), "--mttr is inf; expected a number"),
         (("--mttr", "3"), "--mttr is the repair time of nodes that fail by --mtbf; give both"),
         (("--checkpoint", "inf"), "--checkpoint is inf; expected a number"),
+        (
+            ("--checkpoint-write", "5"),
+            "--checkpoint-write is the time to write a checkpoint; say how often with --checkpoint",
+        ),
         (("--restart", "nan"), "--restart is nan; expected a number"),
         (("--round", "nan"), "--round is nan; expected a number"),
         (

@@ -15,11 +15,11 @@ from berth.console.roles import Role
 from tests.console.browser import CHROMIUM, chromium
 from tests.console.serving import served
 from tests.console.world import World
-from tests.live.local.conftest import native, world
+from tests.live.local.conftest import native as native
+from tests.live.local.conftest import world as world
 from tests.live.local.test_enforcement import gpu_job
 from tests.live.local.world import ROOT
 
-__all__ = ["native", "world"]
 ME = pwd.getpwuid(os.geteuid()).pw_name
 PATIENCE_MS = 120_000
 """For a browser on a machine that has other things to do."""

@@ -23,9 +23,7 @@ from berth.console.what_if.store import Place, Store
 from berth.console.what_if.worker import ANSWER
 from berth.errors import LiveError, SettingError
 from tests.console.workers import ASKED, FakeChild, Workers, place, queue_in
-from tests.experiments.test_recorded_run import history
-
-__all__ = ["history"]
+from tests.experiments.test_recorded_run import history as history
 
 
 def test_users_take_turns(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from berth.console.what_if.question import Question
 from berth.console.what_if.queue import Queue
 
-__all__ = ["ASKED", "ORIGIN", "FakeChild", "Workers", "place", "queue_in"]
 ORIGIN = 1_700_000_000_000
 ASKED = Question(("sjf",), ORIGIN - 1, ORIGIN + 10**9)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,11 +14,12 @@ from typer.testing import CliRunner
 from berth.card_speeds import CardSpeeds, card_speeds
 from berth.cli.app import app
 from berth.cluster import Cluster
+from berth.cluster.outages import Recovery
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare import compare
 from berth.knowledge import History
-from berth.model import Event, EventKind, GpuModel, Job, Node, Outage
+from berth.model import Event, EventKind, GpuModel, GpuSlot, Job, Node, Outage
 from berth.policies import Setting, make_policy
 from berth.policies.sort_keys import ExpectedMs
 
@@ -66,7 +68,8 @@ def test_expected_run_times_are_those_on_the_fastest_card_a_job_may_have() -> No
     short = Job("short", 0, 1000, application="net")
     key = ExpectedMs(Setting().knowledge, speeds=SPEEDS)
     assert (key(long), key(short)) == (3600, 1000)
-    assert ExpectedMs(Setting().knowledge, speeds=SPEEDS, slowest=True)(short) == 4000
+    assert key.on(short, (GpuSlot(0, 0),), NODES) == 4000
+    assert key.on(short, (GpuSlot(1, 0),), NODES) == 1000
 
 
 def test_a_history_learns_work_whatever_card_it_was_done_on() -> None:
@@ -92,6 +95,83 @@ def test_gavel_serves_first_whoever_has_slow_cards() -> None:
     assert [event.job.id for event in events if event.kind is EventKind.EVICT] == ["v"]
     plain = list(simulate(jobs[:2], Cluster(NODES), "gavel"))
     assert plain == list(simulate(jobs[:2], Cluster(NODES), "least-attained-service"))
+
+
+@pytest.mark.parametrize("scheme", ["", "easy+", "passing+", "preempt+"])
+def test_models_of_the_table_that_no_node_has_change_nothing(scheme: str) -> None:
+    """The cluster's only model has speed 1; the table also tells of one that is four times as slow."""
+    nodes = (Node("new", 2, V100),)
+    draw = random.Random(4)
+    jobs = [
+        Job(f"j{at}", 10 * at, draw.randrange(1, 400), application="net", gpus=draw.choice((1, 1, 2)))
+        for at in range(200)
+    ]
+    for order in ("fifo", "sjf-expected"):
+        policy = f"{scheme}{order}+first-fit"
+        plain = list(simulate(jobs, Cluster(nodes), policy))
+        assert list(simulate(jobs, Cluster(nodes), policy, speeds=SPEEDS)) == plain
+
+
+def test_easy_expects_a_job_on_the_card_that_it_would_get() -> None:
+    """On a V100 the filler ends at 1,500 ms, before the head starts; on a K80 it would not have."""
+    new = Node("new", 2, V100)
+    jobs = [
+        Job("long", 0, 2000, application="net", gpus=1),
+        Job("head", 1, 1000, application="net", gpus=2),
+        Job("filler", 2, 1500, application="net"),
+        Job("late", 3, 2500, application="net"),
+    ]
+    found = times(list(simulate(jobs, Cluster((new,)), "easy+fifo+first-fit", speeds=SPEEDS)))
+    assert found == {
+        "long": (0, 2000), "filler": (2, 1502), "head": (2000, 3000), "late": (3000, 5500),
+    }  # fmt: skip
+    old = Node("old", 2, K80)
+    found = times(list(simulate(jobs, Cluster((old,)), "easy+fifo+first-fit", speeds=SPEEDS)))
+    assert found == {
+        "long": (0, 8000), "filler": (2, 6002), "head": (8000, 12_000), "late": (12_000, 22_000),
+    }  # fmt: skip
+
+
+def test_a_filler_that_has_ended_keeps_no_room() -> None:
+    """It was stopped before and has little left, so that it ends before the head begins, whatever its whole work."""
+    jobs = [
+        Job("filler", 0, 3000, keeps_work=True),
+        Job("long", 1, 3999, gpus=2, models=("V100",)),
+        Job("head", 2, 1000, gpus=3, models=("V100",)),
+        Job("next", 3100, 5000, models=("V100",)),
+    ]
+    nodes = (Node("old", 1, K80), Node("new", 4, V100))
+    events = list(simulate(jobs, Cluster(nodes), "easy+fifo+first-fit", outages=[Outage(0, 2500)]))
+    starts = [(event.job.id, event.time_ms) for event in events if event.kind is EventKind.START]
+    assert starts == [("filler", 0), ("long", 1), ("filler", 2500), ("next", 3100), ("head", 4000)]
+
+
+@pytest.mark.parametrize("milli", [100, 5000])
+def test_a_restart_and_a_checkpoint_take_as_long_on_every_card(milli: int) -> None:
+    """6 s of work are done and kept by the outage; a restart takes 1 s, and each of three checkpoints 0.5 s."""
+    speeds = CardSpeeds({"net": {"V100": milli}}, "mine")
+    job = Job("j", 0, 10_000, application="net", keeps_work=True)
+    nodes = (Node("new", 1, V100),)
+    scale = 1000 / milli
+
+    def end_ms(recovery: Recovery, down_ms: int) -> int:
+        events = simulate(
+            [job],
+            Cluster(nodes),
+            "fifo",
+            speeds=speeds,
+            outages=[Outage(0, down_ms, down_ms + 1)],
+            recovery=recovery,
+        )
+        return [event.time_ms for event in events][-1]
+
+    down_ms = round(6000 * scale)
+    assert end_ms(Recovery(2000, 1000), down_ms) == down_ms + 1 + 1000 + round(4000 * scale)
+    writing = Recovery(2000, 1000, write_ms=500)
+    down_ms = round(6000 * scale) + 3 * 500
+    assert end_ms(writing, down_ms) == down_ms + 1 + 1000 + round(4000 * scale) + 500
+    # While the third is written, it is not there yet.
+    assert end_ms(writing, down_ms - 1) == down_ms + 1000 + round(6000 * scale) + 2 * 500
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,7 @@ def reopens(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         (twice, "starts job 'a', which is not waiting"),
         (nowhere, "decides what cannot be: job 'a': there is no slot (0, 7)"),
         (meddles, "has changed the cluster or the queue that it was shown"),
-        (nonsense, "yields Placement, Evict, Resize or WakeAt, not 'start it'"),
+        (nonsense, "yields Placement, Evict, Resume, Resize or WakeAt, not 'start it'"),
         (too_late, "asks to be woken at 0 ms; expected a later whole number"),
         (evicts_nobody, "evicts job 'a', which is not running"),
     ],
@@ -376,3 +376,19 @@ def test_every_event_has_all_of_its_fields() -> None:
         EventKind.REJECT,
     }
     assert {len(event) for event in events} == {len(Event._fields)}
+
+
+@pytest.mark.parametrize(
+    "policy", ["fifo", "easy+fifo+first-fit", "preempt+fifo+first-fit", "passing+fifo+first-fit"]
+)
+def test_jobs_that_waited_behind_one_start_when_its_patience_ends(policy: str) -> None:
+    """The impatient job wants more GPUs than are free; when it leaves nothing else happens for ten hours."""
+    hour_ms = 3_600_000
+    jobs = [
+        Job("long", 0, 10 * hour_ms),
+        Job("impatient", 1000, 1000, gpus=2, patience_ms=1000),
+        Job("short", 1500, 11 * hour_ms),
+    ]
+    events = simulate(jobs, Cluster([Node("n", 2)]), policy)
+    starts = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
+    assert starts["short"] == (1500 if policy.startswith("passing") else 2000)

@@ -14,9 +14,9 @@ from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.history.values.moments import moment_ms, since_ms
 from berth.traces import read_nodes
-from tests.experiments.test_recorded_run import history, record
+from tests.experiments.test_recorded_run import history as history
+from tests.experiments.test_recorded_run import record
 
-__all__ = ["history"]
 ORIGIN = 1_700_000_000_000
 
 

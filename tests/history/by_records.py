@@ -11,13 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from berth.history.values.causes import cause_after, cause_before
 from berth.model import Record
 from berth.statistics.accounting import (
     UNKNOWN,
     WASTED,
     Usage,
-    cause_after,
-    cause_before,
     check_dimensions,
 )
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts

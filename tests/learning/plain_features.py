@@ -9,8 +9,6 @@ import numpy as np
 from berth.interference import Speeds
 from berth.network.features import LONG_MS, LOOKS, MARGIN_MILLI, SLOWEST_MILLI, Scene
 
-__all__ = ["combination_features", "job_features"]
-
 MEM = 1
 
 

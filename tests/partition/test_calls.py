@@ -281,6 +281,10 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         "refused_often",
         "paced_events",
         "fork_amid_join",
+        "grows",
+        "asks_in_no_capture",
+        "asks_beside_others",
+        "forks_while_it_asks",
     }
     assert set(listed) - apart == set(FAMILIES)
 

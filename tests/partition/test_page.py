@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.partition.conftest import ROOT
-from tests.partition.test_runtimes import INSIDE, Podman, podman
+from tests.partition.test_runtimes import INSIDE, Podman
+from tests.partition.test_runtimes import podman as podman
 
 pytestmark = pytest.mark.slow
-
-__all__ = ["podman"]
 
 PAGE = ROOT / "docs" / "partition.md"
 

@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from tests.partition.conftest import ROOT
 
 NATIVE = ROOT / "native"
-PARTS = {"region": ["region_files", "account", "members", "clock"]}
+PARTS = {"region": ["region_files", "account", "members", "clock", "wish"]}
 """The files of a header that has several: what the processes share."""
 
 

@@ -12,11 +12,10 @@ from itertools import combinations
 
 import pytest
 from tests.partition.conftest import Card
-from tests.partition.test_shares import KINDS, POINTS, REAL, TELLING, VARYING, beside, program, run
+from tests.partition.test_shares import KINDS, POINTS, REAL, TELLING, VARYING, beside, run
+from tests.partition.test_shares import program as program
 
 from berth.partition.regions import read, regions_in
-
-__all__ = ["program"]
 
 ERRORS = ["", "cuMemPoolGetAttribute:0:1,cuDeviceGetGraphMemAttribute:0:1", "cuCtxGetLimit:0:801"]
 MEMORY = {

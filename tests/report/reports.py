@@ -14,8 +14,6 @@ from berth.report import Chapter, Report
 from berth.statistics import Run
 from tests.experiments.compare.runs import NODES, made_runs
 
-__all__ = ["load_chapter", "report"]
-
 
 def report(
     runs: Sequence[Run] | None = None,

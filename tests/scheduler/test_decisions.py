@@ -117,7 +117,7 @@ def test_a_policy_that_writes_to_what_it_is_shown_is_told() -> None:
 def test_a_policy_that_yields_what_is_no_decision_is_told(nonsense: object) -> None:
     one = scheduler(Says(nonsense))
     one.submit(live("a"))
-    with pytest.raises(PolicyError, match="yields Placement, Evict, Resize or WakeAt"):
+    with pytest.raises(PolicyError, match="yields Placement, Evict, Resume, Resize or WakeAt"):
         list(one.decide(0))
 
 

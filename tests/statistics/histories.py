@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from berth.model import NO_GPU, Event, EventKind, GpuModel, GpuSlot, Job, Node, Reason, Share
 
-__all__ = ["History", "event", "golden", "histories"]
-
 
 @dataclass(frozen=True)
 class History:

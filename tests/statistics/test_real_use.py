@@ -162,7 +162,9 @@ JOBS = st.lists(
 @given(
     drawn=JOBS,
     down=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60), st.integers(1, 20)), max_size=3),
-    recovery=st.sampled_from((Recovery(), Recovery(7), Recovery(7, 3), Recovery(None, 4))),
+    recovery=st.sampled_from(
+        (Recovery(), Recovery(7), Recovery(7, 3), Recovery(None, 4), Recovery(7, 3, write_ms=2))
+    ),
 )
 def test_the_run_is_gone_through_as_the_engine_went(
     drawn: list[tuple[int, int, str, int, int, bool]],

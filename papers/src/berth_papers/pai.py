@@ -34,8 +34,6 @@ from berth.model import NO_GPU, EventKind, GpuSlot, Job, Node, Placement, work_o
 from berth.traces.fields import Field, count, decimal, seconds, text
 from berth.traces.opening import open_table
 
-__all__ = ["ORDERS", "PUBLISHED", "PaiResult", "PaiRow", "pai", "pai_dict", "read_rows", "sample"]
-
 ORDERS: Final = {
     "SJF": "duration",
     "SJU": "user_dur",

@@ -28,11 +28,10 @@ from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_li
 from berth.statistics import event_columns
 from berth_papers.bounds import most_held_pct
 from berth_papers.genetic import utilisation_run
+from berth_papers.genetic.cases import Case, case_of
 from berth_papers.genetic.chapters import utilisation_answers, utilisation_chapters
 from berth_papers.genetic.utilisation import (
-    Case,
     Outcome,
-    case_of,
     margins,
     measure_utilisation,
     utilisation_dict,

@@ -8,8 +8,6 @@ import numpy as np
 
 from berth_papers.inflate.inflation import InflationCurve
 
-__all__ = ["curves"]
-
 
 def curves(
     policies: Sequence[str] = ("fgd", "random"), seeds: Sequence[int] = (1, 2)

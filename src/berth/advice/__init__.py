@@ -5,5 +5,3 @@ from __future__ import annotations
 from berth.advice.advise import Advice, advise
 from berth.advice.proposals import Proposal
 from berth.advice.workload import Workload, workload_of
-
-__all__ = ["Advice", "Proposal", "Workload", "advise", "workload_of"]

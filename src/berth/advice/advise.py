@@ -14,8 +14,6 @@ from berth.advice.workload import Workload
 from berth.knowledge import check_knowledge
 from berth.policies import Progress
 
-__all__ = ["DEFAULT_POLICY", "NOTICED_S", "NOTICED_SHARE", "Advice", "Progress", "Tried", "advise"]
-
 DEFAULT_POLICY: Final = "easy+fifo+best-fit"
 """What Slurm does by default: first in, first out with backfilling."""
 GAIN: Final = 0.1

@@ -8,8 +8,6 @@ from typing import Final
 
 from berth.advice.proposals import Proposal
 
-__all__ = ["commands_of"]
-
 _PER_USER: Final = {"running": "MaxJobs"}
 _TOGETHER: Final = {"running": "GrpJobs"}
 _TRES: Final = {"gpus": "gres/gpu", "nodes": "node"}

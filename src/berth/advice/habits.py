@@ -9,8 +9,6 @@ from statistics import median
 from berth.history.jobs.job_report import JobReport, RightSize, right_sizes
 from berth.model import Record, RecordState
 
-__all__ = ["Habit", "habits_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Habit:

@@ -15,8 +15,6 @@ from berth.errors import SettingError
 from berth.model import Job, Share
 from berth.policies.schemes.limit_settings import AMOUNTS, Limit
 
-__all__ = ["Proposal", "limits_to_try", "sharing_to_try"]
-
 QUANTILES: Final = (0.5, 0.75, 0.9)
 """A limit is tried if this share of the users had less at their peak."""
 OF_HIGHEST: Final = (0.25, 0.5, 0.75)

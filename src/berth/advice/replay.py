@@ -17,8 +17,6 @@ from berth.knowledge import make_knowledge
 from berth.model import Event, EventKind, GpuModel, Job, work_of
 from berth.policies import Setting, make_policy
 
-__all__ = ["Outcome", "Peaks", "change_of_users", "mean_use", "replay"]
-
 
 @dataclass(frozen=True, slots=True)
 class Peaks:

@@ -13,13 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from berth.advice.advise import Advice, Progress, better
+from berth.advice.advise import Advice, better
 from berth.advice.replay import Outcome, replay
 from berth.advice.workload import Workload
+from berth.policies import Progress
 from berth.policies.schemes.limit_settings import LimitSettings
 from berth.waiting import Questions, WaitModel
-
-__all__ = ["Factor", "Step", "driving_factors", "respond"]
 
 NOTABLE: Final = 0.1
 """A factor that moves waits less than this part of all movement is not answered to."""

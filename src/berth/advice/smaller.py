@@ -12,8 +12,6 @@ from berth.advice.replay import replay
 from berth.advice.workload import Workload
 from berth.model import Job, Share
 
-__all__ = ["Part", "Smaller", "parts_enough", "smaller"]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -22,8 +22,6 @@ from berth.gpu_models import gpu_model
 from berth.history.store.capacity import Capacity, capacity_at
 from berth.model import GpuModel, Job, Node, Record
 
-__all__ = ["Workload", "workload_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:

@@ -10,8 +10,6 @@ import errno
 import os
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command that the arguments name; never returns."""

@@ -312,7 +312,7 @@ def _missing(workload: Workload) -> Iterator[str]:
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:
-    from berth.statistics.accounting import duration_text
+    from berth.history.values.durations import duration_text
 
     waits = (outcome.wait_median_s, outcome.wait_p90_s, outcome.typical_user_wait_s)
     return (*map(duration_text, waits), f"{outcome.utilisation_pct:.1f}")

@@ -13,8 +13,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from berth.cli.commands import COMMANDS, PAPERS
 
-__all__ = ["app", "load"]
-
 
 def load(name: str) -> Any:
     """Import a command, or a group of commands; returns what Typer has made of it."""

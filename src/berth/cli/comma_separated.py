@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["names_of"]
-
 
 def names_of(text: str) -> tuple[str, ...]:
     """Split such a value; the names are in their order, without the spaces around them; empty ones are left out."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["COMMANDS", "PAPERS", "Entry"]
-
 
 class Entry(NamedTuple):
     """One command, or one group of commands."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from berth.cli.output import AsJson, Form, Format, console, printed
 
-__all__ = ["doctor"]
-
 _ANSWER_S = 10
 """How long a program may take to print its version."""
 

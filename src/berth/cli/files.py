@@ -12,8 +12,6 @@ from pathlib import Path
 from berth.errors import SettingError
 from berth.files import whole_file
 
-__all__ = ["checked_place", "command_line", "told_what_is_kept", "write_aside"]
-
 
 def write_aside(path: Path, text: str) -> None:
     """Write a text under another name first, so that a reader never finds half of it."""

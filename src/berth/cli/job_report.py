@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.live.local.tables import counted
+from berth.live.driver.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from berth.history.importing.pending import Queued
     from berth.history.jobs.job_report import JobReport, RightSize
     from berth.model import Record
-
-__all__ = ["print_job_report"]
 
 MOST_POINTS = 24
 """The most lines of use that are printed; JSON has all."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from berth.live.kubernetes.client import Api
     from berth.live.kubernetes.viewing import GpuUse, Snapshot, Waits
 
-__all__ = ["app"]
-
 T = TypeVar("T")
 app = typer.Typer(
     help="Place pods on a Kubernetes cluster, say why they wait, and install what that needs.",

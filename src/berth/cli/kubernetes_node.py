@@ -13,8 +13,6 @@ import typer
 from berth.cli.kubernetes_options import Compat
 from berth.errors import SettingError
 
-__all__ = ["node"]
-
 
 def node(
     node_name: Annotated[

@@ -10,6 +10,7 @@ import typer
 
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError
+from berth.live.driver.snapshot import gpu_dict, job_dict
 from berth.live.local import client
 from berth.live.local.protocol import Flags
 
@@ -112,7 +113,8 @@ def top(
 ) -> None:
     """Show this machine's queue live: a tile per GPU, the jobs below, keys to cancel, hold and show."""
     if as_json:
-        client.print_top_json()
+        shown, _ = client.snapshot([], None, None, False, None)
+        printed(Form.JSON, True, [], shown.to_dict())
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on standard error
         raise LiveError("berth top needs a terminal; berth status or berth top --json print it once")
@@ -218,16 +220,17 @@ def queue(
     if not as_json and form is Form.TABLE:
         client.print_queue(ids or [], user, state, ended, limit)
         return
-    rows, note = client.job_rows(ids or [], user, state, ended, limit)
-    printed(form, as_json, rows, {"jobs": rows, "note": note})
+    shown, _ = client.snapshot(ids or [], user, state, ended, limit)
+    printed(form, as_json, [job_dict(job) for job in shown.jobs], shown.to_dict())
 
 
 def status(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
     """Show whether the queue is up, its policy, and what the GPUs hold."""
-    if form in (Form.CSV, Form.PARQUET):
-        printed(form, False, client.gpu_rows())
-    else:
-        client.print_status(as_json or form is Form.JSON)
+    if not as_json and form is Form.TABLE:
+        client.print_status()
+        return
+    shown, service = client.snapshot([], None, None, False, None)
+    printed(form, as_json, [gpu_dict(gpu) for gpu in shown.gpus], {**shown.to_dict(), "service": service})
 
 
 def logs(
@@ -369,6 +372,15 @@ def up(
             "--metrics",
             metavar="PORT|PATH",
             help="Serve Prometheus metrics on a port of 127.0.0.1, or on a Unix socket.",
+        ),
+    ] = None,
+    uncounted: Annotated[
+        str | None,
+        typer.Option(
+            "--uncounted",
+            metavar="report|throttle",
+            help="Report a job that holds GPU memory which its partition did not count, or also throttle it; kept for "
+            "the next start.",
         ),
     ] = None,
     foreground: Annotated[

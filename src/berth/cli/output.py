@@ -19,8 +19,6 @@ from berth.files import plain_cell
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FILE_WIDTH", "AsJson", "Form", "Format", "console", "printed"]
-
 FILE_WIDTH = 400
 """Columns of a table that goes to a file or a pipe, where COLUMNS does not say otherwise."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from berth.partition import Partition, Summary
-
-__all__ = ["app", "run"]
+    from berth.partition.reconciling import Counted
 
 app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
@@ -245,18 +245,21 @@ def watch(
     times: Annotated[
         int, typer.Option("--times", min=0, help="Stop after this many refreshes; 0: run until Ctrl-C.")
     ] = 0,
+    fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every partition, refreshed until Ctrl-C."""
+    """Show every partition, refreshed until Ctrl-C, and what its processes hold that it did not count."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     from berth import partition as partitions
-    from berth.cli.partition_table import partition_lines, partition_table, unreadable_text
+    from berth.cli.partition_table import partition_lines, partition_table, uncounted_text, unreadable_text
+    from berth.partition.reconciling import Reconciler
 
     before: dict[str, tuple[float, int]] = {}
     looks = 0
+    reconciler = Reconciler()
     console = Console()
     lines = as_json or not console.is_terminal
     with nullcontext() if lines else Live(console=console, auto_refresh=False) as live:
@@ -264,6 +267,7 @@ def watch(
             regions, now = partitions.regions(), time.monotonic()
             found = [one for one in regions if isinstance(one, partitions.Partition)]
             lost = [unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
+            lost += map(uncounted_text, reconciler.look(_counted(found, _driver(fake_gpu))))
             used = {
                 one.name + one.uuid: (one.gpu_ns - before[one.name + one.uuid][1])
                 / 1e7
@@ -287,6 +291,30 @@ def watch(
                 time.sleep(every_s)
             except KeyboardInterrupt:
                 break
+
+
+def _counted(found: list[Partition], driver: Path | None) -> list[Counted]:
+    """What partitions count beside what NVML shows; empty where there is no NVML."""
+    from berth.partition.gpus import bytes_of_processes, gpus
+    from berth.partition.reconciling import Counted
+
+    try:
+        cards = {gpu.uuid.removeprefix("GPU-").lower(): gpu for gpu in gpus(driver)}
+        shown = {plain: bytes_of_processes(gpu.uuid, driver) for plain, gpu in cards.items()}
+    except PartitionError:
+        return []
+    return [
+        Counted(
+            one.name,
+            cards[one.uuid].index,
+            one.limit_bytes >> 20,
+            one.peak_bytes >> 20,
+            len(one.processes),
+            sum(shown[one.uuid].get(process.outer_pid or process.pid, 0) for process in one.processes) >> 20,
+        )
+        for one in found
+        if one.uuid in cards
+    ]
 
 
 @app.command()
@@ -351,6 +379,98 @@ def remove(
     from berth import partition as partitions
 
     partitions.remove(name, force=force, driver_folder=_driver(fake_gpu))
+
+
+@app.command()
+def prove(
+    mem: Annotated[str, typer.Option("--mem", help="The limit to try, such as 256M.")] = "256M",
+    gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
+    as_is: Annotated[
+        bool,
+        typer.Option(
+            "--as-is",
+            help="Try what limits processes here already to --mem: HAMi-core, MPS, MIG, a container.",
+        ),
+    ] = False,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="With --as-is: a variable of the processes that try."
+        ),
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Option("--way", metavar="WAY", help="Only this way; repeat it for more.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write a page (HTML) to this file.")] = None,
+    fake_gpu: Fake = False,
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
+) -> None:
+    """Try the known ways past a limit of GPU memory on this machine, and say which it holds against.
+
+    Each way is a process of its own that takes at most twice the limit. It ends with 1 if a way passed that
+    berth's documentation does not name, or if what fits was refused.
+    """
+    from berth import partition as partitions
+    from berth.cli.proofs import known_texts, page, rows, sentences, table
+    from berth.partition import proof
+    from berth.partition.gpus import driver_version, gpu_named
+    from berth.partition.launch import environment as partition_environment
+    from berth.partition.scratch import run_folder, sweep
+
+    limit_mib = partitions.mem_mib(mem)
+    if sets and not as_is:
+        raise SettingError(
+            "--set goes with --as-is; berth's own limit is tried in an environment that it makes"
+        )
+    variables = dict(_assignment(text) for text in sets or ())
+    sweep()
+    with run_folder() as scratch:
+        if fake_gpu:  # NVML, which this process asks, and the processes that try share one card
+            os.environ.setdefault("BERTH_FAKE_CARD", str(scratch / "card"))
+        card = gpu_named(gpu, _known_gpus(fake_gpu))
+        proof.check_room(card, limit_mib, _driver(fake_gpu))
+        tried = proof.chosen(names or ())
+        quiet = as_json or form is not Form.TABLE
+        typer.echo(
+            f"berth: {len(tried)} ways past a limit of {mem} on GPU {card.index}, one after another; each takes at "
+            f"most {2 * limit_mib} MiB for a moment, and ends",
+            err=True,
+        )
+
+        def environment() -> dict[str, str]:
+            if as_is:
+                driver = {"LD_LIBRARY_PATH": str(partitions.fake_driver_folder())} if fake_gpu else {}
+                return {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid, **driver, **variables}
+            folder = Path(tempfile.mkdtemp(dir=scratch))
+            return partition_environment(
+                os.environ, region=folder / "region", mem_mib=limit_mib, gpu=card.uuid, fake_gpu=fake_gpu
+            )
+
+        findings = []
+        for finding in proof.attempt(tried, card, limit_mib, environment, driver_folder=_driver(fake_gpu)):
+            findings.append(finding)
+            if not quiet and sys.stderr.isatty():
+                typer.echo(f"berth: {len(findings)} of {len(tried)}: {finding.way.name}", err=True)
+        driver = driver_version(_driver(fake_gpu))
+    wall = "what limits processes here" if as_is else "berth"
+    proved = proof.Proof(wall, card, driver, limit_mib, tuple(findings))
+    known = {} if as_is else known_texts()
+    if not printed(form, as_json, rows(proved, known)):
+        console().print(table(proved, known))
+        typer.echo("\n".join(sentences(proved, known)))
+    if out is not None:
+        page(proved, known, out)
+    passed = [finding for finding in proved.of(proof.Verdict.PASSED) if finding.way.name not in known]
+    if passed or proved.of(proof.Verdict.REFUSED):
+        raise typer.Exit(1)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise SettingError(f"--set '{text}' is no variable; write NAME=VALUE")
+    return name, value
 
 
 @app.command()

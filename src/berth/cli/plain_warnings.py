@@ -6,8 +6,6 @@ import sys
 import warnings
 from typing import TextIO
 
-__all__ = ["warn_in_one_line"]
-
 
 def warn_in_one_line() -> None:
     """Print warnings as errors are printed: without the file and line of code that they came from."""

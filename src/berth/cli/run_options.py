@@ -14,8 +14,6 @@ import typer
 
 from berth.cli.output import AsJson, Form, Format
 
-__all__ = ["Columns", "Knowledge", "Reader", "RunOptions", "conditions_asked", "with_options"]
-
 
 def _checked(name: str) -> str:
     """The name of a knowledge that there is; refused before the command reads anything."""
@@ -106,6 +104,10 @@ class RunOptions:
             help="Time between checkpoints; a job that starts again goes on from the last one.",
         ),
     ] = None
+    checkpoint_write: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Time that a job stands still to write a checkpoint."),
+    ] = 0.0
     restart: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="Extra time that every attempt but a job's first takes."),
@@ -203,6 +205,10 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
     elif options.mttr is not None:
         raise SettingError("--mttr is the repair time of nodes that fail by --mtbf; give both")
     every, checkpoint = options.every, options.checkpoint
+    if options.checkpoint_write and checkpoint is None:
+        raise SettingError(
+            "--checkpoint-write is the time to write a checkpoint; say how often with --checkpoint"
+        )
     return {
         "compress": options.compress,
         "skip_bad": options.skip_bad,
@@ -215,6 +221,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
         "recovery": Recovery(
             None if checkpoint is None else _whole_ms(checkpoint, 60_000, "--checkpoint"),
             _whole_ms(options.restart, 1000, "--restart"),
+            write_ms=_whole_ms(options.checkpoint_write, 1000, "--checkpoint-write"),
         ),
         "quotas": None if options.quota is None else _quotas(options.quota),
         "borrow": options.borrow,

@@ -14,6 +14,7 @@ from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.snapshot import gpu_dict
 
 app = typer.Typer(
     help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -226,13 +227,17 @@ def _say(text: str) -> None:
 
 @app.command()
 def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format = Form.TABLE) -> None:
-    """Show whether berth runs with Slurm, and what it saw last."""
+    """Show whether berth runs with Slurm, and what Slurm's GPUs and jobs are doing."""
     import time
 
-    from berth.live.slurm.snapshot import read_status, silence
+    from berth.cli.output import console
+    from berth.cli.snapshot_table import snapshot_tables
+    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.snapshot import look, read_status
 
     shown = read_status(state)
-    if printed(form, as_json, [shown], shown):
+    seen = look(Controller(), state)
+    if printed(form, as_json, [gpu_dict(gpu) for gpu in seen.gpus], {**seen.to_dict(), "service": shown}):
         return
     age_s = time.time() - int(str(shown["at_ms"])) / 1000
     print(f"mode       {shown['mode']}, policy {shown['policy']}")
@@ -243,15 +248,14 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
         f"jobs       {shown['waiting']} to decide on, {shown['kept_back']} kept back, {shown['placed']} placed and not"
     )
     print(f"           started yet, {shown['running']} running")
-    if silent := silence(state):
-        print(f"berth      {silent}")
+    for note in seen.notes:
+        print(f"berth      {note}")
     for job, why in dict(shown["unplaced"]).items():
         print(f"not counted: job {job}: {why}")
     outside = list(shown.get("outside", []))
     if outside:
         print(f"held, and not placed by this berth: {', '.join(outside[:10])}")
-    for why in list(shown.get("unreadable", [])):
-        print(f"not seen: {why}")
+    console().print(snapshot_tables(seen))
 
 
 @app.command()

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from berth.traces import Trace
     from berth.traces.description import Description
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, help="Describe, convert and fetch traces of GPU jobs.")
 
 TraceArgument = Annotated[

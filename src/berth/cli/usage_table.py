@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from berth.statistics.accounting import Usage
     from berth.statistics.tables import JobUse, Totals
 
-__all__ = ["show_jobs", "show_usage", "usage_table"]
-
 
 def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
     """A row for each group; a name that the terminal is too narrow for goes on in the next line, never cut off."""

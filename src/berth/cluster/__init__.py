@@ -7,21 +7,3 @@ from berth.cluster.queue import Key, Lane, Queue
 from berth.cluster.room import spreadable_gpus
 from berth.cluster.running import PLACE_MILLI, Part, Running, parts_of
 from berth.cluster.usage import Account, Usage
-
-__all__ = [
-    "PLACE_MILLI",
-    "UNCOUNTED",
-    "Account",
-    "Amounts",
-    "Cluster",
-    "Key",
-    "Lane",
-    "NodeChanges",
-    "Part",
-    "Queue",
-    "Request",
-    "Running",
-    "Usage",
-    "parts_of",
-    "spreadable_gpus",
-]

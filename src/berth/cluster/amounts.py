@@ -13,8 +13,6 @@ import numpy as np
 from berth.arrays import IntArray
 from berth.model import Node
 
-__all__ = ["UNCOUNTED", "Amounts", "Request", "amount_of", "amounts_of", "card_mem_mib", "shown"]
-
 UNCOUNTED = 2**40
 """What a node has of a resource whose amount is not known: enough for everything."""
 

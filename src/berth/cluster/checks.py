@@ -7,8 +7,6 @@ from numbers import Integral
 from berth.errors import ClusterError, NotAllowed
 from berth.model import Job, Node
 
-__all__ = ["check_job", "check_nodes"]
-
 MOST = 2**39
 """Of an amount of a node; what is not known is twice that."""
 MOST_GPUS = 1 << 12

@@ -22,10 +22,8 @@ from berth.cluster.refusals import named, refuse, refuse_resize
 from berth.cluster.room import Room
 from berth.cluster.running import Running, account_of
 from berth.cluster.usage import Usage
-from berth.errors import ClusterError, NotAllowed, NotRunning
-from berth.model import FOREVER_MS, GpuSlot, Job, Node, Placement, Share
-
-__all__ = ["Cluster"]
+from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning, PlacementError
+from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement, Share
 
 
 class _Singles(dict[tuple[int, int], tuple[GpuSlot]]):
@@ -42,6 +40,7 @@ class Cluster(Room):
     __slots__ = (
         "_on",
         "_running",
+        "_suspended",
         "_usage",
         "changes",
         "losses",
@@ -51,6 +50,7 @@ class Cluster(Room):
         "reserving",
         "running",
         "singles",
+        "suspended",
     )
 
     def __init__(
@@ -85,6 +85,9 @@ class Cluster(Room):
         self._running: dict[str, Running] = {}
         self.running: Mapping[str, Running] = MappingProxyType(self._running)
         """By id of the job, in order of their start."""
+        self._suspended: dict[str, Running] = {}
+        self.suspended: Mapping[str, Running] = MappingProxyType(self._suspended)
+        """Jobs that hold no GPU and keep what they have done, by id, in order of their suspension."""
         self._on: dict[GpuSlot, list[Running]] | None = None
         self._usage: Usage | None = None
         self.singles = _Singles()
@@ -120,7 +123,7 @@ class Cluster(Room):
         """A fingerprint of everything that can change, to see that a caller has changed nothing."""
         state = hashlib.sha256()
         state.update(self.block[: -self._arrays.slots.size].tobytes())  # slots are those of the last call
-        state.update(repr([*self.running.items()]).encode())
+        state.update(repr([*self.running.items(), *self.suspended.items()]).encode())
         state.update(repr((self.free_total_milli, self.openings, self.losses, self.changes)).encode())
         state.update(repr((self._strangers, self._debts.owed)).encode())
         return state.hexdigest()
@@ -210,11 +213,19 @@ class Cluster(Room):
         return run
 
     def release(self, job_id: str, *, now_ms: int | None = None) -> Running:
-        """End a job and give back what it held, having noted what it has done until now, where that is told.
+        """End a job, which runs or is suspended, and give back what it held, having noted what it has done until now,
+        where that is told.
 
         Raises NotRunning, and then nothing has changed.
         """
         run = self._running.pop(job_id, None)
+        if run is None and (run := self._suspended.pop(job_id, None)) is not None:
+            self._park(run, -1)
+            if now_ms is not None:
+                run.wake(now_ms)
+            self.openings += 1
+            self.changes += 1
+            return run
         if run is None:
             raise NotRunning(f"job '{job_id}' cannot be released: it is not running")
         if now_ms is not None:
@@ -272,6 +283,106 @@ class Cluster(Room):
         self.losses += 1
         self.changes += 1
         return run
+
+    def suspend(self, job_id: str, *, now_ms: int, held_mib: int | None = None) -> Running:
+        """Take a running job off its GPUs with what it has done. Its nodes keep its memory, and `held_mib` more for
+        each of its GPUs: by default what it was given of it.
+
+        Raises NotRunning, or DoesNotFit if that memory is not free, and then nothing has changed.
+        """
+        run = self._running.get(job_id)
+        if run is None:
+            raise NotRunning(f"job '{job_id}' cannot be suspended: it is not running")
+        if held_mib is None:
+            held_mib = self._given_mib(run)
+        for part in run.parts:
+            free_mib = self._debts.left(GpuSlot(part.node, NO_GPU))[1]
+            if part.gpus * held_mib > free_mib:
+                raise DoesNotFit(
+                    f"job '{job_id}' cannot be suspended: it holds {part.gpus * held_mib} MiB of GPU memory, and node"
+                    f" '{self.nodes[part.node].name}' has {max(0, free_mib)} MiB free to take it"
+                )
+        self.release(job_id, now_ms=now_ms)
+        run.speed_milli, run.parked_mib = 0, held_mib
+        self._park(run, 1)
+        self._suspended[job_id] = run
+        return run
+
+    def adopt_suspended(
+        self, placement: Placement, *, start_ms: int, now_ms: int, work_ms: int, left_ms: int | None, attempt: int,
+        held_mib: int | None = None,
+    ) -> Running:  # fmt: skip
+        """Note a suspended job that was suspended before this cluster was made, as `suspend` would have left it. There
+        may be less memory than it takes: the rest is owed. Raises NotAllowed for slots that there are not."""
+        job, slots, share, shared, best_effort = placement
+        for node, index in slots:
+            if not (0 <= node < len(self.nodes) and index < self.nodes[node].gpus):
+                raise NotAllowed(f"there is no {named(slots)}, on which job '{job.id}' could run on")
+        work_us, left_us = work_ms * 1000, (work_ms if left_ms is None else left_ms) * 1000
+        run = self._suspended[job.id] = Running(
+            job, attempt, slots, share, start_ms, left_us, now_ms, 0, self.request(job), account_of(placement),
+            work_us, shared, best_effort,
+        )  # fmt: skip
+        run.parked_mib = self._given_mib(run) if held_mib is None else held_mib
+        self._park(run, 1)
+        self.changes += 1
+        return run
+
+    def can_resume(self, job_id: str) -> bool:
+        """Whether there is room for a suspended job on the GPUs that it had."""
+        run = self._suspended[job_id]
+        for slot in run.slots:
+            free = self.free_on(slot) if slot.index != NO_GPU else run.taken
+            if not self._up[slot.node] or free.milli < run.taken.milli or free.mem_mib < run.taken.mem_mib:
+                return False
+        return all(self._debts.left(GpuSlot(part.node, NO_GPU))[0] >= part.cpu_milli for part in run.parts)
+
+    def resume(self, job_id: str, *, now_ms: int) -> Running:
+        """Let a suspended job run on where it ran. Returns the run, which is another object than before.
+
+        Raises NotRunning, NotAllowed or DoesNotFit, and then nothing has changed.
+        """
+        before = self._suspended.get(job_id)
+        if before is None:
+            raise NotRunning(f"job '{job_id}' cannot be resumed: it is not suspended")
+        job, share = before.job, before.share
+        if not before.best_effort:  # it may have grown since it was placed
+            share = Share(min(share.milli, job.share.milli), min(share.mem_mib, job.share.mem_mib))
+        self._park(before, -1)
+        try:
+            wish = Placement(job, before.slots, share, before.shared, before.best_effort)
+            run = self.place(wish, now_ms=now_ms, attempt=before.attempt)
+            if share != before.share:
+                self.resize(job_id, before.share, now_ms=now_ms)
+        except PlacementError:
+            if job_id in self._running:
+                self.release(job_id, now_ms=now_ms)
+            self._park(before, 1)
+            raise
+        del self._suspended[job_id]
+        before.wake(now_ms)
+        run.work_us, run.left_us = before.work_us, before.left_us
+        run.start_ms, run.suspended_ms, run.parked_mib = (
+            before.start_ms,
+            before.suspended_ms,
+            before.parked_mib,
+        )
+        if self._usage is not None:
+            self._usage.go_on(run.job, run.taken, run.start_ms, now_ms)
+        return run
+
+    def _given_mib(self, run: Running) -> int:
+        """What a run was given of the memory of each of its GPUs; 0 if that is not accounted for."""
+        given_mib = run.taken.mem_mib or self._least_card_mib(run.slots)
+        return given_mib if 0 < given_mib < UNCOUNTED else 0
+
+    def _park(self, run: Running, sign: int) -> None:
+        """Have the run's nodes take what it holds while it is suspended, or with −1 give it back."""
+        for part in run.parts:
+            place = GpuSlot(part.node, NO_GPU)
+            cpu_milli, mem_mib = self._debts.left(place)
+            self._let_be_left(place, cpu_milli, mem_mib - sign * (part.mem_mib + part.gpus * run.parked_mib))
+            self._touch(part.node)
 
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""

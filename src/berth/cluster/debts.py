@@ -13,8 +13,6 @@ import numpy as np
 from berth.cluster.amounts import Amounts
 from berth.model import NO_GPU, GpuSlot
 
-__all__ = ["Debts"]
-
 _NOTHING = (0, 0)
 
 

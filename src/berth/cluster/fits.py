@@ -10,8 +10,6 @@ from berth.arrays import BoolArray
 from berth.cluster import kernels
 from berth.cluster.cluster import Cluster
 
-__all__ = ["Fits"]
-
 
 class Fits:
     """Which request types fit on which nodes, kept up with a cluster: only nodes that change are looked at."""

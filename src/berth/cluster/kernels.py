@@ -12,30 +12,6 @@ import numpy as np
 
 from berth.arrays import BoolArray, IntArray, compiled
 
-__all__ = [
-    "ALLOWED",
-    "CPU",
-    "FREE_AT",
-    "GPUS",
-    "GPU_MEM",
-    "MEM",
-    "MILLI",
-    "Arrays",
-    "arrays_of",
-    "block_of",
-    "choose_devices",
-    "fit_on",
-    "fits",
-    "fitting_devices",
-    "fitting_nodes",
-    "fitting_on",
-    "give_back",
-    "is_allowed",
-    "spread_over_nodes",
-    "spread_slots",
-    "take",
-]
-
 # Columns of a request: what a job takes on one node, then the nodes, GPUs, CPU and memory of the whole job, and from
 # ALLOWED on the words of bits for the kinds of nodes that it may run on.
 GPUS, MILLI, GPU_MEM, CPU, MEM, ALL_NODES, ALL_GPUS, ALL_CPU, ALL_MEM, ALLOWED = range(10)

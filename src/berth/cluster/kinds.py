@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from berth.model import Node
 
-__all__ = ["WORD", "NodeKinds", "numbers_as_words"]
-
 WORD = 62
 """Bits of a word that are used: a signed number of 64 stays positive."""
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from berth.cluster.checks import check_nodes
 from berth.model import Node
 
-__all__ = ["Difference", "NodeChanges", "difference", "vanished_node"]
-
 _AT_ONCE = 32
 
 

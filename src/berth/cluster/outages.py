@@ -17,8 +17,6 @@ from pathlib import Path
 from berth.errors import SettingError, SimulationError, TraceError
 from berth.model import Node, Outage
 
-__all__ = ["FailureRate", "Recovery", "check_outage", "milliseconds_of", "read_outages"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
@@ -28,10 +26,13 @@ class Recovery:
     """It writes a checkpoint each time it has done this much work, and loses what came after the last one; None: it
     loses nothing."""
     restart_ms: int = 0
-    """How long every attempt but the first runs before it works on, to load what it needs. Every job pays it."""
+    """How long every attempt but the first runs before it works on, to load what it needs, however fast its cards are.
+    Every job pays it."""
     most_lost: int = 100
     """A job is given up after this many attempts in a row that were lost with their nodes and kept nothing: one that
     runs for days where nodes fail within hours would run for ever."""
+    write_ms: int = 0
+    """How long a job stands still to write a checkpoint; it writes none when its work ends."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_ms is not None and self.checkpoint_ms < 1:
@@ -42,6 +43,25 @@ class Recovery:
             raise SettingError(
                 f"a job is given up after {self.most_lost} attempts lost with their nodes; expected 1 or more"
             )
+        if self.write_ms < 0:
+            raise SettingError(f"a checkpoint takes {self.write_ms} ms to write; expected 0 or more")
+        if self.write_ms and self.checkpoint_ms is None:
+            raise SettingError(
+                f"a checkpoint takes {self.write_ms} ms to write, but no job writes any; say how often they do"
+            )
+
+    def writing_ms(self, left_ms: int) -> int:
+        """How long an attempt with this much work left stands still to write checkpoints."""
+        if self.checkpoint_ms is None or left_ms <= 0:
+            return 0
+        return (left_ms - 1) // self.checkpoint_ms * self.write_ms
+
+    def written_ms(self, ran_us: int, speed_milli: int) -> int:
+        """The work in the checkpoints that an attempt has written after it ran this long, loading left out."""
+        if self.checkpoint_ms is None or ran_us <= 0:
+            return 0
+        period_us = -(-self.checkpoint_ms * 1_000_000 // speed_milli) + self.write_ms * 1000
+        return ran_us // period_us * self.checkpoint_ms
 
     def kept_ms(self, done_ms: int) -> int:
         """How much of the work done is kept."""

@@ -20,8 +20,6 @@ from sortedcontainers import SortedList
 
 from berth.model import Job
 
-__all__ = ["Key", "Lane", "Queue", "Serial", "WaitingJobs"]
-
 Key = Callable[[Job], Any]
 """A function of a job that gives something to sort by, the smallest first."""
 

@@ -13,8 +13,6 @@ from berth.cluster.running import Part, Running, account_of, parts_of
 from berth.errors import DoesNotFit, NotAllowed
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Share
 
-__all__ = ["named", "refuse", "refuse_resize"]
-
 
 def _check_traits(job: Job, node: Node) -> None:
     """Refuse a node without the GPU model or a label that the job asks for. Raises NotAllowed."""

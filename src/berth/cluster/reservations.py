@@ -15,8 +15,6 @@ from berth.cluster.outages import milliseconds_of
 from berth.errors import SettingError, TraceError
 from berth.model import Node, Reservation
 
-__all__ = ["check_reservations", "read_reservations"]
-
 
 def check_reservations(reservations: Sequence[Reservation], nodes: Sequence[Node]) -> None:
     """Refuse reservations beyond the cluster, without users, or of one node for two at once. Raises SettingError."""

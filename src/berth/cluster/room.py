@@ -20,8 +20,6 @@ from berth.cluster.kinds import WORD, NodeKinds, numbers_as_words
 from berth.cluster.rows import NodeRows
 from berth.model import NO_GPU, GpuSlot, Job, Node, starting_tasks
 
-__all__ = ["Room", "size_of_task", "spreadable_gpus"]
-
 MORE_THAN_ANY_NODE = 2**50
 """Larger requests count as this; products of it with numbers of GPUs stay within 64 bits."""
 

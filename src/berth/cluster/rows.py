@@ -21,8 +21,6 @@ from berth.cluster.node_changes import vanished_node
 from berth.errors import ClusterError
 from berth.model import NO_GPU, GpuSlot, Job, Node, Share
 
-__all__ = ["NodeRows"]
-
 
 class NodeRows:
     """Nodes with their GPUs: what there is and what is free."""

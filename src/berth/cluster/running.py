@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share, slots_by_task
 
-__all__ = ["PLACE_MILLI", "Part", "Running", "account_of", "parts_of"]
-
 _FOREVER_US = FOREVER_MS * 1000
 PLACE_MILLI = 1000 // PLACES
 """What a placement by best effort takes of a GPU in the account: `PLACES` fit, and no job that wants it whole."""
@@ -33,6 +31,8 @@ class Running:
     slots: tuple[GpuSlot, ...]
     share: Share
     start_ms: int
+    """When it started, and later by all the time for which it was suspended since, so that what counts from its start
+    counts its run time."""
     left_us: int
     """Work left at `as_of_ms`, as run time alone: a speed per mille is microseconds of work in a millisecond, so
     that nothing is lost however often the speed changes."""
@@ -49,6 +49,12 @@ class Running:
     """Whether others may run on its GPUs."""
     best_effort: bool = False
     """Whether its compute is not promised."""
+    suspended_ms: int = 0
+    """For how long it was suspended, until it runs again."""
+    parked_mib: int = 0
+    """The memory of its nodes that took what it held on each of its GPUs when it was last suspended."""
+    resumes: bool = True
+    """While it is suspended, whether it runs on as soon as there is room; else it waits to be let."""
 
     def with_work(self, work_us: int) -> Running:
         """The same run with all of this work left."""
@@ -89,6 +95,13 @@ class Running:
         self.left_us -= (now_ms - self.as_of_ms) * self.speed_milli
         self.as_of_ms = now_ms
         self.speed_milli = speed_milli
+
+    def wake(self, now_ms: int) -> None:
+        """Count the time until now as suspended."""
+        passed_ms = max(0, now_ms - self.as_of_ms)
+        self.start_ms += passed_ms
+        self.suspended_ms += passed_ms
+        self.as_of_ms = max(self.as_of_ms, now_ms)
 
     def left_us_at(self, now_ms: int) -> int:
         """Work left now if the speed has stayed as it is; below 0 where it has outlived what was believed."""

@@ -13,8 +13,6 @@ from berth.cluster.room import size_of_task
 from berth.cluster.running import Running, parts_of
 from berth.model import NO_GPU, GpuSlot, Job, Share, slots_by_task, starting_tasks
 
-__all__ = ["Shadow", "free_room"]
-
 
 def free_room(cluster: Cluster) -> IntArray:
     """What is free now, in one array that kernels read: CPU (N,), memory (N,), milli (N, G) and memory (N, G) of GPUs.

@@ -11,8 +11,6 @@ from math import log
 
 from berth.model import Job, Share
 
-__all__ = ["Account", "Usage"]
-
 HALF_LIFE_MS = 7 * 86_400_000
 """Slurm's default, PriorityDecayHalfLife = 7 days."""
 
@@ -74,6 +72,12 @@ class Usage:
             users.add(job.user)
         # At its end the last share counts from the start.
         self.jobs[job.id] = self.jobs.get(job.id, 0) - more * max(0, now_ms - start_ms)
+
+    def go_on(self, job: Job, share: Share, start_ms: int, now_ms: int) -> None:
+        """A suspended job holds its GPUs again, having run from `start_ms` until now. For the cluster alone."""
+        self.start(job, share, now_ms)
+        # At its end all of its run time counts.
+        self.jobs[job.id] = self.jobs.get(job.id, 0) - job.gpus * share.milli * max(0, now_ms - start_ms)
 
     def stop(self, job: Job, share: Share, start_ms: int, now_ms: int) -> None:
         """A job gives its GPUs back. For the cluster alone."""

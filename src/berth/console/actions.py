@@ -16,8 +16,6 @@ from berth.console.roles import Viewer
 from berth.console.schemas import ActionAnswer, ActionRequest
 from berth.errors import AccessError, BerthError
 
-__all__ = ["router"]
-
 router = APIRouter()
 NO_ACTIONS = "this console only shows; start it with `berth console --actions` to change anything from here"
 

@@ -16,8 +16,6 @@ from berth.console.queue import QueueQuery, chosen
 from berth.console.roles import Viewer
 from berth.console.schemas import GpusAnswer, JobAnswer, QueueAnswer, QueuedJob, SourceAnswer
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/v1")
 Who = Annotated[Viewer, Depends(viewer)]
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from berth.errors import LiveError
 
-__all__ = ["Audit", "Line"]
-
 
 @dataclass(frozen=True, slots=True)
 class Line:

@@ -8,8 +8,6 @@ from typing import Any
 
 from berth.live.driver.snapshot import Gpu, Snapshot
 
-__all__ = ["IDLE_PCT", "Counts", "counts_of", "gpu_json", "key_of"]
-
 IDLE_PCT = 5.0
 """A held GPU below this use does nothing."""
 

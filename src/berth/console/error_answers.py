@@ -13,8 +13,6 @@ from fastapi import Depends, HTTPException, Request
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
 
-__all__ = ["IN_WORDS", "Refusal", "only_known", "words_of"]
-
 DOCUMENT: Final = "/api/v1/openapi.json"
 MOST_TEXT: Final = 40
 _PLACES: Final = {

@@ -13,8 +13,6 @@ from berth.console.hub import Hub
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 RECOGNISED_S = 5.0
 """How long a page may be told news before its token is looked at again."""

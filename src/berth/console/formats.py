@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from berth.history.values.durations import duration
 from berth.statistics import Unit, readable_unit
 
-__all__ = ["decimal", "in_a_sentence", "moment", "span", "spans"]
-
 _UNITS = {"s": "{number} s", "min": "{number} min", "h": "{number} h", "d": "{number} d"}
 
 

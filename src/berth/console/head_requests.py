@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Heads"]
-
 _WITHOUT_BODY: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 

@@ -22,8 +22,6 @@ from berth.console.source import Source
 from berth.errors import BerthError
 from berth.live.driver.snapshot import Gpu, Snapshot
 
-__all__ = ["Hub", "Packed", "Seen"]
-
 _log = logging.getLogger(__name__)
 PATIENCE_S = 2.0
 """How long a page waits for a look; it shows what was seen before then."""

@@ -18,8 +18,6 @@ from berth.console.settings import Settings
 from berth.console.tokens import Tokens
 from berth.files import whole_file
 
-__all__ = ["COOKIE", "CSRF_HEADER", "Doorkeeper", "operator", "user", "viewer"]
-
 COOKIE = "berth-session"
 CSRF_HEADER = "X-Berth-CSRF"
 SESSION_S = 12 * 3600

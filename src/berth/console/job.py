@@ -20,8 +20,6 @@ from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
 from berth.live.driver.snapshot import Gpu
 
-__all__ = ["find_job", "router"]
-
 router = APIRouter(include_in_schema=False)
 HISTORY = "history"
 UNENDED: Final = ("waiting", "held", "starting", "running")

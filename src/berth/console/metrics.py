@@ -20,8 +20,6 @@ from berth.console.identity import viewer
 from berth.console.roles import Viewer
 from berth.live.driver.snapshot import Gpu
 
-__all__ = ["router"]
-
 router = APIRouter()
 _OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
     (

@@ -13,8 +13,6 @@ from berth.console.pages import page
 from berth.console.roles import Role, Viewer
 from berth.console.source import Source
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 MOST_OPTIONS = 500
 

@@ -14,8 +14,6 @@ from berth.console.formats import moment, span
 from berth.console.roles import Viewer
 from berth.console.texts import LANGUAGES, Texts, composed_pairs
 
-__all__ = ["language_of", "page", "texts_of"]
-
 
 def page(request: Request, template: str, viewer: Viewer, **values: Any) -> HTMLResponse:
     """A template as a page; `t("…")` in it is the text in the reader's language."""

@@ -9,8 +9,6 @@ from functools import cache
 from fastapi import APIRouter, Request, Response
 from plotly.offline import get_plotlyjs
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
 
 

@@ -15,8 +15,6 @@ from berth.live.driver.snapshot import Snapshot
 if TYPE_CHECKING:
     from berth.console.hub import Hub
 
-__all__ = ["Held", "Predictions"]
-
 Held = tuple[float, float] | None
 """In which range the share of intervals that hold lies; None where that is unknown."""
 

@@ -19,8 +19,6 @@ from berth.console.predictions import Held
 from berth.console.roles import Viewer
 from berth.live.driver.snapshot import LiveJob
 
-__all__ = ["Chosen", "QueueQuery", "chosen", "router"]
-
 router = APIRouter(include_in_schema=False)
 State = Literal["", "waiting", "held", "starting", "running"]
 

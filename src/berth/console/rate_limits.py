@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["RateLimits"]
-
 A_SECOND = 50.0
 BURST = 400.0
 LOGINS_A_SECOND = 0.2

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Role", "Viewer"]
-
 
 class Role(StrEnum):
     """Each may do what the ones before it may."""

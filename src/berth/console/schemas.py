@@ -6,16 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-__all__ = [
-    "ActionAnswer",
-    "ActionRequest",
-    "GpusAnswer",
-    "JobAnswer",
-    "QueueAnswer",
-    "QueuedJob",
-    "SourceAnswer",
-]
-
 
 def _encodable(text: str) -> str:
     """The text itself; raises ValueError if it has half of a surrogate pair, which no file or socket takes."""

@@ -42,8 +42,6 @@ from berth.console.what_if.routes import router as what_if
 from berth.errors import AccessError, BerthError, LiveError
 from berth.history.store.cached_history import CachedHistory
 
-__all__ = ["create_app", "serve"]
-
 Next = Callable[[Request], Awaitable[Response]]
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "

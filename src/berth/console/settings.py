@@ -7,8 +7,6 @@ from pathlib import Path
 
 from berth.errors import SettingError
 
-__all__ = ["Listen", "Settings", "parse_listen"]
-
 
 @dataclass(frozen=True, slots=True)
 class Listen:

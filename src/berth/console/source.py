@@ -8,8 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 from berth.console.roles import Viewer
 from berth.live.driver.snapshot import Snapshot
 
-__all__ = ["Pending", "Source"]
-
 
 class Source(Protocol):
     """A queue that is there now: this machine's, Slurm's or Kubernetes'."""

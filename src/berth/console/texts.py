@@ -19,8 +19,6 @@ from babel.messages.pofile import read_po
 
 from berth.console.formats import decimal
 
-__all__ = ["COMPOSED", "LANGUAGES", "Texts", "composed_pairs", "filled", "translated", "translated_sentence"]
-
 LANGUAGES = {"en": "English", "ko": "한국어"}
 """Each language of the texts, in its own words."""
 COMPOSED: Final = (

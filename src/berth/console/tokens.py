@@ -14,8 +14,6 @@ from berth.console.roles import Role
 from berth.errors import SettingError
 from berth.files import whole_file
 
-__all__ = ["Token", "Tokens"]
-
 
 @dataclass(frozen=True, slots=True)
 class Token:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from berth.errors import SimulationError
 from berth.model import Job
 
-__all__ = ["Arrivals"]
-
 NO_ARRIVAL_MS = 2**80
 """Later than anything."""
 

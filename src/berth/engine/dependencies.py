@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Set
 from berth.errors import SimulationError
 from berth.model import Job
 
-__all__ = ["Dependencies"]
-
 
 class Dependencies:
     """Which jobs are held, and by which others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
@@ -12,6 +13,7 @@ from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery, check_outage
 from berth.engine.arrivals import Arrivals
 from berth.engine.dependencies import Dependencies
+from berth.engine.suspension import Suspension
 from berth.engine.work_left import WorkLeft
 from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.interference import Interference, KnowsMemory, no_interference
@@ -33,14 +35,12 @@ from berth.model import (
     work_of,
 )
 from berth.policies import Policy, Resizing
-from berth.scheduler import Evicted, Refused, Resized, Scheduler
-
-__all__ = ["Run"]
+from berth.scheduler import Evicted, Refused, Resized, Resumed, Scheduler, Suspended
 
 END, LOST, DRAIN, BACK, OPEN, KEEP, CLEAR, RETIME, WAKE, LEAVE = range(10)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE = EventKind
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE, SUSPEND, RESUME = EventKind
 NO_REASON = Reason.NONE
 COMPLETED, TIMEOUT, OUT_OF_MEMORY = RecordState.COMPLETED, RecordState.TIMEOUT, RecordState.OUT_OF_MEMORY
 _Entry = tuple[int, int, int, Any]
@@ -64,9 +64,10 @@ class Run:
         outages: Iterable[Outage],
         recovery: Recovery,
         speeds: CardSpeeds,
+        suspension: Suspension | None,
     ) -> None:
         self.cluster = cluster
-        self.cards_differ = bool(speeds)
+        self.alters_work = bool(speeds) or recovery.write_ms > 0
         self.scheduler = Scheduler(cluster, policy, knowledge, speeds=speeds)
         self.queue = self.scheduler.queue
         self.resizes = isinstance(policy, Resizing) and policy.resizes
@@ -81,6 +82,9 @@ class Run:
         )
         self.memory = interference if isinstance(interference, KnowsMemory) else None
         self.work = WorkLeft(cluster, recovery, speeds)
+        self.suspension = suspension
+        self.copied_out_ms: dict[GpuSlot, int] = {}
+        """Until when a suspended job's memory is being copied from each GPU."""
         self.heap: list[_Entry] = []
         self.serial = 0
         self.ends: dict[str, _Entry] = {}  # by job that runs, the entry at which it is to end, if it is
@@ -203,20 +207,25 @@ class Run:
             if (not job.after or self._has_all_before(job, now_ms)) and self._queued(job, now_ms):
                 decide = True
             arrivals.draw(now_ms)
-        if decide and (len(self.queue) or (self.resizes and self.cluster.running)):
+        if decide and (len(self.queue) or self.cluster.suspended or (self.resizes and self.cluster.running)):
             self._decide(now_ms)
         if self.sharing is not None and self.sharing.changed:
             self._retime(self.sharing, now_ms)
+        left = False
         while heap and heap[0][0] == now_ms and heap[0][1] == LEAVE:
             _, _, serial, job = heappop(heap)
             if self.leaves.get(job.id) == serial:
                 del self.leaves[job.id]
                 self._leave(job, now_ms)
+                left = True
         if self.now_or_never and not (heap and heap[0][0] == now_ms):
             for job in self.now_or_never:
                 if self.scheduler.waits(job.id):
                     self._leave(job, now_ms)
+                    left = True
             self.now_or_never.clear()
+        if left and len(self.queue):  # those that waited behind it may start
+            self._push(now_ms, WAKE, None)
 
     # What happens
 
@@ -258,11 +267,16 @@ class Run:
     def _decide(self, now_ms: int) -> None:
         """Ask the scheduler; a decision that cannot be applied ends the run."""
         start = self._start
-        for decision in self.scheduler.decide(now_ms):
+        parked_mib = None if self.suspension is None else self._parked_mib
+        for decision in self.scheduler.decide(now_ms, parked_mib=parked_mib):
             if isinstance(decision, Placement):
                 start(decision, now_ms)
             elif isinstance(decision, Evicted):
                 self._evicted(self._left_its_gpus(decision.run, now_ms), now_ms)
+            elif isinstance(decision, Suspended):
+                self._suspended(decision.run, now_ms)
+            elif isinstance(decision, Resumed):
+                self._resumed(decision.run, now_ms)
             elif isinstance(decision, Resized):
                 self._resized(decision.run, now_ms)
             elif isinstance(decision, WakeAt):
@@ -279,8 +293,10 @@ class Run:
         if self.copies:
             work_us = work_of(job) * 1000
             run = self.copied[job_id] = run.with_work(work_us)
-        if self.work.left_ms or job.elastic or self.cards_differ:
+        if self.work.left_ms or self.alters_work or job.elastic:
             self.work.begin(run)
+        if self.copied_out_ms:
+            self._wait_for_copies(run, now_ms)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
             self.schedule_end(run, now_ms)
@@ -288,6 +304,52 @@ class Run:
             self.sharing.change(run.slots)
         start = (now_ms, START, job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
         self.new_events.append(new(Event, start))
+
+    def _parked_mib(self, run: Running) -> int | None:
+        """GPU memory that a run holds now on each of its GPUs; None for a job without GPUs, which stops at once."""
+        if not run.job.gpus:
+            return None
+        held_mib = self._held_mib(self.truth[run.job.id]) if self.memory is not None else run.taken.mem_mib
+        model = self.cluster.nodes[run.slots[0].node].gpu_model
+        return held_mib or (model.mem_mib if model is not None else 0)
+
+    def _wait_for_copies(self, run: Running, now_ms: int) -> None:
+        """A run works only when what was on its GPUs has been copied out."""
+        waits_ms = max(self.copied_out_ms.get(slot, 0) for slot in run.slots) - now_ms
+        run.left_us += max(0, waits_ms) * 1000
+
+    def _suspended(self, run: Running, now_ms: int) -> None:
+        """A run leaves its GPUs, which copy its memory out from now on."""
+        job_id = run.job.id
+        if self.copies:
+            true = self.copied[job_id]
+            true.advance(now_ms, 0)
+        self.ends.pop(job_id, None)
+        if self.sharing is not None:
+            self.sharing.change(run.slots)
+        if self.suspension is not None:
+            free_ms = now_ms + self.suspension.takes_ms(run, run.parked_mib, self.cluster.nodes)
+            self.copied_out_ms |= {slot: max(free_ms, self.copied_out_ms.get(slot, 0)) for slot in run.slots}
+        event = (now_ms, SUSPEND, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+        self.new_events.append(new(Event, event))
+
+    def _resumed(self, run: Running, now_ms: int) -> None:
+        """A suspended run is copied back, and then works on."""
+        job_id, parked_mib = run.job.id, run.parked_mib
+        if self.copies:
+            left_us, work_us = self.copied[job_id].left_us, self.copied[job_id].work_us
+            run = self.copied[job_id] = copy(run)
+            run.left_us, run.work_us = left_us, work_us
+        if self.suspension is not None:
+            run.left_us += self.suspension.takes_ms(run, parked_mib, self.cluster.nodes) * 1000
+        self._wait_for_copies(run, now_ms)
+        self.idle_outages = 0
+        if self.sharing is None:
+            self.schedule_end(run, now_ms)
+        else:
+            self.sharing.change(run.slots)
+        event = (now_ms, RESUME, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+        self.new_events.append(new(Event, event))
 
     def _resized(self, run: Running, now_ms: int) -> None:
         """A run has another share: its neighbours and itself are looked at again."""
@@ -441,7 +503,7 @@ class Run:
     def _next_outage(self) -> None:
         """Draw the next outage, while jobs are to come, run, or wait with a chance to start."""
         self.idle_outages += 1
-        if not (self.arrivals.more or self.cluster.running or len(self.queue)):
+        if not (self.arrivals.more or self.cluster.running or self.cluster.suspended or len(self.queue)):
             return
         if self.idle_outages > 100 * len(self.cluster.nodes) and not (
             self.arrivals.more or self.cluster.running
@@ -501,7 +563,7 @@ class Run:
         return not self.dependencies.hold(job, self._is_unfinished)
 
     def _is_unfinished(self, job_id: str) -> bool:
-        return self.scheduler.waits(job_id) or job_id in self.cluster.running
+        return self.scheduler.waits(job_id) or self.scheduler.run_of(job_id) is not None
 
     def _never_finishes(self, job: Job, now_ms: int) -> None:
         """A job has ended for good without finishing: those that come after it or its gang are rejected."""

@@ -7,8 +7,6 @@ from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
 from berth.model import FOREVER_MS, work_of
 
-__all__ = ["WorkLeft"]
-
 
 class WorkLeft:
     """The work that stopped jobs have left, in time alone on the GPU that they asked for."""
@@ -22,15 +20,22 @@ class WorkLeft:
         """Of jobs that are queued again, by id: the work that was left then."""
 
     def begin(self, run: Running) -> None:
-        """An attempt starts, with the work that earlier ones left, in time on its cards."""
+        """An attempt starts, with the work that earlier ones left, in time on its cards; to load what it needs and to
+        write checkpoints take as long on every card."""
         job = run.job
-        if (left_ms := self.left_ms.get(job.id)) is not None:
-            restart_ms = 0 if work_of(job) >= FOREVER_MS else self._recovery.restart_ms
-            run.left_us = (left_ms + restart_ms) * 1000
-        if job.elastic or self._speeds:
-            milli = self._speeds.on(job, run.slots, self._cluster.nodes)
-            if milli != 1000:
-                run.work_us, run.left_us = card_us(run.work_us, milli), card_us(run.left_us, milli)
+        left_ms = self.left_ms.get(job.id)
+        if left_ms is not None:
+            run.left_us = left_ms * 1000
+        milli = self._milli_on(run)
+        if milli != 1000:
+            run.work_us, run.left_us = card_us(run.work_us, milli), card_us(run.left_us, milli)
+        if work_of(job) >= FOREVER_MS:
+            return
+        if job.keeps_work and self._recovery.write_ms:
+            writing_us = self._recovery.writing_ms(work_of(job) if left_ms is None else left_ms) * 1000
+            run.work_us, run.left_us = run.work_us + writing_us, run.left_us + writing_us
+        if left_ms is not None:
+            run.left_us += self._recovery.restart_ms * 1000
 
     def stop(self, run: Running) -> None:
         """An attempt was stopped and its job is queued again."""
@@ -56,8 +61,15 @@ class WorkLeft:
         if not job.keeps_work or work_ms >= FOREVER_MS:
             return work_ms
         before_ms = self.left_ms.get(job.id, work_ms)
-        left_ms = run.left_ms
-        if job.elastic or self._speeds:  # the run counts in time on its cards
-            left_ms = -(-left_ms * self._speeds.on(job, run.slots, self._cluster.nodes) // 1000)
-        done_ms = work_ms - min(left_ms, before_ms)  # one that was still loading has done nothing
-        return work_ms - self._recovery.kept_ms(done_ms)
+        milli = self._milli_on(run)
+        recovery = self._recovery
+        if recovery.write_ms:
+            all_us = card_us(before_ms * 1000, milli) + recovery.writing_ms(before_ms) * 1000
+            return before_ms - recovery.written_ms(all_us - run.left_us, milli)
+        # One that was still loading has done nothing.
+        left_ms = -(-run.left_ms * milli // 1000)
+        return work_ms - recovery.kept_ms(work_ms - min(left_ms, before_ms))
+
+    def _milli_on(self, run: Running) -> int:
+        job = run.job
+        return self._speeds.on(job, run.slots, self._cluster.nodes) if job.elastic or self._speeds else 1000

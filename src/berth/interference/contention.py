@@ -28,8 +28,6 @@ from berth.arrays import BoolArray, IntArray, compiled
 from berth.errors import SettingError
 from berth.interference.speeds import CORES, GPU, MEM, PCIE, as_sets, slowest, what_is_left
 
-__all__ = ["LEAST_MEM_MIB", "STEPS", "STRESS_ONE", "Contention", "cells_of"]
-
 STEPS = (10, 10, 64)
 """Size of a cell: GPU and cores in per mille, memory in MiB."""
 LEAST_MEM_MIB = 4096

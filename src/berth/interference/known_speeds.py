@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from berth.arrays import IntArray, compiled
 
-__all__ = ["BITS", "EMPTY", "MOST", "find", "free_row", "key_of", "move"]
-
 MOST = 10
 """Tenants that a set can have."""
 BITS = 12

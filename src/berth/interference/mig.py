@@ -21,8 +21,6 @@ import numpy as np
 from berth.errors import SettingError
 from berth.interference.speeds import CORES, MEM, blamed, what_is_left
 
-__all__ = ["COMPUTE", "FILE", "MEMORY", "Mig", "mig"]
-
 COMPUTE = (1, 2, 3, 4, 7)
 """Sevenths of the card's compute in each size of slice."""
 MEMORY = (1, 2, 4, 4, 8)

@@ -11,8 +11,6 @@ from importlib.resources import files
 
 from berth.interference.contention import Contention
 
-__all__ = ["mps"]
-
 FILE = "mps.json"
 
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["LOG_ONE", "NamedPairs", "published_names"]
-
 LOG_ONE = 256
 """One doubling in sensitivity and pressure."""
 BEST_PAIR_MILLI = 2000

@@ -8,8 +8,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from berth.interference.speeds import Speeds
 from berth.model import FOREVER_MS, GpuModel, Job, Profile, Share
 
-__all__ = ["Interference", "KnowsMemory", "KnowsProfiles", "Outlook", "Tenant", "no_interference"]
-
 
 class Tenant(NamedTuple):
     """A job on a GPU at one moment."""

@@ -22,8 +22,6 @@ from berth.interference.time_sliced import time_sliced
 from berth.model import FOREVER_MS, GpuModel, Job, Profile
 from berth.profiles import Series, profile_text, series, thesis_profiles
 
-__all__ = ["ProfiledInterference", "thesis_mig", "thesis_mps", "thesis_time_sliced"]
-
 NOTHING_KNOWN = GpuModel("")
 """Stands for the model of a GPU of which nothing is known: profiles are not scaled, memory is not judged."""
 

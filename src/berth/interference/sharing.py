@@ -9,8 +9,6 @@ from berth.errors import SimulationError, in_one_line
 from berth.interference.outlook import Interference, Outlook, Tenant
 from berth.model import FOREVER_MS, GpuSlot
 
-__all__ = ["Sharing", "tenant_of"]
-
 
 class Sharing:
     """Which runs share which GPU, and how fast each advances: of what is true for the engine, of what is believed for

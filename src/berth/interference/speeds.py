@@ -16,24 +16,6 @@ from numpy.typing import NDArray
 
 from berth.arrays import BoolArray
 
-__all__ = [
-    "CORES",
-    "GPU",
-    "MEM",
-    "PCIE",
-    "OfMode",
-    "PartsMemory",
-    "Speeds",
-    "as_sets",
-    "blamed",
-    "crossed",
-    "effective_milli",
-    "pcie_shared",
-    "slowest",
-    "unhindered",
-    "what_is_left",
-]
-
 GPU, MEM, CORES, PCIE = range(4)
 """The columns of usage."""
 

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from berth.arrays import BoolArray, IntArray, compiled
 from berth.interference.speeds import GPU, PCIE, as_sets, pcie_shared, slowest
 
-__all__ = ["SWITCH_MILLI", "WAIT_MILLI", "time_sliced"]
-
 SWITCH_MILLI = 560
 """What switching costs, per mille of the time during which a second process has kernels to run as well."""
 WAIT_MILLI = 250

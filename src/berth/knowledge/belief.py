@@ -11,20 +11,6 @@ from berth.errors import KnowledgeError
 from berth.interference import Speeds
 from berth.model import GpuModel, Job, Profile, Record
 
-__all__ = [
-    "LONGEST_MS",
-    "Knowledge",
-    "KnowsSurprises",
-    "LearnsFromNeighbours",
-    "LearnsMemory",
-    "LearnsWork",
-    "LimitsCompany",
-    "Spread",
-    "believed_peak_mib",
-    "believed_run",
-    "believed_run_ms",
-]
-
 LONGEST_MS = 1 << 50
 """A believed run time beyond this, some 35,000 years, tells nothing; forecasts count no more work than this."""
 

@@ -18,8 +18,6 @@ from berth.knowledge.user import User
 from berth.model import GpuModel, Job, Profile, Record, RecordState
 from berth.profiles import peak_mem_mib, run_time_ms
 
-__all__ = ["CAUTIOUS_MS", "History"]
-
 CAUTIOUS_MS = 24 * 3_600_000
 """The run time that is believed of a job of which nothing is known and whose user set no limit."""
 REMEMBERED = 64

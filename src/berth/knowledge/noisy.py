@@ -20,8 +20,6 @@ from berth.knowledge.oracle import Oracle
 from berth.model import FOREVER_MS, GpuModel, Job, Profile, Record, RecordState
 from berth.profiles import peak_mem_mib
 
-__all__ = ["Noise", "Noisy", "NoisySpeeds"]
-
 _NORMAL = NormalDist()
 _TENTH = -_NORMAL.inv_cdf(0.1)
 """Standard deviations from the middle to the outer tenth."""

@@ -10,8 +10,6 @@ from berth.knowledge.belief import Spread
 from berth.model import GpuModel, Job, Profile, Record
 from berth.profiles import peak_mem_mib
 
-__all__ = ["Oracle"]
-
 _NO_PROFILES: Mapping[str, Profile] = {}
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["NO_NEED", "MemoryNeed", "need_after"]
-
 EIGHTHS = 8
 COMPANY = {2: 2, 3: 1}
 """By times out of memory, the most jobs on its GPU, itself included; fewer times set no limit."""

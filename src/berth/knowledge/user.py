@@ -10,8 +10,6 @@ from berth.interference.speeds import unhindered
 from berth.knowledge.belief import LONGEST_MS, Spread
 from berth.model import GpuModel, Job, Profile, Record, RecordState
 
-__all__ = ["User"]
-
 MOST_LEARNED = 100_000
 """Jobs of which is remembered how long they ran or what they held; the oldest make room."""
 MOST_REQUESTS = 1000

@@ -19,8 +19,6 @@ from berth.errors import ModelError
 from berth.files import whole_file
 from berth.network.model_file import archive_bytes, read_arrays
 
-__all__ = ["FORMAT", "VERSION", "Checkpoint", "checked_notes", "read_checkpoint", "write_checkpoint"]
-
 FORMAT = "berth-checkpoint"
 VERSION = 1
 

@@ -22,8 +22,6 @@ from berth.network.catalogue import NEVER_MS
 from berth.profiles import Series
 from berth.profiles.drawn import APPLICATIONS, INTERVAL_MS, drawn_usage
 
-__all__ = ["Belief", "Domain", "Errors", "family"]
-
 CARDS = ("TITAN-XP", "T4", "V100", "RTX-3090", "A100-40")
 LENGTHS = (0, 0, 8, 15)
 """Jobs of the sets of each world in turn; 0: as many as the given sets have. The short ones are queues as arrivals

@@ -24,8 +24,6 @@ from berth.learning.rewards import Passed, Reward, unfinished
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells
 from berth.network.combinations import combinations
 
-__all__ = ["Environment", "Observation", "Settings", "State"]
-
 NOBODY = -1
 WHOLE_MILLI = 1000
 LONGEST_MS = 1_000_000

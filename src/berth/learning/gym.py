@@ -15,8 +15,6 @@ from berth.learning.environment import Environment, Observation
 from berth.learning.jobsets import JobSets
 from berth.network.catalogue import NEVER_MS
 
-__all__ = ["GymEnvironment"]
-
 Shown = dict[str, Any]
 """Arrays by their names; int32."""
 

@@ -9,8 +9,6 @@ from berth.learning.jobsets import JobSets
 from berth.learning.queue_kernels import TRAITS
 from berth.learning.rollouts import Rollouts, heuristic
 
-__all__ = ["tuned_heuristics"]
-
 
 def tuned_heuristics(
     model: Rollouts, sets: JobSets, count: int, tries: int, tuned_on: int, seed: int

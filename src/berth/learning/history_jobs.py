@@ -10,9 +10,6 @@ from berth.errors import SettingError
 from berth.learning.jobsets import JobSets, Task
 from berth.model import Record, RecordState
 
-__all__ = ["history_sets"]
-
-
 MEASURED_ON = 5
 """One job in this many, the last by submission, is measured on and never trained on."""
 

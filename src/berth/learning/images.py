@@ -9,8 +9,6 @@ from jax import Array
 
 from berth.network.ranks import to_rank
 
-__all__ = ["fields"]
-
 
 def fields(amounts: Any, capacity: Any, units: int) -> Array:
     """Fields of 0 and 1 (Oh 2019, figure 7): bool (..., 4, H, units) of amounts (..., H, 4).

@@ -14,9 +14,6 @@ from berth.model import GpuModel, Job, Profile, work_of
 from berth.network.catalogue import NEVER_MS, Catalogue, Demand, horizon_step_ms, make_catalogue
 from berth.profiles import THESIS_GPU, WORKLOADS, Series, series, thesis_profiles, workload_jobs
 
-__all__ = ["JobSets", "Task", "make_task", "thesis_sets", "thesis_task"]
-
-
 LONGEST_SET_MS = 2**30
 """The work of a set together, 12 days: the environment counts time in 32 bits."""
 

@@ -16,8 +16,6 @@ from berth.network.catalogue import Demand
 from berth.network.model_file import Model
 from berth.network.scores import Network
 
-__all__ = ["Figures", "Learner", "LearnerInputs", "LearnerSpec", "MadeLearner", "TrainedFile"]
-
 
 class Figures(NamedTuple):
     """What one iteration saw; float32 ()."""

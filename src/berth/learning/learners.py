@@ -15,8 +15,6 @@ from berth.network.model_file import Model, model_bytes
 from berth.policies.colocation.learned import model_named, shipped_for
 from berth.policies.colocation.rules import rule_bytes
 
-__all__ = ["learners", "rollout_file", "taught_by_rollouts"]
-
 
 @cache
 def learners() -> dict[str, LearnerSpec]:

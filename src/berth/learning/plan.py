@@ -24,9 +24,6 @@ from berth.network.combinations import combinations
 from berth.network.model_file import Model
 from berth.profiles import FIRST_TRAINING_SEED
 
-__all__ = ["Made", "Plan", "command_of", "file_of", "make"]
-
-
 HORIZON = 32
 STEPS_OF_THE_LONGEST = 60
 """The step is so fine a part of the longest run: the near future matters most, and the last step has the rest."""

@@ -33,8 +33,6 @@ from berth.policies.colocation.rules import rule_scores, shipped_weights
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
 
-__all__ = ["LearnedWithPlans"]
-
 LONGEST_LINE = 100
 """A plan is made for at most this many waiting jobs."""
 LONGEST_PLAN_MS = 24 * 3_600_000

@@ -18,8 +18,6 @@ from berth.network.combinations import combinations
 from berth.network.features import Features, Scene, features
 from berth.network.scores import Network, scores
 
-__all__ = ["Player", "best_of_listed", "listed"]
-
 TOGETHER = 128
 """Moments that go through the features at once."""
 

@@ -17,17 +17,6 @@ from berth.interference.known_speeds import MOST
 from berth.policies.colocation.future_kernels import DONE, FULL, UNKNOWN, WORK_ROWS, CardArrays, follow
 from berth.policies.colocation.open_gpus import LEAD_MS
 
-__all__ = [
-    "NONE",
-    "SEATS",
-    "SEEN",
-    "TRAITS",
-    "Room",
-    "next_choice",
-    "room_for",
-    "worth_of",
-]
-
 SEATS, SEEN = MOST, 5
 TRAITS = 8
 FULL_LINE_MS = 600_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["REWARDS", "Passed", "Reward", "saved", "slowdown", "unfinished"]
-
 
 class Passed(NamedTuple):
     """What went by in one step, all 0 where no time passed."""

@@ -31,8 +31,6 @@ from berth.network.catalogue import Demand
 from berth.network.features import Features
 from berth.network.scores import Network, Sizes, new_network, scores
 
-__all__ = ["RolloutLearner", "RolloutSettings", "RolloutState"]
-
 NEVER = -1e30
 
 

@@ -21,8 +21,6 @@ from berth.policies.colocation.shield import shielded
 from berth.policies.protocol import Setting
 from berth.profiles import series
 
-__all__ = ["RolloutPolicy"]
-
 AHEAD = 10
 """Jobs behind those that are offered which a rollout places as well."""
 HEURISTICS = np.stack([heuristic((1, 1.0)), heuristic((0, 1.0))])

@@ -32,8 +32,6 @@ from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, use_now
 from berth.network.features import Scene
 from berth.policies.colocation.cards import MOST_CLASSES, card_of
 
-__all__ = ["Rollouts", "Trace", "Worlds", "heuristic"]
-
 TICK_MS, STEP_MS = 15_000, 1_000
 """How often something may be decided while all hold, and while a job is about to end."""
 COARSE_MS = 5_000

@@ -16,8 +16,6 @@ from berth.learning.learner import Figures
 from berth.learning.queue_kernels import TRAITS
 from berth.learning.rollouts import Rollouts, heuristic
 
-__all__ = ["RuleLearner", "RuleState"]
-
 TUNED_ON = 25
 """Sets of each domain."""
 LARGEST, LEAST = 1.0, 0.05

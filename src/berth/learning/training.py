@@ -19,8 +19,6 @@ from berth.errors import ModelError, SettingError
 from berth.learning.checkpoint import Checkpoint, checked_notes, read_checkpoint, write_checkpoint
 from berth.learning.learner import Figures, Learner
 
-__all__ = ["CHECKPOINT", "Point", "Progress", "Trained", "TrainingSettings", "train"]
-
 CHECKPOINT = "checkpoint.npz"
 """The name of the file in the folder of checkpoints."""
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 from berth.gpu_models import GPU_MODELS
 from berth.model import GpuModel
 
-__all__ = ["card_model"]
-
 
 def card_model(name: str, mem_mib: int) -> GpuModel:
     """The card of the catalogue that NVML's name is about, with the memory that it really has."""

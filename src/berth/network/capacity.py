@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from berth.errors import SettingError
 from berth.network.features import Scene
 
-__all__ = ["Limits", "checked_limits", "within"]
-
 Limits = Literal["card", "memory"]
 """What demands stay within: all four resources of the card, or its memory alone."""
 

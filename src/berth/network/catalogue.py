@@ -11,17 +11,6 @@ from numpy.typing import NDArray
 from berth.errors import SettingError
 from berth.network.ranks import to_rank
 
-__all__ = [
-    "DEMANDS",
-    "NEVER_MS",
-    "Catalogue",
-    "Demand",
-    "horizon_step_ms",
-    "left_cells",
-    "make_catalogue",
-    "use_now",
-]
-
 Integers = NDArray[np.signedinteger[Any]]
 Demand = Literal["series", "peak", "mean"]
 DEMANDS: tuple[Demand, ...] = ("series", "peak", "mean")

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from berth.errors import SettingError
 
-__all__ = ["MOST_SLOTS", "combinations"]
-
 MOST_SLOTS = 12
 """The most waiting jobs: 4,095 combinations."""
 

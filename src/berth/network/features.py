@@ -15,19 +15,6 @@ from berth.arrays import BoolArray, IntArray, compiled
 from berth.interference.speeds import GPU, MEM, Speeds
 from berth.network.catalogue import NEVER_MS
 
-__all__ = [
-    "BACKLOG_JOBS",
-    "BACKLOG_LEFT",
-    "COMBINATION_FEATURES",
-    "JOBS",
-    "JOB_FEATURES",
-    "SEEN_JOBS",
-    "STAY",
-    "Features",
-    "Scene",
-    "features",
-]
-
 Int32 = NDArray[np.int32]
 Floats = NDArray[np.float32]
 

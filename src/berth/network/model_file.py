@@ -24,17 +24,6 @@ from berth.network.catalogue import DEMANDS, Demand
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES
 from berth.network.scores import Layer, Network, Sizes, shapes_of
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "Model",
-    "TrainedModel",
-    "archive_bytes",
-    "model_bytes",
-    "read_arrays",
-    "read_model",
-]
-
 FORMAT = "berth-model"
 VERSION = 1
 UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError, RuntimeError)

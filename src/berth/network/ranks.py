@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["to_rank"]
-
 
 def to_rank(array: Any, rank: int) -> Any:
     """The array of NumPy or JAX with `rank` axes in all, the new ones in front and of length 1."""

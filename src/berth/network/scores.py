@@ -14,19 +14,6 @@ import numpy as np
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Features
 from berth.network.ranks import to_rank
 
-__all__ = [
-    "Layer",
-    "Network",
-    "Sizes",
-    "begun",
-    "embedded",
-    "finished",
-    "new_network",
-    "others_weight",
-    "scores",
-    "shapes_of",
-]
-
 
 class Sizes(NamedTuple):
     """How wide the network's layers are."""

@@ -1,6 +1,7 @@
 """Partitions of a GPU: limits of memory and compute for process trees and containers, kept by libberth.so."""
 
 from berth.partition.access import Access, access_of
+from berth.partition.growth import Demand, Granter, Wish
 from berth.partition.hardware import Hardware
 from berth.partition.launch import Summary, run
 from berth.partition.library import fake_driver_folder, library_path
@@ -25,30 +26,3 @@ from berth.partition.regions import (
     regions,
 )
 from berth.partition.sizes import mem_mib
-
-__all__ = [
-    "Access",
-    "Hardware",
-    "Limit",
-    "Partition",
-    "Process",
-    "Refusal",
-    "Summary",
-    "Unreadable",
-    "access_of",
-    "create",
-    "create_mig",
-    "create_mig_at",
-    "create_mps",
-    "create_promised",
-    "fake_driver_folder",
-    "find",
-    "library_path",
-    "mem_mib",
-    "partitions",
-    "regions",
-    "remove",
-    "remove_unfinished",
-    "resize",
-    "run",
-]

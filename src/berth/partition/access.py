@@ -14,8 +14,6 @@ from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
 
-__all__ = ["MAKERS", "Access", "access_of", "check_open", "grant", "open_to"]
-
 
 @dataclass(frozen=True, slots=True)
 class Access:

@@ -10,8 +10,6 @@ from berth.errors import PartitionError
 from berth.partition.hardware import Hardware, variables
 from berth.partition.regions import INSIDE, Partition, preload_list
 
-__all__ = ["CAPABILITIES", "access_nodes", "specification"]
-
 CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 
-__all__ = ["Gpu", "gpu_named", "gpus", "knows_instance", "open_nvml"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -41,6 +39,59 @@ def open_nvml(driver_folder: Path | None = None) -> ctypes.CDLL:
             "or name its file elsewhere with BERTH_FAKE_CARD"
         )
     return nvml
+
+
+class _Process(ctypes.Structure):
+    """NVML's nvmlProcessInfo_t of versions 2 and 3."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+_NOT_TOLD = 2**64 - 1
+_MOST_PROCESSES = 4096
+
+
+def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int, int]:
+    """The memory that NVML shows for each process of a GPU, by its pid; without those that it does not tell."""
+    nvml, handle = open_nvml(driver_folder), _handle_of(uuid, driver_folder)
+    listed, count = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
+    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
+        ask = getattr(nvml, name, None)
+        if ask is not None and ask(handle, ctypes.byref(count), listed) == 0:
+            found = listed[: count.value]
+            return {one.pid: one.bytes for one in found if one.bytes != _NOT_TOLD}
+    return {}
+
+
+def free_bytes(uuid: str, driver_folder: Path | None = None) -> int:
+    """The memory of a GPU that nobody holds now. Raises PartitionError if NVML does not tell it."""
+    memory = _Memory()
+    if open_nvml(driver_folder).nvmlDeviceGetMemoryInfo(
+        _handle_of(uuid, driver_folder), ctypes.byref(memory)
+    ):
+        raise PartitionError(
+            f"NVML does not tell how much memory GPU {uuid} has free; see what nvidia-smi says"
+        )
+    return int(memory.free)
+
+
+def driver_version(driver_folder: Path | None = None) -> str:
+    """The version of the driver, as NVML writes it; empty if it does not."""
+    text = ctypes.create_string_buffer(96)
+    failed = open_nvml(driver_folder).nvmlSystemGetDriverVersion(text, 96)
+    return "" if failed else text.value.decode(errors="replace")
+
+
+def _handle_of(uuid: str, driver_folder: Path | None) -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    if open_nvml(driver_folder).nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
+        raise PartitionError(f"NVML has no GPU {uuid}; see what nvidia-smi says")
+    return handle
 
 
 def gpus(driver_folder: Path | None = None) -> list[Gpu]:
@@ -79,6 +130,8 @@ def gpu_named(text: str, among: list[Gpu]) -> Gpu:
 
 def knows_instance(uuid: str, driver_folder: Path | None = None) -> bool:
     """Whether NVML has a MIG instance of this UUID, such as one that was made with nvidia-smi."""
-    handle = ctypes.c_void_p()
-    asked = open_nvml(driver_folder).nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
-    return int(asked) == 0
+    try:
+        _handle_of(uuid, driver_folder)
+    except PartitionError:
+        return False
+    return True

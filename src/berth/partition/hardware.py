@@ -14,8 +14,6 @@ from typing import Literal
 
 from berth.errors import PartitionError
 
-__all__ = ["Hardware", "hardware_in", "keep", "variables"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hardware:

@@ -18,8 +18,6 @@ from berth.partition.regions import INSIDE, PRIORITIES, Partition, find, read, r
 from berth.partition.scratch import run_folder, sweep
 from berth.partition.sizes import size_text
 
-__all__ = ["Summary", "environment", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:

@@ -12,15 +12,6 @@ from typing import Any
 
 from berth.errors import PartitionError, install_command
 
-__all__ = [
-    "describe",
-    "fake_driver_folder",
-    "library_path",
-    "make_region",
-    "resize_region",
-    "shim_path",
-]
-
 _PACKAGED = Path(__file__).parent / "native"
 _BUILT = Path(__file__).parents[3] / "build" / "native"
 _ERROR_BYTES = 512
@@ -54,6 +45,11 @@ def shim_path() -> Path:
     return _first("berth-shim")
 
 
+def prove_path() -> Path:
+    """The program that tries the ways past a limit."""
+    return _first("berth-prove")
+
+
 def _first(name: str) -> Path:
     for folder in (_PACKAGED, _BUILT):
         if (folder / name).exists():
@@ -75,6 +71,24 @@ def _library() -> ctypes.CDLL:
     library.berth_make.argtypes = [text, text, text, *limits, text, size]
     library.berth_resize.argtypes = [text, text, *limits, text, size]
     library.berth_describe.argtypes = [text, text, text, size]
+    return library
+
+
+@cache
+def granter_calls() -> ctypes.CDLL:
+    """The calls of `granter.c`, for `growth`."""
+    library = _library()
+    text, size, handle = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
+    word, wide, flag = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
+    library.berth_granter_open.argtypes, library.berth_granter_open.restype = [text, text, text, size], handle
+    library.berth_granter_wait.argtypes, library.berth_granter_wait.restype = [handle, word], word
+    for name in ("stop", "close"):
+        call = getattr(library, f"berth_granter_{name}")
+        call.argtypes, call.restype = [handle], None
+    library.berth_granter_allow.argtypes = [handle, wide, wide, word, flag]
+    library.berth_granter_limit.argtypes = [handle, wide]
+    library.berth_granter_read.argtypes = [handle, ctypes.c_void_p, word, ctypes.c_void_p]
+    library.berth_granter_answer.argtypes = [handle, word, word, flag]
     return library
 
 

@@ -35,17 +35,6 @@ from berth.partition.regions import (
     root_folder,
 )
 
-__all__ = [
-    "create",
-    "create_mig",
-    "create_mig_at",
-    "create_mps",
-    "create_promised",
-    "remove",
-    "remove_unfinished",
-    "resize",
-]
-
 _BEGUN = "begun"
 """What the note of an instance is called that is being made."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")

@@ -11,16 +11,6 @@ from typing import Any
 from berth.errors import PartitionError
 from berth.partition.gpus import Gpu, open_nvml
 
-__all__ = [
-    "Instance",
-    "Place",
-    "create_instance",
-    "destroy_instance",
-    "instance_at",
-    "instances_on",
-    "places_on",
-]
-
 _PROFILES, _COMPUTE_PROFILES = 32, 16
 """More than any NVML has numbers for; those that a card lacks answer with an error."""
 _MOST_PLACES, _MOST_INSTANCES = 64, 16

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 
-__all__ = ["PROGRAM", "pipe_folder", "start_daemon", "stop_daemon"]
-
 PROGRAM = "nvidia-cuda-mps-control"
 _WAIT_S = 30
 

@@ -17,8 +17,6 @@ from typing import Any
 from berth.errors import PartitionError
 from berth.partition.regions import INSIDE, Partition, preload_list
 
-__all__ = ["ANNOTATION", "VARIABLE", "definition", "inject", "partition_asked", "read_container"]
-
 ANNOTATION = "dev.berth/partition"
 VARIABLE = "BERTH_PARTITION"
 

@@ -15,24 +15,6 @@ from berth.partition.access import check_open, open_to
 from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe
 
-__all__ = [
-    "INSIDE",
-    "Limit",
-    "Partition",
-    "Process",
-    "Refusal",
-    "Unreadable",
-    "check_there",
-    "find",
-    "partitions",
-    "preload_list",
-    "read",
-    "regions",
-    "regions_in",
-    "regions_of",
-    "root_folder",
-]
-
 BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
 PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
 INSIDE = "/run/berth"
@@ -103,6 +85,10 @@ class Partition:
     uuid: str
     folder: Path
     limit_bytes: int
+    promise_bytes: int
+    """Of the limit, what is never taken away."""
+    max_bytes: int
+    """How far the limit may grow when a process asks."""
     core_pct: int
     burst: bool
     priority: str
@@ -110,6 +96,9 @@ class Partition:
     peak_bytes: int
     refused: int
     refused_bytes: int
+    asked: int
+    """How often a process asked for more than the limit had room for."""
+    granted: int
     gpu_ns: int
     lent_bytes: int
     """What processes exported that have released it or ended, while others may still hold it."""

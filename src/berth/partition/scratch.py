@@ -15,8 +15,6 @@ from pathlib import Path
 from berth.errors import PartitionError
 from berth.partition.library import describe
 
-__all__ = ["run_folder", "sweep"]
-
 _PREFIX, _DRAFT = "berth-run-", ".berth-new-"
 _ROOM_MIB = 4
 """What a run's region, log and fake card may need: 220 KiB a GPU, 8 KiB a process on the fake card."""

@@ -6,8 +6,6 @@ import re
 
 from berth.errors import SettingError
 
-__all__ = ["mem_mib", "size_text"]
-
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])")
 _MOST_MIB = 1 << 30
 """The largest limit that a region can hold."""

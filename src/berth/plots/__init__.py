@@ -5,5 +5,3 @@ kind, on a light page and on a dark one. Texts that come from data are escaped: 
 """
 
 from berth.plots.style import Style, policy_styles
-
-__all__ = ["Style", "policy_styles"]

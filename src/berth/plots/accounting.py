@@ -16,17 +16,6 @@ from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
 
-__all__ = [
-    "calendar",
-    "capacity_used",
-    "gpus_over_time",
-    "parallel_coordinates",
-    "share_of_usage",
-    "usage_bars",
-    "variable_cdfs",
-    "waiting_by_cause",
-]
-
 Floats = NDArray[np.float64]
 EPOCH = date(1970, 1, 1)
 # One colour from few nodes to many: the dark end of a perceptually even scale first, none too pale for white.

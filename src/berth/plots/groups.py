@@ -10,8 +10,6 @@ import plotly.graph_objects as go
 
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 
-__all__ = ["Series", "group_bars", "group_lines"]
-
 SHOWN = 12
 """At most this many groups have bars of their own."""
 _BAR_PX = 30

@@ -10,8 +10,6 @@ from plotly.subplots import make_subplots
 from berth.model import Profile
 from berth.plots.style import COLOURS, INK, dress
 
-__all__ = ["profile_figure"]
-
 LINES = (("GPU", 0, "solid"), ("GPU cores", 2, "dash"), ("PCIe", 3, "dot"))
 HEIGHT_PX = 520
 

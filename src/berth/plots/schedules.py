@@ -9,8 +9,6 @@ import plotly.graph_objects as go
 
 from berth.plots.style import COLOURS, DASHES, dress
 
-__all__ = ["gpus_held", "waits"]
-
 
 def waits(by_name: Mapping[str, Sequence[float]]) -> go.Figure:
     """The share of jobs that waited at most that long, s; a line each."""

@@ -11,8 +11,6 @@ from plotly.subplots import make_subplots
 
 from berth.plots.style import INK, dress, policy_styles
 
-__all__ = ["TrainingPoint", "training_curve"]
-
 SMOOTH = 5
 """Iterations over which returns are averaged; each is of few episodes."""
 

@@ -25,33 +25,13 @@ from berth.policies.protocol import (
     Policy,
     Progress,
     Resizing,
+    Resuming,
     Searching,
     Setting,
     Wrapping,
 )
 from berth.policies.schemes.strict import Ordered
 from berth.policies.sort_keys import OfQueue
-
-__all__ = [
-    "ORDERS",
-    "PLACEMENTS",
-    "POLICIES",
-    "SCHEMES",
-    "WRAPPERS",
-    "Decision",
-    "Order",
-    "Ordered",
-    "Place",
-    "Policy",
-    "Progress",
-    "Resizing",
-    "Searching",
-    "Setting",
-    "describe",
-    "make_policy",
-    "names",
-    "policies_found",
-]
 
 ORDERS = {
     "fifo": "berth.policies.orders:fifo",
@@ -100,6 +80,7 @@ POLICIES: dict[str, str] = {
     "elastic": "berth.policies.elastic:Elastic",
     "greedy": "berth.policies.colocation.greedy:Greedy",
     "tetris-sharing": "berth.policies.colocation.tetris_sharing:TetrisSharing",
+    "pairs": "berth.policies.colocation.pairs:Pairs",
     "learned": "berth.learning.planned_policy:LearnedWithPlans",
     "random-sharing": "berth.policies.colocation.rules:RandomSharing",
     "rule": "berth.policies.colocation.rules:Rule",
@@ -107,6 +88,18 @@ POLICIES: dict[str, str] = {
     "rollouts": "berth.learning.rollout_policy:RolloutPolicy",
 }
 """What decides on many jobs at once: classes made with a Setting. `policies_found` adds those of other packages."""
+
+
+BY_TRUE_TIMES = frozenset({"sjf"})
+"""Orders that go by true run times, whatever is believed of them."""
+BY_BELIEVED_TIMES = frozenset({"sjf-expected", "learned", "pairs", "rollouts"})
+"""What goes by the run times that are believed: under `oracle` knowledge those are the true ones."""
+
+
+def is_oracle(name: str, knowledge: str = "oracle") -> bool:
+    """Whether a policy chooses by true run times, which no real scheduler knows: a bound to compare with."""
+    parts = {options_of(part)[0] for part in name.split("+")}
+    return bool(parts & BY_TRUE_TIMES) or (knowledge == "oracle" and bool(parts & BY_BELIEVED_TIMES))
 
 
 @cache

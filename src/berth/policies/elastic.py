@@ -13,8 +13,6 @@ from berth.policies.options import settings_from
 from berth.policies.placements.by_score import BestFit
 from berth.policies.protocol import Setting, place_job
 
-__all__ = ["Elastic", "ElasticSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class ElasticSettings:

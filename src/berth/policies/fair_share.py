@@ -15,8 +15,6 @@ from berth.model import Job
 from berth.policies.protocol import Setting
 from berth.policies.sort_keys import LAST, as_queued
 
-__all__ = ["FairShare"]
-
 _NOBODY = Account()
 _LASTING_MS = HALF_LIFE_MS / log(2)
 """What GPU time that is held for ever comes to for each GPU, decayed."""

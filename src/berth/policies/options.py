@@ -10,8 +10,6 @@ from urllib.parse import parse_qsl
 
 from berth.errors import PolicyError, SettingError
 
-__all__ = ["files_named", "options_of", "settings_from"]
-
 Settings = TypeVar("Settings")
 
 

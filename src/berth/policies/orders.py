@@ -11,19 +11,6 @@ from berth.policies.protocol import Setting
 from berth.policies.schemes.preempt import Rank, Ranks
 from berth.policies.sort_keys import ExpectedMs, as_queued, keyed
 
-__all__ = [
-    "Gavel",
-    "LeastAttainedService",
-    "SjfExpected",
-    "deadline_first",
-    "fifo",
-    "largest_first",
-    "priority",
-    "sjf",
-    "sjf_estimated",
-    "sjf_requested",
-]
-
 
 @keyed(as_queued)
 def fifo(queue: Queue) -> Iterator[Job]:

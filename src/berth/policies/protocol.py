@@ -10,29 +10,9 @@ from berth.arrays import FloatArray
 from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, Oracle
-from berth.model import Evict, GpuSlot, Job, Placement, Resize, WakeAt
+from berth.model import Evict, GpuSlot, Job, Placement, Resize, Resume, WakeAt
 
-__all__ = [
-    "Configurable",
-    "Decision",
-    "Drawing",
-    "InOrder",
-    "KeepsGpus",
-    "Keyed",
-    "Order",
-    "Orderable",
-    "Place",
-    "Policy",
-    "Progress",
-    "Reserving",
-    "Searching",
-    "Setting",
-    "Wrapping",
-    "draws",
-    "place_job",
-]
-
-Decision = Placement | Evict | Resize | WakeAt
+Decision = Placement | Evict | Resume | Resize | WakeAt
 
 Progress = Callable[[float, float], None]
 """Called now and then with how much is done and how much there is."""
@@ -116,6 +96,14 @@ class Resizing(Protocol):
 
     resizes: bool
     """Whether it is to be asked then, too."""
+
+
+@runtime_checkable
+class Resuming(Protocol):
+    """What else a policy has that says by `Resume` when suspended jobs run on."""
+
+    resumes: bool
+    """Whether it does; else they run on before others start, as soon as there is room."""
 
 
 @runtime_checkable

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, believed_run_ms
-from berth.model import FOREVER_MS, Job
+from berth.model import FOREVER_MS, GpuSlot, Job, Node, slots_by_task, starting_tasks
 from berth.policies.protocol import Keyed
-
-__all__ = ["LAST", "ExpectedMs", "OfQueue", "as_queued", "key_of", "keyed"]
 
 Function = Callable[[Queue], Iterator[Job]]
 
@@ -54,36 +52,50 @@ class ExpectedMs:
     """A key: the run time that is believed of a job (its mean), ms; FOREVER_MS where nothing that makes sense is.
 
     With `said`, what its user says goes first: the time limit, else the estimate. Where cards differ in speed, it is
-    the time on the fastest card that the job may run on, with `slowest` that on the slowest.
+    the time on the fastest card that the job may run on; `on` has the time on given slots.
     """
 
-    def __init__(
-        self,
-        knowledge: Knowledge,
-        *,
-        said: bool = False,
-        speeds: CardSpeeds = ALL_ALIKE,
-        slowest: bool = False,
-    ) -> None:
+    def __init__(self, knowledge: Knowledge, *, said: bool = False, speeds: CardSpeeds = ALL_ALIKE) -> None:
         self._knowledge = knowledge
         self._said = said
-        self._speeds = speeds or None
-        self._slowest = slowest
+        self._speeds = speeds
 
     def __call__(self, job: Job) -> int:
         """The key of a job."""
+        said_ms = self.said_ms(job)
+        if said_ms is not None:
+            return said_ms
+        work_ms = self._work_ms(job)
+        return card_us(work_ms * 1000, self._speeds.fastest(job)) // 1000 if self._speeds else work_ms
+
+    def least(self, job: Job) -> int:
+        """The least that `on` can be, whatever the slots."""
+        return max(map(self, starting_tasks(job))) if job.tasks else self(job)
+
+    def on(self, job: Job, slots: tuple[GpuSlot, ...], nodes: Sequence[Node]) -> int:
+        """The run time on these slots of these nodes, ms; of a gang, that of the task that runs longest."""
+        if job.tasks:
+            return max(self.on(task, its, nodes) for task, its in slots_by_task(job, slots))
+        said_ms = self.said_ms(job)
+        if said_ms is not None:
+            return said_ms
+        work_ms = self._work_ms(job)
+        if work_ms >= FOREVER_MS or not (self._speeds or job.elastic):
+            return work_ms
+        return -(-card_us(work_ms * 1000, self._speeds.on(job, slots, nodes)) // 1000)
+
+    def said_ms(self, job: Job) -> int | None:
+        """What its user says, ms; None where that does not count or nothing that makes sense is said."""
         if self._said:
             for said_ms in (job.time_limit_ms, job.estimate_ms):
                 if said_ms is not None and said_ms > 0:
                     return said_ms
-        expected_ms: int | None
+        return None
+
+    def _work_ms(self, job: Job) -> int:
         if self._knowledge.certain and job.work_ms is not None:
-            expected_ms = job.work_ms
-        else:
-            expected_ms = believed_run_ms(job, self._knowledge)
-        if self._speeds is not None and expected_ms is not None:
-            least, most = self._speeds.span(job)
-            return card_us(expected_ms * 1000, least if self._slowest else most) // 1000
+            return job.work_ms
+        expected_ms = believed_run_ms(job, self._knowledge)
         return FOREVER_MS if expected_ms is None else expected_ms
 
 

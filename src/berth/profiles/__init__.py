@@ -11,23 +11,3 @@ from berth.profiles.file import is_profile, profile_text, read_profile
 from berth.profiles.profiles import IN_HISTORY, SHARED, Profiles, keep_profile
 from berth.profiles.series import Series, peak_mem_mib, run_time_ms, series
 from berth.profiles.thesis import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
-
-__all__ = [
-    "FIRST_TRAINING_SEED",
-    "IN_HISTORY",
-    "SHARED",
-    "THESIS_GPU",
-    "WORKLOADS",
-    "Profiles",
-    "Series",
-    "checked",
-    "is_profile",
-    "keep_profile",
-    "peak_mem_mib",
-    "profile_text",
-    "read_profile",
-    "run_time_ms",
-    "series",
-    "thesis_profiles",
-    "workload_jobs",
-]

@@ -7,8 +7,6 @@ import numpy as np
 from berth.errors import ProfileError
 from berth.model import Profile
 
-__all__ = ["FIELDS", "checked"]
-
 FIELDS = ("GPU utilisation", "GPU memory", "GPU cores", "PCIe throughput")
 """What the columns of `usage` are, in words."""
 

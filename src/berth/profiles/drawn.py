@@ -10,8 +10,6 @@ from berth.arrays import FloatArray
 from berth.model import GpuModel, Job, Profile
 from berth.profiles.thesis import THESIS_GPU
 
-__all__ = ["DRAWN", "drawn_jobs", "drawn_profiles", "drawn_usage"]
-
 DRAWN = "drawn"
 """The name of the workload: twelve applications that are drawn anew for each set."""
 APPLICATIONS = 12

@@ -24,8 +24,6 @@ from berth.model import GpuModel, Profile
 from berth.profiles.checking import FIELDS, checked
 from berth.traces.fields import Field, count, decimal
 
-__all__ = ["is_profile", "profile_text", "read_profile"]
-
 CORES_ARE = ("sm-activity", "memory-activity")
 """What can stand for the use of the cores."""
 MARK = "# berth-profile 1 "

@@ -21,8 +21,6 @@ from berth.errors import ProfileError
 from berth.model import GpuModel, Profile
 from berth.profiles.checking import checked
 
-__all__ = ["read_genai"]
-
 DUTY, MEMORY = "pod_gpu_duty_cycle_anon", "pod_gpu_memory_used_bytes_anon"
 STEP_S = 57
 """What lies between two samples."""

@@ -12,8 +12,6 @@ from berth.model import Profile
 from berth.profiles.checking import checked
 from berth.profiles.file import profile_text, read_profile
 
-__all__ = ["IN_HISTORY", "SHARED", "Profiles", "keep_profile"]
-
 IN_HISTORY = "profiles"
 SHARED = "live, shared"
 """The kind of a profile of which no run was alone: its use of the GPU is at least what it says."""

@@ -21,8 +21,6 @@ from berth.model import GpuModel, Profile
 from berth.profiles.checking import checked
 from berth.profiles.sm_activity import SmActivity
 
-__all__ = ["Card", "NvmlCard", "Sample", "profile_of", "record"]
-
 NVML = "libnvidia-ml.so.1"
 TX, RX = 0, 1  # nvmlPcieUtilCounter_t
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from berth.model import GpuModel, Profile
 
-__all__ = ["COLUMNS", "Series", "peak_mem_mib", "run_time_ms", "series"]
-
 COLUMNS = ("gpu_milli", "mem_mib", "cores_milli", "pcie_milli")
 """The columns of a series."""
 

@@ -11,8 +11,6 @@ import threading
 import weakref
 from typing import IO
 
-__all__ = ["SmActivity"]
-
 FIELD = 1002
 INTERVAL_MS = 100
 

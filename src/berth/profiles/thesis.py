@@ -22,15 +22,6 @@ from berth.model import GpuModel, Job, Profile
 from berth.profiles.profiles import Profiles
 from berth.profiles.series import run_time_ms
 
-__all__ = [
-    "FIRST_TRAINING_SEED",
-    "INTERVAL_MS",
-    "THESIS_GPU",
-    "WORKLOADS",
-    "thesis_profiles",
-    "workload_jobs",
-]
-
 THESIS_GPU = GpuModel("TITAN-XP-THESIS", "Pascal", 12_288, 3_840, 32_000)
 """The card of table 4: 12 GB, 3,840 cores, PCIe as the thesis gives it, 32 GB/s."""
 

@@ -5,5 +5,3 @@ The page needs no network: Plotly's script is inside it, and nothing in it names
 
 from berth.report.page import render, write
 from berth.report.report import Chapter, Report
-
-__all__ = ["Chapter", "Report", "render", "write"]

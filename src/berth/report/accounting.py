@@ -10,19 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.history.values.durations import duration_text
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
 from berth.report.filters import Filters, filters_of
 from berth.report.page import write_page
 from berth.report.sections import Plot, Section, plot_of
-from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage, duration_text
+from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage
 from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.spread import Cdf
 from berth.statistics.tables import JobUse, ListedJob, Tables, Totals
 from berth.waiting import Evaluation
 from berth.waiting.plots import calibration
-
-__all__ = ["Accounting", "collect", "write_accounting"]
 
 IDLE_LISTED = 20
 """At most this many users, and as many jobs, are named with the GPU-hours that they left idle."""

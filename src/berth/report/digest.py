@@ -9,20 +9,10 @@ from textwrap import wrap
 from typing import Final
 
 from berth.files import whole_file
+from berth.history.values.durations import duration_text
 from berth.report.page import write_page
-from berth.statistics.accounting import Usage, duration_text, largest_first
+from berth.statistics.accounting import Usage, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
-
-__all__ = [
-    "Digest",
-    "Figure",
-    "answers_and_figures",
-    "collect_digest",
-    "digest_text",
-    "main_figures",
-    "sentences",
-    "write_digest",
-]
 
 LISTED: Final = 10
 """The most users, jobs and causes that are named."""

@@ -17,8 +17,6 @@ from berth.statistics.accounting import UNKNOWN
 from berth.statistics.cells import FACETS, Cells
 from berth.statistics.tables import Tables
 
-__all__ = ["Filters", "filters_of"]
-
 MOST_BYTES: Final = 3_900_000
 """What the sums may take packed, a third less than in the page; if days take more, weeks are added up, then months."""
 SAMPLED: Final = 20_000

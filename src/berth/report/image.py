@@ -18,8 +18,6 @@ from berth.errors import SettingError
 from berth.files import whole_file
 from berth.report.page import render_for_image, render_picture
 
-__all__ = ["BROWSERS", "image_kind", "write_image"]
-
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TIMEOUT_S: Final = 120
 

@@ -19,14 +19,13 @@ from berth.files import whole_file
 from berth.report.report import Report
 from berth.report.sections import Section, as_json, plot_of, policies_of, sections_of, seeds_of
 
-__all__ = ["render", "render_for_image", "render_picture", "write", "write_page"]
-
 
 def render(report: Report) -> str:
     """The whole page as text."""
     return _page(
         "report.html",
         report=report,
+        picture=Markup(report.picture),
         policies=policies_of(report),
         seeds=seeds_of(report),
         sections=sections_of(report),

@@ -14,8 +14,6 @@ from plotly.io.json import to_json_plotly
 from berth.report.report import Chapter, Report
 from berth.statistics.table import Row
 
-__all__ = ["Bar", "Plot", "Section", "plot_of", "policies_of", "sections_of", "seeds_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -65,6 +63,7 @@ class Section:
     policies: tuple[str, ...] = ()
     """The columns of `standings`."""
     standings: tuple[Row, ...] = ()
+    first: tuple[str, ...] = ()
     definitions: tuple[tuple[str, str], ...] = ()
 
 
@@ -96,6 +95,7 @@ def _section(chapter: Chapter, number: int) -> Section:
         small=chapter.small,
         policies=tuple(chapter.policies),
         standings=tuple(chapter.standings),
+        first=tuple(chapter.first),
         definitions=tuple(chapter.definitions),
     )
 

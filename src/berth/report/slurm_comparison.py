@@ -9,8 +9,6 @@ from typing import Protocol
 from berth.plots.schedules import gpus_held, waits
 from berth.report.sections import Section, plot_of
 
-__all__ = ["slurm_comparison"]
-
 
 class _Schedule(Protocol):
     @property

@@ -23,8 +23,6 @@ from urllib.parse import parse_qs, urlsplit
 from berth.errors import SamplingError, cause_of
 from berth.sampling.spool import LARGEST_BYTES, SUFFIX
 
-__all__ = ["Collector", "read_token"]
-
 LARGEST_BODY: Final = 8 << 20
 """Of one request; a node sends what is longer in parts."""
 LARGEST_SEGMENT: Final = 2 * LARGEST_BYTES

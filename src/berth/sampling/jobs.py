@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["allotments", "job_of_process", "jobs_of_processes", "jobs_present"]
-
 _SLURM = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _PBS = re.compile(r"/pbs_jobs\.service/jobid/([^/\n]+)")
 _ENVIRONMENT: Final = re.compile(rb"(?:^|\0)(?:SLURM_JOB_ID|PBS_JOBID|BERTH_JOB_ID)=([^\0]+)")

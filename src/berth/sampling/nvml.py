@@ -11,8 +11,6 @@ from typing import Any, Final
 from berth.errors import MissingExtraError, SamplingError
 from berth.sampling.readings import GpuReading, ProcessReading
 
-__all__ = ["Nvml"]
-
 _log = logging.getLogger(__name__)
 
 _COMPUTE_USE: Final = 1

@@ -14,8 +14,6 @@ from berth.errors import SamplingError
 from berth.sampling.collector import LARGEST_BODY
 from berth.sampling.spool import SUFFIX, is_of_node
 
-__all__ = ["Pusher", "push"]
-
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 30.0

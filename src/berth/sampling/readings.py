@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["GpuReading", "JobUse", "ProcessReading", "uses"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:

@@ -12,8 +12,6 @@ from berth.sampling.jobs import allotments, jobs_of_processes, jobs_present
 from berth.sampling.readings import GpuReading, JobUse, uses
 from berth.sampling.spool import Slice, SpoolWriter
 
-__all__ = ["Cards", "Settings", "Sums", "sample"]
-
 
 class Cards(Protocol):
     """What can be looked at: NVML, or in tests a list of looks."""

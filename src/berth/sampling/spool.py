@@ -21,16 +21,6 @@ from typing import Any, Final
 
 from berth.errors import SamplingError
 
-__all__ = [
-    "Segment",
-    "Slice",
-    "SpoolWriter",
-    "checked_lines",
-    "first_line_of",
-    "is_of_node",
-    "segments",
-]
-
 FORMAT: Final = "berth-spool"
 SUFFIX: Final = ".spool"
 _LONGEST_FIRST: Final = 1 << 16

@@ -4,8 +4,14 @@ The simulator (`berth.engine`) and the live drivers are its callers. They report
 `decide`. What is on the cluster is what was decided; whether a process exists is the caller's business.
 """
 
-from berth.scheduler.outcomes import Evicted, NeverFits, Outcome, Refused, Resized
+from berth.scheduler.outcomes import (
+    Evicted,
+    NeverFits,
+    Outcome,
+    Refused,
+    Resized,
+    Resumed,
+    Suspended,
+)
 from berth.scheduler.scheduler import Attempts, Scheduler
 from berth.scheduler.trials import Trial
-
-__all__ = ["Attempts", "Evicted", "NeverFits", "Outcome", "Refused", "Resized", "Scheduler", "Trial"]

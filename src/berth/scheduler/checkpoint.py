@@ -30,8 +30,6 @@ import numpy as np
 from berth.cluster import Running
 from berth.model import Event, GpuModel, GpuSlot, Job, Node, Placement, Profile, Record, Share
 
-__all__ = ["Checkpoint"]
-
 _VALUES: frozenset[type] = frozenset(
     {
         int,

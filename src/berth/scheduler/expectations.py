@@ -14,8 +14,6 @@ from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import FOREVER_MS, GpuSlot, Placement
 from berth.scheduler.feedback import Feedback, error_of_knowledge
 
-__all__ = ["Expectations", "longer_us"]
-
 
 def longer_us(done_us: int) -> int:
     """The work of a job that has done more than was believed of it, where nothing was learned: half as much again."""

@@ -11,8 +11,6 @@ from berth.errors import KnowledgeError, in_one_line
 from berth.knowledge import Knowledge, LearnsFromNeighbours, LearnsWork
 from berth.model import WHOLE_GPU, Job, Record, RecordState
 
-__all__ = ["Feedback", "error_of_knowledge"]
-
 
 class Feedback:
     """Reports to a knowledge what happens, if it learns. What it raises is kept as the `fault`: what has happened has

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from berth.model import Job, gang_of
 
-__all__ = ["Gangs"]
-
 
 @dataclass(slots=True)
 class _Gang:

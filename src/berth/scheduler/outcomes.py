@@ -9,17 +9,6 @@ from berth.cluster import Running
 from berth.errors import in_one_line
 from berth.model import Job, Placement, Share, WakeAt
 
-__all__ = [
-    "Evicted",
-    "NeverFits",
-    "Outcome",
-    "Refused",
-    "Resized",
-    "malformed",
-    "returned_nonsense",
-    "why_never",
-]
-
 
 class Evicted(NamedTuple):
     """A running job was stopped, and is queued again."""
@@ -32,6 +21,18 @@ class Resized(NamedTuple):
 
     run: Running
     before: Share
+
+
+class Suspended(NamedTuple):
+    """A running job has left its GPUs, and keeps what it has done."""
+
+    run: Running
+
+
+class Resumed(NamedTuple):
+    """A suspended job runs on."""
+
+    run: Running
 
 
 class Refused(NamedTuple):
@@ -49,7 +50,7 @@ class NeverFits(NamedTuple):
     why: str
 
 
-Outcome = Placement | Evicted | Resized | WakeAt | Refused | NeverFits
+Outcome = Placement | Evicted | Suspended | Resumed | Resized | WakeAt | Refused | NeverFits
 
 
 def malformed(placement: Placement, error: Exception, now_ms: int) -> str:

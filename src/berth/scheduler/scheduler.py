@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from berth.errors import (
 )
 from berth.knowledge import Knowledge
 from berth.model import (
+    FOREVER_MS,
     Evict,
     GpuSlot,
     Job,
@@ -30,12 +31,13 @@ from berth.model import (
     Placement,
     RecordState,
     Resize,
+    Resume,
     Share,
     WakeAt,
     sized,
     slots_by_task,
 )
-from berth.policies import Decision, Policy
+from berth.policies import Decision, Policy, Resuming
 from berth.scheduler.checkpoint import Checkpoint
 from berth.scheduler.expectations import Expectations
 from berth.scheduler.feedback import Feedback, error_of_knowledge
@@ -46,14 +48,14 @@ from berth.scheduler.outcomes import (
     Outcome,
     Refused,
     Resized,
+    Resumed,
+    Suspended,
     malformed,
     returned_nonsense,
     why_never,
 )
 from berth.scheduler.sizes import check_sizes, is_resized, size_of
 from berth.scheduler.trials import Trial
-
-__all__ = ["Attempts", "Scheduler"]
 
 MOST_REQUESTS = 1 << 16
 """Request types beyond this number make those forgotten that no job uses any more."""
@@ -96,6 +98,7 @@ class Scheduler:
         self.knowledge = knowledge
         self.attempts: dict[str, Attempts] = {}
         """Of jobs that were queued more than once."""
+        self._resumes_itself = isinstance(policy, Resuming) and policy.resumes
         self._certain = self.knowledge.certain
         self._learns = self.knowledge.learns
         self._most_requests = MOST_REQUESTS
@@ -128,9 +131,9 @@ class Scheduler:
             job, fits = sized(job, max(fitting, default=job.gpus)), bool(fitting)
         queue = self.queue
         if ahead_of is None:
-            queued = job.id not in self.cluster.running and job.id not in self._gang_of and queue.add(job)
+            queued = not self._is_placed(job.id) and job.id not in self._gang_of and queue.add(job)
         elif ahead_of in queue:
-            queued = job.id not in self.cluster.running and queue.insert(job, ahead_of)
+            queued = not self._is_placed(job.id) and queue.insert(job, ahead_of)
         else:
             raise SchedulerError(
                 f"job '{job.id}' cannot go ahead of job '{ahead_of.id}', which does not wait"
@@ -144,12 +147,12 @@ class Scheduler:
         return fits
 
     def withdraw(self, job_id: str, now_ms: int, *, comes_again: bool = False) -> Job | Running:
-        """Take out a job that waits (returns the job) or runs (returns the run, which is released).
+        """Take out a job that waits (returns the job), or runs or is suspended (returns the run, which is released).
 
         By the id of any task of a waiting gang the whole gang leaves. A task that runs leaves alone: the others run on.
         With `comes_again` the caller submits the job again later: nothing has ended, and the knowledge is told nothing.
         """
-        run = self.cluster.running.get(job_id)
+        run = self.run_of(job_id)
         if run is not None:
             self._release(job_id, now_ms, "be withdrawn")
             queued_ms = self.attempts.get(job_id, FIRST).queued_ms
@@ -173,14 +176,14 @@ class Scheduler:
 
     def number(self, job_id: str, attempts: Attempts) -> None:
         """Note what is known of the earlier attempts of a job that the caller submits or places next, or that waits."""
-        if job_id in self.cluster.running:
+        if self._is_placed(job_id):
             raise SchedulerError(f"job '{job_id}' runs: its attempt has a number already")
         self.attempts[job_id] = attempts
 
     def replace(self, job: Job) -> bool:
         """Exchange a waiting job for one of the same id with another priority, limit or size, in the same place of the
         queue; of a running job, whose size stays, the same. Returns whether it could start if nothing else ran."""
-        run = self.cluster.running.get(job.id)
+        run = self.run_of(job.id)
         if run is not None:
             if size_of(run.job) != size_of(job):
                 raise SchedulerError(
@@ -250,6 +253,10 @@ class Scheduler:
             self._tell(run, how, now_ms, held_mib=held_mib, neighbours=neighbours, queued_ms=before.queued_ms)
         return run
 
+    def run_of(self, job_id: str) -> Running | None:
+        """The run of a job that runs or is suspended; None if it does neither."""
+        return self.cluster.running.get(job_id) or self.cluster.suspended.get(job_id)
+
     def attempt(self, job_id: str) -> int:
         """The number of the attempt of a job that waits or runs, from 1."""
         return self.attempts.get(job_id, FIRST).number
@@ -300,6 +307,74 @@ class Scheduler:
             self._expectations.advance(now_ms)
         try:
             self.cluster.resize(job_id, share, now_ms=now_ms)
+        except PlacementError as error:
+            raise SchedulerError(str(error)) from error
+        if self._expectations is not None:
+            self._expectations.change(run, now_ms)
+        return run
+
+    def suspended(
+        self, job_id: str, now_ms: int, *, held_mib: int | None = None, resumes: bool = True
+    ) -> Running:
+        """A running job has left its GPUs, and keeps its attempt and what it has done. Its nodes keep its memory, and
+        `held_mib` for each of its GPUs: by default what it was given.
+
+        Unless `resumes`, it runs on only when `resumed` says so. Refused for a task of a gang, and if the nodes have
+        too little memory left.
+        """
+        run = self._running(job_id, "be suspended")
+        if run.job.gang:
+            raise SchedulerError(f"job '{job_id}' cannot be suspended: it is a task of a gang")
+        if self._expectations is not None:
+            self._expectations.advance(now_ms)
+        try:
+            self.cluster.suspend(job_id, now_ms=now_ms, held_mib=held_mib)
+        except PlacementError as error:
+            raise SchedulerError(str(error)) from error
+        run.resumes = resumes
+        if self._expectations is not None:
+            self._expectations.change(run, now_ms)
+        return run
+
+    def adopt_suspended(
+        self,
+        wish: Placement,
+        start_ms: int,
+        now_ms: int,
+        *,
+        held_mib: int | None = None,
+        resumes: bool = True,
+    ) -> Running:
+        """Note a job that was suspended before this scheduler was made. It ran from `start_ms` until now."""
+        job = wish.job
+        if self.waits(job.id) or self._is_placed(job.id):
+            raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
+        known = self.attempts.get(job.id, FIRST)
+        work_ms, left_ms = FOREVER_MS if job.work_ms is None else job.work_ms, None
+        if self._expectations is not None:
+            work_ms, left_ms = self._expectations.expected(
+                wish, known.done_us + max(0, now_ms - start_ms) * 1000
+            )
+        try:
+            run = self.cluster.adopt_suspended(
+                wish, start_ms=start_ms, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known.number,
+                held_mib=held_mib,
+            )  # fmt: skip
+        except PlacementError as error:
+            raise SchedulerError(str(error)) from error
+        run.resumes = resumes
+        self._confirmed.add(job.id)
+        return run
+
+    def resumed(self, job_id: str, now_ms: int) -> Running:
+        """A suspended job runs on, on the GPUs that it had. Refused if there is too little room, and for a job that is
+        not suspended."""
+        if job_id not in self.cluster.suspended:
+            raise SchedulerError(f"job '{job_id}' cannot be resumed: it is not suspended")
+        if self._expectations is not None:
+            self._expectations.advance(now_ms)
+        try:
+            run = self.cluster.resume(job_id, now_ms=now_ms)
         except PlacementError as error:
             raise SchedulerError(str(error)) from error
         if self._expectations is not None:
@@ -379,7 +454,12 @@ class Scheduler:
     # What is decided
 
     def decide(
-        self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None, can_evict: bool = True
+        self,
+        now_ms: int,
+        *,
+        out_of_time: Callable[[], bool] | None = None,
+        can_evict: bool = True,
+        parked_mib: Callable[[Running], int | None] | None = None,
     ) -> Iterator[Outcome]:
         """Ask the policy; apply each decision as it is yielded, and hand it out.
 
@@ -387,7 +467,12 @@ class Scheduler:
         replaced, and again after every change of the nodes.
 
         A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
-        more. Without `can_evict` each eviction is such a decision. Raises PolicyError if the policy raises (an error of
+        more. Without `can_evict` each eviction is such a decision. `parked_mib` tells how much memory of its nodes a
+        run would take for each of its GPUs if it were suspended, or None if it cannot be: what can is suspended rather
+        than evicted. Suspended jobs run on before others start if there is room for them where they were, unless the
+        policy says when (`Resuming`).
+
+        Raises PolicyError if the policy raises (an error of
         berth's own passes as it is), writes to what it is shown, yields what is no decision, or `out_of_time()` says
         so, and KnowledgeError if the knowledge raises, whether the policy or the scheduler asked it, or has raised
         since the last call; what was handed out until then is applied.
@@ -411,6 +496,8 @@ class Scheduler:
         try:
             if expectations is not None:
                 expectations.catch_up(now_ms)
+            if cluster.suspended and not self._resumes_itself:
+                yield from self._resume_where_room(now_ms)
             again = True
             while again:
                 again = False
@@ -419,16 +506,18 @@ class Scheduler:
                     if cluster.changes + queue.changes != shown:
                         raise PolicyError(MEDDLED)
                     if not isinstance(decision, Placement):
-                        outcome = self._other(decision, now_ms, can_evict)
+                        outcome = self._other(decision, now_ms, can_evict, parked_mib)
                         if outcome is not None:
                             yield outcome
                     elif decision[0].tasks:
-                        again = self._start_gang(decision, now_ms) or again
+                        again = self._start_gang(decision, now_ms)
                     else:
                         yield self._start(decision, now_ms)
                     while self._due:
                         yield self._due.popleft()
                     shown = cluster.changes + queue.changes
+                    if again:  # the gang's further tasks wait in its place: nobody overtakes them
+                        break
                     if out_of_time is not None and out_of_time():
                         raise PolicyError(
                             f"at {now_ms} ms the policy has not ended its decisions within its time"
@@ -574,7 +663,20 @@ class Scheduler:
         self._due.extend(parts)
         return len(job.tasks) > len(parts)
 
-    def _other(self, decision: Decision, now_ms: int, can_evict: bool) -> Outcome | None:
+    def _resume_where_room(self, now_ms: int) -> Iterator[Resumed]:
+        """Let suspended jobs run on if there is room, those of a higher priority first."""
+        suspended = sorted(self.cluster.suspended.values(), key=lambda run: -run.job.priority)
+        for run in suspended:
+            if run.resumes and self.cluster.can_resume(run.job.id):
+                yield Resumed(self.resumed(run.job.id, now_ms))
+
+    def _other(
+        self,
+        decision: Decision,
+        now_ms: int,
+        can_evict: bool,
+        parked_mib: Callable[[Running], int | None] | None,
+    ) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
         if isinstance(decision, WakeAt):
             time_ms = decision.time_ms
@@ -599,7 +701,16 @@ class Scheduler:
                     decision,
                     f"at {now_ms} ms the policy evicts job '{job_id}', and running jobs cannot be evicted here",
                 )
+            held_mib = parked_mib(self.cluster.running[job_id]) if parked_mib is not None else None
+            if held_mib is not None:
+                with suppress(SchedulerError):  # its nodes have too little memory, or it is a task of a gang
+                    return Suspended(self.suspended(job_id, now_ms, held_mib=held_mib))
             return Evicted(self._evict(job_id, now_ms))
+        if isinstance(decision, Resume):
+            try:
+                return Resumed(self.resumed(decision.job.id, now_ms))
+            except SchedulerError as error:
+                return Refused(decision, f"at {now_ms} ms the policy decides what cannot be: {error}")
         if isinstance(decision, Resize):
             run = self.cluster.running.get(decision.job.id)
             before = decision.share if run is None else run.share
@@ -607,7 +718,7 @@ class Scheduler:
                 return Resized(self.resize(decision.job.id, decision.share, now_ms), before)
             except SchedulerError as error:
                 return Refused(decision, f"at {now_ms} ms the policy decides what cannot be: {error}")
-        raise PolicyError(f"a policy yields Placement, Evict, Resize or WakeAt, not {decision!r}")
+        raise PolicyError(f"a policy yields Placement, Evict, Resume, Resize or WakeAt, not {decision!r}")
 
     # How
 
@@ -616,9 +727,13 @@ class Scheduler:
             raise _not_running(job_id, what)
         return run
 
+    def _is_placed(self, job_id: str) -> bool:
+        return job_id in self.cluster.running or job_id in self.cluster.suspended
+
     def _release(self, job_id: str, now_ms: int, what: str) -> Running:
         if self._expectations is not None:
-            self._running(job_id, what)
+            if not self._is_placed(job_id):
+                raise _not_running(job_id, what)
             try:
                 self._expectations.advance(now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
@@ -703,7 +818,7 @@ class Scheduler:
             )
         known = {task.id for task in instead_of.tasks or (instead_of,)} if instead_of is not None else set()
         for task in job.tasks:
-            if task.id not in known and (task.id in self.cluster.running or self.waits(task.id)):
+            if task.id not in known and (self._is_placed(task.id) or self.waits(task.id)):
                 raise SchedulerError(
                     f"task '{task.id}' waits or runs already; give each task an id of its own"
                 )
@@ -761,9 +876,10 @@ class Scheduler:
 
     def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
         """Release and queue again what runs on these nodes."""
-        there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
+        placed = (*self.cluster.running.values(), *self.cluster.suspended.values())
+        there = [run for run in placed if any(slot[0] in rows for slot in run.slots)]
         for run in there:
-            if self.cluster.running.get(run.job.id) is not run:
+            if self.run_of(run.job.id) is not run:
                 continue  # it was evicted with its gang
             self._release(run.job.id, now_ms, "be cleared away")
             before = self._queue_again(run, now_ms, done_us=self._kept_of(run), lost_rows=rows)

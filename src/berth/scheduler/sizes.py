@@ -5,8 +5,6 @@ from __future__ import annotations
 from berth.errors import SchedulerError
 from berth.model import Job, sized
 
-__all__ = ["check_sizes", "is_resized", "size_of"]
-
 
 def check_sizes(job: Job) -> None:
     """Refuse numbers of GPUs and speeds that make no sense. Raises SchedulerError."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Trial"]
-
 
 class Trial:
     """A transaction on queue, cluster, expectations and policy: all that the scheduler does in it is undone at its end,

@@ -4,7 +4,7 @@
 keeps what a report is made from.
 """
 
-from berth.statistics.answers import answers, best_sentence
+from berth.statistics.answers import answers, best_sentence, lead
 from berth.statistics.columns import AttemptColumns, EventColumns, event_columns
 from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.fairness import finish_time_fairness, jain_index, service
@@ -33,6 +33,7 @@ from berth.statistics.metrics import (
     Metric,
     Unit,
     headlines_of,
+    matter_most,
     metrics_of,
     readable_unit,
 )
@@ -49,63 +50,4 @@ from berth.statistics.spread import (
     student_t_quantile,
 )
 from berth.statistics.summary import Summary, summarise, summary_dict
-from berth.statistics.timeline import NOT_A_GPU, Occupancy, Timeline, occupancy_at, timeline
-
-__all__ = [
-    "HEADLINES",
-    "METRICS",
-    "NOT_A_GPU",
-    "REAL_USE",
-    "AttemptColumns",
-    "Cdf",
-    "Distribution",
-    "EventColumns",
-    "GpuHours",
-    "Interval",
-    "Mark",
-    "Metric",
-    "Occupancy",
-    "RealUse",
-    "Run",
-    "Standing",
-    "Summary",
-    "Timeline",
-    "Unit",
-    "answers",
-    "attempts_of",
-    "best_sentence",
-    "bounded_slowdown",
-    "busy_gpu_ms",
-    "cdf",
-    "completion_time_s",
-    "confidence_interval_95",
-    "distribution",
-    "ended_with",
-    "event_columns",
-    "events_by_reason",
-    "finish_time_fairness",
-    "fragmentation_pct",
-    "goodput_pct",
-    "gpu_allocation_arriving_pct",
-    "gpu_allocation_pct",
-    "gpu_busy_pct",
-    "gpu_hours",
-    "gpu_utilisation_pct",
-    "headlines_of",
-    "jain_index",
-    "makespan_s",
-    "metrics_of",
-    "occupancy_at",
-    "paired_difference_95",
-    "queueing_delay_s",
-    "readable_unit",
-    "real_use",
-    "run_of",
-    "service",
-    "standings",
-    "student_t_quantile",
-    "summarise",
-    "summary_dict",
-    "timeline",
-    "waiting_time_s",
-]
+from berth.statistics.timeline import NOT_A_GPU, Film, Occupancy, Timeline, occupancy_at, timeline

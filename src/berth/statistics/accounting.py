@@ -13,25 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.errors import SettingError
-from berth.history.values.causes import cause_after, cause_before
-from berth.history.values.durations import duration_text
 from berth.model import RecordState
-
-__all__ = [
-    "DIMENSIONS",
-    "MEASURES",
-    "NOTHING_USED",
-    "UNKNOWN",
-    "USES",
-    "VARIABLES",
-    "Usage",
-    "Variable",
-    "cause_after",
-    "cause_before",
-    "check_dimensions",
-    "duration_text",
-    "largest_first",
-]
 
 UNKNOWN: Final = "unknown"
 """The application, account … of a job that does not tell."""

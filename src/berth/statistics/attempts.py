@@ -13,20 +13,6 @@ from berth.errors import SettingError
 from berth.history.store.database import literal, quoted_name
 from berth.statistics.accounting import UNKNOWN, WASTED
 
-__all__ = [
-    "HELD_SQL",
-    "HIDDEN",
-    "ORDERS",
-    "VARIABLE_SQL",
-    "WASTED_SQL",
-    "Attempt",
-    "Picked",
-    "Waited",
-    "attempts_of",
-    "attempts_query",
-    "waited_by",
-]
-
 _HOUR: Final = 3_600_000.0
 HELD_SQL: Final = "coalesce(end_ms - start_ms, 0) * gpus * share_milli"
 """What an attempt held, as SQL over `records`, in ms and per mille of a GPU: whole numbers add up faster, and to the

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from berth.statistics.attempts import WAIT_SQL
 
-__all__ = ["FACETS", "Cells", "cells_of"]
-
 FACETS: Final = ("user", "account", "server", "application")
 """What a page is filtered by, beside dates."""
 _DAY_MS: Final = 24 * 3_600_000

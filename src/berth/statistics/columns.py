@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from berth.errors import SimulationError
 from berth.model import NO_GPU, Event, EventKind, Job, Reason
 
-__all__ = ["KINDS", "REASONS", "RUNNING", "AttemptColumns", "EventColumns", "event_columns"]
-
 KINDS = tuple(EventKind)
 """The kind that each code of `EventColumns.kind` stands for."""
 
@@ -28,7 +26,9 @@ REASONS = tuple(Reason)
 RUNNING = -1
 """The `end_event` of a try that still runs after the last event."""
 
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE = (KINDS.index(kind) for kind in EventKind)
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE, SUSPEND, RESUME = (
+    KINDS.index(kind) for kind in EventKind
+)
 
 _CODE_OF_KIND = {kind: code for code, kind in enumerate(KINDS)}
 _CODE_OF_REASON = {reason: code for code, reason in enumerate(REASONS)}
@@ -89,11 +89,11 @@ class EventColumns:
     due_ms: NDArray[np.int64]  # (J,)
     """By when it was to have finished; −1 where it has no deadline. Empty where no job has one."""
     last_kind: NDArray[np.int8]  # (J,)
-    """The kind of the job's last event that is no resize: where it stood at the end."""
+    """The kind of the job's last event that is no resize, suspend or resume: where it stood at the end."""
     attempts: AttemptColumns
     holdings: AttemptColumns  # H rows instead of T
-    """What was held over time: the attempts, but one that was resized is a row for each share that it had, from when it
-    had it. The same object as `attempts` where nothing was resized."""
+    """What was held over time: the attempts, but one that was resized or suspended is a row for each share that it had,
+    while it had it. The same object as `attempts` where nothing was."""
     attempt_of: NDArray[np.int64]  # (H,)
     """The number of each holding's try."""
 
@@ -146,13 +146,14 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
 
     # Events by job, and in their order within a job: before a start stands its submit, after it its end.
     by_job = np.sort((job << 32) | np.arange(count)) & 0xFFFF_FFFF
-    resized = kind == RESIZE
-    stages = by_job[~resized[by_job]] if resized.any() else by_job
-    last_event = stages[np.cumsum(np.bincount(job[~resized], minlength=len(ordinals))) - 1]
+    within = np.isin(kind, (RESIZE, SUSPEND, RESUME))  # an attempt
+    stages = by_job[~within[by_job]] if within.any() else by_job
+    last_event = stages[np.cumsum(np.bincount(job[~within], minlength=len(ordinals))) - 1]
     attempts = _attempts(time_ms, np.flatnonzero(kind == START), job, stages, flat)
     holdings, attempt_of = attempts, np.arange(len(attempts.job))
-    if resized.any():
-        holdings = _attempts(time_ms, np.flatnonzero((kind == START) | resized), job, by_job, flat)
+    if within.any():
+        begins = (kind == START) | (within & (kind != SUSPEND))
+        holdings = _attempts(time_ms, np.flatnonzero(begins), job, by_job, flat)
         attempt_of = _attempts_of(holdings, attempts, by_job)
     columns = EventColumns(
         time_ms=time_ms,
@@ -261,8 +262,9 @@ def _attempts_of(
 # What may come after each kind within one job; the first event of a job is a submit.
 _MAY_FOLLOW = np.zeros((len(KINDS), len(KINDS)), np.bool_)
 _MAY_FOLLOW[SUBMIT, [START, REJECT, CANCEL, FAIL]] = True  # of FAIL only one that could not be started
-_MAY_FOLLOW[START, [FINISH, FAIL, EVICT, CANCEL, RESIZE]] = True
-_MAY_FOLLOW[RESIZE] = _MAY_FOLLOW[START]
+_MAY_FOLLOW[START, [FINISH, FAIL, EVICT, CANCEL, RESIZE, SUSPEND]] = True
+_MAY_FOLLOW[[RESIZE, RESUME]] = _MAY_FOLLOW[START]
+_MAY_FOLLOW[SUSPEND, [RESUME, FINISH, FAIL, EVICT, CANCEL]] = True  # its processes may end as it is
 _MAY_FOLLOW[[FAIL, EVICT], SUBMIT] = True
 
 
@@ -275,7 +277,7 @@ def _check_sequences(columns: EventColumns, by_job: NDArray[np.int64]) -> None:
     good[1:] = _MAY_FOLLOW[kind[:-1], kind[1:]]
     good[first] = kind[first] == SUBMIT
     never_ran = columns.reason[by_job[1:]] == _CODE_OF_REASON[Reason.FAILED_TO_START]
-    good[1:] &= (kind[1:] != FAIL) | np.isin(kind[:-1], (START, RESIZE)) | never_ran
+    good[1:] &= (kind[1:] != FAIL) | np.isin(kind[:-1], (START, RESIZE, SUSPEND, RESUME)) | never_ran
     if good.all():
         return
     at = int(np.argmin(good))
@@ -283,5 +285,6 @@ def _check_sequences(columns: EventColumns, by_job: NDArray[np.int64]) -> None:
     raise SimulationError(
         f"job '{columns.job_ids[job[at]]}' has '{KINDS[kind[at]]}' {after} at "
         f"{columns.time_ms[by_job[at]]} ms (event {by_job[at]}); an attempt is submit, then start, then any number of "
-        "resizes, then finish, fail, evict or cancel; or submit, then reject, cancel or fail to start"
+        "resizes and of suspends with a resume, then finish, fail, evict or cancel; or submit, then reject, cancel or"
+        " fail to start"
     )

@@ -17,19 +17,6 @@ from berth.model import NO_GPU, Node
 from berth.statistics.columns import EventColumns
 from berth.statistics.measures import WHOLE_MILLI, slots_on_gpus
 
-__all__ = [
-    "Cost",
-    "Held",
-    "Prices",
-    "RunCost",
-    "Watts",
-    "check_prices",
-    "costs",
-    "held_by_model_h",
-    "read_prices",
-    "run_cost",
-]
-
 _NUMBERS: Final = ("cpu_hour", "kwh", "co2_g_per_kwh")
 
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from berth.statistics.accounting import UNKNOWN, check_dimensions
 
-__all__ = ["DIMENSION_SQL", "keys_of"]
-
 DIMENSION_SQL: Final = {
     "application": "application",
     "user": '"user"',

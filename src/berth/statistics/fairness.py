@@ -12,8 +12,6 @@ from berth.model import EventKind, Node
 from berth.statistics.columns import KINDS, EventColumns
 from berth.statistics.measures import WHOLE_MILLI, completion_time_s
 
-__all__ = ["finish_time_fairness", "jain_index", "service"]
-
 
 def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArray[np.float64]:
     """How much longer each finished job took than on an equal share of the cluster, in order of finishing.

@@ -18,29 +18,6 @@ from numpy.typing import NDArray
 from berth.model import NO_GPU, EventKind, Node, Reason
 from berth.statistics.columns import KINDS, REASONS, RUNNING, AttemptColumns, EventColumns
 
-__all__ = [
-    "SLOWDOWN_BOUND_MS",
-    "GpuHours",
-    "bounded_slowdown",
-    "busy_gpu_ms",
-    "completion_time_s",
-    "deadlines_missed_pct",
-    "ended_with",
-    "events_by_reason",
-    "fragmentation_pct",
-    "given_up",
-    "goodput_pct",
-    "gpu_allocation_arriving_pct",
-    "gpu_allocation_pct",
-    "gpu_busy_pct",
-    "gpu_hours",
-    "gpu_utilisation_pct",
-    "makespan_s",
-    "queueing_delay_s",
-    "slots_on_gpus",
-    "waiting_time_s",
-]
-
 SLOWDOWN_BOUND_MS = 10_000
 """Shorter jobs count as this long in the slowdown, so that a second's wait of a tiny job does not rule it."""
 
@@ -124,9 +101,9 @@ def gpu_hours(columns: EventColumns) -> GpuHours:
 
     weights = np.where(counts, held, 0)
     held_of_job = np.bincount(attempts.job, weights, minlength=jobs)
-    run_of_job = np.bincount(
-        attempts.job, np.where(counts, attempts.end_ms - attempts.start_ms, 0), minlength=jobs
-    )
+    holdings = columns.holdings  # a suspended attempt does not run
+    ran_ms = np.bincount(columns.attempt_of, holdings.end_ms - holdings.start_ms, minlength=len(attempts.job))
+    run_of_job = np.bincount(attempts.job, np.where(counts, ran_ms, 0), minlength=jobs)
     part = np.divide(
         np.minimum(columns.work_ms, run_of_job), run_of_job, out=np.zeros(jobs), where=run_of_job > 0
     )

@@ -22,8 +22,6 @@ from berth.model import FOREVER_MS, NO_GPU, GpuModel, GpuSlot, Job, Node, Profil
 from berth.profiles import Series, series
 from berth.statistics.columns import EventColumns
 
-__all__ = ["Attempt", "RealUse", "attempts_of", "real_use"]
-
 _AS_THE_JOB_SAYS = Recovery()
 _UNKNOWN = GpuModel("")
 """Stands for a GPU of an unknown model: profiles are as they were measured."""
@@ -98,6 +96,8 @@ class _Run:
     """An attempt under way."""
 
     attempt: Attempt
+    work_us: int
+    """All of its work, and the time in which it writes checkpoints."""
     left_us: int
     as_of_ms: int
     speed_milli: int = 1000
@@ -108,8 +108,7 @@ class _Run:
 
     def done_us(self, now_ms: int) -> int:
         left_us = self.left_us - (now_ms - self.as_of_ms) * self.speed_milli
-        work_us = work_of(self.attempt.job) * 1000
-        return min(max(work_us - left_us, 0), work_us)
+        return min(max(self.work_us - left_us, 0), self.work_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -201,11 +200,14 @@ class _Walk:
 
     def _begin(self, attempt: Attempt, now_ms: int) -> _Run:
         job = attempt.job
+        work_us = work_of(job) * 1000
         left_us = self.left_us.get(job.id)
-        if left_us is None:
-            return _Run(attempt, work_of(job) * 1000, now_ms)
-        restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
-        return _Run(attempt, left_us + restart_ms * 1000, now_ms)
+        left_ms = (work_us if left_us is None else left_us) // 1000
+        writing_ms = restart_ms = 0
+        if work_of(job) < FOREVER_MS:
+            writing_ms = self.recovery.writing_ms(left_ms) if job.keeps_work else 0
+            restart_ms = 0 if left_us is None else self.recovery.restart_ms
+        return _Run(attempt, work_us + writing_ms * 1000, (left_ms + writing_ms + restart_ms) * 1000, now_ms)
 
     def _end(self, run: _Run, now_ms: int) -> None:
         """Take a run off its GPUs, and note what would be left of it if it is queued again."""
@@ -215,7 +217,12 @@ class _Walk:
         left_ms = work_ms
         if job.keeps_work and work_ms < FOREVER_MS:
             before_ms = self.left_us.get(job.id, work_ms * 1000) // 1000
-            left_ms -= self.recovery.kept_ms(work_ms - min(-(-run.left_us // 1000), before_ms))
+            recovery = self.recovery
+            if recovery.write_ms:
+                all_us = (before_ms + recovery.writing_ms(before_ms)) * 1000
+                left_ms = before_ms - recovery.written_ms(all_us - run.left_us, 1000)
+            else:
+                left_ms -= recovery.kept_ms(work_ms - min(-(-run.left_us // 1000), before_ms))
         self.left_us[job.id] = left_ms * 1000
         for slot in run.attempt.slots:
             gpu = self._gpu(slot)

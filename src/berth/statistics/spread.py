@@ -11,18 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from berth.errors import SettingError
 
-__all__ = [
-    "Cdf",
-    "Distribution",
-    "Interval",
-    "cdf",
-    "cdf_of_counts",
-    "confidence_interval_95",
-    "distribution",
-    "paired_difference_95",
-    "student_t_quantile",
-]
-
 CDF_POINTS = 500
 
 

@@ -34,8 +34,6 @@ from berth.statistics.measures import (
 from berth.statistics.real_use import RealUse
 from berth.statistics.spread import Distribution, distribution
 
-__all__ = ["Summary", "summarise", "summary_dict"]
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:

@@ -11,8 +11,6 @@ from berth.statistics.metrics import Metric, Unit, metrics_of, readable_unit
 from berth.statistics.run import Run
 from berth.statistics.spread import Interval
 
-__all__ = ["Cell", "Row", "table_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:

@@ -10,13 +10,12 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.history.values.causes import cause_after, cause_before
 from berth.statistics.accounting import (
     NOTHING_USED,
     UNKNOWN,
     USES,
     Usage,
-    cause_after,
-    cause_before,
     check_dimensions,
 )
 from berth.statistics.attempts import (
@@ -36,8 +35,6 @@ from berth.statistics.cells import Cells, cells_of
 from berth.statistics.cost import Held
 from berth.statistics.dimensions import DIMENSION_SQL, keys_of
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
-
-__all__ = ["EVERYTHING", "JobUse", "ListedJob", "Period", "Tables", "Totals"]
 
 HOUR = 3_600_000.0
 

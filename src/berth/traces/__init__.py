@@ -14,8 +14,6 @@ from pathlib import Path
 from berth.errors import SettingError, TraceError
 from berth.model import Job, Node
 
-__all__ = ["Trace", "nodes_of", "read", "read_nodes", "read_trace", "write", "write_nodes"]
-
 _SYNTHETIC = "synthetic:"
 _READER = "reader:"
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from berth.errors import FetchError
 
-__all__ = ["PUBLIC_TRACES", "PublicTrace", "RemoteFile", "public_trace"]
-
 
 @dataclass(frozen=True)
 class RemoteFile:

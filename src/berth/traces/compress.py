@@ -9,8 +9,6 @@ from berth.errors import SettingError
 from berth.model import Job
 from berth.traces.job_draft import setter
 
-__all__ = ["compressed"]
-
 
 def compressed(fresh: Iterator[Job], factor: float) -> Iterator[Job]:
     """Divide the time of submission of each job by `factor`, rounded down to a millisecond.

@@ -10,8 +10,6 @@ import numpy as np
 
 from berth.model import FOREVER_MS, Job, Node, work_of
 
-__all__ = ["Description", "describe_jobs"]
-
 _PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
 
 

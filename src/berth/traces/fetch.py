@@ -20,8 +20,6 @@ from typing import Final
 from berth.errors import FetchError
 from berth.traces.catalogue import RemoteFile
 
-__all__ = ["LOCK_NAME", "Progress", "fetch_file"]
-
 LOCK_NAME: Final = "berth-traces.lock"
 
 Progress = Callable[[int, int | None], None]

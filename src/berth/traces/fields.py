@@ -15,22 +15,6 @@ from typing import Generic, TypeVar
 from berth.model import FOREVER_MS, Node
 from berth.traces.table import Table
 
-__all__ = [
-    "Field",
-    "Limits",
-    "Remembered",
-    "amount",
-    "count",
-    "decimal",
-    "elastic",
-    "flag",
-    "integer",
-    "names",
-    "optional_seconds",
-    "seconds",
-    "text",
-]
-
 Value = TypeVar("Value")
 
 _REMEMBER_AT_MOST = 200_000
@@ -89,6 +73,15 @@ class Limits:
     gpus: int | None = None
     labels: frozenset[str] = frozenset()
     """What its nodes carry; a reader asks for a label only where some node carries it."""
+
+    def gpus_expected(self, gpus: int, nodes: int) -> str | None:
+        """What was expected of a job's number of GPUs on a number of nodes (0: any); None where it is right."""
+        if nodes > 1 and gpus % nodes:
+            return f"a multiple of {nodes}, as many on each of its nodes"
+        most = self.gpus_per_node
+        if most is not None and 0 < nodes * most < gpus:
+            return f"at most {nodes * most}, as no node has more than {most} GPUs"
+        return None
 
     @classmethod
     def of(cls, nodes: Sequence[Node] | None) -> Limits:

@@ -16,8 +16,6 @@ from berth.model import Job, Node
 from berth.traces.fields import Limits
 from berth.traces.table import Table
 
-__all__ = ["Format", "RowReader"]
-
 
 class RowReader(Protocol):
     """Turns a table's rows into jobs, in two steps, so that what waits to be sorted stays small."""

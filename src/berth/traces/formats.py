@@ -8,9 +8,6 @@ from berth.traces.opening import open_table
 from berth.traces.readers.mapped import mapped_format
 from berth.traces.table import Table
 
-__all__ = ["FORMATS", "format_named", "format_of", "open_trace"]
-
-
 FORMATS: dict[str, Format] = {
     entry.name: entry
     for entry in (

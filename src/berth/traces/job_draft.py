@@ -13,8 +13,6 @@ from typing import Any
 
 from berth.model import Job
 
-__all__ = ["draft", "finished", "setter"]
-
 draft: Callable[..., Any] = make_dataclass(
     "draft",
     [

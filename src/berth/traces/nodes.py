@@ -27,8 +27,6 @@ from berth.traces.opening import open_table
 from berth.traces.table import Table
 from berth.traces.writing import write_table
 
-__all__ = ["nodes_from_csv", "nodes_from_spec", "write_nodes"]
-
 OWN_HEADER: Final = ("name", "gpus", "model", "gpu_mem_mib", "cpu_milli", "mem_mib", "labels")
 _OPENB: Final = ("sn", "gpu", "model", "cpu_milli", "memory_mib")
 _GROUP = re.compile(r"(\d{1,7})x(\d{1,4})((?::[^:,]*)*)")

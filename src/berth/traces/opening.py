@@ -11,8 +11,6 @@ from berth.errors import TraceError
 from berth.traces.swf_table import SwfTable, looks_like_swf
 from berth.traces.table import CsvTable, ParquetTable, Readable, Table
 
-__all__ = ["open_table"]
-
 
 def open_table(path: str) -> Table:
     """Open a trace file up to the end of its header; a TraceError where there is none that can be read."""

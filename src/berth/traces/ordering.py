@@ -19,8 +19,6 @@ from berth.traces.format import Format, RowReader
 from berth.traces.formats import open_trace
 from berth.traces.table import Block, Table, line_of
 
-__all__ = ["jobs_in_order"]
-
 _HELD_ROWS = 1 << 18
 _Row = tuple[Any, ...]
 

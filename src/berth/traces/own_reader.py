@@ -10,8 +10,6 @@ from operator import attrgetter
 from berth.errors import BerthError, SettingError, TraceError, in_one_line
 from berth.model import Job
 
-__all__ = ["check_reader", "jobs_of"]
-
 
 def check_reader(name: str) -> Callable[[str], Iterable[Job]]:
     """The reader of this name. Raises SettingError if there is none that can be called with a path."""

@@ -7,8 +7,6 @@ from typing import Final
 from berth.gpu_models import gpu_model
 from berth.model import Node
 
-__all__ = ["PAI_MACHINES", "pai_nodes", "philly_nodes"]
-
 PAI_MACHINES: Final = (
     (798, "P100", 2, 64, 512),
     (497, "T4", 2, 96, 512),

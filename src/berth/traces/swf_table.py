@@ -9,8 +9,6 @@ from typing import IO, BinaryIO, Final, cast
 from berth.errors import TraceError
 from berth.traces.table import Block, Readable, Table
 
-__all__ = ["COLUMNS", "SwfTable", "looks_like_swf"]
-
 COLUMNS: Final = (
     *("job_number", "submit_time", "wait_time", "run_time", "allocated_processors", "average_cpu_time"),
     *("used_memory_kib", "requested_processors", "requested_time", "requested_memory_kib", "status", "user"),

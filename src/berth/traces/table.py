@@ -21,8 +21,6 @@ from typing import IO, BinaryIO, NamedTuple, cast
 
 from berth.errors import TraceError
 
-__all__ = ["Block", "CsvTable", "ParquetTable", "Readable", "Table", "line_of"]
-
 _BLOCK_ROWS = 2048
 _SHOWN = 300
 _NEWLINE = re.compile("\r\n|\r|\n")

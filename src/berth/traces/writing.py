@@ -12,8 +12,6 @@ from typing import BinaryIO, cast
 from berth.errors import TraceError
 from berth.files import whole_file
 
-__all__ = ["write_table"]
-
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a header and rows, gzip where the name ends on `.gz`; the same rows give the same bytes.

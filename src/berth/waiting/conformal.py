@@ -14,8 +14,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["censored_quantile", "days_of", "held_between", "rolling_interval"]
-
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

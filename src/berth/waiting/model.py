@@ -23,8 +23,6 @@ from berth.files import whole_file
 from berth.waiting.conformal import held_between, rolling_interval
 from berth.waiting.questions import Categories
 
-__all__ = ["Answer", "Evaluation", "Judgement", "Questions", "WaitModel", "evaluate", "judge", "train"]
-
 Floats = NDArray[np.float64]
 
 VERSION: Final = 3

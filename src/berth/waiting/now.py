@@ -15,8 +15,6 @@ from berth.waiting.conformal import days_of
 from berth.waiting.model import WaitModel
 from berth.waiting.questions import live_features
 
-__all__ = ["Now", "questions_now"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Now:

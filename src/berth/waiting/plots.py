@@ -8,8 +8,6 @@ import plotly.graph_objects as go
 
 from berth.plots.style import COLOURS, INK, dress
 
-__all__ = ["calibration"]
-
 LEAST_S = 1.0
 Triple = tuple[float, float, float]
 

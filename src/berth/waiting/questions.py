@@ -15,8 +15,6 @@ from berth.history.importing.pending import Queued
 from berth.history.store.database import first_line, read_parquet
 from berth.history.store.record_files import SCHEMA
 
-__all__ = ["LEAKS", "Categories", "categories_of", "history_features", "live_features", "polled_features"]
-
 Floats = NDArray[np.float64]
 
 LEAKS: Final = frozenset(

@@ -11,8 +11,6 @@ from berth.engine import simulate
 from berth.model import GpuModel, Job, Node, Share
 from berth.statistics import Run, event_columns, run_of
 
-__all__ = ["NODES", "made_runs"]
-
 NODES = (
     Node("big-0", 4, GpuModel("V100")),
     Node("big-1", 4, GpuModel("V100")),

@@ -12,8 +12,6 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options, Rejections
 from berth.model import Record
 
-__all__ = ["KINDS", "kinds_of", "queued", "records"]
-
 KINDS = {
     ("halted", "completed", 0, 1, 1), ("again", "preempted", 0, 1, 0), ("again", "completed", 0, 2, 0),
     ("sweep", "completed", 0, 1, 1), ("het", "completed", 0, 1, 0), ("het", "completed", 0, 1, 1),

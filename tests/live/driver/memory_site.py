@@ -124,12 +124,14 @@ class MemorySite:
 
 @dataclass
 class GangSite(MemorySite):
-    """A site with gangs, which ends the processes of what makes room at once."""
+    """A site with gangs, which ends the processes of what makes room at once, or suspends them."""
 
     ran: dict[str, str] = field(default_factory=dict)
     """Tasks that have run, and their gangs."""
     evicted: dict[str, SiteRun] = field(default_factory=dict)
     """Attempts that have ended."""
+    wishes: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    """Jobs that are to be suspended (True) or resumed, and whether they run on by themselves."""
 
     def ended_tasks(self, gang: str) -> int:
         there = {**self.jobs, **{job_id: run.of for job_id, run in self.runs.items()}}
@@ -139,9 +141,36 @@ class GangSite(MemorySite):
 
     def come_to_it(self) -> None:
         super().come_to_it()
+        self._come_to_wishes()
         for job_id, run in self.runs.items():
             if run.of.gang is not None:
                 self.ran[job_id] = run.of.gang.name
+
+    def parked_mib(self, job_id: str) -> int | None:
+        return 5000
+
+    def suspend(self, job_id: str) -> None:
+        """At once, or if it is unkind when it comes to it."""
+        self.wishes[job_id] = (True, True)
+        if not self.unkind:
+            self._come_to_wishes()
+
+    def resume(self, job_id: str) -> None:
+        self.wishes[job_id] = (False, True)
+        if not self.unkind:
+            self._come_to_wishes()
+
+    def _come_to_wishes(self) -> None:
+        wishes, self.wishes = self.wishes, {}
+        for job_id, (suspended, resumes) in wishes.items():
+            if (run := self.runs.get(job_id)) is None:
+                continue
+            since_ms = run.suspended_since_ms
+            passed_ms = 0 if suspended or since_ms is None else self.now_ms - since_ms
+            self.runs[job_id] = replace(
+                run, suspended_since_ms=self.now_ms if suspended else None, resumes=resumes, parked_mib=5000,
+                suspended_ms=run.suspended_ms + passed_ms,
+            )  # fmt: skip
 
     def evict(self, job_id: str) -> None:
         self.end(job_id, RecordState.PREEMPTED)

@@ -294,3 +294,77 @@ def test_a_gang_of_which_a_waiting_task_is_cancelled_waits_for_another(world: Wo
     world.end("2", RecordState.COMPLETED)
     world.step(4000)
     assert set(world.seen().running) == {"3", "5", "6"}
+
+
+def suspending_world(world: World) -> World:
+    if world.no_suspension:
+        pytest.skip(world.no_suspension)
+    return world
+
+
+def suspensions(world: World, restart: Callable[[], None]) -> list[Seen]:
+    """A job is suspended, and lets another have its GPU; it runs on when that has ended. Then one ends suspended."""
+    found = []
+    for asked in (WHOLE, WHOLE, replace(WHOLE, application="other")):
+        world.submit(asked)
+    world.step(1000)
+    world.suspend("1")
+    restart()
+    world.step(2000)
+    found.append(world.seen())
+    world.resume("1")
+    restart()
+    world.step(3000)
+    found.append(world.seen())
+    world.end("3", RecordState.COMPLETED)
+    world.step(4000)
+    restart()
+    found.append(world.seen())
+    world.end("1", RecordState.COMPLETED)
+    world.suspend("2")
+    world.step(5000)
+    restart()
+    world.step(6000)
+    world.end("2", RecordState.FAILED)
+    world.step(7000)
+    found.append(world.seen())
+    return found
+
+
+def check_suspensions(world: World, found: list[Seen]) -> None:
+    completed, failed = RecordState.COMPLETED, RecordState.FAILED
+    both = {"2": (1,), "3": (0,)}
+    assert found == [
+        seen(both, {"2": 0, "3": 0}),
+        seen(both, {"2": 0, "3": 0}),
+        seen({"1": (0,), "2": (1,)}, {"1": 0, "2": 0}, over={"3": completed}),
+        seen(over={"3": completed, "1": completed, "2": failed}),
+    ]
+    ended = {each.job_id: each for each in world.records}
+    assert {job_id: (each.attempt, each.state) for job_id, each in ended.items()} == {
+        "1": (1, completed), "2": (1, failed), "3": (1, completed),
+    }  # fmt: skip
+    assert (ended["1"].suspended_ms, ended["2"].suspended_ms, ended["3"].suspended_ms) == (2000, 1000, None)
+    assert (ended["1"].start_ms, ended["1"].end_ms) == (1000, 4000)
+
+
+def test_a_suspended_job_gives_its_gpu_away_and_runs_on_when_there_is_room(world: World) -> None:
+    suspending_world(world)
+    check_suspensions(world, suspensions(world, lambda: None))
+
+
+def test_suspensions_are_decided_the_same_by_a_driver_that_is_restarted(world: World) -> None:
+    suspending_world(world)
+    check_suspensions(world, suspensions(world, world.restart))
+
+
+def test_jobs_that_waited_behind_a_cancelled_one_start_though_nothing_has_ended(world: World) -> None:
+    gang_world(world)
+    world.submit(WHOLE)
+    world.submit(GANG)
+    world.submit(WHOLE)
+    world.step(1000)
+    assert set(world.seen().running) == {"1"}
+    world.cancel("2")
+    world.step(2000)
+    assert set(world.seen().running) == {"1", "3"}

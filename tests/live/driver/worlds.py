@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -51,6 +51,8 @@ class World(Protocol):
     records: list[Record]
     no_gangs: str
     """Why its jobs cannot be tasks of gangs; empty if they can."""
+    no_suspension: str
+    """Why its jobs cannot be suspended; empty if they can."""
 
     def submit(self, asked: Asked) -> str:
         """A user submits a job; its id."""
@@ -68,6 +70,14 @@ class World(Protocol):
         self, job_id: str, state: RecordState, *, needed_mib: int = 0, peak_mib: int | None = None
     ) -> None:
         """The processes of a running job end."""
+        ...
+
+    def suspend(self, job_id: str) -> None:
+        """A user suspends a running job until it is to run on."""
+        ...
+
+    def resume(self, job_id: str) -> None:
+        """A user lets a suspended job run on as soon as there is room."""
         ...
 
     def fail_next_start(self, job_id: str, why: str) -> None:
@@ -99,6 +109,7 @@ class MemoryWorld:
     """The site in memory; unkind, it needs several steps for what a kind one does in one."""
 
     no_gangs = ""
+    no_suspension = ""
 
     def __init__(self, *, unkind: bool) -> None:
         node = Node("n1", GPUS, GpuModel("A100-40", mem_mib=CARD_MIB), 16_000, 64_000)
@@ -134,6 +145,13 @@ class MemoryWorld:
     ) -> None:
         self.site.end(job_id, state, needed_mib=needed_mib, peak_mib=peak_mib)
 
+    def suspend(self, job_id: str) -> None:
+        self.site.wishes[job_id] = (True, False)
+
+    def resume(self, job_id: str) -> None:
+        run = self.site.runs[job_id]
+        self.site.runs[job_id] = replace(run, resumes=True)
+
     def fail_next_start(self, job_id: str, why: str) -> None:
         self.site.fails[job_id] = why
 
@@ -157,8 +175,13 @@ class MemoryWorld:
             {
                 job_id: tuple(gpu.index for gpu in run.gpus if gpu.index != NO_GPU)
                 for job_id, run in runs.items()
+                if not run.suspended
             },
-            {job_id: run.share.mem_mib for job_id, run in runs.items() if run.share is not None},
+            {
+                job_id: run.share.mem_mib
+                for job_id, run in runs.items()
+                if run.share is not None and not run.suspended
+            },
             {job_id: reason.text for job_id, reason in self.driver.reasons().items()},
             dict(self.site.over),
         )

@@ -11,8 +11,6 @@ from berth.model import Record, RecordState
 from tests.live.driver.worlds import CARD_MIB, GPUS, Asked, Seen
 from tests.live.local.fake_world import FakeWorld
 
-__all__ = ["LocalWorld"]
-
 ROUNDS = 6
 """How often the broker and the brain answer each other at one moment, at most."""
 
@@ -21,6 +19,7 @@ class LocalWorld:
     """A broker whose brain decides by `fifo+best-fit`."""
 
     no_gangs = ""
+    no_suspension = "not yet"
 
     def __init__(self, store: Path) -> None:
         self._world = FakeWorld(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from berth.live.driver.snapshot import Stranger
+from berth.live.local.snapshot import gpus_of
 from tests.live.local.world import World, berth
 
 
@@ -24,14 +26,12 @@ def test_a_job_waits_for_a_partition_that_the_queue_did_not_make_and_why_names_i
     beside = world.submit("true", gpu="0", mem="20G")
     assert world.wait(beside) == {beside: ("completed", 0)}
     world.until(
-        lambda: any(gpu["partitions"] for gpu in (world.status() or {})["gpus"]), "the partition is seen"
+        lambda: any(gpu["strangers"] for gpu in (world.status() or {})["gpus"]), "the partition is seen"
     )
     status = world.status()
     assert status is not None
-    assert [gpu["partitions"] for gpu in status["gpus"]] == [
-        [{"name": "team-a", "mem_mib": 16 << 10, "core_pct": 0, "processes": 0}],
-        [],
-    ]
+    seen = Stranger("partition team-a", 16 << 10, remedy="nothing uses it; berth partition remove team-a")
+    assert [gpu.strangers for gpu in gpus_of(status["gpus"])] == [(seen,), ()]
     assert (world.state_of(job), world.job(job)["attempts"]) == ("waiting", [])
     assert berth(world, "partition", "remove", "team-a", "--fake-gpu").returncode == 0
     assert world.wait(job) == {job: ("completed", 0)}

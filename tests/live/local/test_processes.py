@@ -12,6 +12,7 @@ import pytest
 from berth.errors import LiveError
 from berth.live.local.protocol import Caller
 from berth.live.local.service import Service
+from berth.live.local.snapshot import jobs_of
 from tests.live.local.world import World, berth, storm
 
 GATE = "while [ ! -e go ]; do sleep 0.02; done; "
@@ -112,8 +113,8 @@ def test_what_one_job_holds_another_does_not_get(shared: World) -> None:
     jobs = [shared.submit(GATE.replace("go", "room"), mem="50G") for _ in range(3)]
     shared.until(lambda: [shared.state_of(job) for job in jobs].count("running") == 2, "two run")
     assert shared.state_of(jobs[2]) == "waiting"
-    rows = {row[0]: row[13] for row in shared.ask("queue")["rows"]}
-    assert rows[jobs[2]] == "waits for room"
+    reasons = {job.id: job.why for job in jobs_of(shared.ask("queue"))}
+    assert reasons[jobs[2]] == "waits for room"
     (shared.folder / "room").touch()
     assert set(shared.wait(*jobs).values()) == {("completed", 0)}
 
@@ -162,7 +163,7 @@ def test_how_many_tasks_of_an_array_run_at_a_time_can_be_changed(shared: World) 
     done = berth(shared, "edit", array, "--array", "%3")
     assert (done.returncode, done.stderr) == (0, "")
     shared.until(
-        lambda: [row[3] for row in shared.ask("queue", ids=[array])["rows"]].count("running") == 3,
+        lambda: [job.state for job in jobs_of(shared.ask("queue", ids=[array]))].count("running") == 3,
         "three run",
     )
     done = berth(shared, "edit", array, "--array", "2")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from berth.live.driver.snapshot import Gpu, Stranger, gpu_dict
 from berth.live.driver.words import moment
 from berth.live.local.tables import job_lines, why_lines
 
@@ -17,10 +19,7 @@ JOB: dict[str, Any] = {
     "params": {}, "after": [], "comment": "", "command": ["true"], "folder": "/", "output": "/1.1.out",
     "submit_ms": 0, "start_ms": None, "slots": [], "attempt": 1, "attempts": [ATTEMPT],
 }  # fmt: skip
-GPU: dict[str, Any] = {
-    "index": 0, "model": "A100-80G", "mem_mib": 81_920, "used_mib": None, "use_pct": None, "lost": False,
-    "drained": False, "tenants": [], "strangers": [], "partitions": [],
-}  # fmt: skip
+GPU = Gpu("", 0, "A100-80G", 81_920)
 
 
 def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
@@ -31,7 +30,9 @@ def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
 
 
 def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> None:
-    gpus = [GPU | {"index": at, "lost": at == 0, "drained": at == 1} for at in range(3)]
+    gpus = [
+        gpu_dict(replace(GPU, index=at, health="lost" if at == 0 else "", drained=at == 1)) for at in range(3)
+    ]
     brain = {
         "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
         "obstacle": "waits for room",
@@ -50,10 +51,9 @@ def test_why_says_which_gpus_are_lost_or_drained_instead_of_what_they_lack() -> 
 
 
 def test_why_says_how_to_be_rid_of_a_partition_that_nothing_uses() -> None:
-    gpu = GPU | {"partitions": [
-        {"name": "left", "mem_mib": 16 << 10, "core_pct": 0, "processes": 0},
-        {"name": "busy", "mem_mib": 8 << 10, "core_pct": 0, "processes": 2},
-    ]}  # fmt: skip
+    remedy = "nothing uses it; berth partition remove left"
+    left = Stranger("partition left", 16 << 10, remedy=remedy)
+    gpu = gpu_dict(replace(GPU, strangers=(left, Stranger("partition busy", 8 << 10))))
     brain = {
         "policy": "fifo", "ahead": 0, "waiting": 1, "first": [], "expected_ms": 0, "reserved_ms": None, "machine": [],
         "obstacle": "waits for room",

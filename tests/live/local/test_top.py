@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from textual.widgets import DataTable
 
-from berth.live.local.listing import COLUMNS
-from berth.live.local.snapshot import gpus_of
+from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
 from berth.live.local.top import Tile, Top
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -20,33 +19,19 @@ STATUS = {"policy": "fifo", "brain": "ready", "jobs": COUNTS, "trouble": []}
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenant = {
-        "id": "12",
-        "user": "ann",
-        "name": "train",
-        "milli": 100,
-        "state": "running",
-        "since_ms": NOW_MS,
-        "use_pct": None,
-        "used_mib": None,
-    }
+    tenant = Tenant("12", "ann", "train", 100, 40_960, since_ms=NOW_MS)
+    stranger = Stranger("process 7", 12_800, "python3", pid=7)
     gpus = [
-        {
-            "index": at, "model": "A100-80G", "mem_mib": 81_920, "used_mib": 81_664, "use_pct": 100, "lost": False,
-            "drained": False, "strangers": [{"pid": 7, "command": "python3", "mem_mib": 12_800}], "partitions": [],
-            "tenants": [{**tenant, "mem_mib": 40_960}],
-        }
+        Gpu("", at, "A100-80G", 81_920, (tenant,), (stranger,), used_mib=81_664, use_pct=100)
         for at in range(2)
-    ]  # fmt: skip
-    status: dict[str, Any] = STATUS | {"gpus": gpus}
+    ]
+    status: dict[str, Any] = STATUS | {"gpus": [gpu_dict(gpu) for gpu in gpus]}
 
     async def run() -> list[list[str]]:
         monkeypatch.setattr(
             Top,
             "_ask",
-            lambda self, do, **told: (
-                status if do == "status" else {"columns": COLUMNS, "rows": [], "note": ""}
-            ),
+            lambda self, do, **told: status if do == "status" else {"rows": [], "note": ""},
         )
         async with Top().run_test(size=(width, 40)) as pilot:
             async with asyncio.timeout(30):
@@ -55,7 +40,7 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
             await pilot.pause()
             top = pilot.app
             assert isinstance(top, Top)
-            for tile, gpu in zip(top.query(Tile), gpus_of(gpus), strict=True):
+            for tile, gpu in zip(top.query(Tile), gpus, strict=True):
                 tile.show(gpu, NOW_MS)
             await pilot.pause()
             return [
@@ -71,20 +56,15 @@ def test_no_line_of_a_tile_is_broken(width: int, monkeypatch: pytest.MonkeyPatch
 
 def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "[/red]a\x1b\udce9"
-    job = {
-        "id": "1", "user": "ann", "name": name, "state": "waiting", "gpus": 1, "milli": 1000, "mem_mib": 0,
-        "submit_ms": 1, "slots": [], "reason": f"it waits [for {name}]", "ready_ms": 1000,
-    }  # fmt: skip
-    row = [job.get(column) for column in COLUMNS]
+    job = LiveJob("1", "ann", name, "waiting", 1, 1000, 0, 1, 1000, why=f"it waits [for {name}]")
+    row = job_row(job)
     status = STATUS | {"gpus": []}
 
     async def run() -> list[str]:
         monkeypatch.setattr(
             Top,
             "_ask",
-            lambda self, do, **told: (
-                status if do == "status" else {"columns": COLUMNS, "rows": [row], "note": name}
-            ),
+            lambda self, do, **told: status if do == "status" else {"rows": [row], "note": name},
         )
         async with Top().run_test() as pilot:
             table = pilot.app.query_one(DataTable)

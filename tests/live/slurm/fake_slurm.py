@@ -9,8 +9,6 @@ from berth.errors import LiveError
 from berth.history.values.causes import END_OF_NOTE, note_in
 from berth.live.slurm.jobs import COLUMNS, FIELD, ROW
 
-__all__ = ["FakeSlurm", "row"]
-
 NODE = (
     "NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 AvailableFeatures={features}"
     " ActiveFeatures={features} Gres={gres} GresUsed={used} OS=Linux 6.1 #1 SMP RealMemory=64000 AllocMem=0"

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["as_before", "needs_root", "needs_slurm", "tell"]
-
 PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "setpriv", "slurmrestd")
 CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 STORIES = Path(__file__).with_name("stories.sh")

@@ -9,8 +9,6 @@ from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.service import DECISIONS, Service, Settings
 from tests.live.slurm.fake_slurm import FakeSlurm
 
-__all__ = ["NOTE", "events", "service"]
-
 NOTE = "berth:1;node=gres:gpu:1;job=;task=;socket="
 """What the plugin notes of a job that asks for one GPU."""
 

@@ -21,8 +21,6 @@ from berth.model import Record, RecordState
 from tests.live.driver.worlds import CARD_MIB, Asked, Seen
 from tests.live.slurm.fake_slurm import FakeSlurm
 
-__all__ = ["SlurmWorld"]
-
 _STATES = {
     RecordState.COMPLETED: "COMPLETED",
     RecordState.FAILED: "FAILED",
@@ -34,6 +32,7 @@ class SlurmWorld:
     """A fake slurmctld, whose jobs the plugin holds, and a berth that places them."""
 
     no_gangs = "the components of Slurm's heterogeneous jobs are not read yet"
+    no_suspension = "berth suspends no job beside Slurm yet"
 
     def __init__(self) -> None:
         self.slurm = FakeSlurm(nodes={"n1": "IDLE"})

@@ -283,7 +283,7 @@ def lua(folder: Path, site: str, calls: str) -> str:
     (folder / "berth.lua").write_text(again["berth/berth.lua"])
     (folder / "job_submit.lua").write_text(again["job_submit.lua"])
     script = f"""
-slurm = {{ SUCCESS = 0, ERROR = -1, log_info = function() end, log_user = print }}
+slurm = {{ SUCCESS = 0, ERROR = -1, ESLURM_ACCESS_DENIED = 2002, log_info = function() end, log_user = print }}
 dofile("{folder}/job_submit.lua")
 {calls}"""
     done = subprocess.run(
@@ -365,7 +365,7 @@ comment("ticket 7 " .. note, "mine", 1000)     -- its user
     assert lua(tmp_path, "", calls).splitlines() == [
         f"0\tJS1:abc {note}", f"0\tticket 7 {note}", f"0\tticket 7 {note};share=500:1:0", f"0\t{note}",
         "0\tticket 7", "0\t", "0\tticket 8", "0\tnil",
-        "berth places this job, and its AdminComment cannot be changed; cancel it and submit it anew", "-1\tmine",
+        "berth places this job, and its AdminComment cannot be changed; cancel it and submit it anew", "2002\tmine",
     ]  # fmt: skip
 
 

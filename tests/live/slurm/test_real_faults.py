@@ -72,7 +72,7 @@ def test_an_array_of_10000_a_het_job_and_a_backup_controller(open_folder: Path) 
     assert len(whole) == 1
     assert whole[0].endswith("-10000]")
     assert len(rows) <= 1 + 2 * GPUS
-    assert json.loads((folder / "status.json").read_text())["waiting"] <= MOST_TASKS
+    assert json.loads((folder / "status.json").read_text())["service"]["waiting"] <= MOST_TASKS
     # The backup has the queue, and berth goes on with it.
     assert "backup) at backup is UP" in (folder / "ping.txt").read_text()
     before, after = map(int, (folder / "counts.txt").read_text().split())

@@ -73,7 +73,7 @@ def allowed(known: Doubtful, tenant_done_ms: int) -> list[bool]:
     forecasts = forecaster.forecasts([Offer(tenants, (Candidate("shrinks", 26_000_000, 26_000_000),))], CARD)
     job = Job("there", 0, 26_000, application="shrinks")
     run = Running(job, 1, (), job.share, 0, left_us, tenant_done_ms, 1000, 0, job.share, 26_000_000)
-    Doubts(known).rule_out(forecasts, [((run,), (job,))], forecaster, CARD)
+    Doubts(known).rule_out(forecasts, [((run.job,), (job,))], forecaster, CARD)
     return [bool(one) for one in forecasts.fits[0]]
 
 

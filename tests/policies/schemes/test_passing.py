@@ -10,11 +10,16 @@ from hypothesis import given, settings
 
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
-from berth.model import Job, Node, Placement
+from berth.model import EventKind, Job, Node, Placement, gang_of
 from berth.policies import Order, Place, make_policy
 from berth.policies.schemes.passing import Passing
 from tests.examples import examples
 from tests.policies.test_orders import workloads
+
+
+def as_queued(queue: Queue) -> Iterator[Job]:
+    """An order without a key."""
+    return iter(list(queue))
 
 
 class EachInTurn:
@@ -67,3 +72,14 @@ def test_a_large_job_is_passed_over_and_waits_for_small_ones() -> None:
         "first-fit": [("first", 0), ("large", 10), ("small", 20), ("last", 20)],
         "passing+first-fit": [("first", 0), ("small", 2), ("last", 10), ("large", 22)],
     }
+
+
+@pytest.mark.parametrize("order", ["fifo", "sjf", f"{__name__}:as_queued"])
+def test_no_job_starts_before_the_further_tasks_of_a_gang_that_started(order: str) -> None:
+    """The further task wants what no other job has asked for yet, so that it is a request type of its own."""
+    tasks = [Job("g", 0, 10), Job("g.1", 0, 10, cpu_milli=1000)]
+    jobs = [gang_of(tasks, 1), Job("other", 0, 20)]
+    nodes = [Node("n", 2, cpu_milli=4000)]
+    events = simulate(jobs, Cluster(nodes), f"passing+{order}+first-fit")
+    starts = [(event.job.id, event.time_ms) for event in events if event.kind is EventKind.START]
+    assert starts == [("g", 0), ("g.1", 0), ("other", 10)]

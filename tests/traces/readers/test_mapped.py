@@ -198,3 +198,37 @@ def test_a_reader_that_cannot_be_called_is_refused_at_once(table: Path, name: st
 def test_a_map_and_a_reader_at_once_are_refused(table: Path) -> None:
     with pytest.raises(SettingError, match="by --map or by --reader"):
         berth.read_trace(table, columns=MAP, reader="a:b")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "expected"),
+    [
+        ("4", "3", "a multiple of 3, as many on each of its nodes"),
+        ("0.5", "2", "a multiple of 2, as many on each of its nodes"),
+        ("6", "1", "at most 4, as no node has more than 4 GPUs"),
+        ("9", "0", "at most 8 GPUs, the cluster has no more"),
+    ],
+)
+def test_a_map_refuses_by_line_what_berths_own_table_refuses(
+    gpus: str, nodes: str, expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"id,submit_ms,work_ms,gpus,nodes\na,0,1,1,1\nb,0,1,{gpus},{nodes}\n")
+    columns = "id=id,submit=submit_ms,run=work_ms,gpus=gpus,nodes=nodes"
+    for trace in (berth.read_trace(path, columns=columns), berth.read_trace(path)):
+        with pytest.raises(TraceError) as caught:
+            berth.compare(trace, "fifo", cluster="2x4:V100")
+        assert "line 3, column 'gpus'" in str(caught.value)
+        if trace.format != "berth":
+            assert expected in str(caught.value)
+
+
+def test_sizes_beyond_what_a_simulation_counts_are_refused_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,submit,run,cpus\na,0,1,1500000000000000\n")
+    with pytest.raises(TraceError, match="line 2, column 'cpus': '1500000000000000'; expected less than"):
+        berth.compare(
+            berth.read_trace(path, columns="id=id,submit=submit,run=run,cpus=cpus"),
+            "fifo",
+            cluster="1x1:V100",
+        )

@@ -13,8 +13,6 @@ from berth.policies.colocation.network_chooser import NetworkScores, best_of
 from berth.policies.colocation.scene import Scene
 from berth.policies.protocol import Setting
 
-__all__ = ["MODELS", "DeepRmMax", "DeepRmMean", "package_of"]
-
 MODELS = "berth_papers.baselines"
 """The package whose folder `models` has the models of the baselines."""
 

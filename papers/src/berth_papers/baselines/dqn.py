@@ -21,8 +21,6 @@ from berth.policies.protocol import Setting
 from berth_papers.baselines.deeprm import MODELS
 from berth_papers.baselines.images import ImageModel, image_scores, read_image_model
 
-__all__ = ["Dqn"]
-
 WHOLE_MILLI = 1000
 
 

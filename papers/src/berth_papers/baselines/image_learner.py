@@ -28,8 +28,6 @@ from berth.learning.learner import Figures
 from berth.network.ranks import to_rank
 from berth_papers.baselines.images import ImageModel
 
-__all__ = ["ImageLearner", "ImageNetwork", "ImageState", "PaperSettings"]
-
 NEVER = -1e30
 
 

@@ -18,8 +18,6 @@ from berth.errors import ModelError
 from berth.network.catalogue import Demand
 from berth.network.model_file import archive_bytes, read_arrays
 
-__all__ = ["ImageModel", "image_model_bytes", "image_scores", "read_image_model"]
-
 FORMAT = "berth-image-model"
 VERSION = 1
 ARRAYS = ("cluster", "jobs", "backlog", "bias", "action", "offset")

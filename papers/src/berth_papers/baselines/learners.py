@@ -17,8 +17,6 @@ from berth_papers.baselines.deeprm import MODELS
 from berth_papers.baselines.image_learner import ImageLearner, PaperSettings
 from berth_papers.baselines.images import image_model_bytes
 
-__all__ = ["DEEPRM_MAX", "DEEPRM_MEAN", "DQN", "DQN_AS_PRINTED"]
-
 HORIZON = 20
 """Steps of the horizon of images (Oh 2019, section IV.2)."""
 

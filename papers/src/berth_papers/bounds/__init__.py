@@ -10,17 +10,3 @@ from berth_papers.bounds.exact import Exact, least_total_time
 from berth_papers.bounds.held import most_held_pct
 from berth_papers.bounds.highs import check_solver
 from berth_papers.bounds.total_time import TimeBound, time_bound
-
-__all__ = [
-    "Exact",
-    "Optimum",
-    "TimeBound",
-    "check_solver",
-    "least_total_time",
-    "most_held_pct",
-    "optimum",
-    "pooled_milli",
-    "reachable",
-    "relaxed_milli",
-    "time_bound",
-]

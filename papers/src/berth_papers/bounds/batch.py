@@ -20,8 +20,6 @@ from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
 from berth.policies.genetic.batch import Batch
 from berth_papers.bounds.highs import Maximum
 
-__all__ = ["Optimum", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
-
 Floats = NDArray[np.float64]
 
 

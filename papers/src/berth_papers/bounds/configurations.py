@@ -21,8 +21,6 @@ from berth.model import GpuModel, Job, Profile, work_of
 from berth.profiles import series
 from berth_papers.bounds.segment_speeds import segment_speeds
 
-__all__ = ["Configurations", "configurations"]
-
 MOST_CONFIGURATIONS = 400_000
 MEM = 1
 LATE_MS = 1.0

@@ -10,8 +10,6 @@ from berth.errors import SettingError
 from berth.interference import Interference, Tenant
 from berth.model import GpuModel, Job, work_of
 
-__all__ = ["Exact", "least_total_time"]
-
 MOST_JOBS = 8
 
 Running = tuple[tuple[int, int], ...]

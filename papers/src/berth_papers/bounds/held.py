@@ -9,8 +9,6 @@ import numpy as np
 
 from berth.model import Job, Node, work_of
 
-__all__ = ["most_held_pct"]
-
 MOST_MODELS = 12
 """If there are more GPU models than this, `most_held_pct` ignores which of them jobs may run on."""
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from berth.errors import MissingExtraError
 
-__all__ = ["Maximum", "check_solver"]
-
 Floats = NDArray[np.float64]
 
 

@@ -29,8 +29,6 @@ from berth.interference.contention import STRESS_ONE, Contention
 from berth.interference.mig import Mig
 from berth.interference.speeds import slowest
 
-__all__ = ["segment_speeds"]
-
 Int32Array = NDArray[np.int32]
 AT_ONCE = 50_000
 """Configurations that are asked about at the same time, for the memory that it takes."""

@@ -19,8 +19,6 @@ from berth.model import GpuModel, Job, Profile, work_of
 from berth_papers.bounds.configurations import configurations
 from berth_papers.bounds.highs import Maximum
 
-__all__ = ["TimeBound", "time_bound"]
-
 Floats = NDArray[np.float64]
 
 ROUNDS = 200

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from berth_papers.colocation.matrix import World
 
-__all__ = ["colocation"]
-
 LOOKED_AT = 5
 """Number of sets of each workload that are gone through again to count where the network differs from greedy."""
 

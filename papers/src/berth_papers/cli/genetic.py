@@ -12,8 +12,6 @@ from berth.cli.output import AsJson, Form, Format, printed
 from berth.cli.run_options import Knowledge
 from berth_papers.cli.pages import is_table, show_answers, show_chapter, write_chapters, write_numbers
 
-__all__ = ["optimality", "utilisation"]
-
 if TYPE_CHECKING:
     from berth_papers.genetic.optimality import Optimality
 
@@ -114,10 +112,10 @@ def utilisation(
     """
     from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
+    from berth_papers.genetic.cases import case_of
     from berth_papers.genetic.utilisation import (
         DEFAULT_CASE,
         POLICIES,
-        case_of,
         measure_utilisation,
         utilisation_dict,
     )

@@ -12,8 +12,6 @@ from berth.cli.output import Form, console
 if TYPE_CHECKING:
     from berth.report import Chapter
 
-__all__ = ["is_table", "show_answers", "show_chapter", "show_table", "write_chapters", "write_numbers"]
-
 
 def write_chapters(
     out: Path,

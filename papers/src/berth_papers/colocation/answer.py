@@ -17,20 +17,6 @@ from berth_papers.colocation.outcome import CLASSES, Outcome
 from berth_papers.colocation.thesis import COSTS, CostModel, thesis_dict
 from berth_papers.colocation.untrained import untrained_comparisons
 
-__all__ = [
-    "RIVALS",
-    "Cost",
-    "above_bound_pct",
-    "claims",
-    "colocation_dict",
-    "costs",
-    "difference_pct",
-    "frontier_points",
-    "interval_95",
-    "jobs_by_class",
-    "weight_of",
-]
-
 RIVALS = (SJF, "tetris-sharing", "greedy")
 """The policies that `learned` is compared with in pairs."""
 LEAST_SETS = 3

@@ -15,13 +15,11 @@ from pathlib import Path
 
 from berth.experiments.compare.kept import interference_digest
 from berth.experiments.compare.kept_file import digest_of
-from berth.experiments.compare.sweep import Progress
 from berth.files import whole_file
 from berth.interference.profiled import ProfiledInterference
 from berth.model import GpuModel, Job
+from berth.policies import Progress
 from berth_papers.bounds import TimeBound, time_bound
-
-__all__ = ["kept_bounds"]
 
 SEGMENTS = 40
 """Kinds of moments at most: with more the bound hardly rises."""

@@ -17,8 +17,6 @@ from berth_papers.colocation.plots import pair_map
 from berth_papers.colocation.thesis import CONTRADICTIONS
 from berth_papers.colocation.untrained import UntrainedComparison, untrained_comparisons
 
-__all__ = ["colocation_answers", "colocation_chapters"]
-
 
 def colocation_answers(result: Colocation) -> tuple[str, ...]:
     """For each workload, under which policy its jobs are done soonest."""

@@ -14,8 +14,6 @@ from berth_papers.colocation.outcome import CLASSES
 from berth_papers.colocation.plots import frontier, slowdown_classes, stacked
 from berth_papers.colocation.thesis import COST_SAVED_PCT, COSTS, NORMALISED, NOT_SLOWED
 
-__all__ = ["cost", "not_slowed", "overhead", "slowdowns"]
-
 
 def slowdowns(result: Colocation) -> Chapter:
     """How many jobs of a set are slowed, and by how much."""

@@ -23,8 +23,6 @@ from berth_papers.colocation.outcome import Outcome
 from berth_papers.colocation.plots import above_bound, bars_by_workload, paired_differences
 from berth_papers.colocation.thesis import PUBLISHED, RATIO_TO_SJF, Published
 
-__all__ = ["claimed", "pairwise", "to_bound", "totals", "use"]
-
 
 def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
     """Total time of each policy on each workload, the table of all numbers beneath."""

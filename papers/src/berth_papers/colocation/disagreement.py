@@ -22,8 +22,6 @@ from berth.policies.colocation.scene import Chooser, Scene
 from berth.policies.protocol import Setting
 from berth.profiles import THESIS_GPU, series, workload_jobs
 
-__all__ = ["PAIR_APPLICATIONS", "Disagreement", "Pair", "disagreement", "pairs"]
-
 PAIR_APPLICATIONS = ("LAMMPS", "GROMACS", "googlenet", "CNN", "vgg16")
 """Those of figure 3."""
 

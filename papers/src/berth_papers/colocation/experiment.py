@@ -19,12 +19,12 @@ from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, interference_digest
 from berth.experiments.compare.kept_file import kept_path
 from berth.experiments.compare.parallel import run_all
-from berth.experiments.compare.sweep import Progress as RunProgress
 from berth.experiments.compare.sweep import Task
 from berth.interference import MODES, Speeds, make_interference
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import Job, Node
+from berth.policies import Progress as RunProgress
 from berth.policies import make_policy
 from berth.policies.colocation.learned import shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
@@ -33,17 +33,6 @@ from berth_papers.bounds import TimeBound
 from berth_papers.colocation.bounds import kept_bounds
 from berth_papers.colocation.outcome import Outcome, outcome_of, read_stays
 from berth_papers.colocation.thesis import check_seeds
-
-__all__ = [
-    "FRONTIER_WORKLOAD",
-    "LEARNED",
-    "MODELS",
-    "POLICIES",
-    "UNTRAINED",
-    "WEIGHTS",
-    "Colocation",
-    "measure_colocation",
-]
 
 SJF = "sjf+first-fit"
 UNTRAINED = "learned?model=untrained"

@@ -19,18 +19,16 @@ from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns
 from berth.experiments.compare.kept_file import continued
 from berth.experiments.compare.parallel import run_all
-from berth.experiments.compare.sweep import Progress, Result, Task
+from berth.experiments.compare.sweep import Result, Task
 from berth.gpu_models import GPU_MODELS
 from berth.interference import Interference, make_interference
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import check_knowledge
 from berth.model import Job, Node, Reason, work_of
-from berth.policies import make_policy
+from berth.policies import Progress, make_policy
 from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
 from berth.profiles.drawn import DRAWN, drawn_jobs, drawn_profiles
 from berth_papers.colocation.thesis import check_seeds
-
-__all__ = ["CLUSTERS", "OPPONENTS", "Cell", "Matrix", "World", "bounds_s", "measure_matrix", "worlds_of"]
 
 CARDS = ("TITAN-XP", "T4", "V100", "RTX-3090", "A100-40")
 CLUSTERS = ("1x1", "20", "100")

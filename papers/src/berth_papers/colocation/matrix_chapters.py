@@ -14,8 +14,6 @@ from berth.report.report import Chapter
 from berth.statistics import paired_difference_95
 from berth_papers.colocation.matrix import Cell, Matrix, World
 
-__all__ = ["NETWORKS", "Added", "added", "matrix_chapter", "matrix_dict", "sentence"]
-
 ALONE = "learned?plans=0"
 """`learned` without plans: its network decides."""
 NETWORKS = ("learned", "dqn", "deeprm-max", "deeprm-mean")

@@ -16,8 +16,6 @@ from berth.interference import Interference
 from berth.model import WHOLE_GPU, EventKind, GpuModel, GpuSlot, Job, Node, Profile, Reason, work_of
 from berth.statistics.real_use import Attempt, RealUse, real_use
 
-__all__ = ["CLASSES", "Outcome", "Stay", "outcome_of", "read_stays"]
-
 CLASSES = ("not slowed (≤ 2 %)", "< 10 %", "10–20 %", "≥ 20 %")
 """Figure 15: by how much a job took longer than alone."""
 EDGES = (1.02, 1.10, 1.20)

@@ -15,16 +15,6 @@ from plotly.colors import sample_colorscale
 from berth.plots.style import INK, Style, dress
 from berth.statistics import Interval
 
-__all__ = [
-    "above_bound",
-    "bars_by_workload",
-    "frontier",
-    "pair_map",
-    "paired_differences",
-    "slowdown_classes",
-    "stacked",
-]
-
 CLASS_COLOURS = ("#009E73", "#F0E442", "#E69F00", "#D55E00")
 MISSING = "#8A8A8A"
 DARK, LIGHT = "#1D2329", "#FFFFFF"

@@ -13,22 +13,6 @@ from dataclasses import asdict, dataclass
 from berth.errors import SettingError
 from berth.profiles import FIRST_TRAINING_SEED
 
-__all__ = [
-    "CONTRADICTIONS",
-    "COSTS",
-    "COST_SAVED_PCT",
-    "NAMES",
-    "NORMALISED",
-    "NOT_SLOWED",
-    "PUBLISHED",
-    "RATIO_TO_SJF",
-    "TRAINING_S",
-    "CostModel",
-    "Published",
-    "check_seeds",
-    "thesis_dict",
-]
-
 NAMES = {
     "sjf+first-fit": "SJF",
     "tetris-sharing": "Tetris",

@@ -8,8 +8,6 @@ import numpy as np
 
 from berth_papers.colocation.experiment import UNTRAINED, Colocation
 
-__all__ = ["UntrainedComparison", "untrained_comparisons"]
-
 
 @dataclass(frozen=True, slots=True)
 class UntrainedComparison:

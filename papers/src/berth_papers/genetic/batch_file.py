@@ -21,8 +21,6 @@ from berth.errors import BerthError, TraceError
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Share
 from berth.traces import read, read_nodes
 
-__all__ = ["PlacingTask", "random_batches", "read_batches"]
-
 MACHINE_KEYS = {"name", "gpus", "model", "cpu_milli", "mem_mib", "gpu_mem_mib", "free_milli"}
 BATCH_KEYS = {"name", "machines", "instances"}
 INSTANCE_KEYS = {"id", "gpus", "milli", "cpu_milli", "mem_mib", "gpu_mem_mib", "models"}

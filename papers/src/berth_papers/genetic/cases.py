@@ -9,8 +9,6 @@ from berth.errors import SettingError
 from berth.model import Job, Node
 from berth.traces import read, read_nodes, read_trace
 
-__all__ = ["Case", "case_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

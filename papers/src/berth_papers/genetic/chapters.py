@@ -20,16 +20,8 @@ from berth_papers.genetic.plots import (
     margins_over,
     utilisation_by_jobs,
 )
-from berth_papers.genetic.utilisation import SIZES, Outcome, margins
-
-__all__ = [
-    "batches_chapter",
-    "convergence_chapter",
-    "optimality_answers",
-    "optimality_chapter",
-    "utilisation_answers",
-    "utilisation_chapters",
-]
+from berth_papers.genetic.utilisation import Outcome, margins
+from berth_papers.genetic.utilisation_run import SIZES
 
 
 def utilisation_answers(outcomes: Sequence[Outcome]) -> tuple[str, ...]:

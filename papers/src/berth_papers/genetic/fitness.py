@@ -9,8 +9,6 @@ from __future__ import annotations
 from berth.arrays import BoolArray, IntArray, compiled
 from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
 
-__all__ = ["decode", "evaluate"]
-
 
 @compiled
 def take(node: int, request: IntArray, free: IntArray, width: int) -> int:

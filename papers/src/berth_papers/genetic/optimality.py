@@ -20,8 +20,6 @@ from berth_papers.bounds import check_solver, optimum, pooled_milli, relaxed_mil
 from berth_papers.genetic.batch_file import PlacingTask
 from berth_papers.genetic.policy import evolve_paper
 
-__all__ = ["POLICIES", "Gap", "Optimality", "measure_optimality", "optimality_dict"]
-
 POLICIES = ("round-robin", "first-fit", "tetris", "best-fit", "fgd", "genetic-paper", "genetic")
 
 EXACT_UP_TO = 4_000

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from berth.plots.style import INK, Style, dress
 from berth.statistics import Interval
 
-__all__ = ["LEAST_SEEDS", "completion_times", "convergence", "gaps", "margins_over", "utilisation_by_jobs"]
-
 Floats = NDArray[np.float64]
 POINTS = 200
 LEAST_SEEDS = 3

@@ -21,8 +21,6 @@ from berth.policies.protocol import Decision, Progress, Setting
 from berth_papers.genetic.fitness import decode, evaluate
 from berth_papers.genetic.variation_kernels import evolve
 
-__all__ = ["GeneticPaper", "PaperSettings", "Solution", "evolve_paper", "fitness_of"]
-
 GENERATIONS_A_STEP = 10
 """Generations between two checks whether the search is to stop."""
 

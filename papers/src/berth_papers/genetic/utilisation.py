@@ -18,26 +18,12 @@ from numpy.typing import NDArray
 from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.experiments.compare.kept_file import continued
-from berth.experiments.compare.sweep import Progress
 from berth.knowledge import check_knowledge
-from berth.policies import make_policy
+from berth.policies import Progress, make_policy
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
 from berth_papers.bounds import most_held_pct
-from berth_papers.genetic.cases import Case, case_of
+from berth_papers.genetic.cases import Case
 from berth_papers.genetic.utilisation_run import SIZES, KeptUses, Use, UseTask, run_uses
-
-__all__ = [
-    "PAPER_MARGINS_PCT",
-    "POLICIES",
-    "SIZES",
-    "Case",
-    "Margin",
-    "Outcome",
-    "case_of",
-    "margins",
-    "measure_utilisation",
-    "utilisation_dict",
-]
 
 POLICIES = (
     "round-robin", "passing+round-robin", "first-fit", "passing+first-fit", "tetris", "passing+tetris", "best-fit",

@@ -24,13 +24,12 @@ from berth.experiments.compare.kept_file import (
     write_kept,
 )
 from berth.experiments.compare.parallel import run_all
-from berth.experiments.compare.sweep import Progress, Task
+from berth.experiments.compare.sweep import Task
 from berth.model import EventKind, Job, Node
+from berth.policies import Progress
 from berth.statistics import EventColumns, completion_time_s
 from berth.statistics.columns import KINDS
 from berth_papers.genetic.cases import Case
-
-__all__ = ["KeptUses", "Use", "UseTask", "run_uses"]
 
 POINTS = 200
 SIZES = (("a part of one", 0), ("1", 1000), ("2 or 3", 2000), ("4 to 7", 4000), ("8 or more", 8000))

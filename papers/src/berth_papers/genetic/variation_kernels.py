@@ -13,8 +13,6 @@ from berth.arrays import BoolArray, FloatArray, IntArray, compiled, released
 from berth.policies.genetic.random_kernels import below, uniform
 from berth_papers.genetic.fitness import evaluate
 
-__all__ = ["crossover", "evolve", "mutate", "sort_by_fitness", "tournament"]
-
 
 @compiled
 def tournament(

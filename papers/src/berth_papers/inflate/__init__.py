@@ -9,13 +9,3 @@ from berth_papers.inflate.inflation import (
     own_arrivals,
     read_arrivals,
 )
-
-__all__ = [
-    "Arrivals",
-    "Inflation",
-    "InflationCurve",
-    "inflate",
-    "inflation_dict",
-    "own_arrivals",
-    "read_arrivals",
-]

@@ -11,8 +11,6 @@ from berth.statistics import best_sentence
 from berth_papers.inflate.inflation import UP_TO_PCT, InflationCurve
 from berth_papers.inflate.plots import inflation_allocation, inflation_fragmentation
 
-__all__ = ["inflation_answers", "inflation_chapter"]
-
 FULL_PCT = 100
 """The arrived load at which jobs ask for as many GPUs as there are."""
 

@@ -27,16 +27,6 @@ from berth.policies import Setting, make_policy
 from berth.policies.placements import score_kernels
 from berth.policies.placements.fgd import typical_requests
 
-__all__ = [
-    "Arrivals",
-    "Inflation",
-    "InflationCurve",
-    "inflate",
-    "inflation_dict",
-    "own_arrivals",
-    "read_arrivals",
-]
-
 UP_TO_PCT = 130
 LARGEST_BATCH = 500
 

@@ -13,8 +13,6 @@ from berth.plots.lines import add_line, by_policy
 from berth.plots.style import INK, Style, dress
 from berth_papers.inflate.inflation import InflationCurve
 
-__all__ = ["inflation_allocation", "inflation_fragmentation"]
-
 Floats = NDArray[np.floating[Any]]
 
 

@@ -25,16 +25,6 @@ from berth.interference.contention import (
 from berth.interference.speeds import GPU, Speeds
 from berth_papers.interference.measurements import Measurements
 
-__all__ = [
-    "Quality",
-    "effective_use_milli",
-    "evaluate",
-    "fit",
-    "folds_of_applications",
-    "folds_of_models",
-    "folds_of_pairs",
-]
-
 TREES = 200
 PARAMETERS = {
     "objective": "huber",

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from berth.errors import ProfileError
 
-__all__ = ["Measurements", "read_measurements"]
-
 KEY = ("model", "dataset", "batchsize", "amp")
 ALONE = ("gpu_util", "gmem_util", "gmem")
 

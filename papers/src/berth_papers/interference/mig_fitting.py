@@ -18,8 +18,6 @@ import numpy as np
 from berth.errors import ProfileError
 from berth.interference.mig import COMPUTE, Mig
 
-__all__ = ["OnSlices", "fit_slices", "held_up", "read_slices", "speed_on"]
-
 COLUMNS = ("model", "batch", "mig_slice", "iteration_s_median")
 _STEPS_MILLI = (40, 20, 10, 5)
 _LEVELS = np.linspace(0, 1, 101)

@@ -11,8 +11,6 @@ import numpy as np
 from berth.errors import ProfileError
 from berth.interference.named import LOG_ONE
 
-__all__ = ["Observation", "fit_named", "read_named"]
-
 LEVELS = np.arange(-8 * LOG_ONE, 5 * LOG_ONE + 1, 16)
 """What sensitivity and pressure may be."""
 ROUNDS = 20

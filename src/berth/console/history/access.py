@@ -10,8 +10,6 @@ from berth.history.store.cached_history import CachedHistory
 from berth.history.store.reader import history_is_there
 from berth.statistics.attempts import Picked
 
-__all__ = ["has_pseudonyms", "history_of", "missing", "own_of", "picked_for"]
-
 
 def history_of(request: Request) -> CachedHistory:
     """The history of this console, or 404 with how to make one; for FastAPI's Depends."""

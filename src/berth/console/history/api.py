@@ -19,9 +19,6 @@ from berth.statistics.accounting import VARIABLES
 from berth.statistics.attempts import Attempt
 from berth.statistics.tables import Tables
 
-__all__ = ["router"]
-
-
 router = APIRouter(prefix="/api/v1/history", tags=["history"])
 
 Who = Annotated[Viewer, Depends(viewer)]

@@ -17,8 +17,6 @@ from berth.files import plain_cell
 from berth.history.store.database import literal
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 
-__all__ = ["MOST_ROWS", "Format", "rows_as_file", "table_as_file"]
-
 MOST_ROWS: Final = 1_000_000
 """A file of attempts has at most this many rows."""
 _PIECE_BYTES: Final = 1 << 18

@@ -32,8 +32,6 @@ from berth.console.texts import Texts
 from berth.errors import SettingError
 from berth.history.store.cached_history import CachedHistory
 
-__all__ = ["api", "router"]
-
 router = APIRouter(include_in_schema=False)
 api = APIRouter(prefix="/api/v1/history", tags=["history"])
 JUDGED: Final = 500

@@ -26,16 +26,6 @@ from berth.report.sections import as_json
 from berth.statistics.accounting import UNKNOWN
 from berth.statistics.tables import Tables
 
-__all__ = [
-    "figure_name",
-    "job_texts",
-    "pictures",
-    "quick_periods",
-    "router",
-    "shown",
-    "words_for",
-]
-
 router = APIRouter(include_in_schema=False)
 Who = Annotated[Viewer, Depends(viewer)]
 Asked = Annotated[Question, Depends(asked)]

@@ -14,8 +14,6 @@ from fastapi import HTTPException, Query
 from berth.statistics.accounting import VARIABLES
 from berth.statistics.tables import Period
 
-__all__ = ["BY", "DAY_MS", "ORDER_OF", "Measure", "Question", "asked", "day_text"]
-
 DAY_MS: Final = 86_400_000
 DEFAULT_DAYS: Final = 28
 MOST_DAYS_BY_DAY: Final = 100

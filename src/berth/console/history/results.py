@@ -15,8 +15,6 @@ from berth.statistics.accounting import NOTHING_USED, Usage
 from berth.statistics.attempts import Waited
 from berth.statistics.tables import EVERYTHING, Tables
 
-__all__ = ["Answer", "Group", "Line", "answer", "settled"]
-
 LINES: Final = 5
 """At most this many groups have lines of their own."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from berth.console.settings import Settings
 from berth.console.source import Source
 
-__all__ = ["sources_of"]
-
 
 def sources_of(settings: Settings) -> tuple[Source, ...]:
     """The sources of these settings; none is asked anything yet."""

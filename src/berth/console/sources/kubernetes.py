@@ -20,8 +20,6 @@ from berth.live.kubernetes.snapshot import snapshot_of
 if TYPE_CHECKING:
     from berth.live.kubernetes import viewing
 
-__all__ = ["KubernetesSource"]
-
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
 _ANY_GPU: Final = ("NODE", "INDEX")

@@ -14,13 +14,11 @@ from typing import Any
 from berth.console.roles import Viewer
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import SettingError
-from berth.live.driver.snapshot import Snapshot
+from berth.live.driver.snapshot import GOING, Snapshot
 from berth.live.local.protocol import Connection
 from berth.live.local.samples import read_samples
-from berth.live.local.snapshot import GOING, snapshot_of, where_of
+from berth.live.local.snapshot import snapshot_of, where_of
 from berth.live.local.tables import why_lines
-
-__all__ = ["LocalSource"]
 
 PATIENCE_S = 10.0
 POLICY_PATIENCE_S = 300.0
@@ -178,7 +176,7 @@ class LocalSource:
         from berth.partition.lifecycle import resize
 
         told = self._ask(do="status")
-        if any(name == each["name"] for gpu in told["gpus"] for each in gpu["partitions"]):
+        if any(f"partition {name}" == each["name"] for gpu in told["gpus"] for each in gpu["strangers"]):
             known = [] if told["fake"] else gpus()
             changed = resize(name, mem_mib=mem_mib, gpus=known)
             return f"partition {name}: {changed[0].limit_bytes >> 20} MiB"

@@ -8,8 +8,6 @@ from typing import Any
 from berth.console.roles import Role, Viewer
 from berth.errors import AccessError, SettingError
 
-__all__ = ["check_job_owners", "check_operator", "number_of", "word_of"]
-
 
 def check_job_owners(viewer: Viewer, jobs: Iterable[tuple[str, str]]) -> None:
     """Refuse the change of jobs, given as (id, user), one of which this viewer does not control."""

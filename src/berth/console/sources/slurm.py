@@ -17,8 +17,6 @@ from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.requests import Cards
 from berth.live.slurm.snapshot import id_of, is_held_by_berth, live_job, snapshot_of
 
-__all__ = ["SlurmSource"]
-
 _ID = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HELD_BY_ADMIN = "JobHeldAdmin"

@@ -12,8 +12,6 @@ from berth.console.sources.rights import check_job_owners, check_operator, word_
 from berth.errors import LiveError, SettingError
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 
-__all__ = ["ValuesSource", "look_of"]
-
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e"
 _USERS = ("ann", "bob", "chae", "dana", "eun", "finn")
 _MODELS = (("A100-80G", 81920), ("H100-80G", 81920), ("V100-32G", 32768))

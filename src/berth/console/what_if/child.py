@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 from berth.console.what_if.worker import LOG
 
-__all__ = ["Child", "Start", "starter"]
-
 PAGE = os.sysconf("SC_PAGE_SIZE")
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 """A replay uses one processor; libraries would reserve memory for a thread on each."""

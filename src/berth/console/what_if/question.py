@@ -15,8 +15,6 @@ from berth.interference import MODES
 from berth.policies import SCHEMES, WRAPPERS, make_policy, names, policies_found
 from berth.traces.nodes import nodes_from_spec
 
-__all__ = ["INTERFERENCES", "Question", "asked", "command"]
-
 INTERFERENCES = ("none", *MODES)
 """How jobs on one GPU slow each other in a replay."""
 MOST_POLICIES = 8

@@ -18,8 +18,6 @@ from berth.console.what_if.store import Entry, Place, State, Store
 from berth.console.what_if.worker import ANSWER, LOG, too_little_memory
 from berth.errors import LiveError
 
-__all__ = ["Queue"]
-
 _log = logging.getLogger(__name__)
 LOOK_S = 0.2
 MOST_ATTEMPTS = 3

@@ -33,8 +33,6 @@ from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
 from berth.statistics import Unit, readable_unit
 from berth.traces import read_nodes
 
-__all__ = ["queue_of", "router"]
-
 FOLDER = "what-if"
 COMMON = ("fifo", "sjf", "easy+fifo", "fair-share", "fgd", "greedy")
 """What most people ask about first."""

@@ -23,8 +23,6 @@ from berth.console.what_if.question import Question
 from berth.errors import BerthError, LiveError, SettingError
 from berth.files import whole_file
 
-__all__ = ["Entry", "Place", "State", "Store", "read_question"]
-
 ID = re.compile(r"[A-Za-z0-9_-]{12}")
 MOST_KEPT = 100
 """Questions that one user may keep."""

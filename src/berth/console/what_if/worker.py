@@ -20,8 +20,6 @@ from pathlib import Path
 from berth.errors import BerthError
 from berth.files import whole_file
 
-__all__ = ["ANSWER", "LOG", "PICTURES", "attempt", "too_little_memory"]
-
 ANSWER = "answer.json"
 PICTURES = "pictures.json"
 LOG = "log"

@@ -2,6 +2,4 @@
 
 from berth.experiments.compare.comparison import Comparison, compare
 from berth.experiments.compare.conditions import Conditions
-from berth.experiments.compare.sweep import Progress, Task, run_task
-
-__all__ = ["Comparison", "Conditions", "Progress", "Task", "compare", "run_task"]
+from berth.experiments.compare.sweep import Task, run_task

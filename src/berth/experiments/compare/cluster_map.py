@@ -18,8 +18,6 @@ from berth.model import Node
 from berth.plots.style import CLEAR, INK, Style, dress
 from berth.statistics import NOT_A_GPU, Occupancy, Run, Unit, readable_unit
 
-__all__ = ["cluster_map"]
-
 WIDTH_PX = 1060
 """What a map is laid out for; it is drawn as wide as its page lets it be."""
 LEGEND = 4
@@ -108,7 +106,7 @@ def cluster_map(runs: Sequence[Run], nodes: Sequence[Node], styles: Mapping[str,
                 hoverongaps=False,
                 xgap=1 if grid.cell_px >= 5 else 0,
                 ygap=1 if grid.cell_px >= 5 else 0,
-                name=escape(run.policy),
+                name=escape(run.label),
                 hovertemplate="%{text}<br>%{z} ‰ held · jobs: %{customdata}<extra>%{fullData.name}</extra>",
             )
         )
@@ -131,7 +129,7 @@ def cluster_map(runs: Sequence[Run], nodes: Sequence[Node], styles: Mapping[str,
             }
         )
         figure.add_annotation(
-            text=f'<span style="color:{styles[run.policy].colour}">●</span> {escape(run.policy)}',
+            text=f'<span style="color:{styles[run.policy].colour}">●</span> {escape(run.label)}',
             x=0,
             y=top,
             xref="paper",

@@ -6,8 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["held_collector"]
-
 
 @contextmanager
 def held_collector() -> Iterator[None]:

@@ -15,19 +15,17 @@ from berth.cluster import Cluster
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.parallel import run_all
-from berth.experiments.compare.sweep import Progress, Result, Task, run_task
+from berth.experiments.compare.sweep import Result, Task
 from berth.experiments.compare.table import TextTable, html_table, text_table
 from berth.frames import frame
 from berth.interference import mode_of
 from berth.knowledge import differs_by_seed
 from berth.model import Job, Node, Reason
-from berth.policies import Setting, make_policy
+from berth.policies import Progress, Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.protocol import draws
 from berth.statistics import Run, answers, metrics_of, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
-
-__all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
 
 TOLD = 5
 """How many of the jobs that no node could hold are named."""
@@ -58,7 +56,7 @@ class Comparison:
         return text_table(self.runs)
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each policy, seed and metric: `policy`, `seed`, `metric`, `unit`, `value`, `better`.
+        """A row for each policy, seed and metric: `policy`, `oracle`, `seed`, `metric`, `unit`, `value`, `better`.
 
         `unit` is as the metric counts (docs/metrics.md), never changed to be readable; `value` is None where the
         metric is not defined; `better` is "more", "less" or "".
@@ -67,6 +65,7 @@ class Comparison:
         return [
             {
                 "policy": run.policy,
+                "oracle": run.oracle,
                 "seed": run.seed,
                 "metric": metric.name,
                 "unit": str(metric.unit),
@@ -111,7 +110,13 @@ class Comparison:
             "knowledge": self.conditions.knowledge,
             "mode": mode_of(self.conditions.interference),
             "runs": [
-                {"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in self.runs
+                {
+                    "policy": run.policy,
+                    "seed": run.seed,
+                    "oracle": run.oracle,
+                    **summary_dict(run.summary),
+                }
+                for run in self.runs
             ],
             "metrics": [
                 {

@@ -18,8 +18,6 @@ from berth.model import Node, Outage, Reservation
 from berth.policies.schemes.quotas import check_quotas
 from berth.statistics.cost import Prices, check_prices, read_prices
 
-__all__ = ["AS_THE_TRACE_SAYS", "Conditions", "conditions_of"]
-
 AS_THE_JOB_SAYS = Recovery()
 
 

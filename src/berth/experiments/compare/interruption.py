@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["interruption_put_off"]
-
 
 @contextmanager
 def interruption_put_off() -> Iterator[None]:

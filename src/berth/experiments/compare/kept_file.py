@@ -23,23 +23,11 @@ from numpy.typing import NDArray
 
 from berth.errors import HistoryError
 from berth.experiments.compare.interruption import interruption_put_off
-from berth.experiments.compare.sweep import Progress
 from berth.files import whole_file
 from berth.history.store.database import first_line
+from berth.policies import Progress
 from berth.policies.options import files_named
 from berth.version import __version__
-
-__all__ = [
-    "Kept",
-    "KeptFile",
-    "continued",
-    "digest_of",
-    "file_mark",
-    "kept_path",
-    "policy_marks",
-    "read_kept",
-    "write_kept",
-]
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")

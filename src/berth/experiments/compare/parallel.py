@@ -18,11 +18,10 @@ from berth.errors import BerthError, SettingError, SimulationError
 from berth.experiments.compare.collector import held_collector
 from berth.experiments.compare.interruption import interruption_put_off
 from berth.experiments.compare.ray_address import ANSWERS_WITHIN_S, check_address
-from berth.experiments.compare.sweep import Loader, Progress, Result, Task, run_task
+from berth.experiments.compare.sweep import Loader, Result, Task, run_task
 from berth.experiments.compare.warned import Warned
 from berth.model import Job
-
-__all__ = ["run_all"]
+from berth.policies import Progress
 
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A function with its arguments, as `joblib.delayed` makes it."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from berth.errors import SettingError
 
-__all__ = ["ANSWERS_WITHIN_S", "check_address"]
-
 ANSWERS_WITHIN_S = 5
 _HERE = ("local", "auto")
 """Addresses that name no other machine: a Ray of one's own, and the one that runs here."""

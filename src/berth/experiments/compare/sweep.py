@@ -18,14 +18,12 @@ from berth.experiments.compare.warned import Warnings, gathered
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
-from berth.policies import Policy, Progress, Setting, make_policy
+from berth.policies import Policy, Setting, is_oracle, make_policy
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
 from berth.traces.compress import compressed
-
-__all__ = ["Loader", "Progress", "Result", "Task", "run_task", "same_jobs"]
 
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
 """Makes something of the events of a run, its nodes and its jobs."""
@@ -49,6 +47,11 @@ class Task:
     """A function of a module: what else to make of the run."""
     jobs_file: Path | None = None
     """Where the jobs are pickled, in the place of `source`."""
+
+    @property
+    def oracle(self) -> bool:
+        """Whether the policy chooses by true run times."""
+        return is_oracle(self.policy, self.conditions.knowledge)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,9 +89,9 @@ def _run(
     under = task.conditions
     quotas = None if under.quotas is None else dict(under.quotas)
     knowledge = make_knowledge(under.knowledge, jobs, under.interference, task.seed)
-    policy: Policy = make_policy(
-        task.policy, Setting(task.seed, quotas, under.borrow, knowledge, under.speeds)
-    )
+    speeds = under.speeds.among(task.nodes)
+    setting = Setting(task.seed, quotas, under.borrow, knowledge, speeds, under.recovery.restart_ms)
+    policy: Policy = make_policy(task.policy, setting)
     if unknown := under.speeds.unknown(jobs):
         some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(
@@ -111,7 +114,7 @@ def _run(
         outages=outages,
         reservations=under.reservations,
         recovery=under.recovery,
-        speeds=under.speeds,
+        speeds=speeds,
         seed=task.seed,
     )
     if task.events is not None:
@@ -128,7 +131,7 @@ def _run(
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
     run = run_of(columns, task.nodes, task.policy, task.seed, task.at_ms, use, under.prices)
-    return Result(run, skipped, measured)
+    return Result(replace(run, oracle=task.oracle), skipped, measured)
 
 
 def same_jobs(one: Task, other: Task) -> bool:

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["Warned", "Warnings", "gathered"]
-
 Warnings = Mapping[str, tuple[str, ...]]
 """The different messages of each text, by the text as the code has it."""
 

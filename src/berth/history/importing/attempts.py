@@ -10,8 +10,6 @@ from berth.history.store.identity import IS_LABEL
 from berth.history.store.import_result import Options
 from berth.history.store.pseudonyms import PSEUDONYMISED
 
-__all__ = ["attempts_of"]
-
 _AMBIGUOUS: Final = frozenset(("V100", "P100"))
 """Names under which cards of different memory are sold."""
 
@@ -77,7 +75,7 @@ def attempts_of(options: Options) -> str:
             CASE WHEN label <> id OR {IS_LABEL.format("id")} THEN label ELSE '' END AS label,
             CASE WHEN {ran} THEN suspended_ms END AS suspended_ms, cpu_used_ms, mem_peak_mib,
             nullif(energy_j, 0) AS energy_j, -- 0 is what Slurm writes where nothing measures it
-            []::VARCHAR[] AS gpu_slots
+            []::VARCHAR[] AS gpu_slots, NULL::BIGINT AS priority
         FROM judged {hidden}
         JOIN tres given ON given.text = alloc JOIN tres asked ON asked.text = req
         JOIN hosts ON hosts.text = node_list

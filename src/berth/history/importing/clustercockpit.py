@@ -17,8 +17,6 @@ from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 
-__all__ = ["ABSENT", "archive_rows"]
-
 ABSENT: Final = ("comment", "command")
 _STATES: Final = {
     "completed": "COMPLETED",

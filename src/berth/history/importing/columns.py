@@ -12,8 +12,6 @@ from berth.errors import HistoryError
 from berth.history.store.database import quoted_name
 from berth.model import RecordState
 
-__all__ = ["STATES", "STATE_CASE", "Layout", "layout_of"]
-
 # The first name of each that a header holds is used; upper and lower case do not matter.
 _ALIASES: Final = {
     "id": ("jobidraw", "jobid"),
@@ -174,7 +172,7 @@ class Layout:
             lacking.append("mem_peak_mib")
         if not {"name", "comment", "command", "container", "application"} & self._at.keys():
             lacking.append("application")
-        return (*lacking, "work_ms", "end_reason", "gpu_slots")
+        return (*lacking, "work_ms", "end_reason", "gpu_slots", "priority")
 
 
 def layout_of(header_line: str, delimiter: str, where: str) -> Layout:

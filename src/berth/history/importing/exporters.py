@@ -16,8 +16,6 @@ from typing import Any
 from berth.errors import HistoryError
 from berth.history.store.import_result import Rejections
 
-__all__ = ["Series", "read_series"]
-
 _LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(-?\d+(?:\.\d+)?))?\s*")
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"\s*,?\s*')
 

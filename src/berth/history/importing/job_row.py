@@ -15,8 +15,6 @@ from berth.history.store.lookups import hosts_row, make_table
 from berth.history.store.parquet import rows_to_columns, typed
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT, NO_RESOURCES, Resources
 
-__all__ = ["JobRow", "exit_code", "since_1970_ms", "stage_rows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:

@@ -20,8 +20,6 @@ from berth.history.values.durations import slurm_s
 from berth.history.values.moments import NO_TIME, slurm_ms
 from berth.history.values.tres import resources
 
-__all__ = ["ABSENT", "jobcomp_rows"]
-
 ABSENT: Final = ("comment", "command")
 _HEAD = re.compile(
     r"JobId=(?P<job>\d+) UserId=(?P<user>.*?)\(\d+\) (?:GroupId=.*?\(\d+\) )?Name=(?P<rest>.*)"

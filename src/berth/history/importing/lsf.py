@@ -18,8 +18,6 @@ from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 
-__all__ = ["ABSENT", "lsf_rows"]
-
 ABSENT: Final = ("comment",)
 _ASKED_AT: Final = 22
 """The field that counts the hosts which were asked for; what stands before it is always there."""

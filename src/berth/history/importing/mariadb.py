@@ -14,8 +14,6 @@ from berth.errors import HistoryError, MissingExtraError, SettingError
 if TYPE_CHECKING:
     import pymysql
 
-__all__ = ["Connection", "connection"]
-
 Values = tuple[int, ...]
 
 _EXPECTED: Final = "expected mysql+pymysql://user:password@host/database"

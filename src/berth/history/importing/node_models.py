@@ -7,8 +7,6 @@ from pathlib import Path
 
 from berth.errors import SettingError, cause_of
 
-__all__ = ["read_models"]
-
 _GPU = re.compile(r"(?:^|,)gpu:([A-Za-z][\w.-]*)(?::\d+)?")
 
 

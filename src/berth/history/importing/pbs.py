@@ -16,8 +16,6 @@ from berth.history.importing.job_row import JobRow, exit_code, since_1970_ms
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 
-__all__ = ["ABSENT", "pbs_rows"]
-
 ABSENT: Final = ()
 _LINE: Final = re.compile(r"(\d\d/\d\d/\d{4} \d\d:\d\d:\d\d);([A-Za-z]);([^;]*);(.*)")
 _PAIR: Final = re.compile(r"""([\w.\-]+)=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\S*)""")

@@ -21,8 +21,6 @@ from berth.history.values.durations import slurm_s
 from berth.history.values.moments import slurm_ms
 from berth.history.values.tres import resources
 
-__all__ = ["Queued", "hidden", "read_queue", "run_squeue", "tasks_of"]
-
 _STARTED: Final = ("RUNNING", "SUSPENDED")
 _NEEDED: Final = ("jobidraw", "state", "submit")
 _TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")

@@ -18,8 +18,6 @@ from berth.history.importing.job_row import JobRow, since_1970_ms
 from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 
-__all__ = ["ABSENT", "pod_rows"]
-
 ABSENT: Final = ("comment",)
 _GPU = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-[\w.]+)|amd\.com/gpu|gpu\.intel\.com/\w+)")
 _USERS: Final = ("berth.dev/user", "user", "app.kubernetes.io/created-by", "hub.jupyter.org/username")

@@ -19,8 +19,6 @@ from berth.history.store.database import connect
 from berth.history.store.folder import History
 from berth.history.store.import_result import ImportResult, Options, Rejections
 
-__all__ = ["FIELDS", "SEPARATOR", "XDMOD_FIELDS", "import_jobs", "import_rows", "import_text", "run_sacct"]
-
 SEPARATOR: Final = "\x1f"
 """What cannot be in a job's name, unlike `|`."""
 

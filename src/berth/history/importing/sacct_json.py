@@ -18,8 +18,6 @@ from berth.history.store.import_result import Rejections
 from berth.history.store.lookups import host_names
 from berth.history.values.tres import Resources, resources_of
 
-__all__ = ["json_rows"]
-
 NO_NUMBER: Final = 2**64 - 2
 """What sacct prints for a number that is not set."""
 

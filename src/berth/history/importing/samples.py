@@ -18,8 +18,6 @@ from berth.history.store.spool_marks import Mark
 from berth.history.store.usage import USAGE, UsageRow, write_usage
 from berth.sampling.spool import Segment, checked_lines, first_line_of, segments
 
-__all__ = ["import_samples", "import_usage"]
-
 GAP_MS: Final = 30_000
 """Slices of a job that lie further apart are of different attempts of it."""
 HOUR_MS: Final = 3_600_000

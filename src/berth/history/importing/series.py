@@ -25,8 +25,6 @@ from berth.history.store.import_result import ImportResult, Rejections
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.history.store.series_merge import SERIES
 
-__all__ = ["import_series"]
-
 CHUNK: Final = 250_000
 Value = tuple[str, str, str, str, str, int, float]
 """In the order of SERIES."""

@@ -15,8 +15,6 @@ from berth.history.store.pseudonyms import PSEUDONYMISED, key_mark
 from berth.history.store.record_files import ADDED, SCHEMA
 from berth.history.store.staged import Staged
 
-__all__ = ["import_records"]
-
 
 def import_records(history: History, path: Path, options: Options) -> ImportResult:
     """Import a Parquet file of records; `options.cluster` names the cluster of those that name none.

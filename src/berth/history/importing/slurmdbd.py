@@ -27,8 +27,6 @@ from berth.history.store.import_result import ImportResult, Options, Rejections
 from berth.history.values.hostlist import expand
 from berth.history.values.tres import MOST_AMOUNT, resources
 
-__all__ = ["import_slurmdbd"]
-
 WINDOW_ROWS: Final = 500_000
 PACKED_ROWS: Final = 200
 AGAIN_S: Final = 86_400

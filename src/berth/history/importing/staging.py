@@ -23,8 +23,6 @@ from berth.history.store.pseudonyms import key_mark
 from berth.history.store.staged import Staged
 from berth.history.values.applications import read_rules
 
-__all__ = ["stage_file", "stage_jobs", "stage_text_rows"]
-
 
 def stage_file(
     database: duckdb.DuckDBPyConnection,

@@ -18,8 +18,6 @@ from berth.history.store.import_result import Rejections
 from berth.history.values.tres import Resources
 from berth.traces.swf_table import COLUMNS, SwfTable
 
-__all__ = ["ABSENT", "swf_rows"]
-
 ABSENT: Final = ("name", "comment", "command", "node_count")
 _STATES: Final = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
 _PART: Final = (2, 3, 4)

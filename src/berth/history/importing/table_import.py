@@ -14,8 +14,6 @@ from typing import Final
 from berth.errors import HistoryError, SettingError
 from berth.history.store.import_result import Rejections
 
-__all__ = ["FIELDS", "csv_rows", "header_of", "read_map"]
-
 FIELDS: Final = {
     "job": "JobIDRaw",
     "submit": "Submit",

@@ -20,8 +20,6 @@ from berth.history.store.parquet import rows_to_columns
 from berth.history.values.moments import NO_TIME
 from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT
 
-__all__ = ["read_file", "read_rows", "size_mib", "timezone"]
-
 _CHUNK_ROWS = 50_000
 
 _EPOCH_TOO_LATE_S = 253_402_300_800

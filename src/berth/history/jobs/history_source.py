@@ -9,8 +9,6 @@ from berth.history.store.jobs import attempts_of_job, neighbours_of_job, use_of_
 from berth.history.store.reader import HistoryReader
 from berth.model import Record
 
-__all__ = ["HistoryJobs"]
-
 
 class HistoryJobs:
     """A `JobSource`: what has ended and was imported."""

@@ -13,20 +13,6 @@ from typing import Any, Final, Protocol
 from berth.history.values.causes import cause_after, cause_before
 from berth.model import Record, RecordState
 
-__all__ = [
-    "JobReport",
-    "JobSource",
-    "Neighbour",
-    "RightSize",
-    "UsePoint",
-    "Wait",
-    "job_reports",
-    "little_used",
-    "report_json",
-    "right_sizes",
-    "waits_of",
-]
-
 MARGIN: Final = 1.2
 """What is suggested is this much more than what was used."""
 LITTLE: Final = 0.75

@@ -18,8 +18,6 @@ from berth.errors import HistoryError
 from berth.history.store.database import connect, first_line
 from berth.history.store.reader import HistoryReader, history_is_there
 
-__all__ = ["CachedHistory"]
-
 REMEMBERED: Final = 256
 """At most this many answers are kept, those that were asked for last."""
 

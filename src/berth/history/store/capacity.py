@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Capacity", "capacities_from_json", "capacities_to_json", "capacity_at"]
-
 
 @dataclass(frozen=True, slots=True)
 class Capacity:

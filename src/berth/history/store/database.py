@@ -11,8 +11,6 @@ from pathlib import Path
 
 import duckdb
 
-__all__ = ["at", "connect", "count", "first_line", "literal", "quoted_name", "read_parquet", "storable"]
-
 MEMORY_MIB = 512
 
 

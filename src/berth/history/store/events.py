@@ -6,8 +6,10 @@ waiting job, has one row, with NULL for node and GPU. `milli` and `mem_mib` are 
 may have too where `shared` is true. `cpu_milli` and `memory_mib` are what the job takes of the node, in
 the first row of each node and 0 in its others: summed over rows, what starts took minus what ends gave back
 is what is in use. A `resize` has the rows of a start, with the share that the attempt has from then on instead of the
-one before, and 0 for CPU and memory, which stay. A node that is lost or comes back has one row of kind `node-drained`,
-`node-lost` or `node-back`, with NULL for what belongs to jobs; it stands before what happens to jobs at the same time.
+one before, and 0 for CPU and memory, which stay. A `suspend` has the rows of an end and a `resume` those of a start;
+what ends while it is suspended has given everything back before. A node that is lost or comes back has one row of kind
+`node-drained`, `node-lost` or `node-back`, with NULL for what belongs to jobs; it stands before what happens to jobs at
+the same time.
 """
 
 from __future__ import annotations
@@ -26,8 +28,6 @@ from berth.files import whole_file
 from berth.history.store.database import first_line, literal
 from berth.history.store.parquet import ParquetWriter
 from berth.model import NO_GPU, Event, EventKind, GpuSlot, Node, Outage
-
-__all__ = ["SCHEMA", "join_events", "write_events", "written"]
 
 SCHEMA: Final = {
     "time_ms": "BIGINT",

@@ -10,8 +10,6 @@ import duckdb
 
 from berth.history.store.database import quoted_name
 
-__all__ = ["Unknown", "most_gpus", "unknown_values"]
-
 LISTED: Final = 20
 
 

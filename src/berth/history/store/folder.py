@@ -45,8 +45,6 @@ from berth.history.store.spool_marks import Mark, read_marks, write_marks
 from berth.history.store.staged import Staged
 from berth.history.store.usage import UsageMerge, copy_usage, write_usage
 
-__all__ = ["History", "open_history"]
-
 FILE_MODE = 0o640
 """Its owner's group may read a history, and nobody else: it tells who ran what."""
 FOLDER_MODE = 0o750

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from berth.history.store.usage import UsageRow
 
-__all__ = ["HOUR_MS", "JOB", "METRICS", "MOST", "Gpu", "Track", "rows_of_hour", "source_of"]
-
 HOUR_MS: Final = 3_600_000
 LONGEST_STEP_MS: Final = 600_000
 """A value counts until the next one, but no longer than twice the usual step of its GPU, nor than this."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["LISTED_PER_REASON", "ImportResult", "Options", "Rejected", "Rejections"]
-
 LISTED_PER_REASON = 1000
 """Rows that are listed one by one for each kind of reason; the rest are counted."""
 

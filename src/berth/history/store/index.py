@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from berth.history.store.capacity import Capacity
 
-__all__ = ["KINDS", "UNDOABLE", "VERSION", "Index", "PastImport"]
-
 VERSION: Final = 1
 UNDOABLE: Final = 3
 """The number of imports that can be taken back; their files stay until then."""

@@ -10,8 +10,6 @@ from berth.history.store.record_files import SCHEMA, record_of, record_table
 from berth.history.store.usage import with_usage
 from berth.model import Record
 
-__all__ = ["NeighbourRow", "UseRow", "attempts_of_job", "neighbours_of_job", "use_of_job"]
-
 MOST_NEIGHBOURS = 1000
 
 UseRow = tuple[str, int, int, float | None, float | None, float | None, float | None]

@@ -13,8 +13,6 @@ from berth.history.values.applications import Rules
 from berth.history.values.hostlist import expand
 from berth.history.values.tres import resources
 
-__all__ = ["applications_of", "hide", "host_names", "hosts_row", "look_up", "make_table"]
-
 _LOOKED_UP_AT_ONCE = 50_000
 _TABLES: Final = {
     "tres": {

@@ -21,8 +21,6 @@ from berth.history.store.lookups import applications_of
 from berth.history.store.record_files import SCHEMA, record_table
 from berth.history.store.staged import Staged
 
-__all__ = ["Counts", "Merge", "copy_records"]
-
 _DERIVED = ("attempt", "submit_ms")
 _OWN = tuple(name for name in SCHEMA if name not in _DERIVED)
 _KEY = "cluster, job_id, queued_ms"

@@ -14,8 +14,6 @@ from typing import Final
 
 from berth.errors import SettingError, cause_of
 
-__all__ = ["PSEUDONYMISED", "key_mark", "pseudonym", "read_key"]
-
 PSEUDONYMISED: Final = ("user", "account", "name")
 """The columns that are replaced; comment and command, which may name a user, are left empty."""
 

@@ -20,8 +20,6 @@ from berth.history.store.record_files import SCHEMA, plain_table, record_of, rec
 from berth.history.store.usage import with_usage
 from berth.model import Record
 
-__all__ = ["HistoryReader", "history_is_there"]
-
 
 def history_is_there(folder: Path) -> None:
     """HistoryError where no import has made a history of this folder."""

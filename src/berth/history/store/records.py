@@ -6,13 +6,11 @@ Events may come in pieces: what is under way when a piece ends is a value, from 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from berth.errors import HistoryError
 from berth.model import NO_GPU, Event, EventKind, Node, Reason, Record, RecordState
-
-__all__ = ["OpenAttempt", "records"]
 
 _STATE_OF_FAILURE: Final = {
     Reason.OUT_OF_MEMORY: RecordState.OUT_OF_MEMORY,
@@ -40,6 +38,10 @@ class OpenAttempt:
     gpu_model: str = ""
     gpu_slots: tuple[str, ...] = ()
     """The GPUs that it runs on, each as NODE:INDEX."""
+    suspended_ms: int = 0
+    """For how long it was suspended until it ran again."""
+    suspended_since_ms: int | None = None
+    """None while it is not suspended."""
 
 
 def records(
@@ -70,6 +72,10 @@ def records(
             )
         if kind is EventKind.START:
             attempts[job_id] = _started(event, attempt.queued_ms, nodes)
+        elif kind is EventKind.SUSPEND:
+            attempts[job_id] = replace(attempt, suspended_since_ms=event.time_ms)
+        elif kind is EventKind.RESUME:
+            attempts[job_id] = _awake(attempt, event.time_ms)
         elif kind is not EventKind.RESIZE:  # the end tells the share that it had last
             del attempts[job_id]
             yield _record(event, attempt)
@@ -92,8 +98,16 @@ def _started(start: Event, queued_ms: int, nodes: Sequence[Node]) -> OpenAttempt
     return OpenAttempt(queued_ms, start.time_ms, names, "" if model is None else model.name, slots)
 
 
+def _awake(attempt: OpenAttempt, now_ms: int) -> OpenAttempt:
+    """The attempt with its time of suspension until now counted."""
+    if attempt.suspended_since_ms is None:
+        return attempt
+    suspended_ms = attempt.suspended_ms + now_ms - attempt.suspended_since_ms
+    return replace(attempt, suspended_ms=suspended_ms, suspended_since_ms=None)
+
+
 def _record(end: Event, attempt: OpenAttempt) -> Record:
-    job = end.job
+    job, attempt = end.job, _awake(attempt, end.time_ms)
     return Record(
         job_id=job.id,
         attempt=end.attempt,
@@ -116,6 +130,8 @@ def _record(end: Event, attempt: OpenAttempt) -> Record:
         time_limit_ms=job.time_limit_ms,
         end_reason=end.reason.value,
         gpu_slots=attempt.gpu_slots,
+        priority=job.priority,
+        suspended_ms=attempt.suspended_ms or None,
     )
 
 

@@ -17,8 +17,6 @@ from berth.history.store.database import at, count, literal, read_parquet
 from berth.history.store.gpu_hours import HOUR_MS, Gpu, Track, rows_of_hour, source_of
 from berth.history.store.usage import UsageRow
 
-__all__ = ["SERIES", "SeriesMerge"]
-
 SERIES: Final = {
     "cluster": "VARCHAR",
     "node": "VARCHAR",

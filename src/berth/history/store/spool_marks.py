@@ -15,8 +15,6 @@ import duckdb
 from berth.history.store.database import literal, read_parquet
 from berth.history.store.parquet import rows_to_columns
 
-__all__ = ["Mark", "read_marks", "write_marks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:

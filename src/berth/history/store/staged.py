@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from berth.history.values.applications import Rules
 
-__all__ = ["Staged"]
-
 
 @dataclass(frozen=True, slots=True)
 class Staged:

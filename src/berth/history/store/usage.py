@@ -20,8 +20,6 @@ from berth.history.store.parquet import ParquetWriter, rows_to_columns
 
 _CHUNK_ROWS = 100_000
 
-__all__ = ["USAGE", "UsageMerge", "UsageRow", "copy_usage", "with_usage", "write_usage"]
-
 USAGE: Final = {
     "kind": "VARCHAR",
     "source": "VARCHAR",

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from berth.errors import SettingError, cause_of
 
-__all__ = ["Rules", "read_rules"]
-
 _LINE = re.compile(r"([^\s:#][^:#]*?)\s*:\s*(\S.*)")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["BEFORE", "BEGIN_OF_NOTE", "END_OF_NOTE", "cause_after", "cause_before", "note_in"]
-
 BEFORE: Final = {
     "Dependency": "dependency",
     "DependencyNeverSatisfied": "dependency",

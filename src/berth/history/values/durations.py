@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["duration", "duration_text", "hours_text", "slurm_s"]
-
 
 def duration(seconds: float) -> tuple[str, str]:
     """Seconds for people as a number and its unit: `90` and `s`, `2.5` and `h`."""

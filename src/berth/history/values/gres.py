@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Gres", "base_type", "gres_list", "indices", "same_gres"]
-
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _KIND = re.compile(r"\w[\w.-]*")
 _COUNT = re.compile(r"(\d+)([KMGTP]?)")

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-__all__ = ["expand"]
-
 NOBODY = frozenset({"", "None", "None assigned", "(null)", "Unknown"})
 MOST_HOSTS = 100_000
 """A list that is said to hold more is taken to be broken."""

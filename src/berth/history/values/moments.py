@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 
 from berth.errors import SettingError
 
-__all__ = ["NO_TIME", "moment_ms", "since_ms", "slurm_ms"]
-
 UNITS_MS = {"h": 3_600_000, "d": 86_400_000}
 NO_TIME = ("", "Unknown", "None", "N/A", "NONE", "0")
 """What Slurm prints if there is no time."""

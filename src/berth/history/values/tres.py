@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 
 from berth.history.values.gres import gres_list
 
-__all__ = ["NO_RESOURCES", "Resources", "resources", "resources_of"]
-
 MOST: Final = 2**31 - 1
 """No job has more of anything that is counted; Slurm's marks for "none" and "infinite" lie above it."""
 MOST_AMOUNT: Final = 10**15

@@ -5,7 +5,5 @@ It imports nothing, so that processes which must stay small can ask it.
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY"]
-
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"

@@ -32,6 +32,7 @@ from berth.live.driver.site import (
     CanEvict,
     CanResize,
     CanStartAfter,
+    CanSuspend,
     End,
     FailedStart,
     GiveUp,
@@ -62,9 +63,7 @@ from berth.model import (
 )
 from berth.policies import Setting, make_policy
 from berth.policies.protocol import Reserving
-from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Scheduler
-
-__all__ = ["Driver", "Round", "Settings", "Why"]
+from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Resumed, Scheduler, Suspended
 
 PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
 MOST_NAMED = 3
@@ -103,6 +102,8 @@ class Round:
     early: tuple[EarlyStart, ...] = ()
     """What the site is to start as soon as others have ended."""
     evicted: tuple[str, ...] = ()
+    suspended: tuple[str, ...] = ()
+    resumed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     """Decisions that could not be applied, and why."""
     records: tuple[Record, ...] = ()
@@ -141,6 +142,8 @@ class _Decided:
         self.placed: list[Placement] = []
         self.early: list[EarlyStart] = []
         self.evicted: list[str] = []
+        self.suspended: list[str] = []
+        self.resumed: list[str] = []
         self.refused: list[str] = []
         self.misfits: list[NeverFits] = []
         self.fault: BerthError | None = None
@@ -184,6 +187,10 @@ class Driver:
         self._names_changes = site if isinstance(site, NamesChanges) else None
         self._remembers = site if isinstance(site, RemembersMemory) else None
         self._starts_after = site if isinstance(site, CanStartAfter) else None
+        self._can_suspend = site if isinstance(site, CanSuspend) else None
+        self._told: dict[
+            str, bool
+        ] = {}  # jobs that the site was told to suspend (True) or resume, until it says so
         self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
         self._reserved_ms: Mapping[str, int] = {}
@@ -254,8 +261,8 @@ class Driver:
             decided.fault = decided.fault or error
             self._compares_all = True  # what the site named as changed may not have been taken in
         return Round(
-            tuple(decided.placed), tuple(decided.early), tuple(decided.evicted), tuple(decided.refused), tuple(records),
-            decided.fault, decided.late,
+            tuple(decided.placed), tuple(decided.early), tuple(decided.evicted), tuple(decided.suspended),
+            tuple(decided.resumed), tuple(decided.refused), tuple(records), decided.fault, decided.late,
         )  # fmt: skip
 
     # What the site has
@@ -333,6 +340,12 @@ class Driver:
             return
         self._in_use, self._unexplained = in_use, {}
         ours = {slot for run in cluster.running.values() for slot in run.slots}
+        ours |= {
+            slot
+            for job_id in self._told
+            if job_id in cluster.suspended
+            for slot in cluster.suspended[job_id].slots
+        }
         ours |= {slot for gone in self._leaving.values() for slot in gone.run.slots}
         for gpu in in_use:
             slot = self._slot(gpu)
@@ -367,23 +380,25 @@ class Driver:
             if run is None or job_id in self._leaving:
                 continue
             self._missed.pop(job_id, None)
-            known = cluster.running.get(job_id)
+            known = self.scheduler.run_of(job_id)
             if known is not None and self._is_elsewhere(run, known):
                 self._release(job_id, now_ms)
                 known = None
             if known is None:
                 self._adopt(run, now_ms)
+            elif run.suspended or job_id in cluster.suspended:
+                self._keep_suspension(run, known, now_ms)
             elif run.started and job_id in self._starting:
                 self._starting.pop(job_id)
                 self.scheduler.started(job_id)
-            if job_id in cluster.running:
+            if (known := self.scheduler.run_of(job_id)) is not None:
                 self._known[job_id] = run.of
-                self._keep_limits(run.of.job)
+                self._keep_limits(known, run.of.job)
         for job_id in self.unplaced.keys() - running.keys():
             del self.unplaced[job_id]
         patience = self.settings.missed_looks if changed is None else 1
-        for job_id in list(cluster.running) if changed is None else list(changed):
-            if job_id not in cluster.running or job_id in running:
+        for job_id in [*cluster.running, *cluster.suspended] if changed is None else list(changed):
+            if self.scheduler.run_of(job_id) is None or job_id in running:
                 continue
             starts = job_id in self._starting
             if starts and (job := waiting.get(job_id)) is not None and job.version == self._starting[job_id]:
@@ -401,6 +416,25 @@ class Driver:
             if job_id in waiting and job_id not in running:  # the site queued it again and told no end
                 self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
 
+    def _keep_suspension(self, run: SiteRun, known: Running, now_ms: int) -> None:
+        """Make a job suspended or running as the site has it, unless the site has not come yet to what it was told."""
+        scheduler, job_id = self.scheduler, known.job.id
+        suspended = job_id in scheduler.cluster.suspended
+        if self._told.get(job_id) is run.suspended:
+            del self._told[job_id]
+        if suspended and run.suspended:
+            known.resumes = run.resumes
+        if suspended is run.suspended or job_id in self._told:
+            return
+        try:
+            if run.suspended:
+                scheduler.suspended(job_id, now_ms, held_mib=run.parked_mib, resumes=run.resumes)
+            else:
+                scheduler.resumed(job_id, now_ms)
+        except SchedulerError:  # there is no such room, and it is so all the same
+            self._release(job_id, now_ms)
+            self._adopt(run, now_ms)
+
     def _is_elsewhere(self, run: SiteRun, known: Running) -> bool:
         """Whether a site runs a job on other GPUs than it was told to."""
         slots = [self._slot(gpu) for gpu in run.gpus]
@@ -409,9 +443,8 @@ class Driver:
         rows = {self.scheduler.cluster.row_of(name) for name in run.nodes}
         return bool(rows) and None not in rows and rows != {slot.node for slot in known.slots}
 
-    def _keep_limits(self, job: Job) -> None:
+    def _keep_limits(self, run: Running, job: Job) -> None:
         """The time limit and the priority of a running job are its user's to change."""
-        run = self.scheduler.cluster.running[job.id]
         if (run.job.time_limit_ms, run.job.priority) != (job.time_limit_ms, job.priority):
             self.scheduler.replace(replace(run.job, time_limit_ms=job.time_limit_ms, priority=job.priority))
 
@@ -430,12 +463,18 @@ class Driver:
             here = self._as_task(run.of, here)
             self._unqueue(job.id, now_ms)
             self._gangs.touch(run.of)
-        start_ms = min(now_ms if run.start_ms is None else run.start_ms, now_ms)
+        start_ms = min(now_ms if run.start_ms is None else run.start_ms + run.suspended_ms, now_ms)
         self._number(run.of)
+        wish = Placement(here, slots, share, run.best_effort, run.best_effort)
         try:
-            placed = scheduler.place(
-                Placement(here, slots, share, run.best_effort, run.best_effort), start_ms
-            )
+            if run.suspended_since_ms is not None:
+                self._unqueue(job.id, now_ms)
+                scheduler.adopt_suspended(
+                    wish, start_ms, run.suspended_since_ms, held_mib=run.parked_mib, resumes=run.resumes
+                )
+                placed = True
+            else:
+                placed = scheduler.place(wish, start_ms)
             why = "" if placed else f"it runs on {', '.join(map(str, run.gpus or run.nodes))}, which is full"
         except BerthError as error:
             why = str(error)
@@ -448,7 +487,9 @@ class Driver:
         self._misfits.pop(job.id, None)
         self._needs.learn(run.of)
         self._known[job.id] = run.of
-        if run.started:
+        if run.suspended:
+            pass
+        elif run.started:
             scheduler.started(job.id)
         else:
             self._starting[job.id] = run.of.version
@@ -507,18 +548,14 @@ class Driver:
         for job_id in ids:
             self._queue(waiting[job_id], now_ms)
         for job_id in list(self._known) if changed is None else changed:
-            if (
-                job_id not in waiting
-                and job_id not in scheduler.cluster.running
-                and job_id not in self._leaving
-            ):
+            if job_id not in waiting and scheduler.run_of(job_id) is None and job_id not in self._leaving:
                 self._known.pop(job_id, None)
                 self._noted.pop(job_id, None)
 
     def _queue(self, job: SiteJob, now_ms: int) -> None:
         """Let a job wait, or wait as its user changed it."""
         job_id, before = job.job.id, self._known.get(job.job.id)
-        if job_id in self.scheduler.cluster.running:
+        if self.scheduler.run_of(job_id) is not None:
             if self._starting.get(job_id, job.version) == job.version:
                 return  # it was started, and the site has not come to it yet
             self._release(job_id, now_ms)
@@ -698,6 +735,7 @@ class Driver:
     def _release(self, job_id: str, now_ms: int) -> None:
         """Take a job off the cluster that does not run there after all; it is no end of it."""
         self._starting.pop(job_id, None)
+        self._told.pop(job_id, None)
         self.scheduler.release(job_id, now_ms)
 
     # What ended
@@ -713,7 +751,7 @@ class Driver:
         """An attempt ended: release it, learn from it, record it, and say whether its job waits again."""
         scheduler, job_id = self.scheduler, end.job_id
         gone = self._leaving.get(job_id)
-        run = scheduler.cluster.running.get(job_id) or (gone.run if gone is not None else None)
+        run = scheduler.run_of(job_id) or (gone.run if gone is not None else None)
         ran, waits = end.ran or self.site.running().get(job_id), self.site.waiting().get(job_id)
         of = self._known.get(job_id) or (ran.of if ran is not None else waits)
         now = (
@@ -723,17 +761,19 @@ class Driver:
         if of is None or attempt < now:
             return  # it was told before
         if (job_id, attempt) in self._ends:
-            if job_id in scheduler.cluster.running and job_id not in self._starting:
+            if scheduler.run_of(job_id) is not None and job_id not in self._starting:
                 scheduler.release(job_id, now_ms)  # the site forgot that it had ended, and tells it again
             return
         if run is None and ran is not None:
             self._adopt(ran, now_ms)
-            run = scheduler.cluster.running.get(job_id)
+            run = scheduler.run_of(job_id)
         if run is None and ran is None and not end.attempt:
             return
         self._ends[job_id, attempt] = None
         if len(self._ends) > MOST_ENDS:
             self._ends.popitem(last=False)
+        if job_id in scheduler.cluster.suspended and run is not None:
+            run.wake(now_ms)
         records.append(self._record(of, end, run, ran, attempt))
         held_mib = 0
         if end.state is OUT_OF_MEMORY:
@@ -742,8 +782,10 @@ class Driver:
         self._starting.pop(job_id, None)
         self._missed.pop(job_id, None)
         self._leaving.pop(job_id, None)
-        if run is not None and job_id in scheduler.cluster.running:
-            scheduler.started(job_id)
+        self._told.pop(job_id, None)
+        if run is not None and scheduler.run_of(job_id) is not None:
+            if job_id in scheduler.cluster.running:
+                scheduler.started(job_id)
             scheduler.ended(job_id, end.state, now_ms, held_mib=held_mib)
             self._unqueue(job_id, now_ms)  # the site says whether it waits, and what it asks for then
             self._keep_rest_of_gangs()
@@ -823,17 +865,21 @@ class Driver:
         """The record of an attempt, of which the scheduler or the site says where it ran."""
         nodes = self.scheduler.cluster.nodes
         gpus: tuple[Gpu, ...] = ()
-        start_ms, share = None, of.job.share
+        start_ms, share, suspended_ms = None, of.job.share, 0
         if run is not None:
-            gpus, start_ms, share = self._gpus(run.slots), run.start_ms, run.share
+            gpus, share, suspended_ms = self._gpus(run.slots), run.share, run.suspended_ms
+            start_ms = run.start_ms - suspended_ms
         if ran is not None:
             gpus, share = gpus or ran.gpus, share if run is not None else ran.share or share
             start_ms = start_ms if ran.start_ms is None else ran.start_ms
+            suspended_ms = ran.suspended_ms
+            if ran.suspended_since_ms is not None:
+                suspended_ms += max(0, end.end_ms - ran.suspended_since_ms)
         row = self.scheduler.cluster.row_of(gpus[0].node) if gpus else None
         model = nodes[row].gpu_model if row is not None else None
         return record_of(
             of.job, end, attempt=attempt, queued_ms=of.queued_ms, start_ms=start_ms, gpus=gpus, share=share,
-            gpu_model=model.name if model else "", card_mib=model.mem_mib if model else 0,
+            gpu_model=model.name if model else "", card_mib=model.mem_mib if model else 0, suspended_ms=suspended_ms,
         )  # fmt: skip
 
     # What is decided
@@ -882,8 +928,11 @@ class Driver:
         """What the policy starts; for real, the site is told at once. Ahead of ends, nothing is evicted."""
         placed: list[Placement] = []
         can_evict = isinstance(self.site, CanEvict) and not ahead
+        parked_mib = self._parked_mib if self._can_suspend is not None else None
         try:
-            for outcome in self.scheduler.decide(now_ms, out_of_time=decided.is_late, can_evict=can_evict):
+            for outcome in self.scheduler.decide(
+                now_ms, out_of_time=decided.is_late, can_evict=can_evict, parked_mib=parked_mib
+            ):
                 if isinstance(outcome, Placement):
                     placed.append(outcome)
                     if for_real:
@@ -892,6 +941,16 @@ class Driver:
                     if for_real:
                         self._stop_for_others(outcome.run, now_ms)
                     decided.evicted.append(outcome.run.job.id)
+                elif isinstance(outcome, Suspended):
+                    decided.suspended.append(outcome.run.job.id)
+                    if for_real and self._can_suspend is not None:
+                        self._told[outcome.run.job.id] = True
+                        self._can_suspend.suspend(outcome.run.job.id)
+                elif isinstance(outcome, Resumed):
+                    decided.resumed.append(outcome.run.job.id)
+                    if for_real and self._can_suspend is not None:
+                        self._told[outcome.run.job.id] = False
+                        self._can_suspend.resume(outcome.run.job.id)
                 elif isinstance(outcome, Resized):
                     if not for_real:
                         decided.refuse(
@@ -997,6 +1056,13 @@ class Driver:
             self._starting.pop(job_id, None)
             self.site.evict(job_id)
 
+    def _parked_mib(self, run: Running) -> int | None:
+        """What the site says a run would take of its node's memory; None for one that it has not seen running."""
+        job_id = run.job.id
+        if self._can_suspend is None or job_id in self._starting or job_id in self._told:
+            return None
+        return self._can_suspend.parked_mib(job_id)
+
     def _resize(self, resized: Resized, now_ms: int) -> bool:
         """Give a running job its new share; where the site cannot, it keeps the one before."""
         job_id = resized.run.job.id
@@ -1046,7 +1112,7 @@ class Driver:
         found = {}
         for job_id in self._known if job_ids is None else job_ids:
             job = self._known.get(job_id)
-            if job is None or job_id in self._scheduler.cluster.running:
+            if job is None or self._scheduler.run_of(job_id) is not None:
                 continue
             found[job_id] = self._reason(job, explain)
         return found
@@ -1054,7 +1120,7 @@ class Driver:
     def why(self, job_id: str) -> Why | None:
         """All that is known of why a job waits; None if it does not."""
         known = self._known.get(job_id)
-        if known is None or self._scheduler is None or job_id in self._scheduler.cluster.running:
+        if known is None or self._scheduler is None or self._scheduler.run_of(job_id) is not None:
             return None
         explain, job, queue = (
             WaitReasons(self._scheduler, self._reserved_ms),
@@ -1085,7 +1151,7 @@ class Driver:
         """Tell the site why the first jobs of the queue wait, where that has changed."""
         if not self.settings.notes:
             return
-        waiting = [job for job in self._known.values() if job.job.id not in self.scheduler.cluster.running]
+        waiting = [job for job in self._known.values() if self.scheduler.run_of(job.job.id) is None]
         explain = WaitReasons(self.scheduler, self._reserved_ms)
         for job in sorted(waiting, key=lambda job: job.order)[: self.settings.notes]:
             text = self._reason(job, explain).text

@@ -16,8 +16,6 @@ from berth.errors import KnowledgeError
 from berth.model import Placement
 from berth.scheduler import Scheduler
 
-__all__ = ["EarlyStart", "EarlyStarts"]
-
 MOST_AT_ONCE = 32
 """Running jobs that are considered at once: the policy is asked once for each."""
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from berth.live.driver.site import SiteGang, SiteJob
 
-__all__ = ["GangTasks", "SiteGangs", "gang_title"]
-
 
 class GangTasks(NamedTuple):
     """The tasks of a gang at one moment."""

@@ -10,8 +10,6 @@ from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
 from berth.live.driver.site import SiteJob
 from berth.model import WHOLE_GPU, Job, Share
 
-__all__ = ["MemoryNeeds", "as_needed", "asks_for_memory", "fits", "need_of_next_attempt"]
-
 MOST_KINDS = 1000
 """Kinds of jobs that ran out of memory and are remembered."""
 

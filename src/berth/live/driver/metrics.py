@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-__all__ = ["GpuUse", "gpu_metrics"]
-
 _FAMILIES = {
     "allocated_milli": "Compute that jobs were given, per mille of the GPU.",
     "allocated_bytes": "Memory that jobs were given.",

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from berth.live.driver.site import End, Gpu
 from berth.model import NO_GPU, Job, Reason, Record, RecordState, Share
 
-__all__ = ["UNKNOWN_END", "Sampled", "record_of"]
-
 UNKNOWN_END = "exit-unknown"
 """The `end_reason` of an attempt of which nobody knows how it ended."""
 _REASONS = {
@@ -32,7 +30,7 @@ class Sampled:
 def record_of(
     job: Job, end: End, *, attempt: int, queued_ms: int | None, start_ms: int | None, gpus: Sequence[Gpu], share: Share,
     gpu_model: str, card_mib: int, sampled: Sampled | None = None, name: str = "", comment: str = "", command: str = "",
-    label: str = "",
+    label: str = "", suspended_ms: int = 0,
 ) -> Record:  # fmt: skip
     """The record of an attempt on these GPUs, which have `card_mib` of memory each; `start_ms` is None if it never
     started."""
@@ -53,7 +51,7 @@ def record_of(
         work_ms=None, gpu_use_mean=_mean(sampled.gpu_use), gpu_use_peak=max(sampled.gpu_use, default=None),
         gpu_mem_mean=_mean(sampled.gpu_mem), gpu_mem_peak=peak, name=name, node_count=len(nodes),
         time_limit_ms=job.time_limit_ms, comment=comment, command=command, exit_code=end.exit_code, end_reason=reason,
-        label=label, cpu_used_ms=end.cpu_used_ms, mem_peak_mib=end.mem_peak_mib,
+        label=label, suspended_ms=suspended_ms or None, cpu_used_ms=end.cpu_used_ms, mem_peak_mib=end.mem_peak_mib,
         gpu_slots=tuple(str(gpu) for gpu in gpus if gpu.index != NO_GPU) if ran else (),
     )  # fmt: skip
 

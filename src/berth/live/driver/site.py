@@ -14,28 +14,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed
 from berth.model import Job, Node, RecordState, Share
 
-__all__ = [
-    "Again",
-    "CanEvict",
-    "CanResize",
-    "CanStartAfter",
-    "End",
-    "FailedStart",
-    "GiveUp",
-    "Gpu",
-    "HasGangs",
-    "KnowsInUse",
-    "NamesChanges",
-    "NodeState",
-    "RemembersMemory",
-    "Site",
-    "SiteGang",
-    "SiteJob",
-    "SiteNode",
-    "SiteRun",
-    "Start",
-]
-
 
 class Gpu(NamedTuple):
     """One GPU of a site; `index` is NO_GPU if a job takes only CPU and memory of the node."""
@@ -121,6 +99,19 @@ class SiteRun:
     """None: not known yet."""
     started: bool = True
     """Whether its processes exist; else it may still fail to start."""
+    suspended_since_ms: int | None = None
+    """Since when it has left its GPUs, or is leaving them, and keeps what it has done (`CanSuspend`); None: it runs."""
+    suspended_ms: int = 0
+    """For how long it was suspended before it ran last."""
+    parked_mib: int = 0
+    """While it is suspended, the memory of its node that takes what it held on each of its GPUs."""
+    resumes: bool = True
+    """While it is suspended, whether it runs on as soon as there is room; else its user lets it."""
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it is suspended now."""
+        return self.suspended_since_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +238,27 @@ class CanEvict(Protocol):
 
     def evict(self, job_id: str) -> None:
         """Stop a running job so that others get its GPUs. Starts on these GPUs wait until it is gone."""
+        ...
+
+
+@runtime_checkable
+class CanSuspend(Protocol):
+    """A site on which a running job can leave its GPUs and run on later, on the same ones, with what it has done.
+
+    `running` tells what has come of it. A job whose suspension fails is stopped as `CanEvict` does it, since others are
+    to have its GPUs.
+    """
+
+    def parked_mib(self, job_id: str) -> int | None:
+        """Memory of its node that a running job would take for each of its GPUs; None: it cannot be suspended now."""
+        ...
+
+    def suspend(self, job_id: str) -> None:
+        """Suspend a running job so that others get its GPUs. Starts on these GPUs wait until it has left them."""
+        ...
+
+    def resume(self, job_id: str) -> None:
+        """Let a suspended job run on."""
         ...
 
 

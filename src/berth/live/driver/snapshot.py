@@ -1,13 +1,21 @@
 """What a site has at one moment: its GPUs with who holds which part, and the jobs that wait and run.
 
-It imports nothing heavy: the broker of a machine and the console make it, too.
+Every site makes it; `status`, `queue`, `top`, the console and their JSON show it. It imports
+nothing heavy, because the broker of a machine and its commands use it too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
-__all__ = ["Gpu", "LiveJob", "Snapshot", "Stranger", "Tenant"]
+TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+GOING = ("starting", "running")
+"""The states of a job that has its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,10 @@ class Stranger:
     """What a process runs."""
     remedy: str = ""
     """How to be rid of it if nothing uses it."""
+    milli: int = 0
+    """Compute promised to it, in thousandths of the GPU."""
+    pid: int | None = None
+    """None: it is no process."""
 
     @property
     def what(self) -> str:
@@ -65,17 +77,18 @@ class Gpu:
     drained: bool = False
     rack: str = ""
     partition: str = ""
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """One job that waits or runs."""
+    """One job that waits or runs; a listing of this machine's queue may hold those that ended as well."""
 
     id: str
     user: str
     name: str
     state: str
-    """`waiting`, `held`, `starting` or `running`."""
+    """`waiting`, `held`, `starting`, `running`, or how it ended."""
     gpus: int
     milli: int
     mem_mib: int
@@ -85,12 +98,16 @@ class LiveJob:
     start_ms: int | None = None
     where: str = ""
     why: str = ""
-    """Why it waits, in words."""
+    """Why it waits, or how it ended, in words."""
     starts_from_ms: int | None = None
     """The predicted start: the earlier end of its interval, or when its reservation begins."""
     starts_to_ms: int | None = None
     priority: int = 0
     partition: str = ""
+    gang: str = ""
+    attempt: int = 1
+    end_ms: int | None = None
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +124,14 @@ class Snapshot:
     notes: tuple[str, ...] = ()
     """What an operator has to know, in words."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            "gpus": [gpu_dict(gpu) for gpu in self.gpus],
+            "jobs": [job_dict(job) for job in self.jobs],
+        }
+
     def places_of(self, job_id: str) -> str:
         """The GPUs that a job has, `node1 GPU 0, node2 GPU 1`."""
         return ", ".join(f"{gpu.node} GPU {gpu.index}" for gpu in self._gpus_of(job_id))
@@ -122,3 +147,33 @@ class Snapshot:
 
     def _gpus_of(self, job_id: str) -> list[Gpu]:
         return [gpu for gpu in self.gpus if any(each.job == job_id for each in gpu.tenants)]
+
+
+JOB_FIELDS = tuple(field.name for field in fields(LiveJob))
+job_row = attrgetter(*JOB_FIELDS)
+"""The values of a job in the order of `JOB_FIELDS`."""
+
+
+def job_dict(job: LiveJob) -> dict[str, Any]:
+    """A job as JSON has it."""
+    return dict(zip(JOB_FIELDS, job_row(job), strict=True))
+
+
+def gpu_dict(gpu: Gpu) -> dict[str, Any]:
+    """A GPU as JSON has it."""
+    return {
+        **_values(gpu),
+        "tenants": [_values(each) for each in gpu.tenants],
+        "strangers": [_values(each) for each in gpu.strangers],
+    }
+
+
+def gpu_of(values: Mapping[str, Any]) -> Gpu:
+    """A GPU from what `gpu_dict` made of it."""
+    tenants = tuple(Tenant(**each) for each in values["tenants"])
+    strangers = tuple(Stranger(**each) for each in values["strangers"])
+    return Gpu(**{**values, "tenants": tenants, "strangers": strangers})
+
+
+def _values(thing: Gpu | Tenant | Stranger) -> dict[str, Any]:
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}

@@ -16,8 +16,6 @@ from berth.live.driver.words import moment, sizes
 from berth.model import Job, starting_tasks
 from berth.scheduler import Scheduler
 
-__all__ = ["Candidate", "WaitKind", "WaitReason", "WaitReasons"]
-
 MOST_WAIT_MS = 5 * 366 * 24 * 3_600_000
 """A reservation that begins longer after the submission says that nobody knows when there will be room."""
 MOST_NAMED = 5

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
-__all__ = ["mib", "moment", "sizes", "span", "span_s"]
-
 
 @lru_cache(maxsize=4096)
 def span_s(seconds: int) -> str:
@@ -35,6 +33,11 @@ def mib(value: float) -> str:
     if value >= 1024:
         return f"{value / 1024:.1f}G".replace(".0G", "G")
     return f"{value:.0f}M"
+
+
+def counted(number: float, noun: str) -> str:
+    """A number of things: `1 CPU`, `2.5 CPUs`."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def sizes(*values: int) -> tuple[str, ...]:

@@ -13,8 +13,6 @@ from typing import Any
 
 from berth.errors import KubernetesError, cause_of
 
-__all__ = ["Access", "find_access", "from_kubeconfig", "in_cluster"]
-
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_KEPT_S = 60.0
 """How long a token is used before its file is read again: the kubelet exchanges it."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from berth.live.kubernetes import names
 
-__all__ = ["GROUP", "admission_manifests"]
-
 GROUP = "admissionregistration.k8s.io/v1"
 WRITTEN = (names.PLACEMENT, names.PLACED_UID)
 Manifest = dict[str, Any]

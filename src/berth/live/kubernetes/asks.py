@@ -17,8 +17,6 @@ from berth.live.kubernetes.served import served_by
 from berth.live.kubernetes.spreads import spread_rules
 from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
 
-__all__ = ["Ask", "Gang", "ask_of", "created_ms", "moment_ms", "pod_group"]
-
 MOST_GANG = 4096
 
 

@@ -33,8 +33,6 @@ from berth.model import Node, Placement, RecordState
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
 
-__all__ = ["Board"]
-
 log = logging.getLogger(__name__)
 
 BEGUN_AT_ONCE = 500

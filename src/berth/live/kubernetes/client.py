@@ -18,8 +18,6 @@ from berth.live.kubernetes.access import Access
 from berth.live.kubernetes.objects import Change, Page, Status, decoded
 from berth.live.kubernetes.wire import Answer, Wire
 
-__all__ = ["Api", "backoff_s"]
-
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["steady_clock"]
-
 
 def steady_clock() -> Callable[[], int]:
     """Return a clock in ms since 1970: this machine's time as it is now, advanced by its monotonic clock."""

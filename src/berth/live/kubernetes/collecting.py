@@ -29,8 +29,6 @@ from berth.live.kubernetes.node_manifests import AGENT, METRICS_PORT
 from berth.profiles import IN_HISTORY, SHARED, read_profile
 from berth.profiles.profiles import ENDING
 
-__all__ = ["Collector"]
-
 log = logging.getLogger(__name__)
 
 AT_ONCE = 8

@@ -15,8 +15,6 @@ from berth.live.kubernetes.objects import Pod, Taint, Term, Toleration
 from berth.live.kubernetes.selectors import OPERATORS, Requirement, requirement_of
 from berth.live.kubernetes.spreads import Domain, SpreadRule
 
-__all__ = ["PLAIN", "Constraint", "NodeTraits", "bare", "constraint_of", "domain_of", "lacks", "why_not"]
-
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 HOST_PORT = "host-port/"
 """A port of the node counts as a resource of which there is one."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from berth.live.kubernetes import names
 from berth.live.kubernetes.quantities import mem_mib, whole
 
-__all__ = ["Consumed", "consumed_of"]
-
 
 class Consumed(NamedTuple):
     """A part of a device."""

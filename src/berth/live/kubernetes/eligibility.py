@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from berth.live.kubernetes.constraints import PLAIN, Constraint, NodeTraits, domain_of, why_not
 from berth.live.kubernetes.spreading import Spreads
 
-__all__ = ["MOST_CONSTRAINTS", "MOST_OF_ONE", "Eligibility"]
-
 NOWHERE = "constraint-nowhere"
 """The label of constraints that no node satisfies; no node carries it."""
 MOST_CONSTRAINTS = 512

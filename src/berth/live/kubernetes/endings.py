@@ -21,8 +21,6 @@ from berth.live.kubernetes.steps import Tell
 from berth.model import RecordState
 from berth.scheduler import Scheduler
 
-__all__ = ["Ending", "Endings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ending:

@@ -12,8 +12,6 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask
 from berth.live.kubernetes.constraints import Constraint, bare
 
-__all__ = ["WAITS", "Entry", "Settings", "State", "is_held", "version_of", "waiting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -31,8 +31,6 @@ from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Bind
 from berth.model import Job, Placement
 
-__all__ = ["Extender", "tls_of"]
-
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 64 << 20

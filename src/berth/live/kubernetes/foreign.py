@@ -19,8 +19,6 @@ from berth.live.kubernetes.slices import SliceGpu
 from berth.model import GpuSlot, Share
 from berth.scheduler import Scheduler
 
-__all__ = ["Foreign"]
-
 log = logging.getLogger(__name__)
 
 _DEVICE = re.compile(r"gpu-(\d{1,4})(-.+)?")

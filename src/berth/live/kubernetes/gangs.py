@@ -12,8 +12,6 @@ from berth.errors import AskError
 from berth.live.kubernetes.asks import MOST_GANG, Gang
 from berth.live.kubernetes.objects import PodGroup
 
-__all__ = ["GangBook", "GangState"]
-
 
 @dataclass(slots=True)
 class GangState:

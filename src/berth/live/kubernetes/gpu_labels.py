@@ -9,8 +9,6 @@ from itertools import pairwise
 
 from berth.errors import AskError
 
-__all__ = ["MOST_GPUS", "indices_of", "label_of"]
-
 MOST_GPUS = 64
 """Of a node; a label that says more is a mistake."""
 MOST_CHARACTERS = 63

@@ -11,8 +11,6 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.objects import Pod
 from berth.live.kubernetes.quantities import amount, whole
 
-__all__ = ["COMPAT", "Wish", "wish_of"]
-
 MOST_GPUS = 1024
 MOST_MIB = 1 << 24
 """Sixteen tebibytes: no card has more."""

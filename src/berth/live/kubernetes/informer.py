@@ -13,8 +13,6 @@ from berth.errors import ApiError
 from berth.live.kubernetes.client import Api, backoff_s
 from berth.live.kubernetes.objects import Meta, decoded
 
-__all__ = ["Informer"]
-
 log = logging.getLogger(__name__)
 
 FORBIDDEN_S = 60.0

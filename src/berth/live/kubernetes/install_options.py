@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.kubernetes import names
 
-__all__ = ["Install"]
-
 
 @dataclass(frozen=True)
 class Install:

@@ -7,8 +7,6 @@ from typing import Any
 from berth.errors import ApiError
 from berth.live.kubernetes.client import MERGE_PATCH, Api
 
-__all__ = ["apply"]
-
 _PLURALS = {
     "Namespace": "namespaces",
     "ServiceAccount": "serviceaccounts",

@@ -9,9 +9,6 @@ from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.kubernetes.asks import Ask
 from berth.model import WHOLE_GPU, GpuModel, Job, Share
 
-__all__ = ["Cards", "job_of", "with_memory"]
-
-
 MOST_CALLED = 1024
 """Different lists of models that are kept."""
 

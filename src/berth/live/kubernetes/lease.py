@@ -15,8 +15,6 @@ from berth.errors import ApiError
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.objects import Lease, LeaseSpec
 
-__all__ = ["BIND_S", "Leadership"]
-
 log = logging.getLogger(__name__)
 
 DURATION_S = 15

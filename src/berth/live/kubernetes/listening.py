@@ -13,8 +13,6 @@ from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import Informer
 
-__all__ = ["listeners", "until_listed"]
-
 On = Callable[[Callable[..., None]], Callable[[Any], None]]
 """Makes a listener of what is to be done when its turn has come."""
 PATIENCE_S = 30

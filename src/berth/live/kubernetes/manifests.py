@@ -14,8 +14,6 @@ from berth.live.kubernetes.admission import GROUP, admission_manifests
 from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.node_manifests import AGENT, device_classes, node_manifests
 
-__all__ = ["RULES", "Install", "helm_chart", "kustomization", "manifests"]
-
 SCHEDULER = "berth-scheduler"
 EXTENDER = "berth-extender"
 EXTENDER_PORT = 8443

@@ -16,8 +16,6 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.placements import Mib
 
-__all__ = ["Measured", "Memories", "killed_by_kernel", "measured_of"]
-
 MOST_OWNERS = 10_000
 Owner = tuple[str, str]
 """Namespace, and the application that was named or the controller."""

@@ -17,8 +17,6 @@ from berth.live.kubernetes.jobs import Cards
 from berth.live.kubernetes.nodes import View, named_by_size, plain_name
 from berth.model import Node
 
-__all__ = ["Lost", "NodeBook", "Settled"]
-
 log = logging.getLogger(__name__)
 
 

@@ -7,17 +7,6 @@ from typing import Any
 from berth.live.kubernetes import names
 from berth.live.kubernetes.install_options import Install
 
-__all__ = [
-    "AGENT",
-    "CLAIM_RULES",
-    "EVICT_RULES",
-    "METRICS_PORT",
-    "NODE_LABEL",
-    "NODE_RULES",
-    "device_classes",
-    "node_manifests",
-]
-
 AGENT = "berth-node"
 NODE_LABEL = "berth.dev/gpus"
 """An operator labels the nodes whose GPUs are shared: `kubectl label node NAME berth.dev/gpus=shared`."""

@@ -17,8 +17,6 @@ from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
 from berth.live.kubernetes.slices import SliceGpu, gpus_in
 from berth.model import GpuModel, Node
 
-__all__ = ["Gpu", "View", "gpus_of_labels", "named_by_size", "plain_name"]
-
 APART = "-with-"
 MOST_PODS = 1 << 20
 KEPT_BY_DRIVER_MIB = 768

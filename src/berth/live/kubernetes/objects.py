@@ -10,32 +10,6 @@ from typing import TypeVar
 
 import msgspec
 
-__all__ = [
-    "Affinity",
-    "Claim",
-    "Container",
-    "Device",
-    "Expression",
-    "Lease",
-    "LeaseSpec",
-    "Meta",
-    "Node",
-    "NodeAffinity",
-    "NodeSelector",
-    "Page",
-    "Pod",
-    "PodGroup",
-    "ResourceSlice",
-    "Status",
-    "Taint",
-    "Term",
-    "Toleration",
-    "decoded",
-    "served_kinds",
-    "served_versions",
-]
-
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -11,9 +11,6 @@ from berth.live.kubernetes.gpu_labels import MOST_GPUS
 from berth.live.kubernetes.nodes import View
 from berth.model import GpuSlot, Placement
 
-__all__ = ["Placed", "PlacedGpu", "annotation_of", "placed_of", "slots_of"]
-
-
 Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
 Milli = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]

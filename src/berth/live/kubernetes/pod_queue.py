@@ -16,8 +16,6 @@ from berth.live.kubernetes.node_book import NodeBook
 from berth.model import Job, gang_of
 from berth.scheduler import Scheduler
 
-__all__ = ["PodQueue"]
-
 FIRST_WAIT_MS, MOST_WAIT_MS = 1000, 60_000
 """After a bind that failed."""
 

@@ -8,8 +8,6 @@ from functools import lru_cache
 
 from berth.errors import AskError
 
-__all__ = ["amount", "cpu_milli", "mem_mib", "whole"]
-
 _FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _UNITS = {
     "n": Fraction(1, 10**9),

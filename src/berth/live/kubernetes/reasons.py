@@ -11,8 +11,6 @@ from berth.live.kubernetes.entries import Entry, State
 from berth.live.kubernetes.nodes import View
 from berth.model import Job
 
-__all__ = ["Lacking", "Reason", "Reasons", "lacking"]
-
 MOST_GROUPS = 6
 """Groups of nodes in one message; an API server takes 1 KiB of an event's message."""
 

@@ -15,8 +15,6 @@ from berth.knowledge import History, Knowledge, history_folder, make_knowledge
 from berth.profiles import IN_HISTORY
 from berth.profiles.profiles import ENDING
 
-__all__ = ["Renewal"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S = 60.0

@@ -18,8 +18,6 @@ from berth.live.kubernetes.placements import Placed, slots_of
 from berth.model import NO_GPU, GpuSlot, Placement, Share
 from berth.scheduler import Scheduler
 
-__all__ = ["Restored", "Restorer"]
-
 log = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from berth.live.kubernetes.steps import Bind, Step, Stop
 from berth.model import NO_GPU, GpuSlot, Job, Placement
 from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
 
-__all__ = ["Rounds"]
-
 log = logging.getLogger(__name__)
 
 MOST_SWITCHED = 200

@@ -29,8 +29,6 @@ from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
 from berth.live.kubernetes.warming import warm_up
 
-__all__ = ["Options", "Scheduling"]
-
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)

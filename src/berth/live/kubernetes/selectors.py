@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from berth.errors import AskError
 from berth.live.kubernetes.objects import Expression
 
-__all__ = ["OPERATORS", "Requirement", "meets", "requirement_of"]
-
 Requirement = tuple[str, str, tuple[str, ...]]
 """Key, operator, values."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from berth.live.kubernetes import names
 from berth.live.kubernetes.quantities import whole
 
-__all__ = ["OWN", "Served", "gpus_asked", "served_by"]
-
 
 @dataclass(frozen=True, slots=True)
 class Served:

@@ -18,8 +18,6 @@ from berth.live.kubernetes.names import MEMORY_SLICE
 from berth.live.kubernetes.quantities import mem_mib, whole
 from berth.model import Share
 
-__all__ = ["SliceGpu", "gpus_in"]
-
 T = TypeVar("T")
 _INDEX = re.compile(r".*?(\d+)")
 

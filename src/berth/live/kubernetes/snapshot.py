@@ -9,8 +9,6 @@ from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 if TYPE_CHECKING:
     from berth.live.kubernetes import viewing
 
-__all__ = ["snapshot_of"]
-
 
 def snapshot_of(view: viewing.Snapshot, now_ms: int) -> Snapshot:
     """The cluster that was read, as every site is shown."""

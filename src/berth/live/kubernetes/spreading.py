@@ -8,8 +8,6 @@ from berth.live.kubernetes.entries import Entry, State
 from berth.live.kubernetes.selectors import meets
 from berth.live.kubernetes.spreads import Domain, Named, SpreadRule
 
-__all__ = ["Spreads"]
-
 _ON_A_NODE = (State.PLACED, State.BOUND, State.FOREIGN)
 
 

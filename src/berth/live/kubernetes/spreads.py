@@ -13,8 +13,6 @@ from berth.errors import AskError
 from berth.live.kubernetes.objects import Expression, Pod, Spread
 from berth.live.kubernetes.selectors import Requirement, meets, requirement_of
 
-__all__ = ["Domain", "Named", "SpreadRule", "spread_rules"]
-
 MOST_RULES = 8
 """Rules of one pod."""
 _OF_LABELS = ("In", "NotIn", "Exists", "DoesNotExist")

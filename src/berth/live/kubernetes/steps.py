@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Bind", "Step", "Stop", "Tell"]
-
 
 class Bind(NamedTuple):
     """Bind a pod to a node, with its placement."""

@@ -14,8 +14,6 @@ from berth.live.kubernetes.entries import Entry, Settings, is_held, waiting
 from berth.live.kubernetes.reasons import Reasons
 from berth.model import GpuSlot
 
-__all__ = ["GpuUse", "Runs", "Snapshot", "Waits", "look"]
-
 
 @dataclass(frozen=True)
 class GpuUse:

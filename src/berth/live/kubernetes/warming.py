@@ -10,8 +10,6 @@ from berth.model import GpuSlot, Job, Node, RecordState, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
 
-__all__ = ["warm_up"]
-
 
 def warm_up(settings: Settings) -> None:
     """Decide on jobs that are not there, on a cluster that is not there: whole GPUs, parts, several, none."""

@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 
 from berth.live.kubernetes.access import Access
 
-__all__ = ["Answer", "Wire"]
-
 MOST_IDLE = 64
 """Connections that are kept while nothing is asked."""
 MOST_CONNECTING = 4

@@ -16,8 +16,6 @@ from berth.live.kubernetes.objects import Pod
 from berth.live.kubernetes.placements import placed_of
 from berth.live.kubernetes.steps import Bind, Stop, Tell
 
-__all__ = ["Events", "Taken", "bind", "in_words", "note_waiting", "stop"]
-
 log = logging.getLogger(__name__)
 
 SAID_AGAIN_S = 60.0

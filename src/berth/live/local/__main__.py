@@ -24,8 +24,6 @@ from berth.live.local.runs import Run, boot_id
 from berth.live.local.service import Service
 from berth.live.local.store import Store, of_meta
 
-__all__ = ["main"]
-
 GOING_DOWN_S = 10.0
 
 
@@ -90,6 +88,7 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         decide_s=options.decide_s,
         record_s=options.record_s,
         metrics=options.metrics,
+        uncounted=settings.get("uncounted") or "report",
         chosen=chosen,
     )
     await broker.run(Service(broker).serve, anew=bool(options.policy or options.knowledge))
@@ -103,7 +102,7 @@ def _settings(options: argparse.Namespace, store: Store, places: Places) -> dict
     run on those of before."""
     before = dict(store.meta("settings", {}))
     settings = dict(before)
-    for name in ("fake_gpus", "no_gpus", "cpus"):
+    for name in ("fake_gpus", "no_gpus", "cpus", "uncounted"):
         if getattr(options, name) not in (None, False):
             settings[name] = getattr(options, name)
     if options.fake_gpus:
@@ -150,6 +149,7 @@ def main() -> None:
     parser.add_argument("--metrics", default="")
     parser.add_argument("--no-gpus", action="store_true")
     parser.add_argument("--cpus", type=float)
+    parser.add_argument("--uncounted", choices=("report", "throttle"))
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
     parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")

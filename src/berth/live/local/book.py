@@ -41,8 +41,6 @@ from berth.live.local.gangs import LocalGangs
 from berth.live.local.messages import Event, ended, gang_ended, runs, snapshot, start_failed, waits, withdrawn
 from berth.live.local.request import Request, Tasks
 
-__all__ = ["Book", "Changes", "check_not_ended"]
-
 UNDECIDED = (OUT_OF_MEMORY, PREEMPTED, NODE_FAIL, UNKNOWN)
 """States in which the brain says whether the job waits again."""
 FOR_A_JOB = "it waits for job"

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Brain", "main"]
-
 Message = dict[str, Any]
 
 

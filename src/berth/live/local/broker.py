@@ -36,8 +36,6 @@ from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_me
 from berth.live.local.supervision import kept_up
 from berth.live.local.watching import Watch
 
-__all__ = ["Broker", "Serve"]
-
 LIMITS_S = 0.5
 EXPORTER_STEADY_S = 5.0
 """An exporter that has run this long counts as serving."""
@@ -66,6 +64,7 @@ class Broker:
         decide_s: float = DECIDE_S,
         record_s: float = RECORD_S,
         metrics: str = "",
+        uncounted: str = "report",
         chosen: Chosen | None = None,
     ) -> None:
         """`chosen` is to decide from now on; None: what did before."""
@@ -118,7 +117,14 @@ class Broker:
             to_ms=lambda at_ms: at_ms + self._offset_ms,
         )
         self.watch = Watch(
-            self.book, cards, self.runner, places.samples, log, now_ms=self.now_ms, act=self.act
+            self.book,
+            cards,
+            self.runner,
+            places.samples,
+            log,
+            now_ms=self.now_ms,
+            act=self.act,
+            uncounted=uncounted,
         )
         self.keeper = Keeper(
             store,

@@ -22,8 +22,6 @@ from berth.live.driver.site import (
 )
 from berth.model import NO_GPU, Job, Node, RecordState, Share
 
-__all__ = ["BrokerSite"]
-
 
 class BrokerSite:
     """A mirror of the broker's book, which the broker keeps true by its events."""

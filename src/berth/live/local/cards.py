@@ -17,8 +17,6 @@ from berth.partition import fake_driver_folder, mem_mib
 from berth.partition.gpus import Gpu, gpus, open_nvml
 from berth.partition.regions import partitions
 
-__all__ = ["Card", "Cards", "Look", "Promised", "Stranger", "fake_gpus"]
-
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
 _UNKNOWN = (1 << 64) - 1
 _MOST_FAKE = 64
@@ -62,6 +60,8 @@ class Promised:
     core_pct: int = 0
     pids: frozenset[int] = frozenset()
     """Its processes, whose memory is within what it was promised."""
+    peak_mib: int = 0
+    """The most that its processes held at one time, by its own counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +263,9 @@ def promised_to() -> dict[str, list[Promised]]:
         mem_mib = -(-max(each.limit_bytes, each.used_bytes) >> 20)
         core_pct = each.core_pct if kept is None else kept.core_pct
         pids = frozenset(process.pid for process in each.processes)
+        peak_mib = -(-each.peak_bytes >> 20)
         of = each.uuid if kept is None else kept.gpu
-        found.setdefault(_plain(of), []).append(Promised(each.name, mem_mib, core_pct, pids))
+        found.setdefault(_plain(of), []).append(Promised(each.name, mem_mib, core_pct, pids, peak_mib))
     return found
 
 

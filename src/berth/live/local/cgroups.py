@@ -6,8 +6,6 @@ import contextlib
 import os
 from collections.abc import Set
 
-__all__ = ["Cgroups"]
-
 BROKERS = "berth-broker"
 """The group of the broker alone that systemd makes below the unit's (`DelegateSubgroup=`): the runs' are beside it."""
 

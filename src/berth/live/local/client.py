@@ -10,24 +10,12 @@ from berth.errors import LiveError
 from berth.live.local.places import Places, find_socket, queue_folder, state_folder
 from berth.live.local.protocol import Flags
 
-__all__ = [
-    "control",
-    "drain",
-    "gpu_rows",
-    "job_rows",
-    "print_job",
-    "print_logs",
-    "print_queue",
-    "print_status",
-    "print_top_json",
-    "print_why",
-    "shut_down",
-    "switch_policy",
-    "wait",
-]
-
 DOWN_WITHIN_S = 20.0
 MOST_NAMED = 10
+
+TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
+if TYPE_CHECKING:
+    from berth.live.driver.snapshot import Snapshot
 
 Message = dict[str, object]
 
@@ -51,14 +39,6 @@ def _print_json(answer: object) -> None:
 # Looking
 
 
-def _jobs_of(answer: Message) -> list[Message]:
-    """The jobs of a listing, each with its columns."""
-    listed, columns = answer["rows"], answer["columns"]
-    assert isinstance(listed, list)
-    assert isinstance(columns, list)
-    return [dict(zip(columns, row, strict=True)) for row in listed]
-
-
 def _listing(
     ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None, *, text: bool
 ) -> Message:
@@ -73,14 +53,6 @@ def _listing(
     return _ask(message)
 
 
-def job_rows(
-    ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None
-) -> tuple[list[Message], str]:
-    """The jobs that `berth queue` lists, and what keeps all of them from starting."""
-    answer = _listing(ids, user, states, ended, limit, text=False)
-    return _jobs_of(answer), str(answer["note"])
-
-
 def print_queue(ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None) -> None:
     """Print the table of `berth queue`; what keeps all jobs from starting goes to standard error."""
     answer = _listing(ids, user, states, ended, limit, text=True)
@@ -89,29 +61,23 @@ def print_queue(ids: list[str], user: str | None, states: str | None, ended: boo
     sys.stdout.write(str(answer["text"]))
 
 
-def gpu_rows() -> list[Message]:
-    """The GPUs that `berth status` lists."""
-    gpus = _ask({"do": "status"})["gpus"]
-    assert isinstance(gpus, list)
-    return gpus
-
-
-def print_status(as_json: bool) -> None:
+def print_status() -> None:
     """Print whether the queue is up, its policy, and what the GPUs hold."""
-    answer = _ask({"do": "status"})
-    if as_json:
-        _print_json(answer)
-        return
     from berth.live.local.tables import status_lines
 
-    print("\n".join(status_lines(answer, time.time() * 1000)))
+    print("\n".join(status_lines(_ask({"do": "status"}), time.time() * 1000)))
 
 
-def print_top_json() -> None:
-    """Print what `berth top` shows, once."""
-    status, queue = _ask({"do": "status"}), _ask({"do": "queue"})
-    shown = {name: status[name] for name in ("policy", "deciding", "brain", "trouble", "gpus")}
-    _print_json({**shown, "jobs": _jobs_of(queue), "note": queue["note"]})
+def snapshot(
+    ids: list[str], user: str | None, states: str | None, ended: bool, limit: int | None
+) -> tuple[Snapshot, Message]:
+    """This machine's GPUs with the jobs that `berth queue` lists, and what else the queue says of itself."""
+    from berth.live.local.snapshot import snapshot_of
+
+    status, queue = _ask({"do": "status"}), _listing(ids, user, states, ended, limit, text=False)
+    return snapshot_of(status, queue), {
+        name: value for name, value in status.items() if name not in ("gpus", "policy", "trouble")
+    }
 
 
 def print_job(job_id: str, as_json: bool) -> bool:
@@ -204,14 +170,15 @@ def print_logs(
 
 def _print_what_is_waited_for() -> None:
     """Name the jobs that `wait --all` waits for, and why those that wait do."""
+    from berth.live.local.snapshot import jobs_of
     from berth.live.local.tables import printable
 
-    jobs = _jobs_of(_ask({"do": "queue", "mine": True}))
+    jobs = jobs_of(_ask({"do": "queue", "mine": True}))
     if jobs:
-        named = [f"{job['id']} ({job['reason'] or job['state']})" for job in jobs[:MOST_NAMED]]
+        named = [f"{job.id} ({job.why or job.state})" for job in jobs[:MOST_NAMED]]
         more = f" and {len(jobs) - MOST_NAMED:,} more" if len(jobs) > MOST_NAMED else ""
-        jobs_of = "job" if len(jobs) == 1 else "jobs"
-        print(printable(f"berth: waiting for {jobs_of} {', '.join(named)}{more}"), file=sys.stderr)
+        noun = "job" if len(jobs) == 1 else "jobs"
+        print(printable(f"berth: waiting for {noun} {', '.join(named)}{more}"), file=sys.stderr)
 
 
 def wait(ids: list[str], *, every: bool, timeout_s: float | None, as_json: bool) -> int:

@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from berth.errors import StoreError
 from berth.live.local.store import Statement, Store, of_meta
 
-__all__ = ["Commits"]
-
 GATHER_S = 0.002
 RETRY_S = 1.0
 ROOM = [of_meta("room", "x" * 16_384), of_meta("room", "")]

@@ -12,8 +12,6 @@ from berth.errors import LiveError
 from berth.live.local.book import Book
 from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
 
-__all__ = ["Chosen", "Deciding", "Hooks"]
-
 WHY_S = 5.0
 REASONS_S = 0.15
 """A listing waits no longer for the brain; it says less then."""

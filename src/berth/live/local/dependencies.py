@@ -9,8 +9,6 @@ from berth.errors import LiveError
 from berth.live.local.entry import COMPLETED, Entry
 from berth.live.local.request import Request
 
-__all__ = ["Dependencies"]
-
 
 class Dependencies:
     """The jobs that have not ended, by what they wait for and by the array that they are tasks of."""

@@ -9,11 +9,6 @@ from typing import Any
 from berth.errors import LiveError
 from berth.live.local.request import Request
 
-__all__ = [
-    "CANCELLED", "COMPLETED", "ENDED", "FAILED", "HELD", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REQUEUE",
-    "RUNNING", "STARTING", "TIMEOUT", "UNKNOWN", "WAITING", "End", "Entry", "Limits", "Stop", "application_of",
-]  # fmt: skip
-
 WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
 COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
 OUT_OF_MEMORY, NODE_FAIL, UNKNOWN, PREEMPTED = "out-of-memory", "node-fail", "exit-unknown", "preempted"

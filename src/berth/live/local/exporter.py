@@ -19,10 +19,9 @@ from prometheus_client.registry import Collector
 
 from berth.errors import LiveError
 from berth.live.driver.metrics import GpuUse, gpu_metrics
+from berth.live.driver.snapshot import Gpu, gpu_of
 from berth.live.local.places import check_metrics
 from berth.live.local.protocol import Connection
-
-__all__ = ["QueueCollector", "main"]
 
 
 class QueueCollector(Collector):
@@ -46,7 +45,7 @@ class QueueCollector(Collector):
             return
         up.add_metric([], 1)
         yield up
-        yield from gpu_metrics(_gpu(gpu) for gpu in answer["gpus"])
+        yield from gpu_metrics(_use(gpu_of(gpu)) for gpu in answer["gpus"])
         jobs = GaugeMetricFamily("berth_jobs", "Jobs of the queue by state.", labels=["state"])
         for state, count in answer["jobs"].items():
             jobs.add_metric([state], count)
@@ -67,6 +66,14 @@ class QueueCollector(Collector):
             counter = CounterMetricFamily(f"berth_{name}", text)
             counter.add_metric([], answer[name])
             yield counter
+        uncounted = GaugeMetricFamily(
+            "berth_uncounted_bytes",
+            "GPU memory that a running job holds beyond what its partition counted.",
+            labels=["job"],
+        )
+        for job_id, mem_mib in answer["uncounted_mib"].items():
+            uncounted.add_metric([job_id], float(mem_mib << 20))
+        yield uncounted
         for name, text in (
             ("queue_wait_seconds", "How long attempts waited before they began."),
             ("decision_seconds", "How long the policy took to decide."),
@@ -82,18 +89,17 @@ class QueueCollector(Collector):
         yield ready
 
 
-def _gpu(answer: dict[str, Any]) -> GpuUse:
-    tenants, strangers = answer["tenants"], answer["strangers"]
+def _use(gpu: Gpu) -> GpuUse:
     return GpuUse(
-        answer["index"],
-        answer["model"],
-        answer["mem_mib"],
-        sum(each["milli"] for each in tenants),
-        sum(each["mem_mib"] for each in tenants),
-        len(tenants),
-        sum(each["mem_mib"] for each in strangers),
-        answer["used_mib"],
-        bool(answer["lost"]),
+        gpu.index,
+        gpu.model,
+        gpu.mem_mib,
+        sum(each.milli for each in gpu.tenants),
+        sum(each.mem_mib for each in gpu.tenants),
+        len(gpu.tenants),
+        sum(each.mem_mib for each in gpu.strangers if each.pid is not None),
+        gpu.used_mib,
+        bool(gpu.health),
     )
 
 

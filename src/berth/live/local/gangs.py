@@ -8,8 +8,6 @@ from berth.errors import LiveError
 from berth.live.local.entry import Entry
 from berth.live.local.request import Request, Tasks
 
-__all__ = ["LocalGangs"]
-
 
 class LocalGangs:
     """The gangs of which a task has not ended, by `Entry.gang`. One that is over may begin anew by the same name."""

@@ -17,8 +17,6 @@ from berth.live.local.entry import Entry
 from berth.live.local.places import Places
 from berth.live.local.store import Store, of_pruning, of_recorded
 
-__all__ = ["RECORD_S", "Keeper"]
-
 LOOK_S = 0.5
 COPY_S = 60.0
 PRUNE_S = 3600.0

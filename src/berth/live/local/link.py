@@ -17,8 +17,6 @@ from typing import Any
 
 from berth.errors import LiveError
 
-__all__ = ["BRAIN", "DECIDE_S", "SAFE_POLICY", "Link"]
-
 BRAIN = "berth.live.local.brain"
 SAFE_POLICY = "fifo+best-fit"
 MOST_CRASHES = 3

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.driver.words import mib, span
+from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
 from berth.live.local.broker import Broker
+from berth.live.local.cards import Card, Look
 from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
-from berth.live.local.tables import HEAD, gpus_text, queue_lines, queue_sizes
-
-__all__ = ["COLUMNS", "Listing"]
+from berth.live.local.snapshot import where_of
+from berth.live.local.tables import HEAD, queue_cells, queue_lines
 
 MOST_ENDED = 1000
-ROWS = 500
-"""Of a listing are made at a time."""
 MOST_REASONS = 50
 """Waiting jobs of a listing that the brain is asked about."""
 
@@ -41,7 +40,8 @@ class Listing:
             broker.mended,
             broker.export_trouble,
         )
-        trouble = [*filter(None, said), *broker.keeper.profile_notes]
+        uncounted = [broker.watch.uncounted_text(job_id) for job_id in broker.watch.uncounted]
+        trouble = [*filter(None, said), *broker.keeper.profile_notes, *uncounted]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
@@ -74,36 +74,54 @@ class Listing:
     def _gpus(self) -> list[Message]:
         broker = self._broker
         looks = {look.index: look for look in broker.watch.looks}
-        found = []
-        for card in broker.cards.cards:
-            look = looks.get(card.index)
-            uses = look.runs if look else {}
-            tenants = [
-                {
-                    "id": job.id, "user": job.user, "name": _name(job), "milli": job.share[0],
-                    "mem_mib": job.share[1] or card.mem_mib, "state": job.state, "since_ms": job.start_ms,
-                    **dict(zip(("use_pct", "used_mib"), uses.get(f"{job.id}-{job.start}", (None, None)), strict=True)),
-                }
-                for job in broker.book.active.values()
-                if card.index in job.slots
-            ]  # fmt: skip
-            found.append({
-                "index": card.index, "uuid": card.uuid, "model": card.model, "mem_mib": card.mem_mib,
-                "used_mib": look.used_mib if look else None, "use_pct": look.use_pct if look else None,
-                "lost": bool(look and look.lost), "drained": card.index in broker.drained, "tenants": tenants,
-                "strangers": [
-                    {"pid": each.pid, "mem_mib": each.mem_mib, "command": each.command}
-                    for each in (look.strangers if look else ())
-                ],
-                "partitions": [
-                    {
-                        "name": each.name, "mem_mib": each.mem_mib, "core_pct": each.core_pct,
-                        "processes": len(each.pids),
-                    }
-                    for each in (look.partitions if look else ())
-                ],
-            })  # fmt: skip
-        return found
+        tenants: dict[int, list[Tenant]] = {card.index: [] for card in broker.cards.cards}
+        for job in broker.book.active.values():
+            for at in job.slots:
+                mem_mib = job.share[1] or broker.cards.cards[at].mem_mib
+                uses = looks[at].runs if at in looks else {}
+                use_pct, used_mib = uses.get(f"{job.id}-{job.start}", (None, None))
+                tenants[at].append(
+                    Tenant(
+                        job.id,
+                        job.user,
+                        _name(job),
+                        job.share[0],
+                        mem_mib,
+                        used_mib,
+                        use_pct,
+                        job.start_ms,
+                        job.state,
+                    )
+                )
+        gpus = (
+            self._gpu(card, looks.get(card.index), tuple(tenants[card.index])) for card in broker.cards.cards
+        )
+        return [gpu_dict(gpu) for gpu in gpus]
+
+    def _gpu(self, card: Card, look: Look | None, tenants: tuple[Tenant, ...]) -> Gpu:
+        gpu = Gpu(
+            "",
+            card.index,
+            card.model,
+            card.mem_mib,
+            tenants,
+            drained=card.index in self._broker.drained,
+            uuid=card.uuid,
+        )
+        if look is None:
+            return gpu
+        strangers = [
+            Stranger(f"process {each.pid}", each.mem_mib, each.command, pid=each.pid)
+            for each in look.strangers
+        ]
+        for part in look.partitions:
+            remedy = "" if part.pids else f"nothing uses it; berth partition remove {part.name}"
+            milli = 10 * part.core_pct
+            strangers.append(Stranger(f"partition {part.name}", part.mem_mib, remedy=remedy, milli=milli))
+        health = "it has fallen off the bus" if look.lost else ""
+        return replace(
+            gpu, strangers=tuple(strangers), used_mib=look.used_mib, use_pct=look.use_pct, health=health
+        )
 
     async def do_queue(self, message: Message, caller: Caller) -> Message:
         """The jobs as rows."""
@@ -125,54 +143,13 @@ class Listing:
         ][: message.get("limit")]
         asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
         reasons = await broker.deciding.reasons(asked) if asked else {}
-        if message.get("text"):
-            return {"text": self._table(listed, reasons), "note": self.note()}
-        rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
-        return {"columns": COLUMNS, "rows": rows, "note": self.note()}
-
-    def _table(self, listed: Sequence[Entry], reasons: Mapping[str, str]) -> str:
-        """The jobs as text: made here, because 10,000 rows cost a client more to read than to be told as they look. A
-        part at a time, because the memory that small texts have taken is not given back."""
-        now_ms = self._broker.now_ms()
-        kinds: dict[int, tuple[str, str, str]] = {}
-        parts = [listed[at : at + ROWS] for at in range(0, len(listed), ROWS)]
-        sizes: list[int] = queue_sizes([])
-        for part in parts:
-            sizes = queue_sizes(self._cells(part, reasons, kinds, now_ms), sizes)
-        return queue_lines([HEAD], sizes) + "".join(
-            [queue_lines(self._cells(part, reasons, kinds, now_ms), sizes) for part in parts]
-        )
-
-    def _cells(
-        self,
-        listed: Iterable[Entry],
-        reasons: Mapping[str, str],
-        kinds: dict[int, tuple[str, str, str]],
-        now_ms: int,
-    ) -> Iterator[tuple[str, ...]]:
-        for entry in listed:
-            request, state = entry.request, entry.state
-            kind = kinds.get(id(request))
-            if kind is None:
-                memory = mib(request.mem_mib) if request.mem_mib else "–"
-                kind = kinds[id(request)] = (
-                    _name(entry)[:24],
-                    gpus_text(request.gpus, request.milli),
-                    memory,
-                )
-            name, gpus, memory = kind
-            if entry.share[1]:
-                memory = mib(entry.share[1])
-            began_ms = entry.ready_ms if state in (WAITING, HELD) else entry.start_ms or entry.submit_ms
-            where = "GPU " + ",".join(map(str, entry.slots)) if entry.slots else ""
-            if not where:
-                where = reasons.get(entry.id) or self._reason(entry)
-                if entry.exit_code and str(entry.exit_code) not in where:
-                    where = f"{where} (exit code {entry.exit_code})"
-            if entry.attempt > 1 and not entry.end_ms:
-                where = f"{where} (attempt {entry.attempt})"
-            took = "–" if began_ms is None else span((entry.end_ms or now_ms) - began_ms)
-            yield entry.id, entry.user, name, state, gpus, memory, took, where
+        jobs = [self._live(entry, reasons.get(entry.id, "")) for entry in listed]
+        if not message.get("text"):
+            return {"rows": [job_row(job) for job in jobs], "note": self.note()}
+        # The text is made here, because 10,000 rows cost a client more to read than a text.
+        now_ms = broker.now_ms()
+        cells = [HEAD, *(queue_cells(job, now_ms) for job in jobs)]
+        return {"text": queue_lines(cells), "note": self.note()}
 
     def note(self) -> str:
         """What keeps everything from starting; empty where nothing does."""
@@ -187,13 +164,27 @@ class Listing:
             return f"'{link.deciding}' cannot decide: {self._broker.deciding.policy_error}"
         return link.trouble
 
-    def _row(self, entry: Entry, reason: str) -> list[Any]:
-        return [
-            entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
-            entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
-            entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
-            entry.ready_ms, entry.request.gang,
-        ]  # fmt: skip
+    def _live(self, entry: Entry, reason: str) -> LiveJob:
+        request = entry.request
+        return LiveJob(
+            entry.id,
+            entry.user,
+            _name(entry),
+            entry.state,
+            request.gpus,
+            request.milli,
+            entry.share[1] or request.mem_mib,
+            entry.submit_ms,
+            entry.ready_ms,
+            None if entry.state in (WAITING, HELD) else entry.start_ms,
+            where_of(entry.slots),
+            reason or self._reason(entry),
+            priority=request.priority,
+            gang=request.gang,
+            attempt=entry.attempt,
+            end_ms=entry.end_ms,
+            exit_code=entry.exit_code,
+        )
 
     def _reason(self, entry: Entry) -> str:
         if entry.state != WAITING:
@@ -254,7 +245,8 @@ class Listing:
         explained: dict[tuple[Any, ...], str] = {}
         for entry in self.find(str(message["id"])):
             answer: Message = {
-                "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
+                "id": entry.id, "state": entry.state, "since_ms": entry.since_ms,
+                "reason": broker.watch.uncounted_text(entry.id) or self._reason(entry),
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
             }  # fmt: skip
@@ -297,15 +289,11 @@ class Listing:
             "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
             "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
             "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
+            "uncounted_mib": {job_id: each.uncounted_mib for job_id, each in broker.watch.uncounted.items()},
         }  # fmt: skip
 
 
 _DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
-
-COLUMNS = [
-    "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
-    "exit_code", "reason", "ready_ms", "gang",
-]  # fmt: skip
 
 
 def _name(entry: Entry) -> str:

@@ -8,8 +8,6 @@ import sys
 import time
 from typing import Any, TextIO
 
-__all__ = ["Log"]
-
 LARGEST_BYTES = 16 << 20
 
 

@@ -12,18 +12,6 @@ from typing import Any
 from berth.live.local.entry import STARTING, WAITING, End, Entry, Limits, application_of
 from berth.live.local.request import Request
 
-__all__ = [
-    "Event",
-    "asked_mib",
-    "ended",
-    "gang_ended",
-    "runs",
-    "snapshot",
-    "start_failed",
-    "waits",
-    "withdrawn",
-]
-
 Event = dict[str, Any]
 
 

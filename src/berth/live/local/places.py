@@ -7,8 +7,6 @@ import stat
 
 from berth.errors import LiveError
 
-__all__ = ["Places", "check_metrics", "find_socket", "queue_folder", "state_folder"]
-
 LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path, without the zero that ends it (unix(7))."""
 SYSTEM_STATE = "/var/lib/berth"

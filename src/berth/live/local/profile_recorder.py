@@ -27,8 +27,6 @@ from berth.model import GpuModel, Profile
 from berth.profiles import IN_HISTORY, SHARED, Profiles, keep_profile
 from berth.profiles.profiles import ENDING, file_name
 
-__all__ = ["ProfileRecorder", "versions_of"]
-
 LEAST_SAMPLES = 3
 INTERVAL_MS = 1000
 MOST_ROWS = 2000

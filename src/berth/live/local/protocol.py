@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 else:
     Message = Flags = dict
 
-__all__ = ["VERSION", "Caller", "Connection", "decoded", "encoded"]
-
 VERSION = 1
 LONGEST = 256 << 20
 """Bytes of one line that a client takes; a listing of 100,000 jobs has 20 MB."""

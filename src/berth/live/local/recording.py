@@ -31,8 +31,6 @@ from berth.live.local.samples import Sample, read_samples
 from berth.live.local.store import Reader
 from berth.model import NO_GPU, Job, Node, Record, RecordState, Share
 
-__all__ = ["main", "record_of_attempt"]
-
 MOST = 5000
 """Attempts that one child takes over."""
 

@@ -17,8 +17,6 @@ from berth.live.local.places import Places
 from berth.live.local.request import request_from_dict, to_dict
 from berth.live.local.store import Statement, of_entry, of_request, of_text
 
-__all__ = ["Numbers", "job_text", "started_since"]
-
 BLOCK = 1000
 
 

@@ -16,18 +16,6 @@ from typing import Any
 from berth.errors import LiveError
 from berth.partition.sizes import mem_mib
 
-__all__ = [
-    "Request",
-    "Tasks",
-    "duration_ms",
-    "edited",
-    "moment_ms",
-    "request_from_dict",
-    "request_of",
-    "tasks_of",
-    "to_dict",
-]
-
 MOST_TASKS = 100_000
 WHOLE = 1000
 SHARED_MILLI = 100

@@ -21,12 +21,10 @@ from berth.live.local.places import Places
 from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
-from berth.partition import Limit, create, find, remove
+from berth.partition import Limit, create, find, remove, resize
 from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
 from berth.partition.regions import root_folder
-
-__all__ = ["Runner"]
 
 POLL_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25)
 """When to look whether a job has begun, again and again."""
@@ -156,6 +154,13 @@ class Runner:
     def partition_of(self, entry: Entry) -> str:
         """The name of the partition of an attempt."""
         return f"job-{entry.id}-{entry.start}-{self._tag}"
+
+    def throttle(self, entry: Entry, core_pct: int) -> None:
+        """Leave a running job this share of its GPUs' time."""
+        try:
+            resize(self.partition_of(entry), core_pct=core_pct, burst=False)
+        except BerthError as error:
+            self._log("not-throttled", job=entry.id, why=str(error))
 
     def output_of(self, entry: Entry) -> tuple[str, bool]:
         """Where an attempt writes to, and whether that file is the queue's own."""

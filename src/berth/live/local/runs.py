@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from berth.errors import LiveError
 from berth.partition.library import shim_path
 
-__all__ = ["Exit", "Process", "Run", "boot_id", "boot_ms"]
-
 
 def boot_ms() -> int:
     """Milliseconds since the machine started; no jump of the clock is seen in it."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from berth.live.local.cards import Look
 
-__all__ = ["Sample", "keep_samples", "read_samples"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

@@ -20,8 +20,6 @@ from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
 from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
 
-__all__ = ["Service"]
-
 GOING = (STARTING, RUNNING)
 GONE_S = 2.0
 """How often a wait looks whether its client is still there."""

@@ -24,21 +24,6 @@ from berth.errors import StoreError
 from berth.live.local.entry import ENDED, Entry
 from berth.live.local.request import Request, request_from_dict, to_dict
 
-__all__ = [
-    "Reader",
-    "Statement",
-    "Store",
-    "key_of_text",
-    "of_attempt",
-    "of_entry",
-    "of_meta",
-    "of_pruning",
-    "of_recorded",
-    "of_request",
-    "of_text",
-    "of_used",
-]
-
 Statement = tuple[str, tuple[Any, ...]]
 
 _SCHEMA = """

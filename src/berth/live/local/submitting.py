@@ -12,8 +12,6 @@ from berth.errors import LiveError
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
 
-__all__ = ["submit"]
-
 BATCH = 100
 """Jobs of `submit -` in one message, and so in one commit."""
 

@@ -6,8 +6,6 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 
-__all__ = ["kept_up"]
-
 PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0

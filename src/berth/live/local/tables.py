@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from berth.live.driver.words import mib, moment, span
+from berth.live.driver.words import counted, mib, moment, span
 from berth.live.local.snapshot import gpus_of, where_of
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-    from berth.live.driver.snapshot import Gpu
-
-__all__ = [
-    "job_lines",
-    "printable",
-    "queue_lines",
-    "queue_sizes",
-    "status_lines",
-    "why_lines",
-    "whys_text",
-]
+    from berth.live.driver.snapshot import Gpu, LiveJob
 
 MOST_NAMED = 5
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
-
-
-def counted(number: float, noun: str) -> str:
-    """A number of things: `1 CPU`, `2.5 CPUs`."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 @lru_cache(maxsize=4096)
@@ -44,16 +29,25 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def queue_sizes(jobs: Iterable[tuple[str, ...]], sizes: Sequence[int] = ()) -> list[int]:
-    """How wide each column but the last must be for these jobs, where `sizes` are those for others."""
-    columns = list(zip(HEAD, *jobs, strict=True))[:7]
-    return [max(least, *map(len, column)) for least, column in zip(sizes or [0] * 7, columns, strict=True)]
+def queue_cells(job: LiveJob, now_ms: float) -> tuple[str, ...]:
+    """One job as `berth queue` and `berth top` show it, a cell for each column of `HEAD`."""
+    began_ms = job.ready_ms if job.state in ("waiting", "held") else job.start_ms or job.submit_ms
+    where = job.where or job.why
+    if not job.where and job.exit_code and str(job.exit_code) not in where:
+        where = f"{where} (exit code {job.exit_code})"
+    if job.attempt > 1 and not job.end_ms:
+        where = f"{where} (attempt {job.attempt})"
+    took = "–" if began_ms is None else span((job.end_ms or now_ms) - began_ms)
+    memory = mib(job.mem_mib) if job.mem_mib else "–"
+    gpus = gpus_text(job.gpus, job.milli)
+    return job.id, job.user, job.name[:24], job.state, gpus, memory, took, where
 
 
-def queue_lines(jobs: Iterable[tuple[str, ...]], sizes: Sequence[int]) -> str:
-    """Lines of the queue as a table, `berth queue`. Each job has a cell for each column."""
+def queue_lines(rows: Sequence[tuple[str, ...]]) -> str:
+    """Lines of a table of which every column but the last is as wide as its widest cell."""
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)][:7]
     form = "  ".join([*(f"%-{size}s" for size in sizes[:4]), *(f"%{size}s" for size in sizes[4:]), "%s"])
-    return "".join([f"{printable((form % row).rstrip())}\n" for row in jobs])
+    return "".join([f"{printable((form % row).rstrip())}\n" for row in rows])
 
 
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:

@@ -14,14 +14,12 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static
 
 from berth.errors import LiveError
-from berth.live.driver.snapshot import Gpu, LiveJob
+from berth.live.driver.snapshot import GOING, Gpu, LiveJob
 from berth.live.driver.words import mib, span
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
-from berth.live.local.snapshot import GOING, snapshot_of
-from berth.live.local.tables import HEAD, gpus_text, job_lines, printable, why_lines
-
-__all__ = ["Top"]
+from berth.live.local.snapshot import snapshot_of
+from berth.live.local.tables import HEAD, job_lines, printable, queue_cells, why_lines
 
 EVERY_S = 1.0
 MOST_ROWS = 200
@@ -208,17 +206,9 @@ class Top(App[None]):
         self._jobs = sorted(jobs, key=lambda job: job.state not in GOING)
         table.clear()
         for job in self._jobs:
-            began_ms = job.start_ms if job.state in GOING else job.ready_ms
-            table.add_row(
-                job.id,
-                _cell(job.user),
-                _cell(job.name[:24]),
-                Text(job.state, COLOURS.get(job.state, "")),
-                gpus_text(job.gpus, job.milli),
-                mib(job.mem_mib) if job.mem_mib else "–",
-                "–" if began_ms is None else span(now_ms - began_ms),
-                _cell((job.where or job.why)[:80]),
-            )
+            cells = [_cell(cell) for cell in queue_cells(job, now_ms)]
+            cells[3].stylize(COLOURS.get(job.state, ""))
+            table.add_row(*cells)
         ids = [job.id for job in self._jobs]
         if chosen in ids:
             table.move_cursor(row=ids.index(chosen))

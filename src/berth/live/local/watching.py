@@ -8,16 +8,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from berth.errors import BerthError
+from berth.live.driver.words import mib
 from berth.live.local.book import Book
 from berth.live.local.cards import Cards, Look
 from berth.live.local.entry import NODE_FAIL, RUNNING
 from berth.live.local.messages import Event
 from berth.live.local.runner import Runner
 from berth.live.local.samples import keep_samples
+from berth.partition.reconciling import Counted, Difference, Reconciler
 
-__all__ = ["Watch"]
-
-LOOK_S = 2.0
+LOOK_S, AGAIN_S = 1.0, 0.25
+"""Between two looks, and after one that showed memory that no partition counted."""
+THROTTLED_PCT = 5
+"""The share of the GPU's time that a job is left with whose memory is not counted, where it is throttled."""
 
 
 class Watch:
@@ -33,8 +36,10 @@ class Watch:
         *,
         now_ms: Callable[[], int],
         act: Callable[[], None],
+        uncounted: str = "report",
     ) -> None:
-        """`samples` is the folder of what jobs used; `act` is called after each look."""
+        """`samples` is the folder of what jobs used; `act` is called after each look. `uncounted`: what is done about a
+        job whose processes hold more than its partition counted: `report` it, or also `throttle` it."""
         self._book, self._cards, self._runner, self._samples = book, cards, runner, samples
         self._log, self._now_ms, self._act = log, now_ms, act
         self.looks: tuple[Look, ...] = ()
@@ -42,6 +47,10 @@ class Watch:
         """What the brain knows that others hold, by the GPU's index."""
         self._suspects: frozenset[str] = frozenset()
         self._due = asyncio.Event()
+        self._reconciler = Reconciler()
+        self._uncounted_does = uncounted
+        self.uncounted: dict[str, Difference] = {}
+        """What jobs hold beyond what their partitions counted, by the job's id; the largest of its GPUs."""
 
     def soon(self) -> None:
         """Look now rather than later."""
@@ -53,11 +62,59 @@ class Watch:
             self._due.clear()
             try:
                 looks = await asyncio.to_thread(self._cards.look, self._runner.run_of)
+                self._reconcile(looks)
                 self.heed(self._without_ours(looks))
             except (OSError, BerthError) as error:
                 self._log("no-look", why=str(error))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), LOOK_S)
+                await asyncio.wait_for(self._due.wait(), AGAIN_S if self._reconciler.suspects else LOOK_S)
+
+    def _reconcile(self, looks: tuple[Look, ...]) -> None:
+        """Find the jobs whose processes hold more than their partitions counted."""
+        runner = self._runner
+        jobs = {
+            runner.partition_of(entry): (entry, f"{entry.id}-{entry.start}")
+            for entry in self._book.active.values()
+            if entry.slots
+        }
+        found = self._reconciler.look(
+            Counted(
+                each.name,
+                look.index,
+                each.mem_mib,
+                each.peak_mib,
+                len(each.pids),
+                look.runs.get(jobs[each.name][1], (None, 0))[1],
+            )
+            for look in looks
+            for each in look.partitions
+            if each.name in jobs
+        )
+        before, self.uncounted = self.uncounted, {}
+        for difference in sorted(found, key=lambda each: each.uncounted_mib):
+            entry, _ = jobs[difference.name]
+            self.uncounted[entry.id] = difference
+            if entry.id in before:
+                continue
+            self._log(
+                "uncounted", job=entry.id, gpu=difference.gpu, seen_mib=difference.seen_mib,
+                counted_mib=difference.counted_mib, does=self._uncounted_does,
+            )  # fmt: skip
+            if self._uncounted_does == "throttle":
+                runner.throttle(entry, THROTTLED_PCT)
+
+    def uncounted_text(self, job_id: str) -> str:
+        """What a job holds beyond its partition's count, for people; empty where there is nothing."""
+        found = self.uncounted.get(job_id)
+        if found is None:
+            return ""
+        throttled = (
+            f"; it is left {THROTTLED_PCT} % of the time" if self._uncounted_does == "throttle" else ""
+        )
+        return (
+            f"job {job_id} holds {mib(found.seen_mib)} of GPU {found.gpu}, and its partition counted "
+            f"{mib(found.counted_mib)}: a process of it runs without libberth, or wrote into the counters{throttled}"
+        )
 
     def _without_ours(self, looks: tuple[Look, ...]) -> tuple[Look, ...]:
         """Leave out the partitions of jobs that run. A partition of this queue without a job is removed; it is held

@@ -13,6 +13,7 @@ from berth.errors import LiveError
 from berth.history.values.gres import base_type
 from berth.history.values.hostlist import expand
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
+from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import GIVEN_UP, PLACED, Decision, read_decisions
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
@@ -20,12 +21,19 @@ from berth.live.slurm.requests import Cards, LeftToSlurmError, note_of, part_of
 from berth.live.slurm.service import DECISIONS, STATUS
 from berth.model import Share
 
-__all__ = ["given_up", "id_of", "is_held_by_berth", "live_job", "read_status", "silence", "snapshot_of"]
-
 HELD_MS: Final = 365 * 86_400_000
 """A job that berth holds and that begins later than this after its submission is held by its user or an operator."""
 SILENT_S = 60
 """Longer than berth waits with a sign of its life, also while Slurm does not answer for the first time."""
+
+
+def look(controller: Controller, state: Path) -> Snapshot:
+    """Ask Slurm for its nodes and jobs; if it does not answer, the snapshot says so."""
+    try:
+        nodes, jobs = controller.nodes(), controller.jobs()
+    except LiveError as error:
+        return Snapshot(time.time_ns() // 1_000_000, notes=(f"Slurm does not answer: {error}",))
+    return snapshot_of(nodes, jobs, state, Cards(), controller.unreadable[:3])
 
 
 def snapshot_of(

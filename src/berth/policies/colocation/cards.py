@@ -16,8 +16,6 @@ from berth.interference.known_speeds import BITS, EMPTY, MOST, move
 from berth.policies.colocation.future_kernels import ENTERED, NEW, CardArrays
 from berth.profiles import Series
 
-__all__ = ["MOST_CLASSES", "Card", "card_of"]
-
 TABLE = 1 << 14
 """Sets of classes of use whose speeds can be kept at first; then four times as many, and so on."""
 AT_ONCE = 4096

@@ -8,9 +8,8 @@ from berth.cluster import Cluster
 from berth.model import GpuModel, Share
 from berth.policies.colocation.forecast import Candidate
 from berth.policies.colocation.open_gpus import OpenGpus
+from berth.policies.colocation.pair_board import PairBoard
 from berth.policies.colocation.waits import EmptyGpus
-
-__all__ = ["MOST_CANDIDATES", "ClusterCache"]
 
 MOST_CANDIDATES = 100_000
 """Different jobs that are kept as forecasts see them."""
@@ -40,6 +39,8 @@ class ClusterCache:
     """What a job that shares is given: by application, what it asks for, and number of the node."""
     fits_somewhere: dict[tuple[object, ...], bool] = field(default_factory=dict)
     """Whether a job is believed to fit on any card, by application, models allowed and work, μs."""
+    pairs: PairBoard | None = None
+    """What is known of starting waiting jobs on its GPUs, where a policy compares them all."""
     woken_ms: int = -1
     """The last time at which it asked to be woken."""
 

@@ -15,11 +15,12 @@ from typing import cast
 import numpy as np
 
 from berth.cluster import Cluster, Queue, Running
+from berth.interference.known_speeds import MOST
 from berth.knowledge import LONGEST_MS, Knowledge, believed_peak_mib, believed_run
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.cluster_cache import MOST_CANDIDATES, ClusterCache
 from berth.policies.colocation.doubts import Doubts
-from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.open_gpus import (
     LEAD_STEP_MS,
     Room,
@@ -34,8 +35,6 @@ from berth.policies.colocation.scene import Chooser, Offered, Scene
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
 from berth.profiles import peak_mem_mib, run_time_ms
-
-__all__ = ["Colocating"]
 
 MARGIN = 8
 """A job that shares a GPU and asks for no memory may have its believed peak and an eighth of it more."""
@@ -120,13 +119,18 @@ class Colocating:
                 goes_on = True  # those behind it are next
                 yield placement
                 self._noted(placement.job, cluster)
-        kept = self._cache
-        due_ms = kept.open_gpus.next_ms(now_ms)
-        if kept.open_gpus.postponed:
-            due_ms = min(due_ms or now_ms + LEAD_STEP_MS, now_ms + LEAD_STEP_MS)
+        kept, due_ms = self._cache, self._next_ms(now_ms)
         if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
             kept.woken_ms = due_ms
             yield WakeAt(due_ms)
+
+    def _next_ms(self, now_ms: int) -> int | None:
+        """When it is to be asked again if nothing happens."""
+        open_gpus = self._cache.open_gpus
+        due_ms = open_gpus.next_ms(now_ms)
+        if open_gpus.postponed:
+            due_ms = min(due_ms or now_ms + LEAD_STEP_MS, now_ms + LEAD_STEP_MS)
+        return due_ms
 
     def keep(self, job: Job, slot: GpuSlot) -> None:
         """Start no other job on a GPU until this one, which waits, has started."""
@@ -394,7 +398,7 @@ class Colocating:
         doubt (`Doubts`), do not fit."""
         gpu = self._cache.models[offered[0].slot.node]
         forecasts = self.forecaster.forecasts(offers, gpu, only)
-        jobs = [(one.tenants, one.window) for one in offered]
+        jobs = [([run.job for run in one.tenants], one.window) for one in offered]
         for row, one in enumerate(offered):
             if one.short:
                 forecasts.fits[row] &= has_room(one.window, one.slot, cluster, forecasts.fits.shape[1])

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.cluster import Running
+from berth.interference.known_speeds import MOST
 from berth.knowledge import LONGEST_MS, Knowledge, KnowsSurprises, LimitsCompany, believed_run
 from berth.model import GpuModel, Job
-from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
-
-__all__ = ["Doubts"]
+from berth.policies.colocation.forecast import Candidate, Forecaster, Forecasts, Offer
 
 BEHIND = 0.04
 """The part of its work by which a tenant that neighbours slow may be behind what is believed of it."""
@@ -39,7 +37,7 @@ class Doubts:
     def rule_out(
         self,
         forecasts: Forecasts,
-        jobs: Sequence[tuple[Sequence[Running], Sequence[Job]]],
+        jobs: Sequence[tuple[Sequence[Job], Sequence[Job]]],
         forecaster: Forecaster,
         gpu: GpuModel | None,
     ) -> None:
@@ -61,22 +59,20 @@ class Doubts:
             for row, offer in zip(starts, offers, strict=True):
                 fits[row] &= self._by_peaks(offer, forecaster, gpu, fits.shape[1])
 
-    def trusted(self, tenants: Sequence[Running], window: Sequence[Job], count: int) -> NDArray[np.bool_]:
+    def trusted(self, tenants: Sequence[Job], window: Sequence[Job], count: int) -> NDArray[np.bool_]:
         """(C,): which combinations are of no more jobs than each of them is trusted to run beside."""
         member = np.arange(count)[:, None] >> np.arange(len(window)) & 1  # (C, M)
         together = len(tenants) + member.sum(axis=1)
         most = [self.most_together(job.application) for job in window]
         least = np.where(member.astype(bool), most, MOST).min(axis=1, initial=MOST)
-        least = np.minimum(
-            least, min((self.most_together(run.job.application) for run in tenants), default=MOST)
-        )
+        least = np.minimum(least, min((self.most_together(job.application) for job in tenants), default=MOST))
         return np.asarray((together <= least) | (np.arange(count) == 0))
 
-    def _late(self, offer: Offer, tenants: Sequence[Running], window: Sequence[Job]) -> Offer:
+    def _late(self, offer: Offer, tenants: Sequence[Job], window: Sequence[Job]) -> Offer:
         """The same jobs with all the work that they may have, those that run less far than is believed."""
         running = []
-        for run, one in zip(tenants, offer.tenants, strict=True):
-            work_us = self._most_us(run.job, one)
+        for job, one in zip(tenants, offer.tenants, strict=True):
+            work_us = self._most_us(job, one)
             done_us = one.work_us - one.left_us
             if len(tenants) > 1:  # one that is alone is slowed by nothing
                 done_us = max(0, done_us - int(BEHIND * one.work_us))

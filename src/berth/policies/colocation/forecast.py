@@ -31,9 +31,6 @@ from berth.policies.colocation.future_kernels import (
 )
 from berth.profiles import Series, series
 
-__all__ = ["MOST", "Candidate", "Forecaster", "Forecasts", "Offer"]
-
-
 FEW = 64
 """Profiles that are all entered into the table at once; with more, only those that are asked for."""
 FRESH = 1 << 15

@@ -29,8 +29,6 @@ from berth.network.scores import Network, begun, embedded, finished, others_weig
 from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.seen_jobs import JobsSeen, placed
 
-__all__ = ["FreshScores"]
-
 Floats = NDArray[np.float32]
 BITS = 6
 """Of a kind of job in the number of a combination, in which those of `MOST` jobs have room."""

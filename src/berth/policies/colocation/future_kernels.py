@@ -23,20 +23,6 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray, compiled
 from berth.interference.known_speeds import MOST, find, free_row, key_of
 
-__all__ = [
-    "DONE",
-    "ENTERED",
-    "FULL",
-    "NEW",
-    "NOT_FRESH",
-    "REFUSED",
-    "UNKNOWN",
-    "WORK_ROWS",
-    "CardArrays",
-    "follow",
-    "forecast",
-]
-
 UNKNOWN, DONE, FULL, REFUSED = 0, 1, 2, 3
 """What is known of jobs that run together: nothing yet, their ends, that memory runs out; or that they are refused
 (too many, or the same as another combination)."""

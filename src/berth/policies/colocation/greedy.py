@@ -17,8 +17,6 @@ from berth.policies.colocation.scene import Scene
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
-__all__ = ["Greedy", "GreedySettings", "best_progress", "joint_progress"]
-
 
 @dataclass(frozen=True, slots=True)
 class GreedySettings:

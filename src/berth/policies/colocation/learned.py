@@ -35,17 +35,6 @@ from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
-__all__ = [
-    "SHIPPED",
-    "Learned",
-    "LearnedSettings",
-    "check_mode",
-    "model_named",
-    "model_shown",
-    "shipped_for",
-    "slowed_jobs",
-]
-
 Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
 SHIPPED = "berth.network"
 """The package whose folder `models` has the models that ship."""

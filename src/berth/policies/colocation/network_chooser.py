@@ -24,8 +24,6 @@ from berth.policies.colocation.fresh_scores import FreshScores
 from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.seen_jobs import JobsSeen
 
-__all__ = ["NetworkScores", "best_of"]
-
 LEAST = -1e300
 TOGETHER = 128
 """Offers that go through the network at once: what is in between stays in the processor's cache."""

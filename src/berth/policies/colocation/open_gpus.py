@@ -16,19 +16,6 @@ from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
 from berth.policies.colocation.forecast import Forecasts
 
-__all__ = [
-    "LEAD_MS",
-    "LEAD_STEP_MS",
-    "MOST_ASKED_AGAIN",
-    "MOST_DECLINED",
-    "OpenGpus",
-    "Room",
-    "all_have_room",
-    "has_room",
-    "look_again_ms",
-    "would_have_room",
-]
-
 MOST_ASKED_AGAIN = 64
 """GPUs that declined and are asked again at one decision only because other jobs are first in the queue, at most."""
 MOST_DECLINED = 512

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from berth.cluster import Cluster, Queue
 from berth.model import GpuSlot, Job
 
-__all__ = ["MOST_OVERTAKEN", "Overtaking"]
-
 MOST_OVERTAKEN = 20
 """Later jobs that may start before a GPU is kept for the first job of the queue."""
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from berth.cluster import Cluster, Queue
 from berth.model import Evict, Job
 from berth.policies.protocol import Decision, KeepsGpus
-from berth.policies.schemes.preempt import Ranks, victims
-
-__all__ = ["PreemptiveSharing"]
+from berth.policies.schemes.preempt import Ranks, resume, victims
 
 
 class PreemptiveSharing:
@@ -26,8 +24,15 @@ class PreemptiveSharing:
         self.draws = policy.draws
         """Whether its decisions may depend on the seed."""
 
+    resumes = True
+    """It says when suspended jobs run on."""
+
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield what the policy decides, and evictions between."""
+        if cluster.suspended:
+            first = self._first(queue, cluster, now_ms)
+            before = None if first is None else self.ranks.waiting(first)
+            yield from resume(self.ranks, cluster, now_ms, before=before)
         yield from self.policy(queue, cluster, now_ms)
         while (job := self._first(queue, cluster, now_ms)) is not None:
             evicted = victims(self.ranks, job, cluster, now_ms)

@@ -10,8 +10,6 @@ from berth.cluster import PLACE_MILLI, Queue
 from berth.model import Job
 from berth.policies.colocation.forecast import Candidate
 
-__all__ = ["Kinds", "QueuePrefix"]
-
 _request_of = attrgetter(
     "application", "gpus", "nodes", "share", "cpu_milli", "mem_mib", "models", "labels", "work_ms"
 )

@@ -27,18 +27,6 @@ from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
 
-__all__ = [
-    "TRAITS",
-    "PairPacker",
-    "PairSettings",
-    "RandomSharing",
-    "Rule",
-    "rule_bytes",
-    "rule_scores",
-    "shipped_weights",
-    "traits",
-]
-
 TRAITS = 8
 FULL_LINE_MS, NEAR_MS, LONG_MS = 600_000, 60_000, 300_000
 """As `berth.learning.queue_kernels` has them, by which rules are tuned."""

@@ -10,8 +10,6 @@ from berth.cluster import Running
 from berth.model import GpuModel, GpuSlot, Job
 from berth.policies.colocation.forecast import Candidate, Forecasts
 
-__all__ = ["Chooser", "Offered", "Scene", "Waits"]
-
 
 class Waits(NamedTuple):
     """What waiting for an empty GPU costs."""

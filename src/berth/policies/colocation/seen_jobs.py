@@ -18,8 +18,6 @@ from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
 
-__all__ = ["JobsSeen", "placed"]
-
 FEW = 8
 """Offers that are not worth being searched for jobs that are alike."""
 

@@ -8,8 +8,6 @@ from berth.arrays import BoolArray, IntArray, compiled
 from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.scene import Scene, Waits
 
-__all__ = ["shielded"]
-
 
 def shielded(scene: Scene) -> BoolArray:
     """(O, C): which combinations fit, would not end later together than one after the other and, where there are

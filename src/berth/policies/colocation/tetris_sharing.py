@@ -12,18 +12,17 @@ from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
 from berth.errors import SettingError
 from berth.interference import mode_of
+from berth.interference.known_speeds import MOST
 from berth.model import GpuModel, GpuSlot, Job, Placement
 from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import DEMANDS, Demand
 from berth.policies.colocation.colocating import Colocating
-from berth.policies.colocation.forecast import MOST, Offer
+from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.open_gpus import all_have_room
 from berth.policies.colocation.scene import Scene
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
-
-__all__ = ["TetrisSettings", "TetrisSharing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class TetrisSharing(Colocating):
                 continue
             if not all_have_room([job], slot, cluster):
                 continue
-            if not self._doubts.trusted(tenants, [job], 2)[-1]:
+            if not self._doubts.trusted([run.job for run in tenants], [job], 2)[-1]:
                 continue
             if self._sliced and tenants and not self._has_slices(job, tenants, gpu, now_ms):
                 continue

@@ -13,8 +13,6 @@ from berth.policies.colocation.forecast import Candidate
 from berth.policies.colocation.open_gpus import OpenGpus
 from berth.policies.colocation.scene import Offered, Waits
 
-__all__ = ["EmptyGpus"]
-
 MOST_BEHIND = 4
 """With more waiting jobs for each GPU than this no job would get an empty one soon, and waiting is not considered."""
 NEVER_MS = 1 << 40

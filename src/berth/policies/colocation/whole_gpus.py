@@ -9,8 +9,6 @@ import numpy as np
 from berth.cluster import Cluster, Queue
 from berth.model import GpuSlot, Job, Placement, Profile, placement_of
 
-__all__ = ["WholeGpus"]
-
 
 class WholeGpus:
     """Starts such jobs, and learns the profile of an application that has run alone.

@@ -20,8 +20,6 @@ from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
 from berth.errors import SettingError
 from berth.model import NO_GPU, GpuSlot, Job, Placement
 
-__all__ = ["Batch", "Shortage", "batch_of", "pooled", "shortage_of"]
-
 MOST_GPUS = 63
 """Of a node: those of an instance are bits of a signed number of 64."""
 UNPLACED = -1

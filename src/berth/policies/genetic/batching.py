@@ -11,8 +11,6 @@ from berth.model import FOREVER_MS, Job, Placement, WakeAt, placement_of
 from berth.policies.genetic.batch import Batch, batch_of
 from berth.policies.sort_keys import as_queued
 
-__all__ = ["Batching"]
-
 
 class Batching:
     """The batches that a policy decides on, one a round; a round ends early if a job's patience would."""

@@ -10,8 +10,6 @@ import numpy as np
 from berth.arrays import IntArray
 from berth.policies.genetic.packing_kernels import Packing, Solution
 
-__all__ = ["numbers_among", "numbers_of", "on_nodes", "worth_a_look"]
-
 NODES_A_JOB, MORE_NODES = 2, 32
 """For each type this many nodes a job, and this many more, are looked at, those that cost it least to begin with."""
 

@@ -16,8 +16,6 @@ from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
 from berth.policies.genetic.random_kernels import below
 from berth.policies.placements.score_kernels import node_fragmentation
 
-__all__ = ["Packing", "Solution", "add", "best_place", "insert", "is_apart", "prepare", "remove", "total"]
-
 NEVER = 1e300
 """The cost of a node that a request does not fit on."""
 

@@ -19,8 +19,6 @@ from berth.policies.placements.fgd import typical_requests
 from berth.policies.placements.scored import Typical
 from berth.policies.protocol import Decision, Progress, Setting
 
-__all__ = ["Genetic"]
-
 
 class Genetic:
     """Genetic search over a batch of waiting jobs: most GPU in use, least stranded, no job forgotten.

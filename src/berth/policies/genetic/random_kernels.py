@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from berth.arrays import compiled
 
-__all__ = ["below", "seeded", "uniform"]
-
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)

@@ -19,8 +19,6 @@ from berth.model import Job
 from berth.policies.placements.score_kernels import MODEL_BITS, MODELS
 from berth.policies.placements.scored import Typical
 
-__all__ = ["Kinds", "demand_by_kind", "detours", "kinds_of"]
-
 
 class Kinds(NamedTuple):
     """The kinds of a cluster's nodes."""

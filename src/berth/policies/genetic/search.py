@@ -25,8 +25,6 @@ from berth.policies.genetic.time_budget import TimeBudget
 from berth.policies.placements.scored import Typical
 from berth.policies.protocol import Progress
 
-__all__ = ["Found", "packing_of", "search"]
-
 SMALL = 64
 """Batches of fewer instances are searched in one thread: handing over would cost more than it saves."""
 

@@ -21,8 +21,6 @@ from berth.policies.genetic.packing_kernels import (
 )
 from berth.policies.genetic.random_kernels import below, uniform
 
-__all__ = ["BY_COST", "BY_FIRST", "BY_ROOM", "build", "improve"]
-
 BY_COST, BY_FIRST, BY_ROOM = range(3)
 """How `build` chooses a node: the least cost, the first that fits, the least GPU left."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, fields
 
 from berth.errors import SettingError
 
-__all__ = ["GeneticSettings", "Weights"]
-
 
 @dataclass(frozen=True, slots=True)
 class Weights:

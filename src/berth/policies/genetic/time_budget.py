@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["TimeBudget"]
-
 STEPS_A_LOOK = 8
 """Steps of a search between two looks at the clock, if there is a budget."""
 

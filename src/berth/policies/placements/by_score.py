@@ -9,8 +9,6 @@ from berth.model import GpuSlot, Job
 from berth.policies.placements import score_kernels
 from berth.policies.placements.scored import Scored
 
-__all__ = ["BestFit", "DotProduct", "GpuClustering", "GpuPacking", "WorstFit"]
-
 
 class BestFit(Scored):
     """The node that would be left with the least CPU and GPU, both weighing the same.

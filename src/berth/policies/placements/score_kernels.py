@@ -13,27 +13,6 @@ from typing import NamedTuple
 from berth.arrays import FloatArray, IntArray, compiled
 from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MILLI, MODEL, choose_devices, compiled_arrays_of, fits
 
-__all__ = [
-    "ANY_FIT",
-    "BEST_FIT",
-    "DOT_PRODUCT",
-    "FGD",
-    "GPU_CLUSTERING",
-    "GPU_PACKING",
-    "MODELS",
-    "MODEL_BITS",
-    "SIZES",
-    "UNFIT",
-    "WORST_FIT",
-    "Kept",
-    "best_node",
-    "first_node",
-    "fragmentation_ratios_pct",
-    "kept_in",
-    "kept_size",
-    "node_fragmentation",
-]
-
 ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = range(7)
 
 UNFIT = -1

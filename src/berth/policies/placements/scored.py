@@ -15,8 +15,6 @@ from berth.model import NO_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
 from berth.policies.protocol import Setting
 
-__all__ = ["Scored", "Typical"]
-
 CACHE_BYTES = 128 * 2**20
 """What the kept scores may take in memory: 24 bytes a node and request type, the oldest type making room."""
 

@@ -22,8 +22,6 @@ from berth.policies.schemes.waiting_kernels import FULL, IN_THE_WAY, NO_ROW, OPE
 from berth.policies.schemes.waiting_types import WaitingTypes
 from berth.policies.sort_keys import ExpectedMs, as_queued, key_of
 
-__all__ = ["Easy"]
-
 
 class Easy:
     """An order in which the first job that does not fit gets a reservation, and others fill the gaps.
@@ -32,12 +30,12 @@ class Easy:
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 
     The reservation is the earliest time at which the running jobs are expected to have left room for the first job. A
-    job is expected to end by its time limit, else by its estimate, else by what is believed of its run time; one
-    that runs over is expected to end at any moment. Later jobs start in the order's order, where it goes by a key,
-    else as queued, if they fit now and either end before the reservation or leave the first job room enough then, on
-    whichever GPUs. Where the placement's choice would not, the first node that would is taken. Where nodes
-    carry labels, the first job of each partition has a reservation of its own, and one that could take nodes of several
-    partitions heeds them all.
+    job is expected to end by its time limit, else by its estimate, else by what is believed of its run time on the
+    cards that it gets; one that runs over is expected to end at any moment. Later jobs start in the order's order,
+    where it goes by a key, else as queued, if they fit now and either end before the reservation or leave the first
+    job room enough then, on whichever GPUs. Where the placement's choice would not, the first node that would is
+    taken. Where nodes carry labels, the first job of each partition has a reservation of its own, and one that could
+    take nodes of several partitions heeds them all.
     """
 
     def __init__(
@@ -49,7 +47,7 @@ class Easy:
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order) or as_queued
         self._as_queued = key_of(order) is as_queued
-        self._expected_ms = ExpectedMs(knowledge, said=True, speeds=speeds, slowest=True)
+        self._expected_ms = ExpectedMs(knowledge, said=True, speeds=speeds)
         self._state: _State | None = None  # as of the last decision
 
     @property
@@ -82,8 +80,9 @@ class Easy:
             slots = None if stuck.get(job.id) is job else place_job(place, job, cluster)
             if slots is not None:
                 yield placement_of(job, slots)
-                if state.started(job):
-                    state.went_before(job, slots, now_ms)
+                end_ms = state.started(job)
+                if end_ms is not None:
+                    state.went_before(job, slots, end_ms)
             elif job.patience_ms != 0:
                 heads[job.labels] = job
                 if not self.draws:
@@ -129,17 +128,19 @@ class Easy:
             if slots is None:
                 waiting.close(job, FULL)
                 continue
-            end_ms = now_ms + self._expected_ms(job)
-            late = [one for one in state.heeded(job, reservations) if one.time_ms < end_ms]
+            expected_ms = now_ms + self._expected_ms.on(job, slots, state.cluster.nodes)
+            heeded = state.heeded(job, reservations)
+            late = [one for one in heeded if one.time_ms < expected_ms]
             if late and not _spare(late, job, slots):
                 slots = _sparing_slots(late, job, state.work)
             if slots is None:
                 waiting.close(job, IN_THE_WAY)
                 continue
             yield placement_of(job, slots)
-            if state.started(job):
-                for reservation in late:
-                    reservation.take(job, slots)
+            end_ms = state.started(job)
+            for reservation in heeded:
+                if end_ms is not None and reservation.time_ms < end_ms:
+                    state.outlasts(reservation, job, slots)
 
 
 def _spare(reservations: Iterable[Reservation], job: Job, slots: tuple[GpuSlot, ...]) -> bool:
@@ -194,7 +195,7 @@ class _State:
     def __init__(self, cluster: Cluster, key: Key, expected_ms: ExpectedMs) -> None:
         self.cluster = cluster
         self.expected_ms = expected_ms
-        self.new_waiting = partial(WaitingTypes, cluster, key, expected_ms)
+        self.new_waiting = partial(WaitingTypes, cluster, key, expected_ms.least)
         self.partitions = Partitions(cluster)
         self.work = Workspace(cluster)
         self._window_ms: IntArray = np.zeros(1, dtype=np.int64)
@@ -202,7 +203,7 @@ class _State:
         self.stuck: dict[str, Job] = {}
         """Jobs that came first and did not fit, by id; one that was replaced is another job."""
         self._reservations: dict[str, Reservation] = {}  # by id of the head
-        self._ends = ExpectedEnds(cluster, expected_ms)
+        self._ends = ExpectedEnds(cluster, expected_ms.said_ms)
         self._openings = cluster.openings
         self._losses = cluster.losses
         self._reopened = cluster.reopened
@@ -258,7 +259,8 @@ class _State:
         for job in jobs:
             state = waiting.state(job)
             if state == OPEN or (
-                state == IN_THE_WAY and self.expected_ms(job) <= self._window_of_ms(job, reservations, now_ms)
+                state == IN_THE_WAY
+                and self.expected_ms.least(job) <= self._window_of_ms(job, reservations, now_ms)
             ):
                 yield job
 
@@ -266,30 +268,31 @@ class _State:
         heeded = self.heeded(job, reservations)
         return min((one.time_ms for one in heeded), default=FOREVER_MS) - now_ms
 
-    def started(self, job: Job) -> bool:
-        """A placement was yielded; returns whether it has been applied."""
+    def started(self, job: Job) -> int | None:
+        """A placement was yielded; returns when the job is expected to end, or None if it was not applied."""
         running = self.cluster.running
         run = running.get(job.id)
         if run is None:
-            return False
+            return None
         if not job.tasks:
-            self._ends.note(run)
-            return True
-        for task in starting_tasks(job):
-            self._ends.note(running[task.id])
-        return True
+            return self._ends.note(run)
+        return max(self._ends.note(running[task.id]) for task in starting_tasks(job))
 
-    def went_before(self, job: Job, slots: tuple[GpuSlot, ...], now_ms: int) -> None:
+    def went_before(self, job: Job, slots: tuple[GpuSlot, ...], end_ms: int) -> None:
         """A job was started before the heads of the last decision: what it takes of their room is found anew."""
-        if not self._reservations:
-            return
-        end_ms = now_ms + self.expected_ms(job)
         for name, one in list(self._reservations.items()):
-            if one.time_ms < end_ms:
-                if name != job.id and one.spares(job, slots):
-                    one.take(job, slots)
-                else:
-                    del self._reservations[name]
+            if name == job.id:
+                del self._reservations[name]
+            elif one.time_ms < end_ms:
+                self.outlasts(one, job, slots)
+
+    def outlasts(self, reservation: Reservation, job: Job, slots: tuple[GpuSlot, ...]) -> None:
+        """A job that was started is expected to end after a reservation begins: it takes room, or the reservation is
+        found anew at the next decision if it leaves too little."""
+        if reservation.spares(job, slots):
+            reservation.take(job, slots)
+        else:
+            self._reservations.pop(reservation.head.id, None)
 
     def keep_reservations_of(self, heads: Sequence[Job]) -> None:
         """These are the first jobs that do not fit; reservations of others are let go."""

@@ -29,18 +29,6 @@ from berth.cluster.kernels import (
 )
 from berth.model import FOREVER_MS
 
-__all__ = [
-    "RUN_COLUMNS",
-    "choose_slots",
-    "drop_end",
-    "find_room",
-    "fits_in_both",
-    "note_end",
-    "spares",
-    "sparing_nodes",
-    "take_slots",
-]
-
 # Columns of a run: its expected end, what it takes of each GPU and altogether, and where its slots begin in the pool.
 END_MS, RUN_MILLI, RUN_GPU_MEM, RUN_CPU, RUN_MEM, FIRST_SLOT, SLOTS = range(7)
 RUN_COLUMNS = 7

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from berth.arrays import IntArray, numbers
 from berth.cluster import Cluster, Running
+from berth.model import Job
 from berth.policies.schemes.easy_kernels import END_MS, FIRST_SLOT, RUN_COLUMNS, drop_end, note_end
-from berth.policies.sort_keys import ExpectedMs
-
-__all__ = ["ExpectedEnds"]
 
 LATEST_MS = 1 << 62
 """Later than any time of a simulation."""
@@ -23,9 +21,9 @@ class ExpectedEnds:
     Letters: R rows of runs, P slots. A run that was written to keeps the end that it had when it was noted.
     """
 
-    def __init__(self, cluster: Cluster, expected_ms: ExpectedMs) -> None:
+    def __init__(self, cluster: Cluster, said_ms: Callable[[Job], int | None]) -> None:
         self._cluster = cluster
-        self._expected_ms = expected_ms
+        self._said_ms = said_ms
         self.clear()
 
     def clear(self) -> None:
@@ -52,13 +50,11 @@ class ExpectedEnds:
                 self.note(run)
         return True
 
-    def note(self, run: Running) -> None:
-        """Note a run that has started."""
+    def note(self, run: Running) -> int:
+        """Note a run that has started; returns when it is expected to end."""
         job, slots, count = run.job, run.slots, len(run.slots)
-        if job.time_limit_ms is None and job.estimate_ms is None:
-            end_ms = run.end_ms()
-        else:
-            end_ms = min(run.start_ms + self._expected_ms(job), LATEST_MS)
+        said_ms = self._said_ms(job)
+        end_ms = run.end_ms() if said_ms is None else min(run.start_ms + said_ms, LATEST_MS)
         if not self._free_rows:
             self._add_rows()
         if self.first + self.count == len(self._by_end_at):
@@ -89,6 +85,7 @@ class ExpectedEnds:
         self.count += 1
         self._row_of[job.id] = row
         self._run_at[row] = run
+        return end_ms
 
     def in_order(self) -> Iterator[tuple[int, Running]]:
         """The expected ends and the runs, the first to end first."""

@@ -20,8 +20,6 @@ from berth.policies.schemes.easy_kernels import (
 )
 from berth.policies.schemes.expected_ends import ExpectedEnds
 
-__all__ = ["Reservation", "Workspace"]
-
 
 class Workspace:
     """Arrays for the kernels of one cluster's reservations; N nodes with G slots each."""

@@ -9,8 +9,6 @@ from berth.cluster import Cluster, Queue
 from berth.model import Job
 from berth.policies.sort_keys import as_queued
 
-__all__ = ["Labels", "Partitions", "labels_waiting"]
-
 Labels = tuple[str, ...]
 """What a job asks each of its nodes to carry."""
 

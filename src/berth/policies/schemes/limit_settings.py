@@ -19,8 +19,6 @@ from typing import Any, Final
 from berth.errors import SettingError, cause_of
 from berth.files import whole_file
 
-__all__ = ["AMOUNTS", "SCOPES", "Limit", "LimitSettings", "read_limits", "write_limits"]
-
 SCOPES: Final = ("user", "virtual-cluster")
 AMOUNTS: Final = ("submitted", "running", "gpus", "nodes")
 FORMAT: Final = "berth-limits"

@@ -8,12 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from berth.cluster import Cluster, Key, Queue
 from berth.errors import PolicyError, SettingError
-from berth.model import Evict, Job, Placement
-from berth.policies.protocol import Decision, InOrder, Policy, Setting, draws
+from berth.model import Evict, Job, Placement, Resume
+from berth.policies.protocol import Decision, InOrder, Policy, Resuming, Setting, draws
 from berth.policies.schemes.limit_settings import AMOUNTS, Limit, read_limits
 from berth.policies.sort_keys import as_queued, key_of
-
-__all__ = ["Limits"]
 
 Group = tuple[str, str]
 """A scope and whose."""
@@ -39,6 +37,8 @@ class Limits:
         self.limits = {(limit.scope, limit.name): limit for limit in limits}
         self.draws = draws(inner)
         """Whether its decisions may depend on the seed."""
+        self.resumes = isinstance(inner, Resuming) and inner.resumes
+        """Whether the other policy says when suspended jobs run on."""
         self._key = key_of(inner.order if isinstance(inner, InOrder) else None) or as_queued
         self._seen: _Seen | None = None
 
@@ -80,7 +80,7 @@ class Limits:
             for decision in self.inner(seen.shown, cluster, now_ms):
                 if not isinstance(decision, Placement):
                     yield decision
-                    if isinstance(decision, Evict):
+                    if isinstance(decision, Evict | Resume):
                         seen.catch_up()
                 elif not seen.holds_back(decision):
                     yield decision

@@ -18,8 +18,6 @@ from berth.model import Job, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
 
-__all__ = ["Passing"]
-
 Lanes = Mapping[int, Sequence[tuple[Any, int, Job]]]
 """By request type: the key, a serial number and the job of those that wait."""
 

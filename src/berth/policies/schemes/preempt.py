@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from berth.cluster import Cluster, Queue, Running
 from berth.cluster.shadow import Shadow
-from berth.model import Evict, Job, Placement, WakeAt, placement_of
+from berth.model import NO_GPU, Evict, Job, Placement, Resume, WakeAt, placement_of
 from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
-
-__all__ = ["ByPriority", "Preemptive", "Rank", "Ranks", "victims"]
 
 Rank = tuple[int, ...]
 """The smaller comes first."""
@@ -69,8 +67,12 @@ class Preemptive:
 
     Those of the last rank go first, among them the ones that started last, and none whose GPUs would not help. The
     evicting job has the smaller rank, so that no job is evicted for one that it would evict. If evicting all candidates
-    would not make room, none is evicted, and the job holds up those behind it, as in a strict order.
+    would not make room, none is evicted, and the job holds up those behind it, as in a strict order. A job that was
+    suspended rather than evicted runs on in its turn, before waiting jobs of its rank.
     """
+
+    resumes = True
+    """It says when suspended jobs run on."""
 
     def __init__(self, ranks: Ranks, place: Place) -> None:
         self.ranks = ranks
@@ -78,7 +80,9 @@ class Preemptive:
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
 
-    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict | WakeAt]:
+    def __call__(
+        self, queue: Queue, cluster: Cluster, now_ms: int
+    ) -> Iterator[Placement | Evict | Resume | WakeAt]:
         """Yield placements in the order's order, and evictions before them."""
         ranks = self.ranks
         blocked = anew = True
@@ -87,6 +91,11 @@ class Preemptive:
             for job in ranks(queue, cluster, now_ms):
                 if job not in queue:
                     continue  # limits have hidden it since
+                if cluster.suspended and (
+                    yield from resume(ranks, cluster, now_ms, before=ranks.waiting(job))
+                ):
+                    blocked = True
+                    break
                 slots = place_job(self.place, job, cluster)
                 if slots is None and job.patience_ms != 0:
                     for run in victims(ranks, job, cluster, now_ms):
@@ -101,11 +110,50 @@ class Preemptive:
                 if anew:
                     break
             anew = anew and not blocked
+        if not blocked:
+            yield from resume(ranks, cluster, now_ms)
         next_ms = ranks.next_ms(cluster, now_ms) if blocked else None
         asked_ms = cluster.memo.get(self, -1)
         if next_ms is not None and (next_ms < asked_ms or asked_ms <= now_ms):
             cluster.memo[self] = next_ms
             yield WakeAt(next_ms)
+
+
+def resume(
+    ranks: Ranks, cluster: Cluster, now_ms: int, *, before: Rank | None = None
+) -> Generator[Evict | Resume, None, bool]:
+    """Let suspended jobs run on in the order of their ranks, in place of running jobs that rank behind them; `before`:
+    only those that rank no later. Returns whether one of them waits for runs on its GPUs to end."""
+    suspended = [(ranks.waiting(run.job), run) for run in cluster.suspended.values() if run.resumes]
+    for rank, run in sorted(suspended, key=lambda pair: pair[0]):
+        if before is not None and rank > before:
+            return False
+        if not cluster.can_resume(run.job.id):
+            on_its_gpus = {each.job.id: each for slot in run.slots for each in cluster.jobs_on(slot)}
+            ranked = [(ranks.running(each, now_ms), each) for each in on_its_gpus.values()]
+            ranked.sort(key=lambda pair: (pair[0], pair[1].start_ms), reverse=True)
+            behind = [each for other, each in ranked if other > rank]
+            for each in behind[: _how_many(behind, run, cluster)]:
+                yield Evict(each.job)
+        if cluster.can_resume(run.job.id):
+            yield Resume(run.job)
+        elif _how_many([each for _, each in ranked], run, cluster):
+            return True
+    return False
+
+
+def _how_many(others: list[Running], run: Running, cluster: Cluster) -> int:
+    """How many of these, the first first, would have to leave for a suspended job to have room; 0: all are too few."""
+    shadow = Shadow(cluster)
+    for count, other in enumerate(others, 1):
+        shadow.end(other)
+        if all(
+            shadow.milli[slot] >= run.taken.milli and shadow.gpu_mem_mib[slot] >= run.taken.mem_mib
+            for slot in run.slots
+            if slot.index != NO_GPU
+        ):
+            return count if cluster.up[run.slots[0].node] else 0
+    return 0
 
 
 def victims(ranks: Ranks, job: Job, cluster: Cluster, now_ms: int) -> list[Running]:

@@ -10,8 +10,6 @@ from berth.model import Job, Node, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.sort_keys import key_of
 
-__all__ = ["Quotas", "check_names", "check_quotas"]
-
 _NO_USE = Account()
 
 

@@ -9,8 +9,6 @@ from berth.errors import SettingError
 from berth.model import WakeAt
 from berth.policies.protocol import Decision, Policy, draws
 
-__all__ = ["Rounds"]
-
 
 class Rounds:
     """Ask a policy at the next whole multiple of `period_ms` after something has happened.

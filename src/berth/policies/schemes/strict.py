@@ -11,8 +11,6 @@ from berth.policies.protocol import Order, Place, draws, place_job
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
 from berth.policies.sort_keys import as_queued, key_of
 
-__all__ = ["Ordered"]
-
 NOWHERE: frozenset[int] = frozenset()
 
 

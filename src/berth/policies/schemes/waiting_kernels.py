@@ -10,23 +10,6 @@ from berth.arrays import IntArray, compiled
 from berth.cluster.kernels import ALL_GPUS, ALL_NODES, MILLI, compiled_arrays_of
 from berth.policies.schemes.easy_kernels import Room, counted_on
 
-__all__ = [
-    "COUNT",
-    "FIRST",
-    "FULL",
-    "IN_THE_WAY",
-    "LANE_COLUMNS",
-    "NO_ROW",
-    "OPEN",
-    "ROOM",
-    "ROW_COLUMNS",
-    "STATE",
-    "add_waiting",
-    "fits_again",
-    "next_waiting",
-    "remove_waiting",
-]
-
 # Columns of a waiting job: its request type, what the order sorts by, and its expected run time.
 TYPE, KEY, SERIAL, LENGTH_MS = range(4)
 ROW_COLUMNS = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from berth.policies.schemes.waiting_kernels import (
     next_waiting,
     remove_waiting,
 )
-from berth.policies.sort_keys import ExpectedMs
-
-__all__ = ["WaitingTypes"]
 
 LARGEST = 1 << 62
 NOBODY = Job("", 0, 0)
@@ -37,11 +34,16 @@ NOBODY = Job("", 0, 0)
 class WaitingTypes:
     """Waiting jobs in a lane for each request type, in the order of a key, the first queued on ties.
 
-    Key and expected run time are those of the moment at which a job was queued. Letters as in `waiting_kernels`.
+    `expected_ms` is the least that a job is expected to run. Key and expected run time are those of the moment at which
+    a job was queued. Letters as in `waiting_kernels`.
     """
 
     def __init__(
-        self, cluster: Cluster, key: Key, expected_ms: ExpectedMs, jobs: Iterable[tuple[Serial, Job]]
+        self,
+        cluster: Cluster,
+        key: Key,
+        expected_ms: Callable[[Job], int],
+        jobs: Iterable[tuple[Serial, Job]],
     ) -> None:
         self.failed = False
         self.fits_kernels = True

@@ -15,8 +15,6 @@ from berth.model import Job
 from berth.traces.fields import Field
 from berth.traces.table import Table
 
-__all__ = ["Contradiction", "FieldReader"]
-
 _Row = tuple[int, Job]
 
 

@@ -30,8 +30,6 @@ from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.readers.philly import time_field
 from berth.traces.table import CsvTable, Table
 
-__all__ = ["CanonicalReader", "HeliosReader", "canonical_nodes", "helios_nodes"]
-
 _GPUS_PER_NODE = 8
 _POOLS = re.compile(r"per-VC pool sizes \(nodes, ([0-9]{1,3}) GPU/node\): *(.+)")
 _POOL = re.compile(r"([^\s,=]+)=([0-9]{1,6})")

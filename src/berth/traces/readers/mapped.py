@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from berth.errors import SettingError
-from berth.model import Job, Share
+from berth.model import FOREVER_MS, Job, Share
 from berth.traces.fields import (
     Field,
     Limits,
@@ -27,8 +27,6 @@ from berth.traces.fields import (
 from berth.traces.format import Format
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.table import Table
-
-__all__ = ["FIELDS", "PREFIX", "MappedFormat", "MappedReader", "mapped_format", "spec_of"]
 
 PREFIX: Final = "map:"
 FIELDS: Final = {
@@ -191,15 +189,25 @@ class MappedReader(FieldReader):
                 f"at most {self._limits.gpus} GPUs, the cluster has no more",
             )
         milli = 1000 if gpus >= 1 or gpus == 0 else max(1, round(gpus * 1000))
+        whole = int(gpus) if gpus >= 1 else int(gpus > 0)
+        if nodes is None:
+            nodes = 1 if gpus <= 1 else 0
+        if (expected := self._limits.gpus_expected(whole, nodes)) is not None:
+            raise Contradiction(
+                self._columns["gpus" if "gpus" in self._columns else "nodes"], f"{gpus:g}", expected
+            )
+        for field, size in (("cpus", cores), ("mem_gib", gib), ("gpu_mem_gib", gpu_gib)):
+            if size * 1024 >= FOREVER_MS:
+                raise Contradiction(self._columns[field], f"{size:g}", "less than 10¹⁵")
         return Job(
             job_id,
             submit_ms,
             run_ms,
             user,
             application,
-            gpus=int(gpus) if gpus >= 1 else int(gpus > 0),
+            gpus=whole,
             share=Share(milli, round(gpu_gib * 1024)),
-            nodes=(1 if gpus <= 1 else 0) if nodes is None else nodes,
+            nodes=nodes,
             cpu_milli=round(cores * 1000),
             mem_mib=round(gib * 1024),
             models=models,

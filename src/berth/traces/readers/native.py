@@ -22,8 +22,6 @@ from berth.traces.fields import Field, Limits, amount, count, elastic, flag, int
 from berth.traces.table import Table
 from berth.traces.writing import write_table
 
-__all__ = ["COLUMNS", "NativeReader", "write_csv", "write_parquet"]
-
 _DEFAULTS: Final[dict[str, Any]] = {
     **{field.name: field.default for field in fields_of(Job) if field.default is not MISSING},
     "share_milli": WHOLE_GPU.milli,
@@ -107,10 +105,8 @@ class NativeReader:
     def _contradiction(self, values: list[Any]) -> tuple[str, str] | None:
         """The column that contradicts the others, each right by itself, and what was expected of it."""
         job_id, gpus, nodes, most = values[0], values[5], values[8], self._limits.gpus_per_node
-        if nodes > 1 and gpus % nodes:
-            return "gpus", f"a multiple of {nodes}, as many on each of its nodes"
-        if most is not None and 0 < nodes * most < gpus:
-            return "gpus", f"at most {nodes * most}, as no node has more than {most} GPUs"
+        if (expected := self._limits.gpus_expected(gpus, nodes)) is not None:
+            return "gpus", expected
         if job_id in self._seen:
             return "id", "an id that no row above has"
         if (sizes := values[-1]) and dict(sizes).get(gpus) != 1000:

@@ -32,8 +32,6 @@ from berth.traces.fields import Limits, count, names, optional_seconds, seconds,
 from berth.traces.nodes import nodes_from_csv
 from berth.traces.table import Table
 
-__all__ = ["OpenbReader", "nodes"]
-
 _TIMES = ("creation_time", "deletion_time", "scheduled_time")
 _NODE_LISTS = ("openb_node_list_all_node.csv", "openb_node_list_all_node.csv.gz")
 

@@ -32,8 +32,6 @@ from berth.traces.published_clusters import pai_nodes
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.table import Table
 
-__all__ = ["PaiReader", "gpu_types", "nodes", "requested"]
-
 ESTIMATES: Final = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
 """The columns of the estimates, the best known first."""
 

@@ -24,8 +24,6 @@ from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.readers.pai import gpu_types, requested
 from berth.traces.table import Table
 
-__all__ = ["PaiTaskReader"]
-
 
 class PaiTaskReader(FieldReader):
     """Rows of `pai_task_table`, with the instances and users that lie beside it."""

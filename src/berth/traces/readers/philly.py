@@ -22,8 +22,6 @@ from berth.traces.job_draft import draft, finished
 from berth.traces.published_clusters import philly_nodes
 from berth.traces.table import Table
 
-__all__ = ["PhillyReader", "nodes", "time_field"]
-
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _HOUR = re.compile(r"[ T]([01][0-9]|2[0-3])")
 _SECOND = re.compile(r":([0-5][0-9]):([0-5][0-9](\.[0-9]{1,6})?)")

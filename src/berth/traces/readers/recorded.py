@@ -14,8 +14,6 @@ from typing import Final
 from berth.errors import TraceError
 from berth.traces.table import ParquetTable, Table
 
-__all__ = ["jobs_table"]
-
 _JOBS: Final = """
     SELECT
         CASE

@@ -30,8 +30,6 @@ from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.swf_table import SwfTable
 from berth.traces.table import Table
 
-__all__ = ["SwfReader", "nodes"]
-
 _CANCELLED: Final = 5
 _UNKNOWN: Final = -1
 _HEADER_NUMBER = re.compile(r";\s*(MaxNodes|MaxProcs)\s*:\s*([0-9]{1,9})\b")

@@ -17,8 +17,6 @@ from urllib.parse import parse_qsl
 from berth.errors import SettingError
 from berth.model import Job, Node
 
-__all__ = ["WORKLOADS", "Workload", "defaults_of", "settings_of", "workload_of"]
-
 WORKLOADS: dict[str, str] = {
     "demo": "berth.traces.synthetic.demo:Demo",
     "pai-like": "berth.traces.synthetic.pai:PaiLike",

@@ -18,8 +18,6 @@ from berth.model import WHOLE_GPU, Job, Node, Share
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 
-__all__ = ["Demo"]
-
 _NODES = (
     *(Node(f"v100-{i}", 8, gpu_model("V100M32"), 96_000, 393_216) for i in range(3)),
     *(Node(f"t4-{i}", 4, gpu_model("T4"), 48_000, 196_608) for i in range(4)),

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["arrivals", "chosen", "exponential", "quantile", "uniform"]
-
 Floats = NDArray[np.float64]
 
 _LOG_2 = 0.6931471805599453

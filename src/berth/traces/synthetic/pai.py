@@ -34,8 +34,6 @@ from berth.traces.published_clusters import PAI_MACHINES, pai_nodes
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 
-__all__ = ["PaiLike"]
-
 # weight (per mille of tasks), GPUs, milli
 _REQUESTS: Final = (
     (12, 1, 50),

@@ -21,8 +21,6 @@ from berth.traces.published_clusters import philly_nodes
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 
-__all__ = ["PhillyLike"]
-
 # GPUs of a job, jobs in the trace, which run times
 _GPUS: Final = (
     (1, 76_627, 0),

@@ -18,8 +18,6 @@ from berth.traces.job_draft import draft, finished
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import exponential, uniform
 
-__all__ = ["Poisson"]
-
 _GPUS_OF_NODE = 8
 
 

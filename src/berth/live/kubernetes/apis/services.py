@@ -32,11 +32,6 @@ from berth.live.kubernetes.apis import (
     podresources_v1_pb2 as pod_resources,
 )
 
-__all__ = [
-    "DEVICE_PLUGIN", "DEVICE_REGISTRATION", "DRA_V1", "DRA_V1BETA1", "PLUGIN_REGISTRATION", "POD_RESOURCES", "Service",
-    "call", "dra_v1", "dra_v1beta1", "open_channel", "plugins", "pod_resources", "registration", "serve", "watch",
-]  # fmt: skip
-
 Message = Any
 
 

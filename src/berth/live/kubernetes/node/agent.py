@@ -28,8 +28,6 @@ from berth.live.local.samples import keep_samples
 from berth.partition import Partition
 from berth.partition.regions import regions_of
 
-__all__ = ["EXPORT", "Agent", "AgentSettings", "Escaped", "PodPart", "View"]
-
 log = logging.getLogger(__name__)
 
 LOST_REASON, NONE_REASON, FOREIGN_REASON = "GpuLimitLost", "GpuWithoutLimit", "GpuPartNotEnforced"

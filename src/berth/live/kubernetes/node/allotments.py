@@ -32,8 +32,6 @@ from berth.partition.gpus import knows_instance
 from berth.partition.hardware import hardware_in
 from berth.partition.regions import regions_in, regions_of
 
-__all__ = ["CLOSED_MIB", "Allotment", "Allotments", "Holder", "Part"]
-
 CLOSED_MIB = 1
 """The limit on a GPU that is not a container's: no context fits in."""
 

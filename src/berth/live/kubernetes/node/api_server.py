@@ -19,8 +19,6 @@ from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from berth.live.kubernetes.served import OWN, Served, gpus_asked
 
-__all__ = ["ApiServer", "claim_of", "pod_of"]
-
 VERSIONS = ("v1", "v1beta2")
 """Of resource.k8s.io, best first; v1beta1 has devices of another form, and none that claims share."""
 PATIENCE_S = 5.0

@@ -16,8 +16,6 @@ from berth.live.kubernetes.node.driver_files import DriverFiles
 from berth.partition.hardware import variables
 from berth.partition.regions import INSIDE
 
-__all__ = ["ClaimFiles"]
-
 KIND = f"{DRIVER}/claim"
 
 

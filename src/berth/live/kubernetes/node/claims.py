@@ -15,8 +15,6 @@ from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, NodeApi
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.slices import device_index
 
-__all__ = ["ClaimRef", "Claims"]
-
 log = logging.getLogger(__name__)
 
 AT_ONCE = 32

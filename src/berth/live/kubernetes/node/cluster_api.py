@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from berth.live.kubernetes.names import PLACEMENT
 
-__all__ = ["Claim", "ClaimDevice", "Container", "NodeApi", "Pod", "Slice"]
-
 
 @dataclass(frozen=True, slots=True)
 class Container:

@@ -14,8 +14,6 @@ from berth.live.kubernetes.names import MEMORY_SLICE
 from berth.live.local.cards import Card
 from berth.partition.mig import Place
 
-__all__ = ["CutDevices", "CutGpu"]
-
 
 @dataclass(frozen=True, slots=True)
 class CutDevices:

@@ -34,8 +34,6 @@ from berth.live.kubernetes.node.placement import digest_of, parts_of
 from berth.live.kubernetes.served import OWN, Served
 from berth.partition.regions import INSIDE
 
-__all__ = ["DevicePlugin", "PluginSettings", "allotment_name"]
-
 SOCKET = "berth{mark}.sock"
 """One for each resource that is served."""
 LOOK_S = 0.5

@@ -23,8 +23,6 @@ from berth.live.kubernetes.node.allotments import Allotment
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.claims import ClaimRef, Claims
 
-__all__ = ["DraDriver"]
-
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 LOOK_S = 0.5
 

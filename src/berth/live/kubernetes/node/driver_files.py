@@ -16,8 +16,6 @@ from berth.partition.hardware import Hardware
 from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.regions import INSIDE
 
-__all__ = ["DriverFiles", "Mounted", "fake_driver", "installed_library", "node_folder", "real_driver"]
-
 COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 LIBRARIES = (
     "libcuda.so",

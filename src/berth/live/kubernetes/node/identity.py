@@ -19,8 +19,6 @@ from berth.errors import KubernetesError
 from berth.live.kubernetes.apis.services import POD_RESOURCES, call, open_channel, pod_resources
 from berth.live.kubernetes.served import OWN
 
-__all__ = ["Held", "Identity"]
-
 
 @dataclass(frozen=True, slots=True)
 class Held:

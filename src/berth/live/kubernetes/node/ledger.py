@@ -13,8 +13,6 @@ from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Part
 from berth.live.kubernetes.node.cluster_api import Pod
 from berth.partition import Partition
 
-__all__ = ["Ended", "Ledger", "Usage", "ended_pod", "keep_ended", "usage_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:

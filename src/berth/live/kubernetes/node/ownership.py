@@ -9,8 +9,6 @@ from pathlib import Path
 
 from berth.partition import Partition
 
-__all__ = ["is_member", "members_of", "pod_uid_of", "started"]
-
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 Member = tuple[int, int]
 """The inode of a pid namespace, and a pid in it: how a region names a process."""

@@ -13,8 +13,6 @@ from berth.live.kubernetes.node.allotments import Part
 from berth.live.kubernetes.node.cluster_api import Pod
 from berth.live.local.cards import Card
 
-__all__ = ["digest_of", "parts_of"]
-
 
 def parts_of(pod: Pod, container: str, cards: Mapping[int, Card]) -> tuple[Part, ...]:
     """The parts of one container, in the placement's order; KubernetesError says what is wrong with the placement.

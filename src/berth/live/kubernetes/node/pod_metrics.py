@@ -11,8 +11,6 @@ from berth.live.driver.metrics import GpuUse, gpu_metrics
 from berth.live.kubernetes.node.agent import Agent, View
 from berth.live.local.cards import Card
 
-__all__ = ["NodeCollector"]
-
 LABELS = ("namespace", "pod", "container", "gpu")
 
 

@@ -10,8 +10,6 @@ from berth.live.kubernetes.node.claims import Claims
 from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
 from berth.live.kubernetes.node.identity import Identity
 
-__all__ = ["Reaper"]
-
 
 class Reaper:
     """Compares what was given with the pods that are there."""

@@ -27,9 +27,6 @@ from berth.model import NO_GPU, Job, Record, RecordState, Share
 from berth.profiles import IN_HISTORY
 from berth.profiles.profiles import ENDING
 
-__all__ = ["export", "main", "record_of"]
-
-
 MOST = 5000
 """Pods that one child takes over."""
 

@@ -42,8 +42,6 @@ from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
 from berth.partition.mig import Place, instances_on, places_on
 
-__all__ = ["NodeSettings", "run_node", "split_gpus"]
-
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "kubelet_internal_checkpoint"

@@ -17,8 +17,6 @@ from prometheus_client.registry import Collector
 
 from berth.errors import KubernetesError, SettingError
 
-__all__ = ["HISTORY_PATH", "serve_node"]
-
 HISTORY_PATH = "/history"
 
 

@@ -21,8 +21,6 @@ from berth.live.kubernetes.quantities import amount
 from berth.live.local.cards import Card
 from berth.partition.mig import Place
 
-__all__ = ["LOST", "TAINT", "SlicePublisher", "cut_devices_of", "device_index", "device_name", "devices_of"]
-
 log = logging.getLogger(__name__)
 
 MOST_SETS, MOST_DEVICES = 8, 64

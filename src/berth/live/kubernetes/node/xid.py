@@ -13,8 +13,6 @@ from pathlib import Path
 
 from berth.partition.gpus import gpus, open_nvml
 
-__all__ = ["OF_PROGRAMS", "XidWatch"]
-
 OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
 """Faults, illegal addresses, ends and time-outs of programs (NVIDIA, XID Errors)."""
 _CRITICAL = 8  # nvmlEventTypeXidCriticalError

@@ -176,7 +176,7 @@ function berth_modify(job_desc, job_rec, part_list, modify_uid)
    end
    if what then
       slurm.log_user("berth places this job, and " .. what .. " cannot be changed; cancel it and submit it anew")
-      return slurm.ERROR
+      return slurm.ESLURM_ACCESS_DENIED -- all that scontrol of 22.05 shows; later ones show the line above too
    end
    return slurm.SUCCESS
 end

@@ -1,0 +1,52 @@
+"""A site at one moment as tables: its GPUs with the jobs on them, and the jobs that wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from berth.live.driver.snapshot import Gpu, Snapshot, Stranger, Tenant
+from berth.live.driver.words import counted, mib, span
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+MOST_WAITS = 50
+"""Jobs of the table of those that wait."""
+
+
+def snapshot_tables(seen: Snapshot) -> Group:
+    """The GPUs, and below them the first jobs that wait."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+
+    nodes = len({gpu.node for gpu in seen.gpus})
+    title = (
+        f"{counted(len(seen.gpus), 'GPU')} on {counted(nodes, 'node')}; jobs: {seen.running:,} running,"
+        f" {seen.waiting:,} waiting"
+    )
+    names = ("node", "GPU", "model", "compute", "memory", "jobs")
+    gpus = Table(*names, box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for gpu in seen.gpus:
+        holders: tuple[Tenant | Stranger, ...] = (*gpu.tenants, *gpu.strangers)
+        given = mib(sum(each.mem_mib for each in holders))
+        gpus.add_row(
+            gpu.node,
+            str(gpu.index),
+            gpu.model,
+            f"{sum(each.milli for each in holders) / 10:g} %",
+            f"{given} of {mib(gpu.mem_mib)}" if gpu.mem_mib else "not known",
+            ", ".join(_on(gpu)),
+        )
+    waits = Table("waits", "for", "why", box=SIMPLE_HEAD, pad_edge=False)
+    waiting = [job for job in seen.jobs if job.state in ("waiting", "held")]
+    for job in waiting[:MOST_WAITS]:
+        waits.add_row(job.id, span(seen.at_ms - job.submit_ms), job.why)
+    return Group(gpus, waits) if waiting else Group(gpus)
+
+
+def _on(gpu: Gpu) -> list[str]:
+    found = [each.job for each in gpu.tenants] + [each.what for each in gpu.strangers]
+    if gpu.drained:
+        found.append("drained: nothing new starts")
+    return [*found, gpu.health] if gpu.health else found

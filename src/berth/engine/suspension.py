@@ -1,0 +1,35 @@
+"""What it costs to move a job off its GPUs into the memory of its node, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from berth.cluster import Running
+from berth.errors import SettingError
+from berth.model import Node
+
+__all__ = ["Suspension"]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """How long a suspension takes, and a resumption as long. All GPUs of a job copy at once."""
+
+    mbps: int = 8000
+    """How fast a GPU's memory is copied to that of its node and back, MB/s, unless its model's PCIe link is slower."""
+    setup_ms: int = 500
+    """To stop the job's processes, or let them go on, whatever they hold."""
+
+    def __post_init__(self) -> None:
+        if self.mbps < 1 or self.setup_ms < 0:
+            raise SettingError(
+                f"a suspension copies {self.mbps} MB/s and takes {self.setup_ms} ms besides; expected 1 or more, and 0"
+                " or more"
+            )
+
+    def takes_ms(self, run: Running, held_mib: int, nodes: Sequence[Node]) -> int:
+        """How long one way takes for a run that holds this much of each of its GPUs."""
+        links = [model.pcie_mbps for slot in run.slots if (model := nodes[slot.node].gpu_model) is not None]
+        mbps = min([self.mbps, *(link for link in links if link)])
+        return self.setup_ms + -(-(held_mib << 20) // (mbps * 1000))

@@ -1,0 +1,129 @@
+"""Growth: what the processes of a partition ask for beyond its limit, and the one process that answers them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.errors import PartitionError
+from berth.partition.library import granter_calls
+
+_ERROR_BYTES = 512
+_MOST_WISHES = 256
+"""How many are read at a time; the others are read after these were answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A call that waits because its bytes do not fit below the limit."""
+
+    slot: int
+    number: int
+    pid: int
+    """As its own pid namespace counts."""
+    wanted_bytes: int
+    held_bytes: int
+    """What its process holds already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a region may hold and holds now, and what its processes wait for."""
+
+    limit_bytes: int
+    used_bytes: int
+    wishes: tuple[Wish, ...]
+
+
+class _Wish(ctypes.Structure):
+    _fields_ = (
+        ("bytes", ctypes.c_uint64),
+        ("held_bytes", ctypes.c_uint64),
+        ("slot", ctypes.c_uint32),
+        ("number", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    )
+
+
+class _Grants(ctypes.Structure):
+    _fields_ = (("limit_bytes", ctypes.c_uint64), ("used_bytes", ctypes.c_uint64))
+
+
+class Granter:
+    """Answers the wishes of one region; a region has one granter at a time."""
+
+    def __init__(self, folder: Path, uuid: str, woken: Callable[[], None] | None = None) -> None:
+        """`woken` is called in a thread of its own whenever a process has asked, and once at the start.
+
+        Raises PartitionError if the region is not there, is another user's, or has a granter.
+        """
+        self._calls = granter_calls()
+        why = ctypes.create_string_buffer(_ERROR_BYTES)
+        self._handle = self._calls.berth_granter_open(str(folder).encode(), uuid.encode(), why, _ERROR_BYTES)
+        if not self._handle:
+            raise PartitionError(why.value.decode(errors="replace"))
+        self._woken = woken
+        self._thread: threading.Thread | None = None
+        if woken is not None:
+            self._thread = threading.Thread(target=self._listen, name=f"growth of {folder.name}", daemon=True)
+            self._thread.start()
+
+    def _listen(self) -> None:
+        assert self._woken is not None
+        self._woken()
+        seen = 0
+        while (now := self._calls.berth_granter_wait(self._handle, seen)) != seen:
+            seen = now
+            self._woken()
+
+    def allow(self, *, promise_mib: int, max_mib: int, ask_ms: int, shows_max: bool = False) -> None:
+        """Say how far the limit may grow, and how long a call that does not fit waits for an answer.
+
+        With `shows_max` processes see a card of `max_mib`; otherwise one of their limit.
+        """
+        sizes = (promise_mib << 20, max_mib << 20)
+        self._check(self._calls.berth_granter_allow(self._handle, *sizes, ask_ms, shows_max))
+
+    def demand(self) -> Demand:
+        """What the region's processes wait for now; what dead processes held is given back first."""
+        wishes, grants = (_Wish * _MOST_WISHES)(), _Grants()
+        count = self._calls.berth_granter_read(self._handle, wishes, _MOST_WISHES, ctypes.byref(grants))
+        self._check(min(count, 0))
+        found = (
+            Wish(each.slot, each.number, each.pid, each.bytes, each.held_bytes) for each in wishes[:count]
+        )
+        return Demand(grants.limit_bytes, grants.used_bytes, tuple(found))
+
+    def limit(self, limit_bytes: int) -> None:
+        """Change the limit without an answer to anyone."""
+        self._check(self._calls.berth_granter_limit(self._handle, limit_bytes))
+
+    def grant(self, wish: Wish, limit_bytes: int) -> None:
+        """Raise the limit to this, and wake the call that waits for it."""
+        self.limit(limit_bytes)
+        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 1))
+
+    def refuse(self, wish: Wish) -> None:
+        """Have the call fail now rather than when it has waited long enough."""
+        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 0))
+
+    def close(self) -> None:
+        """Answer no more; calls that do not fit are refused at once from now on."""
+        if self._handle is None:
+            return
+        self._calls.berth_granter_stop(self._handle)
+        if self._thread is not None:
+            self._thread.join()
+        self._calls.berth_granter_close(self._handle)
+        self._handle = None
+
+    def _check(self, answer: int) -> None:
+        if answer != 0:
+            raise PartitionError(
+                "the partition was cut short while its wishes were read; stop its processes, remove it and make"
+                " it anew"
+            )

@@ -1,0 +1,198 @@
+"""Which ways past a limit of GPU memory this machine's limit holds against: each is tried, by a process of its own.
+
+What counts is what the driver says: the memory that NVML shows for these processes, less what contexts alone take.
+Where NVML does not show them (in most containers), the bytes count that the driver gave them.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from berth.errors import PartitionError, SettingError
+from berth.partition.gpus import Gpu, bytes_of_processes, free_bytes
+from berth.partition.library import prove_path
+from berth.partition.sizes import size_text
+
+LEAST_MIB = 64
+"""A smaller limit could not be told from what contexts take."""
+_ROOM = 3
+"""How many limits must be free on the GPU: a way takes at most two, and contexts take some."""
+
+
+class Verdict(StrEnum):
+    """What became of one way."""
+
+    HELD = "held"
+    PASSED = "passed"
+    """More than the limit was held at one time."""
+    REFUSED = "refused wrongly"
+    """It refused what fits."""
+    UNTRIED = "not tried"
+    """It cannot be tried here, which proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way past a limit."""
+
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one way came to."""
+
+    way: Way
+    verdict: Verdict
+    given_bytes: int = 0
+    """What the driver gave by the count of the processes themselves."""
+    seen_bytes: int | None = None
+    """What NVML showed for them beyond their contexts; None: it did not show them."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The findings for one limit."""
+
+    wall: str
+    """What keeps the limit, in words."""
+    gpu: Gpu
+    driver: str
+    limit_mib: int
+    findings: tuple[Finding, ...]
+
+    def of(self, verdict: Verdict) -> list[Finding]:
+        """The findings of one kind, in the order of the ways."""
+        return [finding for finding in self.findings if finding.verdict is verdict]
+
+
+def ways() -> list[Way]:
+    """All ways, in the order in which they are tried."""
+    listed = subprocess.run([str(prove_path())], capture_output=True, text=True, check=True).stdout
+    return [Way(*line.split("\t")) for line in listed.splitlines()]
+
+
+def chosen(names: Sequence[str]) -> list[Way]:
+    """The ways of these names, or all. Raises SettingError if one is not there."""
+    known = {way.name: way for way in ways()}
+    for name in names:
+        if name not in known:
+            raise SettingError(f"no way '{name}'; there are {', '.join(known)}")
+    return [known[name] for name in names] or list(known.values())
+
+
+def check_room(gpu: Gpu, limit_mib: int, driver_folder: Path | None = None) -> None:
+    """Refuse where others could be short of memory meanwhile. Raises PartitionError, SettingError."""
+    if limit_mib < LEAST_MIB:
+        raise SettingError(f"a limit of {limit_mib} MiB to be tried; it must be at least {LEAST_MIB} MiB")
+    free = free_bytes(gpu.uuid, driver_folder)
+    needed = _ROOM * limit_mib << 20
+    if free < needed:
+        raise PartitionError(
+            f"GPU {gpu.index} has {size_text(free)} free, and a limit of {limit_mib} MiB is tried with up to "
+            f"{size_text(needed)}; choose a smaller limit or another GPU, or wait until others have ended"
+        )
+
+
+def attempt(
+    tried: Sequence[Way],
+    gpu: Gpu,
+    limit_mib: int,
+    environment: Callable[[], Mapping[str, str]],
+    *,
+    driver_folder: Path | None = None,
+    longest_s: float = 60,
+) -> Iterator[Finding]:
+    """Try ways one after another, each in an environment of its own that puts its processes under the limit."""
+    seen = _Seen(gpu, driver_folder)
+    for way in tried:
+        yield _attempt(way, limit_mib, environment(), seen, longest_s)
+
+
+class _Seen:
+    """What NVML shows for the processes of one session beyond what was there before they asked for memory."""
+
+    def __init__(self, gpu: Gpu, driver_folder: Path | None) -> None:
+        self._gpu = gpu
+        self._driver_folder = driver_folder
+        self.context_bytes: int | None = None
+        """What a process takes that has a context and no memory; the least that was seen."""
+
+    def of(self, session: int) -> list[int]:
+        """The bytes of each process of a session; none if NVML does not show them."""
+        held = bytes_of_processes(self._gpu.uuid, self._driver_folder)
+        return [size for pid, size in held.items() if _session_of(pid) == session]
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _attempt(
+    way: Way, limit_mib: int, environment: Mapping[str, str], seen: _Seen, longest_s: float
+) -> Finding:
+    if seen.context_bytes is None:
+        seen.context_bytes = _context_bytes(limit_mib, environment, seen, longest_s)
+    answer, sizes = _ran(way.name, limit_mib, environment, seen, longest_s)
+    word, _, rest = answer.partition(" ")
+    if word == "refused":
+        return Finding(way, Verdict.REFUSED, why=rest)
+    if word != "holds":
+        return Finding(way, Verdict.UNTRIED, why=rest or "it ended without a word")
+    given = int(rest)
+    beyond = sum(max(0, size - seen.context_bytes) for size in sizes) if sizes else None
+    most = given if beyond is None else beyond
+    return Finding(way, Verdict.PASSED if most > limit_mib << 20 else Verdict.HELD, given, beyond)
+
+
+def _context_bytes(limit_mib: int, environment: Mapping[str, str], seen: _Seen, longest_s: float) -> int:
+    _, sizes = _ran("nothing", limit_mib, environment, seen, longest_s)
+    return min(sizes, default=0)
+
+
+def _ran(
+    name: str, limit_mib: int, environment: Mapping[str, str], seen: _Seen, longest_s: float
+) -> tuple[str, list[int]]:
+    """What a way said, and what NVML showed for each of its processes while it held what it had."""
+    process = subprocess.Popen(
+        [str(prove_path()), name, str(limit_mib)],
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with process:
+        assert process.stdout is not None
+        try:
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(process.stdout, selectors.EVENT_READ)
+                answered = bool(waiting.select(longest_s))
+            line = (
+                process.stdout.readline().decode().strip() if answered else f"cannot end in {longest_s:g} s"
+            )
+            sizes = seen.of(process.pid) if line.startswith("holds ") else []
+        finally:
+            _end(process)
+    return line, sizes
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End all processes of a way: what they held is given back before the next."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()

@@ -1,0 +1,259 @@
+"""The matrix of kinds of waiting jobs and classes of GPUs, kept from decision to decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from berth.arrays import IntArray
+from berth.cluster import PLACE_MILLI, Cluster, Running
+from berth.interference.known_speeds import MOST
+from berth.model import GpuSlot, Job
+from berth.policies.colocation.forecast import Candidate
+from berth.policies.colocation.pair_kernels import LATER, NONE, UNKNOWN, Classes, Gpus, line_up
+
+MOST_KINDS = 256
+"""Kinds of jobs that are kept; with more, scores are found anew."""
+MOST_CLASSES = 4096
+"""Classes of GPUs whose tenants have all just started that are kept."""
+
+
+class Member(NamedTuple):
+    """A job, and how forecasts see it."""
+
+    job: Job
+    seen: Candidate
+
+
+class _Fresh(NamedTuple):
+    """A class of GPUs whose tenants start now: none, or those that a decision starts together."""
+
+    alike: int
+    """The number of their nodes."""
+    tenants: tuple[Member, ...]
+
+
+class PairBoard:
+    """The classes of a cluster's GPUs, and what is known of starting jobs there.
+
+    A GPU whose tenants have worked is a class of its own, which has the GPU's number. Idle GPUs of nodes that are alike
+    are one class, and so are those on which a decision starts the same jobs. What is known of a class holds until its
+    tenants change, or a tenant's use of the GPU does.
+    """
+
+    def __init__(self, cluster: Cluster, alike: Sequence[int]) -> None:
+        """`alike` is a number of each node; those of one number may run the same jobs."""
+        rows = sorted(range(len(cluster.nodes)), key=lambda row: int(cluster.rank[row]))
+        self.slots = [GpuSlot(row, index) for row in rows for index in range(cluster.nodes[row].gpus)]
+        self.numbers = {slot: at for at, slot in enumerate(self.slots)}
+        self.first_of: dict[int, GpuSlot] = {}
+        """A GPU on a node of each number."""
+        for slot in self.slots:
+            self.first_of.setdefault(alike[slot.node], slot)
+        self._alike_of: IntArray = np.array([alike[slot.node] for slot in self.slots], np.int64)
+        self._of_node: dict[int, list[int]] = {}
+        for at, slot in enumerate(self.slots):
+            self._of_node.setdefault(slot.node, []).append(at)
+        self._marks = cluster.marks() - 1  # none is up to date
+        gpus = len(self.slots)
+        self.tenants: list[tuple[Running, ...]] = [()] * gpus
+        self.of: IntArray = np.full(gpus, NONE, np.int64)
+        """(G,): the class of each GPU, NONE if it takes no job."""
+        self.until_ms: IntArray = np.zeros(gpus, np.int64)
+        """(G,): until when what is known of its own class holds."""
+        self.empty_ms: IntArray = np.zeros(gpus, np.int64)
+        """(G,): when it is expected to be empty."""
+        self._node: IntArray = np.array([slot.node for slot in self.slots], np.int64)
+        self._index: IntArray = np.array([slot.index for slot in self.slots], np.int64)
+        self._fresh_ms = -1
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know nothing of any pair."""
+        gpus = len(self.slots)
+        self.kinds: dict[tuple[object, ...], int] = {}
+        self.members: list[Member] = []
+        """One job of each kind."""
+        self.fresh: list[_Fresh] = []
+        self._numbers: dict[tuple[int, tuple[Candidate, ...]], int] = {}
+        self.classes = _classes(gpus + 16, 8)
+        self.classes.after[:gpus] = LATER
+        self.hold_ms: IntArray = np.zeros(gpus + 16, np.int64)
+        """(C,): for how long what is known of a class whose tenants start now will hold."""
+        self.lasts_ms: IntArray = np.zeros(gpus + 16, np.int64)
+        """(C,): after how long its tenants will have ended."""
+        self.of[:] = NONE
+        self.tenants = [()] * gpus
+        self._marks -= 1
+
+    # Kinds and classes
+
+    def kind(self, key: tuple[object, ...], make: Callable[[], Member]) -> int:
+        """The number of a kind of jobs."""
+        found = self.kinds.get(key)
+        if found is None:
+            found = self.kinds[key] = len(self.members)
+            self.members.append(make())
+            if found == self.classes.state.shape[1]:
+                self._grow(self.classes.state.shape[0], 2 * found)
+        return found
+
+    def make_room(self) -> None:
+        """Forget all where too much is kept."""
+        if len(self.members) > MOST_KINDS or len(self.fresh) > MOST_CLASSES:
+            self._forget()
+
+    def fresh_class(self, alike: int, tenants: Iterable[Member]) -> int:
+        """The class of GPUs on nodes of this number whose tenants start now."""
+        ordered = tuple(sorted(tenants, key=lambda one: one.seen))
+        key = alike, tuple([one.seen for one in ordered])
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.slots) + len(self.fresh)
+            self.fresh.append(_Fresh(alike, ordered))
+            if found == self.classes.state.shape[0]:
+                self._grow(2 * found, self.classes.state.shape[1])
+            self.classes.idle[found] = not ordered
+        return found
+
+    def class_after(self, of: int, kind: int) -> int:
+        """The class of a GPU of a class whose tenants start now, after one more job starts there."""
+        here = self.fresh[of - len(self.slots)]
+        full = len(here.tenants) + 1 >= MOST
+        found = LATER if full else self.fresh_class(here.alike, (*here.tenants, self.members[kind]))
+        self.classes.after[of, kind] = found
+        return found
+
+    def slot_of(self, of: int) -> GpuSlot:
+        """A GPU that stands for a class."""
+        gpus = len(self.slots)
+        return self.slots[of] if of < gpus else self.first_of[self.fresh[of - gpus].alike]
+
+    def fresh_tenants(self, of: int) -> tuple[Member, ...]:
+        """The tenants of a class that start now."""
+        return self.fresh[of - len(self.slots)].tenants
+
+    def holds(self, of: IntArray, hold_ms: IntArray, lasts_ms: IntArray, now_ms: int) -> None:
+        """Note for how long what is known of classes holds, and after how long their tenants have ended."""
+        self.hold_ms[of], self.lasts_ms[of] = hold_ms, lasts_ms
+        own = of[of < len(self.slots)]
+        self.until_ms[own] = now_ms + self.hold_ms[own]
+        self.empty_ms[own] = now_ms + self.lasts_ms[own]
+
+    # What has changed
+
+    def look(self, cluster: Cluster, now_ms: int, *, certain: bool) -> None:
+        """See which GPUs have other tenants than before, and whose time is over. Unless beliefs are `certain`, nothing
+        is kept of classes whose tenants start now."""
+        gpus, classes = len(self.slots), self.classes
+        if now_ms != self._fresh_ms:
+            self._settle(now_ms)
+            if not certain:
+                classes.state[gpus:] = UNKNOWN
+            self._fresh_ms = now_ms
+            over = self.until_ms <= now_ms
+            classes.state[:gpus][over] = UNKNOWN
+        changed = cluster.changed_since(self._marks)
+        free, up = cluster.free.milli, cluster.up
+        for node in changed.tolist():
+            there = bool(up[node])
+            for at in self._of_node.get(node, ()):
+                slot = self.slots[at]
+                runs = cluster.jobs_on(slot)
+                if (
+                    not there
+                    or free[slot] < PLACE_MILLI
+                    or len(runs) >= MOST
+                    or not all(run.best_effort for run in runs)
+                ):
+                    self.of[at], self.tenants[at] = NONE, ()
+                    # When a job that has it for itself ends was not forecast.
+                    self.empty_ms[at] *= len(runs) >= MOST and there
+                elif self.of[at] == NONE or self.tenants[at] != runs:  # runs are equal only to themselves
+                    self._seat(at, runs, now_ms)
+
+    def forget(self, at: int) -> None:
+        """A job was refused on a GPU: look at it again."""
+        self.of[at], self.tenants[at] = NONE, ()
+        self._marks[self.slots[at].node] -= 1
+
+    def started(self, at: int, runs: tuple[Running, ...], of: int) -> None:
+        """A job has started on a GPU, which is of this class now."""
+        if of == LATER:
+            self.forget(at)
+        else:
+            self.of[at], self.tenants[at] = of, runs
+
+    def _seat(self, at: int, runs: tuple[Running, ...], now_ms: int) -> None:
+        self.tenants[at] = runs
+        self.empty_ms[at] = 0
+        if not runs:
+            self.of[at] = self.fresh_class(int(self._alike_of[at]), ())
+            return
+        self.of[at] = at
+        self.classes.state[at] = UNKNOWN
+        self.until_ms[at] = now_ms
+
+    def _settle(self, now_ms: int) -> None:
+        """Each GPU whose tenants started at the last decision is a class of its own from now on."""
+        gpus, classes = len(self.slots), self.classes
+        begun = np.flatnonzero((self.of >= gpus) & ~classes.idle[self.of])
+        if not len(begun):
+            return
+        of = self.of[begun]
+        for part in (classes.cost_ms, classes.extra_ms, classes.state):
+            part[begun] = part[of]
+        self.until_ms[begun] = self._fresh_ms + self.hold_ms[of]
+        self.empty_ms[begun] = self._fresh_ms + self.lasts_ms[of]
+        self.of[begun] = begun
+
+    # For the kernel
+
+    def gpus(self, cluster: Cluster) -> Gpus:
+        """What is left of each GPU and node."""
+        free = cluster.free
+        return Gpus(
+            np.full(len(self.slots), NONE, np.int64),
+            self._node,
+            free.milli[self._node, self._index],
+            free.gpu_mem_mib[self._node, self._index],
+            free.cpu_milli.copy(),
+            free.mem_mib.copy(),
+        )
+
+    def line(self, now_ms: int, alike: tuple[int, ...]) -> IntArray:
+        """After how long each GPU with tenants on nodes of these numbers is empty, ascending."""
+        busy = self.empty_ms > now_ms
+        if len(alike) < len(self.first_of):
+            busy &= np.isin(self._alike_of, alike)
+        return np.sort(self.empty_ms[busy] - now_ms)
+
+    def lists(self, gpus: Gpus, counts: IntArray, closed: Sequence[int]) -> None:
+        """Put each GPU in the list of its class, except those that are closed."""
+        of = self.of
+        if closed:
+            of = of.copy()
+            of[list(closed)] = NONE
+        line_up(of, self.classes, gpus, counts)
+
+    def _grow(self, classes: int, kinds: int) -> None:
+        old = self.classes
+        new = _classes(classes, kinds)
+        for mine, others in zip(new, old, strict=True):
+            mine[tuple([slice(0, size) for size in others.shape])] = others
+        self.classes = new
+        more = np.zeros((2, classes), np.int64)
+        more[0, : len(self.hold_ms)], more[1, : len(self.lasts_ms)] = self.hold_ms, self.lasts_ms
+        self.hold_ms, self.lasts_ms = more
+        new.after[: len(self.slots)] = LATER
+
+
+def _classes(classes: int, kinds: int) -> Classes:
+    """No class has a GPU, and nothing is known of any."""
+    cost_ms, extra_ms, state = np.zeros((3, classes, kinds), np.int64)
+    many, used, place = np.zeros((3, classes), np.int64)
+    idle, first = np.zeros(classes, np.bool_), np.full(classes, NONE, np.int64)
+    after = np.full((classes, kinds), NONE, np.int64)
+    return Classes(cost_ms, extra_ms, state, after, idle, first, many, used, place)

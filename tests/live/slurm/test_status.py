@@ -1,0 +1,58 @@
+"""`berth slurm status`: Slurm's GPUs and jobs, as every site shows its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from berth.cli.slurm import app
+from berth.live.driver.snapshot import Snapshot
+from berth.live.slurm import controller
+from tests.live.slurm.fake_slurm import FakeSlurm
+from tests.live.slurm.services import NOTE, service
+
+HELD = {"State": "PENDING", "Reason": "JobHeldAdmin", "PriorityLong": "0", "admin_comment": NOTE}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """A Slurm with one job, on which berth has decided once."""
+    found = FakeSlurm(nodes={"node1": "IDLE"})
+    found.jobs = {"8": {"JobID": "8", **HELD}}
+    service(found, tmp_path, places=False).step()
+    asked = controller.Controller(found)
+    monkeypatch.setattr(controller, "Controller", lambda: asked)
+    return found
+
+
+def shown(state: Path, *words: str) -> str:
+    done = CliRunner().invoke(app, ["status", "--state", str(state), *words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_json_is_the_snapshot_of_every_site_with_what_berth_says_of_itself(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    told = json.loads(shown(tmp_path, "--json"))
+    assert set(told) == {field.name for field in fields(Snapshot)} | {"service"}
+    assert [(job["id"], job["state"], job["gpus"]) for job in told["jobs"]] == [("8", "waiting", 1)]
+    assert {gpu["node"] for gpu in told["gpus"]} == {"node1"}
+    assert told["service"]["mode"] == "advise"
+
+
+def test_the_table_names_each_gpu_and_the_jobs_that_wait(slurm: FakeSlurm, tmp_path: Path) -> None:
+    text = shown(tmp_path)
+    gpus = len(json.loads(shown(tmp_path, "--json"))["gpus"])
+    assert f"{gpus} GPUs on 1 node; jobs: 0 running, 1 waiting" in text
+    assert text.count("node1 ") == gpus
+
+
+def test_a_slurm_that_does_not_answer_is_a_note(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.gone = True
+    told = json.loads(shown(tmp_path, "--json"))
+    assert (told["gpus"], told["notes"]) == ([], ["Slurm does not answer: slurmctld does not answer"])

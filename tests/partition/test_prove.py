@@ -1,0 +1,78 @@
+"""`berth partition prove`: ways past a limit are tried here, and what they came to is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.partition.conftest import Berth, Card
+
+Apart = Callable[..., tuple[int, str]]
+STRICT = {"BERTH_FAKE_STEP_KIB": "2048", "BERTH_FAKE_LIKE": "hmm"}
+DOCUMENTED = {"no-environment", "counters-removed"}
+PAST_NOTHING = {"graph", "graph-green", "capture"}
+"""Graphs of one process share their memory on this fake card, so that they take less than they are given."""
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    """The rows of `--json`, which the fork prints after what it says on standard error."""
+    return list(json.loads(text[text.index("[") : text.rindex("]") + 1]))
+
+
+def test_berth_holds_against_every_way_but_those_that_its_documentation_names(berth_apart: Apart) -> None:
+    code, text = berth_apart("partition", "prove", "--fake-gpu", "--mem", "64M", "--json", **STRICT)
+    rows = rows_of(text)
+    passed = {row["way"] for row in rows if row["verdict"] == "passed"}
+    assert (code, len(rows), passed) == (0, 42, DOCUMENTED)
+    assert [(row["way"], row["why"]) for row in rows if row["verdict"] not in ("held", "passed")] == []
+    assert all(row["seen_bytes"] <= 64 << 20 for row in rows if row["way"] not in DOCUMENTED)
+
+
+def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
+    ways = ("linear", "rounding", "async-green", "export-release", "prefetch", "processes", "graph")
+    options = [word for way in ways for word in ("--way", way)]
+    code, text = berth_apart("partition", "prove", "--fake-gpu", "--as-is", *options, "--json", **STRICT)
+    assert code == 1
+    assert {row["way"]: row["verdict"] for row in rows_of(text)} == {
+        way: "held" if way in PAST_NOTHING else "passed" for way in ways
+    }
+
+
+def test_a_limit_of_others_is_tried_with_the_variables_that_it_needs(card: Card, berth_apart: Apart) -> None:
+    words = ("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M", "--way", "linear")
+    sets = {
+        "LD_PRELOAD": str(card.native / "libberth.so"),
+        "BERTH_REGION": str(card.folder / "other"),
+        "BERTH_GPU_MEM_MIB": "64",
+    }
+    options = [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
+    code, text = berth_apart(*words, *options)
+    assert (code, "held against 1 of 1 ways" in text) == (0, True)
+    code, text = berth_apart(*words)
+    assert (code, "held against 0 of 1 ways" in text, "passed: linear." in text) == (1, True, True)
+
+
+def test_it_says_first_what_it_will_do_and_writes_a_page(berth_apart: Apart, tmp_path: Path) -> None:
+    page = tmp_path / "proof.html"
+    words = ("--mem", "64M", "--way", "linear", "--way", "no-environment", "--out", str(page))
+    code, text = berth_apart("partition", "prove", "--fake-gpu", *words)
+    assert code == 0
+    assert text.index("2 ways past a limit of 64M on GPU 0") < text.index("held")
+    assert "each takes at most 128 MiB for a moment, and ends" in text
+    assert "Documented ways that passed: no-environment." in text
+    shown = page.read_text()
+    assert "passed, as documented" in shown
+    assert shown.count("<tr>") == 3
+
+
+def test_what_cannot_be_tried_is_refused_before_anything_runs(berth: Berth) -> None:
+    prove = ("partition", "prove", "--fake-gpu")
+    assert berth(*prove, "--way", "wormhole")[1].startswith("berth: no way 'wormhole'; there are linear, ")
+    small = "berth: a limit of 32 MiB to be tried; it must be at least 64 MiB\n"
+    assert berth(*prove, "--mem", "32M") == (2, small)
+    large = berth(*prove, "--mem", "8G")
+    assert (large[0], "is tried with up to 24 GiB; choose a smaller limit" in large[1]) == (2, True)
+    assert "--set goes with --as-is" in berth(*prove, "--set", "A=1")[1]
+    assert "--set 'A' is no variable; write NAME=VALUE" in berth(*prove, "--as-is", "--set", "A")[1]
