@@ -90,6 +90,18 @@ POLICIES: dict[str, str] = {
 """What decides on many jobs at once: classes made with a Setting. `policies_found` adds those of other packages."""
 
 
+BY_TRUE_TIMES = frozenset({"sjf"})
+"""Orders that go by true run times, whatever is believed of them."""
+BY_BELIEVED_TIMES = frozenset({"sjf-expected", "learned", "pairs", "rollouts"})
+"""What goes by the run times that are believed: under `oracle` knowledge those are the true ones."""
+
+
+def is_oracle(name: str, knowledge: str = "oracle") -> bool:
+    """Whether a policy chooses by true run times, which no real scheduler knows: a bound to compare with."""
+    parts = {options_of(part)[0] for part in name.split("+")}
+    return bool(parts & BY_TRUE_TIMES) or (knowledge == "oracle" and bool(parts & BY_BELIEVED_TIMES))
+
+
 @cache
 def policies_found() -> dict[str, str]:
     """POLICIES, and those that other installed packages declare as entry points of the group `berth.policies`."""

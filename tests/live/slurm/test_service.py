@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from berth.experiments.recorded_run import kept_policies
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.service import DECISIONS
+from berth.traces import read_nodes
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, events, service
 
@@ -297,3 +299,13 @@ def test_shards_become_another_gpus_once_and_then_slurm_decides(tmp_path: Path) 
         f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:shard:v100_1:2 AdminComment={note}",
         "release 2", "release 1", "update JobId=2 AdminComment=",
     ]  # fmt: skip
+
+
+def test_a_history_keeps_nodes_with_their_partitions_and_every_policy_that_decided(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    for policy in ("priority+first-fit", "priority+first-fit", "fifo+first-fit"):
+        ours = service(FakeSlurm(), tmp_path, policy=policy)
+        ours.step()
+        ours.keep_history(history)
+    assert {node.labels for node in read_nodes(history / "cluster.csv")} == {("partition:gpu",)}
+    assert [name for _, name in kept_policies(history)] == ["priority+first-fit", "fifo+first-fit"]

@@ -18,7 +18,7 @@ from berth.experiments.compare.warned import Warnings, gathered
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
-from berth.policies import Policy, Setting, make_policy
+from berth.policies import Policy, Setting, is_oracle, make_policy
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
@@ -47,6 +47,11 @@ class Task:
     """A function of a module: what else to make of the run."""
     jobs_file: Path | None = None
     """Where the jobs are pickled, in the place of `source`."""
+
+    @property
+    def oracle(self) -> bool:
+        """Whether the policy chooses by true run times."""
+        return is_oracle(self.policy, self.conditions.knowledge)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +131,7 @@ def _run(
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
     run = run_of(columns, task.nodes, task.policy, task.seed, task.at_ms, use, under.prices)
-    return Result(run, skipped, measured)
+    return Result(replace(run, oracle=task.oracle), skipped, measured)
 
 
 def same_jobs(one: Task, other: Task) -> bool:
