@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from berth.console.what_if.question import Question
@@ -50,6 +51,11 @@ class Answer:
     """Some of the jobs that no node of the cluster can hold, in words."""
     elsewhere: int = 0
     """Jobs of the period that are of other clusters than the machine, and were not replayed."""
+    error_p90_pct: float | None = None
+    """How far the replay of what ran is from each week's real 90th percentile of waits, the median of all weeks."""
+    weeks: int = 0
+    believable: bool = True
+    """Whether that is little enough."""
 
     @property
     def base(self) -> Row:
@@ -146,6 +152,9 @@ def answered(question: Question, history: Path, progress: Any = None) -> tuple[A
         error_wait_pct=None if error is None else _number(error[2]),
         never_fitting=tuple(str(shortage) for shortage in found.result.never_fitting),
         elsewhere=real.elsewhere,
+        error_p90_pct=median(map(abs, found.weekly_errors)) if found.weekly_errors else None,
+        weeks=len(found.weekly_errors),
+        believable=found.is_believable,
     )
     return answer, _pictures(found)
 
