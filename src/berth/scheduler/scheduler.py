@@ -428,9 +428,10 @@ class Scheduler:
 
         All that the scheduler leads to is put back as it was: cluster, queue, attempts, wakes, expectations, all
         counters, and what the policy remembers. The knowledge is told of what happened when the outermost trial ends
-        committed; until then it is only asked. Begin no trial while a `decide` is being iterated, and end a `decide`
-        that was begun in a trial there. How far a generator or another iterator (`itertools.count`) has come cannot be
-        put back, so a policy that keeps one from call to call is not for trials.
+        committed; until then it is only asked, so that decisions in a trial go by what was known before it. Begin no
+        trial while a `decide` is being iterated, and end a `decide` that was begun in a trial there. How far a
+        generator or another iterator has come cannot be put back, so a policy that keeps one from call to call is not
+        for trials; SchedulerError if it keeps an `itertools.count`.
 
         To begin one costs time in proportion to what runs and waits: `bench/trials.py` measures it.
         """

@@ -6,7 +6,7 @@ the same site decides the same.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -219,6 +219,8 @@ class Driver:
         self._compares_all = False  # even where the site names what changed
         self._missed: dict[str, int] = {}  # looks in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._untaken: deque[End | FailedStart] = deque()
+        """Ends that the site told and that are not taken in yet, as one before them raised."""
         self._noted: dict[str, str] = {}
         self.unplaced: dict[str, str] = {}
         """Jobs that run and for which no room is known, and why."""
@@ -758,7 +760,9 @@ class Driver:
     # What ended
 
     def _take_ends(self, now_ms: int, records: list[Record]) -> None:
-        for end in self.site.ended():
+        self._untaken.extend(self.site.ended())
+        while self._untaken:
+            end = self._untaken.popleft()
             if isinstance(end, FailedStart):
                 self._failed_start(end, now_ms)
             else:

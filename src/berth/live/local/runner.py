@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import grp
 import hashlib
 import json
 import os
@@ -454,11 +453,3 @@ def _gid_of(uid: int) -> int:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
         return uid
-
-
-def group_name(gid: int) -> str:
-    """The name of a group, or its number."""
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
