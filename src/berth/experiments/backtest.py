@@ -2,9 +2,9 @@
 
 A week is predicted from its jobs as they were submitted, replayed under the policy that ran. If that is not known, the
 candidate is taken whose replays were nearest to what happened in the weeks before. By how much its replays were too
-long or too short then, the prediction is corrected. The 80 % interval comes from the errors of the predictions before it
-(split conformal prediction: Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, "Distribution-Free Predictive Inference for
-Regression", JASA 113(523), 2018). Nothing of a week is used before the week is over but its jobs.
+long or too short then, the prediction is corrected. The 80 % interval comes from the errors of the predictions before
+it (split conformal prediction: Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, "Distribution-Free Predictive Inference
+for Regression", JASA 113(523), 2018). Nothing of a week is used before the week is over but its jobs.
 """
 
 from __future__ import annotations
