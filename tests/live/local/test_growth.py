@@ -354,6 +354,25 @@ def test_a_job_grows_and_the_next_sees_only_what_is_left(growing: World) -> None
     assert '"event": "grown"' in world.log()
 
 
+def test_what_was_promised_asked_and_granted_is_shown_everywhere(shared: World) -> None:
+    gate = shared.folder / "shown"
+    job = shared.submit(growing_job(900, 2000, gate), mem="1G..4G")
+    shared.until(lambda: share_mib(shared, job) > 2900, "it has grown")
+    growth = {"mem_mib": 3072, "promise_mib": 1024, "max_mib": 4096, "asked": 1, "granted": 1, "refused": 0}
+    (told,) = shared.ask("why", id=job)["jobs"]
+    assert told["growth"] == growth
+    tenants = [each for gpu in shared.ask("status")["gpus"] for each in gpu["tenants"]]
+    (tenant,) = [each for each in tenants if each["job"] == job]
+    assert {key: tenant[key] for key in growth} == growth
+    line = "its GPU memory grows: 3G now, 1G promised, 4G at most; asked 1 time, 1 granted, 0 refused"
+    assert line in berth(shared, "why", job).stdout
+    assert "3G (1G promised, at most 4G), running" in berth(shared, "status").stdout
+    told = shared.ask("metrics")["growth"]
+    assert told["asked"] == told["granted"] + told["refused"] >= 1
+    gate.touch()
+    assert shared.wait(job) == {job: ("completed", 0)}
+
+
 def test_a_job_whose_memory_may_not_grow_is_refused_as_ever(shared: World) -> None:
     job = shared.submit(growing_job(2000), mem="1G", retries=0)
     assert shared.wait(job) == {job: ("out-of-memory", 1)}

@@ -70,6 +70,8 @@ class Growth:
         self._book, self._cards, self._runner, self._watch = book, cards, runner, watch
         self._log, self._act = log, act
         self.jobs: dict[str, Growing] = {}
+        self.asked = self.granted = self.refused = 0
+        """Wishes of all jobs since the broker started."""
         self._woken: set[str] = set()
         self.looks = 0
         """How often wishes were looked at."""
@@ -159,14 +161,17 @@ class Growth:
             for wish in demand.wishes:
                 growing.asked += 1
                 growing.owed += 1
+                self.asked += 1
                 needed_mib = -(-(promised_bytes + wish.wanted_bytes) // _MIB)
                 if self._grow(growing, needed_mib):
                     granter.grant(wish, growing.entry.share[1] * _MIB)
                     growing.granted += 1
+                    self.granted += 1
                     promised_bytes += wish.wanted_bytes
                 else:
                     granter.refuse(wish)
                     growing.refused += 1
+                    self.refused += 1
                     self._log(
                         "not-grown", job=growing.entry.id, needs_mib=needed_mib, mib=growing.entry.share[1]
                     )
