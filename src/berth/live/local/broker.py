@@ -24,7 +24,6 @@ from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
 from berth.live.local.deciding import Chosen, Deciding, Hooks
-<<<<<<< HEAD
 from berth.live.local.entry import (
     CANCELLED,
     COMPLETED,
@@ -36,10 +35,7 @@ from berth.live.local.entry import (
     Entry,
     Limits,
 )
-=======
-from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
 from berth.live.local.growth import Growth
->>>>>>> main
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
