@@ -68,7 +68,7 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
             }
         ],
         "admission": admission_manifests(STEERER, AGENT),
-        **({"gate": gate_manifests(install.compat)} if install.mode == "place" else {}),
+        **({"gate": gate_manifests(install.compat)} if install.mode != "advise" else {}),
         "steerer-rights": _rights(STEERER, RULES, (*LEASE_RULES, *gathers)),
         "steerer": [_steerer(install)],
         **node_manifests(install),
@@ -223,6 +223,8 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         if name in ("admission", "gate"):
             kind = "Validating" if name == "admission" else "Mutating"
             there = f'.Capabilities.APIVersions.Has "{GROUP}/{kind}AdmissionPolicy"'
+            if name == "gate":  # where only advice is given, pods are another's to start
+                there = f'and ({there}) (ne .Values.mode "advise")'
             text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
         files[f"templates/{name}.yaml"] = text
     chart = {
