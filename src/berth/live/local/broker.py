@@ -24,7 +24,7 @@ from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
 from berth.live.local.deciding import Chosen, Deciding, Hooks
-from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
+from berth.live.local.entry import RUNNING, STARTING, End, Entry, Limits
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
@@ -34,6 +34,7 @@ from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.supervision import kept_up
+from berth.live.local.suspending import Suspending
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
@@ -94,6 +95,7 @@ class Broker:
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
         )
         self.commits = Commits(store, self._collect, self._not_written, log)
+        self.suspending: Suspending
         hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
         self.deciding = Deciding(
             self.book,
@@ -104,6 +106,7 @@ class Broker:
             hooks,
             brain=brain,
             decide_s=decide_s,
+            can_suspend=lambda: not self.suspending.trouble,
         )
         self.link = self.deciding.link
         self.runner = Runner(
@@ -115,6 +118,9 @@ class Broker:
             ended=self._ended,
             log=log,
             to_ms=lambda at_ms: at_ms + self._offset_ms,
+        )
+        self.suspending = Suspending(
+            self.book, self.runner, places, log, fake=cards.fake, now_ms=self.now_ms, moved=self._moved
         )
         self.watch = Watch(
             self.book,
@@ -208,6 +214,7 @@ class Broker:
         server.close()
         self.link.close()
         self.keeper.close()
+        self.suspending.close()
         committing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await committing
@@ -268,6 +275,7 @@ class Broker:
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING) and entry.over is None:
                 self.runner.adopt(entry)
+        self.suspending.go_on()
 
     def _reconcile(self, entries: list[Entry]) -> list[Entry]:
         """The jobs of a store that is older than they are: those that have been started since are found again."""
@@ -313,7 +321,7 @@ class Broker:
     def act(self) -> None:
         """Have written what has changed, tell the brain, stop what is to be stopped."""
         book = self.book
-        if book.dirty or book.attempts or book.starts:
+        if book.dirty or book.attempts or book.starts or book.moves:
             self.commits.wake()
         for entry in book.take_stops():
             self.runner.stop(entry)
@@ -359,6 +367,8 @@ class Broker:
         self.book.written(changes)
         for entry in changes.starts:
             self._start(entry)
+        for entry in changes.moves:
+            self.suspending.move(entry)
         for entry in changes.finished:
             if self._unwritten_ends.get(entry.id) is entry:
                 del self._unwritten_ends[entry.id]
@@ -375,13 +385,7 @@ class Broker:
         if entry.stop:
             self._ended(entry, End(None, never_ran=True))
             return
-        leaving = {
-            at
-            for job in self.book.active.values()
-            if job.stop == PREEMPTED and job is not entry
-            for at in job.slots
-        }
-        if leaving & set(entry.slots):
+        if self.suspending.leaving(entry):
             self._deferred.append(entry)  # until the preempted job has gone
             return
         try:
@@ -420,9 +424,14 @@ class Broker:
         self.counters.ended[entry.over_as or "again" if entry.over is not None else entry.state] += 1
         self.counters.refused += end.refused
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
+        self._moved()
+
+    def _moved(self) -> None:
+        """A job has left its GPUs, or has come back to them: those that waited for that go on."""
         deferred, self._deferred = self._deferred, []
         for each in deferred:
             self._start(each)
+        self.suspending.retry()
         self.act()
 
     # The policy
@@ -476,8 +485,7 @@ class Broker:
             now_ms = self.now_ms()
             for entry in list(self.book.active.values()):
                 limit_ms = entry.request.time_limit_ms
-                ran_ms = now_ms - (now_ms if entry.start_ms is None else entry.start_ms)
-                if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
+                if entry.state == RUNNING and limit_ms and entry.ran_ms(now_ms) >= limit_ms:
                     self.book.expire(entry, now_ms)
             self.act()
 
