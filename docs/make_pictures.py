@@ -1,20 +1,37 @@
-"""Draw the pictures of docs/gallery.md: of each example that PICTURES names, what it compared.
+"""Draw the pictures of the README and of docs/gallery.md.
 
-It needs a Chromium or Chrome. Run it as `python docs/make_pictures.py`.
+The README's is of what `make demo` compares; the gallery's are of the examples that PICTURES names, and need a Chromium
+or Chrome. Run it as `python docs/make_pictures.py`, or with `filling` for the first alone.
 """
 
 from __future__ import annotations
 
 import runpy
+import sys
 
 from make_reference import EXAMPLES, PICTURES, picture
 
-from berth.experiments.compare import plots
+from berth.experiments.compare import compare, plots
+from berth.experiments.compare.filling import filling, two_to_show
 from berth.plots import policy_styles
 from berth.report.image import write_image
 
+DEMO = ("fifo+first-fit", "easy+fifo+best-fit")
+"""The policies of the README's picture, which `make demo` compares."""
+
+
+def draw_filling() -> str:
+    """The README's picture, an SVG."""
+    pair = two_to_show(compare("synthetic:demo", DEMO, knowledge="user").runs)
+    assert pair is not None
+    return filling(pair)
+
+
 if __name__ == "__main__":
-    for example, (drawn, _) in PICTURES.items():
+    out = picture("filling")
+    out.write_text(draw_filling() + "\n")
+    print(f"wrote {out}")
+    for example, (drawn, _) in {} if sys.argv[1:] == ["filling"] else PICTURES.items():
         result = runpy.run_path(str(EXAMPLES / f"{example}.py"))["result"]
         out = picture(example)
         out.parent.mkdir(exist_ok=True)

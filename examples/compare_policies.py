@@ -3,5 +3,5 @@
 import berth
 
 trace = berth.read_trace("synthetic:demo?jobs=200")
-result = berth.compare(trace, policies=["fifo+first-fit", "sjf+best-fit", "fgd"], seeds=3)
+result = berth.compare(trace, policies=["fifo+first-fit", "easy+fifo+best-fit", "fgd"], seeds=3)
 print(result.table())

@@ -53,6 +53,7 @@
 
 enum { FAKE_HOST_PIDS = 1 << 22 };
 enum { FAKE_SHARED = 256, FAKE_HOLDERS = 32 };
+enum { FAKE_LIMITS = 32 };
 enum { FAKE_GPUS = 64, FAKE_PROCESSES = 1024, FAKE_BUCKETS = 64, FAKE_LOCKS = 1 << 24 };
 #define FAKE_BUCKET_NS 100000000ull
 #define FAKE_EXPORT __attribute__((visibility("default")))
@@ -79,6 +80,7 @@ struct fake_process {
     _Atomic uint32_t checkpoint;        /* enum fake_checkpoint */
     _Atomic uint32_t unkind;            /* bits of enum fake_unkind */
     _Atomic uint64_t parked[FAKE_GPUS]; /* what is in the host's memory while it is checkpointed */
+    uint64_t cgroup;                    /* of its path; 0: not known yet */
     _Atomic uint64_t bytes[FAKE_GPUS], busy_ns[FAKE_GPUS];
     struct {
         _Atomic uint64_t number, busy_ns;
@@ -101,6 +103,14 @@ struct fake_shared {
     uint32_t holders[FAKE_HOLDERS]; /* likewise */
 };
 
+/* Limits of a cgroup (nvmlDeviceSetMemoryLimits_v1): they stay until they are cleared, whatever
+   becomes of the cgroup. */
+struct fake_limits {
+    char path[256]; /* empty: a free place */
+    uint64_t cgroup, soft_bytes, hard_bytes;
+    uint32_t gpu;
+};
+
 struct fake_card {
     _Atomic uint64_t ready;
     uint32_t gpu_count, driver_version;
@@ -108,10 +118,21 @@ struct fake_card {
     struct fake_gpu gpus[FAKE_GPUS];
     _Atomic uint32_t seen, watched;
     pthread_mutex_t ledger; /* robust; on a watched card every change of `bytes` is made under it */
+    _Atomic uint32_t limits_count; /* places in use, from the first */
+    struct fake_limits limits[FAKE_LIMITS];
     uint64_t shared_count;
     struct fake_shared shared[FAKE_SHARED];
     struct fake_process processes[FAKE_PROCESSES];
 };
+
+/* A number for the path of a cgroup. */
+static inline uint64_t fake_cgroup_number(const char *path)
+{
+    uint64_t number = 14695981039346656037u;
+    for (; *path != 0; path++)
+        number = (number ^ (unsigned char)*path) * 1099511628211u;
+    return number | 1;
+}
 
 static inline uint64_t fake_number(const char *name, uint64_t otherwise)
 {
@@ -160,7 +181,7 @@ static inline const char *fake_path(void)
 
 /* A queue keeps such a file over its versions: another size wants another name for it in
    src/berth/live/local/places.py. */
-_Static_assert(sizeof(struct fake_card) == 68748896, "another layout: name the queue's file anew");
+_Static_assert(sizeof(struct fake_card) == 68766312, "another layout: name the queue's file anew");
 
 /* Why there is no fake card, to the file where the library tells its reasons too. */
 static inline void fake_complain(const char *what, int why)

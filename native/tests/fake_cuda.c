@@ -141,6 +141,7 @@ DO cuInit(unsigned flags)
         madvise(proof, 4096, MADV_DONTFORK);
         process->pid = (uint32_t)getpid();
         process->group = fake_watch_group;
+        process->cgroup = 0;
         for (int g = 0; g < FAKE_GPUS; g++) {
             atomic_store(&process->bytes[g], 0);
             atomic_store(&process->busy_ns[g], 0);

@@ -86,10 +86,44 @@ void fake_reap_dead(void)
         fake_unlock_ledger(fake_card);
 }
 
+/* This process's cgroup of version 2, which it is in before it starts. */
+static uint64_t own_cgroup(void)
+{
+    char line[300], path[300] = "";
+    if (fake_self->cgroup != 0)
+        return fake_self->cgroup;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "0::", 3) == 0)
+            snprintf(path, sizeof path, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    if (file != NULL)
+        fclose(file);
+    return fake_self->cgroup = fake_cgroup_number(path);
+}
+
+/* Whether the limits of this process's cgroup leave room, as of an instant. */
+static bool within_cgroup(uint32_t gpu, uint64_t bytes)
+{
+    uint32_t count = atomic_load(&fake_card->limits_count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct fake_limits *limits = &fake_card->limits[i];
+        uint64_t held = bytes;
+        if (limits->path[0] == 0 || limits->gpu != gpu || limits->cgroup != own_cgroup())
+            continue;
+        for (uint32_t at = 0; at < atomic_load(&fake_card->seen) && at < FAKE_PROCESSES; at++)
+            if (atomic_load(&fake_card->processes[at].state) != 0 &&
+                fake_card->processes[at].cgroup == limits->cgroup)
+                held += atomic_load(&fake_card->processes[at].bytes[gpu]);
+        if (held > limits->hard_bytes)
+            return false;
+    }
+    return true;
+}
+
 bool fake_charge(uint32_t gpu, uint64_t bytes)
 {
     struct fake_gpu *device = &fake_card->gpus[gpu];
-    if (bytes > device->total_bytes)
+    if (bytes > device->total_bytes || !within_cgroup(gpu, bytes))
         return false;
     if (atomic_load_explicit(&fake_card->watched, memory_order_relaxed)) {
         lock_ledger();

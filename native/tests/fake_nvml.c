@@ -470,3 +470,79 @@ FAKE_EXPORT int nvmlEventSetWait_v2(void *set, struct fake_event *event, unsigne
         nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
     }
 }
+
+/* Limits of a cgroup, from driver 615 on (BERTH_FAKE_VERSION 13040). BERTH_FAKE_NVML has two words
+   for what NVIDIA's documents say of them: with `deaf` they are accepted and not kept, with `full`
+   there is no place for more. */
+enum { NV_LIMITS_VERSION = 13040, NV_INSUFFICIENT_RESOURCES = 23 };
+struct fake_given_limits {
+    const char *path;
+    unsigned long long soft_bytes, hard_bytes, used_bytes;
+};
+
+/* Of a folder below the hierarchy's mount, which is /sys/fs/cgroup or /sys/fs/cgroup/unified. */
+static uint64_t number_of(const char *path)
+{
+    const char *at = strstr(path, "/cgroup/unified/"), *plain = strstr(path, "/cgroup/");
+    return fake_cgroup_number(at != NULL ? at + 15 : plain != NULL ? plain + 7 : path);
+}
+
+static struct fake_limits *limits_of(NVdevice device, const char *path)
+{
+    uint64_t number = number_of(path);
+    for (uint32_t i = 0; i < atomic_load(&card->limits_count); i++)
+        if (card->limits[i].path[0] != 0 && card->limits[i].cgroup == number &&
+            card->limits[i].gpu == (uint32_t)gpu_of(device))
+            return &card->limits[i];
+    return NULL;
+}
+
+static int no_limits(NVdevice device, const struct fake_given_limits *given)
+{
+    int wrong = refused(device, given);
+    if (wrong == NV_SUCCESS && card->driver_version < NV_LIMITS_VERSION)
+        wrong = NV_FUNCTION_NOT_FOUND;
+    if (wrong == NV_SUCCESS && (given->path == NULL || access(given->path, F_OK) != 0))
+        wrong = NV_INVALID_ARGUMENT;
+    return wrong;
+}
+
+FAKE_EXPORT int nvmlDeviceSetMemoryLimits_v1(NVdevice device, struct fake_given_limits *given)
+{
+    const int wrong = no_limits(device, given);
+    if (wrong != NV_SUCCESS || is("deaf"))
+        return wrong;
+    if (geteuid() != 0)
+        return 4; /* NVML_ERROR_NO_PERMISSION */
+    struct fake_limits *limits = limits_of(device, given->path);
+    if (limits == NULL) {
+        uint32_t count = 0;
+        while (count < FAKE_LIMITS && card->limits[count].path[0] != 0)
+            count++;
+        if (count == FAKE_LIMITS || is("full"))
+            return NV_INSUFFICIENT_RESOURCES;
+        limits = &card->limits[count];
+        limits->cgroup = number_of(given->path);
+        limits->gpu = (uint32_t)gpu_of(device);
+        snprintf(limits->path, sizeof limits->path, "%s", given->path);
+        if (count >= atomic_load(&card->limits_count))
+            atomic_store(&card->limits_count, count + 1);
+    }
+    limits->soft_bytes = given->soft_bytes;
+    limits->hard_bytes = given->hard_bytes;
+    if (given->soft_bytes == 0 && given->hard_bytes == ~0ull)
+        limits->path[0] = 0;
+    return NV_SUCCESS;
+}
+
+FAKE_EXPORT int nvmlDeviceGetMemoryLimits_v1(NVdevice device, struct fake_given_limits *given)
+{
+    const int wrong = no_limits(device, given);
+    if (wrong != NV_SUCCESS)
+        return wrong;
+    struct fake_limits *limits = limits_of(device, given->path);
+    given->soft_bytes = limits != NULL ? limits->soft_bytes : 0;
+    given->hard_bytes = limits != NULL ? limits->hard_bytes : ~0ull;
+    given->used_bytes = 0;
+    return NV_SUCCESS;
+}

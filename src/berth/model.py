@@ -425,6 +425,8 @@ class Record:
     """Energy that its nodes took for it, or its GPUs alone, where nothing else was measured."""
     gpu_slots: tuple[str, ...] = ()
     """The GPUs that it ran on, each as NODE:INDEX; empty if they are unknown: Slurm's accounting does not have them."""
+    priority: int | None = None
+    """Its job's priority, the higher the more; None if it is not known."""
 
     @property
     def ready_ms(self) -> int:

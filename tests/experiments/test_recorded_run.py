@@ -55,8 +55,10 @@ def test_jobs_work_as_long_as_their_last_attempt_and_are_beside_what_happened(hi
     assert [(job.id, job.submit_ms, job.work_ms) for job in real.jobs] == [
         ("1", 0, 10_000),
         ("2", 1000, 20_000),
+        ("3", 2000, 15_000),  # it was cancelled while it waited: its work is what is usual
     ]
-    assert (real.nodes, real.policy, real.left_out) == ((HERE,), "fifo", 1)
+    assert [job.patience_ms for job in real.jobs] == [None, None, 1000]
+    assert (real.nodes, real.policy, real.left_out, real.gave_up) == ((HERE,), "fifo", 0, 1)
     assert (real.makespan_s, real.wait_mean_s) == (31.0, 5.0)
 
 
@@ -82,7 +84,9 @@ def test_a_job_counts_from_when_it_could_have_started(history: Path, tmp_path: P
     write_records([later], tmp_path / "later.parquet")
     import_records(open_history(history), tmp_path / "later.parquet", Options(cluster="here"))
     real = recorded_run(open_history(history))
-    assert [(job.id, job.submit_ms) for job in real.jobs] == [("1", 0), ("2", 1000), ("4", 35_000)]
+    assert [(job.id, job.submit_ms) for job in real.jobs] == [
+        ("1", 0), ("2", 1000), ("3", 2000), ("4", 35_000),
+    ]  # fmt: skip
     assert real.wait_mean_s == pytest.approx((0 + 10 + 1) / 3)
 
 
@@ -162,7 +166,7 @@ def test_only_jobs_of_the_machine_are_replayed_and_not_those_imported_beside_the
     write_records(others, tmp_path / "others.parquet")
     import_records(open_history(history), tmp_path / "others.parquet", Options(cluster="made"))
     real = recorded_run(open_history(history))
-    assert ([job.id for job in real.jobs], real.left_out, real.elsewhere) == (["1", "2"], 1, 2)
+    assert ([job.id for job in real.jobs], real.left_out, real.elsewhere) == (["1", "2", "3"], 0, 2)
     assert real.gpu_allocation_pct <= 100
     words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "fifo"]
     environment = {**os.environ, "BERTH_HISTORY": str(history)}

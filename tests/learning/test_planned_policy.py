@@ -127,7 +127,7 @@ def test_a_plan_that_did_not_come_true_is_made_anew() -> None:
     assert len(starts(events)) == 6
 
 
-def test_on_several_gpus_the_network_decides() -> None:
+def test_on_several_gpus_nothing_is_planned() -> None:
     jobs = workload_jobs("random", 4, 40_103)
     two = Cluster([Node("gpu", gpus=2, gpu_model=THESIS_GPU)])
     policy = Watched(Setting(0, knowledge=Oracle(jobs, INTERFERENCE)))

@@ -146,6 +146,9 @@ def _from_history(
             "wait_mean_s": real.wait_mean_s,
             "policy": real.policy,
             "left_out": real.left_out,
+            "gave_up": real.gave_up,
+            "weekly_p90_errors_pct": found.trust.weekly_errors_pct,
+            "believable": found.trust.is_believable,
             "elsewhere": real.elsewhere,
             "jobs": len(real.jobs),
             "jobs_under_10_s": short,
@@ -153,7 +156,11 @@ def _from_history(
         }
         printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": answer})
         return
+    if not found.trust.is_believable:
+        print(found.trust.sentence)
     _show(result, [])
+    if found.trust.is_believable:
+        print(found.trust.sentence)
     by = f" under {real.policy}" if real.policy else ""
     print(
         f"What really happened{by}: makespan {real.makespan_s:,.1f} s, mean wait {real.wait_mean_s:,.1f} s."
@@ -177,6 +184,9 @@ def _from_history(
             " is the start itself, which no replay knows.",
             file=sys.stderr,
         )
+    if real.gave_up:
+        left = "1 job left" if real.gave_up == 1 else f"{real.gave_up:,} jobs left"
+        print(f"{left} the queue before running, and in the replay after the same wait.", file=sys.stderr)
     if real.left_out:
         never = (
             "1 job never ran, and is" if real.left_out == 1 else f"{real.left_out:,} jobs never ran, and are"
@@ -206,7 +216,7 @@ def _run(
     records: Path | None = None,
 ) -> None:
     from berth.cli.files import told_what_is_kept
-    from berth.cli.progress import progress_bar
+    from berth.cli.progress import compiling_shown, progress_bar
     from berth.experiments.compare import compare as compare_policies
     from berth.traces import read_trace
 
@@ -214,7 +224,7 @@ def _run(
     source = read_trace(trace, columns=options.map, reader=options.reader)
     at_ms = None if options.map_at is None else [_map_time_ms(hours) for hours in options.map_at]
     runs = f"{len(policies)} × {len(seeds)} runs"
-    with progress_bar(runs) as progress, told_what_is_kept(options.out):
+    with progress_bar(runs) as progress, compiling_shown(), told_what_is_kept(options.out):
         result = compare_policies(
             source,
             policies,

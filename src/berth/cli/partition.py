@@ -173,6 +173,12 @@ def create(
     mps: Annotated[
         bool, typer.Option("--mps", help="Run processes as MPS clients; MPS enforces --mem and --core-pct.")
     ] = False,
+    native: Annotated[
+        bool,
+        typer.Option(
+            "--native", help="Let the driver keep --mem for a cgroup; needs root, driver 615 and cgroup v2."
+        ),
+    ] = False,
     owner: Annotated[
         str | None, typer.Option("--owner", help="The user who may join, by name or number.")
     ] = None,
@@ -199,6 +205,8 @@ def create(
         )
     if mig is None and mem is None:
         raise SettingError("no size for the partition; give --mem, or an instance of MIG with --mig")
+    if native and (mig is not None or mps):
+        raise SettingError("--native, --mps and --mig exclude each other; leave all but one out")
     if mps and burst:
         raise SettingError("MPS has no --burst; leave it out, or leave --core-pct out to have all cores")
     if mps and priority is not None:
@@ -213,7 +221,12 @@ def create(
         limit = partitions.Limit(
             partitions.mem_mib(mem or ""), core_pct, burst, priority=priority or "normal"
         )
-        made = make(name, card, limit, access=access, overcommit=overcommit)
+        if native:
+            made = partitions.create_native(
+                name, card, limit, access=access, overcommit=overcommit, driver_folder=_driver(fake_gpu)
+            )
+        else:
+            made = make(name, card, limit, access=access, overcommit=overcommit)
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
     )
@@ -354,6 +367,7 @@ def resize(
         priority=priority,
         gpus=known,
         overcommit=overcommit,
+        driver_folder=_driver(fake_gpu),
     )
     listed = {gpu.uuid.removeprefix("GPU-") for gpu in known}
     for one in changed:

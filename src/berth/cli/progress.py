@@ -13,6 +13,8 @@ QUIET_S = 1.0
 """Nothing is shown of what is over sooner."""
 LINE_S = 10.0
 """Where there is no terminal, work writes a line this often."""
+COMPILING_S = 3.0
+"""While functions are compiled, a line is written this often."""
 QUIET = "BERTH_QUIET"
 """The environment variable by which `berth --quiet` silences progress, in processes that it starts too."""
 
@@ -66,6 +68,34 @@ def progress_bar(what: str, *, long: bool = False) -> Iterator[Update | None]:
         yield update
     finally:
         bar.stop()
+
+
+@contextmanager
+def compiling_shown() -> Iterator[None]:
+    """Write a line to standard error as the block begins to compile functions, and one every few seconds."""
+    if os.environ.get(QUIET):
+        yield
+        return
+    from numba.core import event
+
+    class Lines(event.Listener):
+        def __init__(self) -> None:
+            self.count, self.inside, self.told_s = 0, 0, 0.0
+
+        def on_start(self, event: object) -> None:
+            self.inside += 1
+            now_s = time.monotonic()
+            if self.inside == 1 and (not self.count or now_s - self.told_s >= COMPILING_S):
+                done = f" ({self.count} done)" if self.count else ""
+                print(f"berth: compiling functions, once on this machine{done}", file=sys.stderr, flush=True)
+                self.told_s = now_s
+            self.count += 1
+
+        def on_end(self, event: object) -> None:
+            self.inside -= 1
+
+    with event.install_listener("numba:compile", Lines()):
+        yield
 
 
 def _lines(what: str, long: bool) -> Update:

@@ -3,22 +3,31 @@
 The local queue keeps two files beside the history: `cluster.csv`, the machine as a list of nodes, and `policies.json`,
 which policy decided since when. A job works as long as its last attempt held its GPUs: while it ran, neighbours
 included, and while it was started. Without the latter, jobs that were started at one moment and run for the same time
-would end in another order than they did, and a strict order of whole GPUs packs otherwise from there on. A priority is
-not recorded, and counts as none.
+would end in another order than they did, and a strict order of whole GPUs packs otherwise from there on.
+
+Partitions: where nodes carry the name of a job's partition as a label (`NAME`, or `partition:NAME` as Slurm's nodes
+do), the job runs on those alone. Where no node carries a label, and partitions ran on nodes of their own, each node has
+the partitions of which jobs ran there. A job that left the queue before it ran waits as long in the replay. Nodes on
+which attempts were lost are out until something starts there again.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+
+import numpy as np
 
 from berth.errors import SettingError
+from berth.experiments.weeks import NO_WAITS, Waits
 from berth.files import whole_file
 from berth.history.store.folder import History
-from berth.model import FOREVER_MS, Job, Node, Record, Share
+from berth.model import FOREVER_MS, Job, Node, Outage, Reason, Record, RecordState, Share
 from berth.statistics import Cdf, Distribution, Run, cdf, distribution
 from berth.traces import read_nodes, write_nodes
 
@@ -45,11 +54,19 @@ class RecordedRun:
     policy: str
     """The policy that decided when the last job was submitted; empty if it is not known."""
     left_out: int
-    """Jobs that never ran."""
+    """Jobs that never could run, which are no part of this."""
     known: bool
     """Whether the history itself tells what the machine is."""
     elsewhere: int = 0
     """Jobs of other clusters, which ran on nodes that this machine lacks, and are no part of this."""
+    gave_up: int = 0
+    """Jobs that left the queue before they ran: among `jobs`, with that patience."""
+    outages: tuple[Outage, ...] = ()
+    """Nodes on which attempts were lost, in ms since the first job."""
+    origin_ms: int = 0
+    """When the first of the jobs could have started, ms since 1970."""
+    waits: Waits = NO_WAITS
+    """How long each job waited that ran."""
 
     @property
     def wait_mean_s(self) -> float:
@@ -87,22 +104,29 @@ def recorded_run(
     there = len(tries)
     if kept.exists():
         tries = _of_machine(tries, machine, kept)
-    ran = [
-        sorted(each, key=lambda record: record.attempt)
-        for each in tries.values()
-        if any(record.start_ms is not None for record in each)
-    ]
+    by_attempt = [sorted(each, key=lambda record: record.attempt) for each in tries.values()]
+    ran = [each for each in by_attempt if any(record.start_ms is not None for record in each)]
     if not ran:
         raise SettingError("no job of the history ran in this period; there is nothing to replay")
+    gave_up = [
+        each[-1] for each in by_attempt if all(r.start_ms is None for r in each) and _gave_up(each[-1])
+    ]
     lasts = [next(record for record in reversed(each) if record.start_ms is not None) for each in ran]
     # A job that was held, or waited for a time or another job, counts from when it could have started.
     ready = [each[0].ready_ms for each in ran]
-    origin_ms = min(ready)
-    moments = sorted({*ready, *(record.end_ms for each in ran for record in each)})
+    origin_ms = min([*ready, *(record.ready_ms for record in gave_up)])
+    moments = sorted({*ready, *(r.end_ms for each in ran for r in each), *(r.end_ms for r in gave_up)})
+    machine = _with_partitions(machine, [record for each in ran for record in each])
+    labels = {label for node in machine for label in node.labels}
     jobs = [
-        _job(last, at_ms - origin_ms, _start_took_ms(last, moments))
-        for last, at_ms in zip(lasts, ready, strict=True)
+        _job(each, last, at_ms - origin_ms, _start_took_ms(last, moments), labels)
+        for each, last, at_ms in zip(ran, lasts, ready, strict=True)
     ]
+    usual_ms = int(median(job.work_ms or 0 for job in jobs))
+    parts = {
+        gpus: Counter(job.nodes for job in jobs if job.gpus == gpus) for gpus in {r.gpus for r in gave_up}
+    }
+    jobs += [_job_that_gave_up(record, origin_ms, usual_ms, parts[record.gpus], labels) for record in gave_up]
     jobs.sort(key=lambda job: (job.submit_ms, _place(job.id)))
     makespan_ms = max(last.end_ms for last in lasts) - origin_ms
     waits_s = [((last.start_ms or 0) - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
@@ -116,11 +140,71 @@ def recorded_run(
         cdf(waits_s),
         cdf(completions_s),
         _allocation_pct(ran, machine, makespan_ms),
-        _policy(history.folder / POLICIES, max(last.submit_ms for last in lasts)),
-        len(tries) - len(ran),
+        _policy(history.folder, max(last.submit_ms for last in lasts)),
+        len(tries) - len(ran) - len(gave_up),
         kept.exists(),
         there - len(tries),
+        len(gave_up),
+        _outages([record for each in ran for record in each], machine, origin_ms),
+        origin_ms,
+        Waits(np.array(ready, np.int64) - origin_ms, np.array(waits_s)),
     )
+
+
+def _gave_up(record: Record) -> bool:
+    """Whether a job that never ran waited for room until it left."""
+    waited = record.state is RecordState.CANCELLED or record.end_reason == Reason.PATIENCE
+    return waited and record.end_ms > record.ready_ms
+
+
+def _with_partitions(machine: tuple[Node, ...], ran: Sequence[Record]) -> tuple[Node, ...]:
+    """The nodes with a label for each partition of which jobs ran there, where no node carries a label and some two
+    partitions ran on no node together."""
+    if any(node.labels for node in machine):
+        return machine
+    used: dict[str, set[str]] = {}
+    for record in ran:
+        if record.nodes and record.virtual_cluster:
+            used.setdefault(record.virtual_cluster, set()).update(record.nodes)
+    apart = any(one.isdisjoint(other) for one in used.values() for other in used.values())
+    if not apart or not {name for names in used.values() for name in names} <= {
+        node.name for node in machine
+    }:
+        return machine
+    return tuple(
+        replace(node, labels=tuple(sorted(name for name, nodes in used.items() if node.name in nodes)))
+        for node in machine
+    )
+
+
+def _outages(ran: Iterable[Record], machine: Sequence[Node], origin_ms: int) -> tuple[Outage, ...]:
+    """The nodes on which attempts were lost, each from then until something starts there again.
+
+    Of the nodes of one attempt that one is taken which was lost at that moment with another attempt, else the one on
+    which nothing starts for longest.
+    """
+    row_of = {node.name: row for row, node in enumerate(machine)}
+    lost: list[tuple[int, tuple[str, ...]]] = []
+    starts: dict[str, list[int]] = {}
+    for record in ran:
+        there = tuple(name for name in record.nodes if name in row_of)
+        for name in there:
+            starts.setdefault(name, []).append(record.start_ms or 0)
+        if there and record.state is RecordState.NODE_FAIL:
+            lost.append((record.end_ms, there))
+
+    def next_start_ms(name: str, down_ms: int) -> int:
+        return min((at_ms for at_ms in starts[name] if at_ms >= down_ms), default=FOREVER_MS)
+
+    outages: dict[tuple[int, str], Outage] = {}
+    for down_ms, names in sorted(lost, key=lambda each: (each[0], len(each[1]))):
+        if any((down_ms, name) in outages for name in names):
+            continue
+        name = max(names, key=lambda each: next_start_ms(each, down_ms))
+        up_ms = next_start_ms(name, down_ms)
+        until_ms = None if up_ms >= FOREVER_MS else max(up_ms, down_ms + 1) - origin_ms
+        outages[down_ms, name] = Outage(row_of[name], down_ms - origin_ms, until_ms)
+    return tuple(outages.values())
 
 
 def _of_machine(
@@ -180,12 +264,24 @@ def _start_took_ms(record: Record, moments: Sequence[int]) -> int:
     return took_ms if 0 <= took_ms <= LONGEST_START_MS else 0
 
 
-def _job(record: Record, ready_ms: int, start_took_ms: int) -> Job:
+def _labels(record: Record, there: Set[str]) -> tuple[str, ...]:
+    """The label of a job's partition, where nodes carry one."""
+    names = (record.virtual_cluster, f"partition:{record.virtual_cluster}")
+    return tuple(name for name in names if record.virtual_cluster and name in there)[:1]
+
+
+def _job(
+    attempts: Sequence[Record], record: Record, ready_ms: int, start_took_ms: int, labels: Set[str]
+) -> Job:
+    """A job whose last attempt is `record`; it works as long as that, or as is known of one that kept its work."""
     shared_milli = record.share.milli
+    ran_ms = record.end_ms - (record.start_ms or 0)
+    again = sum(each.start_ms is not None for each in attempts) > 1
+    keeps = again and record.state is RecordState.COMPLETED and ran_ms < (record.work_ms or 0)
     return Job(
         id=record.job_id,
         submit_ms=ready_ms,
-        work_ms=max(1, record.end_ms - (record.start_ms or 0) + start_took_ms),
+        work_ms=(record.work_ms or 0) if keeps else max(1, ran_ms + start_took_ms),
         user=record.user,
         application=record.application,
         gpus=record.gpus,
@@ -193,9 +289,25 @@ def _job(record: Record, ready_ms: int, start_took_ms: int) -> Job:
         nodes=record.parts,
         cpu_milli=record.cpu_milli,
         mem_mib=record.mem_mib,
+        labels=_labels(record, labels),
+        priority=record.priority or 0,
         time_limit_ms=record.time_limit_ms,
         retries=0,
+        keeps_work=keeps,
+        virtual_cluster=record.virtual_cluster,
     )
+
+
+def _job_that_gave_up(
+    record: Record, origin_ms: int, usual_ms: int, parts: Counter[int], labels: Set[str]
+) -> Job:
+    """A job that left before it ran. What it would have worked is its known work, its limit, or what is usual, on as
+    many nodes as most jobs of as many GPUs."""
+    work_ms = record.work_ms or record.time_limit_ms or usual_ms
+    waited = replace(record, start_ms=record.end_ms, end_ms=record.end_ms + work_ms)
+    job = _job([record], waited, record.ready_ms - origin_ms, 0, labels)
+    usual_nodes = parts.most_common(1)[0][0] if parts else int(record.gpus <= 1)
+    return replace(job, nodes=usual_nodes, patience_ms=record.end_ms - record.ready_ms)
 
 
 def _place(job_id: str) -> tuple[int, ...]:
@@ -203,10 +315,15 @@ def _place(job_id: str) -> tuple[int, ...]:
     return tuple(int(part) for part in job_id.split("_") if part.isdigit())
 
 
-def _policy(path: Path, at_ms: int) -> str:
+def kept_policies(history: Path) -> list[tuple[int, str]]:
+    """Which policy decided since when, ms since 1970, as it was kept; nothing where it was not."""
     try:
-        changes = [(int(since), str(name)) for since, name in json.loads(path.read_text(encoding="utf-8"))]
+        text = (history / POLICIES).read_text(encoding="utf-8")
+        return [(int(since), str(name)) for since, name in json.loads(text)]
     except (OSError, ValueError):
-        return ""
-    before = [name for since, name in changes if since <= at_ms]
+        return []
+
+
+def _policy(history: Path, at_ms: int) -> str:
+    before = [name for since, name in kept_policies(history) if since <= at_ms]
     return before[-1] if before else ""

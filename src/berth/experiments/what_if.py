@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-from berth.experiments.compare import Comparison, compare
-from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
+from berth.experiments.compare import Comparison, Task, compare
+from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
+from berth.experiments.compare.parallel import run_all
 from berth.experiments.recorded_run import RecordedRun, distances, recorded_run
+from berth.experiments.weeks import NO_WAITS, Trust, Waits, waits_of
 from berth.history.store.folder import History
-from berth.model import WHOLE_GPU, Node
+from berth.model import WHOLE_GPU, Job, Node, Outage
 from berth.policies import Progress
 from berth.statistics import Cdf, Run
 
@@ -31,6 +33,8 @@ class WhatIf:
     """What was asked for; where nothing but the policy changed, the policy that ran is among its runs."""
     as_it_was: Run | None
     """The policy that ran, replayed on the machine as it was; None if it is not known."""
+    replayed: Waits = NO_WAITS
+    """How long jobs waited in that replay; empty if that policy is not known."""
 
     @property
     def apart(self) -> list[Apart]:
@@ -41,6 +45,11 @@ class WhatIf:
     def error(self) -> Apart | None:
         """How far the replay of what ran is from what happened: what a replay may be wrong by."""
         return None if self.as_it_was is None else distances(self.real, [self.as_it_was])[0]
+
+    @property
+    def trust(self) -> Trust:
+        """What is to be known before the numbers are read."""
+        return Trust(self.real.policy, self.real.waits, self.replayed)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -81,12 +90,15 @@ def what_if(
     Raises SettingError if no job ran then or the machine is unknown, and what `compare` raises.
     """
     real = recorded_run(history, since_ms=since_ms, until_ms=until_ms, nodes=nodes)
-    there = tuple(nodes) or real.nodes
-    under = replace(conditions_of(conditions, there), interference_name="")
+    there = tuple(nodes) if nodes and real.known else real.nodes
+    under = _since_first(replace(conditions_of(conditions, there), interference_name=""), real.origin_ms)
     changed = bool(nodes and real.known) or whole_gpus or under != AS_THE_TRACE_SAYS
     names = list(dict.fromkeys(policies))
-    baseline = bool(real.policy) and changed
-    if real.policy and not changed and real.policy not in names:
+    baseline = bool(real.policy)
+    conditions = {**conditions, "outages": under.outages, "reservations": under.reservations}
+    if not under.outages and under.failures is None:
+        conditions["outages"] = _on(there, real)
+    if baseline and not changed and real.policy not in names:
         names.append(real.policy)
     jobs = tuple(replace(job, share=WHOLE_GPU) for job in real.jobs) if whole_gpus else real.jobs
     steps = _Steps(progress, len(names) + baseline)
@@ -94,14 +106,71 @@ def what_if(
         jobs, names, cluster=there, processes=processes, progress=steps.part(0, len(names)), **conditions
     )
     as_it_was = next((run for run in result.runs if run.policy == real.policy), None)
+    replayed = NO_WAITS
     if baseline:
-        then = compare(real.jobs, [real.policy], cluster=real.nodes, progress=steps.part(len(names), 1))
-        as_it_was = then.runs[0]
-    return WhatIf(real, result, as_it_was)
+        run, replayed = replay(real, real.policy, steps.part(len(names), 1))
+        as_it_was = as_it_was if as_it_was is not None and not changed else run
+    return WhatIf(real, result, as_it_was, replayed)
+
+
+def replay(real: RecordedRun, policy: str, progress: Progress | None = None) -> tuple[Run, Waits]:
+    """A policy on the machine as it was, and how long jobs waited then."""
+    return _measured(
+        real.jobs, real.nodes, policy, replace(AS_THE_TRACE_SAYS, outages=real.outages), progress
+    )
+
+
+def replayed_waits(jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, **conditions: Any) -> Waits:
+    """How long jobs wait under a policy."""
+    return _measured(jobs, nodes, policy, conditions_of(conditions, nodes), None)[1]
+
+
+def _measured(
+    jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, under: Conditions, progress: Progress | None
+) -> tuple[Run, Waits]:
+    (result,) = run_all([Task(jobs, nodes, policy, 0, under, measure=waits_of)], 1, progress)
+    return result.run, cast(Waits, result.measured)
+
+
+def _since_first(under: Conditions, origin_ms: int) -> Conditions:
+    """These conditions, their outages and reservations counted from the first job if they are told since 1970."""
+    outages, reservations = under.outages, under.reservations
+    if outages and max(outage.down_ms for outage in outages) >= origin_ms:
+        outages = tuple(
+            outage._replace(
+                down_ms=(down_ms := max(0, outage.down_ms - origin_ms)),
+                up_ms=None if outage.up_ms is None else outage.up_ms - origin_ms,
+                drain_ms=min(outage.drain_ms, down_ms),
+            )
+            for outage in outages
+            if outage.up_ms is None or outage.up_ms > origin_ms
+        )
+    if reservations and max(each.start_ms for each in reservations) >= origin_ms:
+        reservations = tuple(
+            each._replace(
+                start_ms=(start_ms := max(0, each.start_ms - origin_ms)),
+                end_ms=each.end_ms - origin_ms,
+                drain_ms=min(each.drain_ms, start_ms),
+            )
+            for each in reservations
+            if each.end_ms > origin_ms
+        )
+    return replace(under, outages=outages, reservations=reservations)
+
+
+def _on(nodes: Sequence[Node], real: RecordedRun) -> tuple[Outage, ...]:
+    """The outages of what happened, on those of these nodes that the machine had."""
+    row_of = {node.name: row for row, node in enumerate(nodes)}
+    names = [real.nodes[outage.node].name for outage in real.outages]
+    return tuple(
+        outage._replace(node=row_of[name])
+        for outage, name in zip(real.outages, names, strict=True)
+        if name in row_of
+    )
 
 
 def _shaped(run: Run, waiting: Cdf, completion: Cdf) -> Run:
-    return replace(run, policy=REALLY, waiting=waiting, completion=completion)
+    return replace(run, policy=REALLY, oracle=False, waiting=waiting, completion=completion)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,22 +59,9 @@ def new_network(seed: int, sizes: Sizes | None = None) -> Network:
 
 def scores(network: Network, seen: Features, xp: Any) -> Any:
     """The score of each combination, float32 (..., C): the larger, the better; whether it fits is not asked."""
-    return finished(network, begun(network, seen, xp), xp)
-
-
-def embedded(network: Network, job: Any, xp: Any) -> Any:
-    """What the network makes of each job: (..., T, JOB_FEATURES) to (..., T, E)."""
+    embeds = seen.job  # (..., T, E): what the network makes of each job
     for layer in network.job:
-        job = xp.maximum(_applied(layer, job), 0)
-    return job
-
-
-def begun(network: Network, seen: Features, xp: Any) -> Any:
-    """The first layer for combinations, before what is below zero is cut: (..., C, its outputs).
-
-    It is the sum of what the combination alone gives and what the jobs that it leaves waiting give.
-    """
-    embeds = embedded(network, seen.job, xp)  # (..., T, E)
+        embeds = xp.maximum(_applied(layer, embeds), 0)
     running = embeds.shape[-2] - seen.waiting.shape[-1]
     old, new = seen.present[..., :running], seen.present[..., running:]
     neighbours = old @ embeds[..., :running, :]
@@ -83,22 +70,10 @@ def begun(network: Network, seen: Features, xp: Any) -> Any:
     left = seen.waiting[..., None, :] - new
     others = left @ embeds[..., running:, :] / xp.maximum(xp.sum(left, axis=-1, keepdims=True), 1)
     pooled = xp.concatenate([neighbours, members, largest, others, seen.combination], axis=-1)
-    return _applied(network.combination[0], pooled)
-
-
-def others_weight(network: Network) -> tuple[Any, Any]:
-    """Two parts of the first layer for combinations: the weights of the mean of the other waiting jobs, (E, outputs),
-    and those of the combination's own features, (COMBINATION_FEATURES, outputs)."""
-    weight = network.combination[0].weight
-    wide = network.job[-1].weight.shape[1]
-    return weight[3 * wide : 4 * wide], weight[4 * wide :]
-
-
-def finished(network: Network, first: Any, xp: Any) -> Any:
-    """The scores that follow from the first layer for combinations: (..., C, outputs) to (..., C)."""
+    score = _applied(network.combination[0], pooled)
     for layer in network.combination[1:]:
-        first = _applied(layer, xp.maximum(first, 0))
-    return first[..., 0]
+        score = _applied(layer, xp.maximum(score, 0))
+    return score[..., 0]
 
 
 def _applied(layer: Layer, values: Any) -> Any:

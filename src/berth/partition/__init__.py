@@ -10,6 +10,7 @@ from berth.partition.lifecycle import (
     create_mig,
     create_mig_at,
     create_mps,
+    create_native,
     create_promised,
     remove,
     remove_unfinished,

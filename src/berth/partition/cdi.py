@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
-from berth.partition.hardware import Hardware, variables
+from berth.partition.hardware import Hardware, check_enterable, variables
 from berth.partition.regions import INSIDE, Partition, preload_list
 
 CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
@@ -28,9 +28,10 @@ def specification(
         else [str(path) for path in sorted(Path("/dev").glob("nvidia*")) if path.is_char_device()]
     )
     kept = [part.hardware for part in parts if part.hardware is not None]
+    check_enterable(name, kept)
     environment: dict[str, str] = {"BERTH_REGION": f"{INSIDE}/region"} | dict(variables(kept))
     for one in kept:
-        if one.kind == "mps":
+        if one.needs_variables:
             folder = Path(one.pipe).parent
             mounts.append(_mount(folder, str(folder), writable=True))
         elif not devices:

@@ -58,7 +58,7 @@ _MOST_PROCESSES = 4096
 
 def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int, int]:
     """The memory that NVML shows for each process of a GPU, by its pid; without those that it does not tell."""
-    nvml, handle = open_nvml(driver_folder), _handle_of(uuid, driver_folder)
+    nvml, handle = open_nvml(driver_folder), handle_of(uuid, driver_folder)
     listed, count = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
     for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
         ask = getattr(nvml, name, None)
@@ -71,9 +71,7 @@ def bytes_of_processes(uuid: str, driver_folder: Path | None = None) -> dict[int
 def free_bytes(uuid: str, driver_folder: Path | None = None) -> int:
     """The memory of a GPU that nobody holds now. Raises PartitionError if NVML does not tell it."""
     memory = _Memory()
-    if open_nvml(driver_folder).nvmlDeviceGetMemoryInfo(
-        _handle_of(uuid, driver_folder), ctypes.byref(memory)
-    ):
+    if open_nvml(driver_folder).nvmlDeviceGetMemoryInfo(handle_of(uuid, driver_folder), ctypes.byref(memory)):
         raise PartitionError(
             f"NVML does not tell how much memory GPU {uuid} has free; see what nvidia-smi says"
         )
@@ -87,7 +85,8 @@ def driver_version(driver_folder: Path | None = None) -> str:
     return "" if failed else text.value.decode(errors="replace")
 
 
-def _handle_of(uuid: str, driver_folder: Path | None) -> ctypes.c_void_p:
+def handle_of(uuid: str, driver_folder: Path | None = None) -> ctypes.c_void_p:
+    """NVML's handle of a GPU. Raises PartitionError if there is none of this UUID."""
     handle = ctypes.c_void_p()
     if open_nvml(driver_folder).nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
         raise PartitionError(f"NVML has no GPU {uuid}; see what nvidia-smi says")
@@ -131,7 +130,7 @@ def gpu_named(text: str, among: list[Gpu]) -> Gpu:
 def knows_instance(uuid: str, driver_folder: Path | None = None) -> bool:
     """Whether NVML has a MIG instance of this UUID, such as one that was made with nvidia-smi."""
     try:
-        _handle_of(uuid, driver_folder)
+        handle_of(uuid, driver_folder)
     except PartitionError:
         return False
     return True

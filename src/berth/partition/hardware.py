@@ -1,4 +1,4 @@
-"""Partitions whose limit is the hardware's or the driver's own: an instance of MIG, a client of MPS.
+"""Partitions whose limit is the hardware's or the driver's own: an instance of MIG, a client of MPS, a cgroup.
 
 Each is a region like any other, so that processes, peaks and refusals show; beside it lies a note, `<uuid>.hardware`,
 of what keeps the limit and what a program must be told to get there.
@@ -19,7 +19,7 @@ from berth.errors import PartitionError
 class Hardware:
     """What keeps a partition's limit beside libberth."""
 
-    kind: Literal["mig", "mps"]
+    kind: Literal["mig", "mps", "native"]
     gpu: str
     """The UUID of the whole GPU, as NVML writes it."""
     uuid: str
@@ -39,13 +39,41 @@ class Hardware:
     """MIG: the first of its slices of the GPU's memory, where it was asked for by its place."""
     found: bool = False
     """MIG: it was there before the partition, and stays when the partition goes."""
+    group: str = ""
+    """Native: the folder of the cgroup that has the limit."""
+
+    @property
+    def resizable(self) -> bool:
+        """Whether its memory may become another while it is in use."""
+        return self.kind == "native"
+
+    @property
+    def needs_variables(self) -> bool:
+        """Whether a program gets there only by its environment, which a container's hook cannot set."""
+        return self.kind == "mps"
+
+    @property
+    def needs_entry(self) -> bool:
+        """Whether a program gets there only if it is started there, by `berth partition exec`."""
+        return self.kind == "native"
 
     @property
     def text(self) -> str:
         """The share, for people."""
         if self.kind == "mig":
             return f"MIG {self.profile}"
+        if self.kind == "native":
+            return "native"
         return f"MPS {self.core_pct} %" if self.core_pct else "MPS"
+
+
+def check_enterable(name: str, kept: Sequence[Hardware]) -> None:
+    """Refuse a container a partition that a program must be started in."""
+    if any(one.needs_entry for one in kept):
+        raise PartitionError(
+            f"the partition '{name}' is a cgroup with a limit, which a container of its own cgroup is not in; start "
+            f"the program with: berth partition exec {name} -- COMMAND"
+        )
 
 
 def _note(folder: Path, uuid: str) -> Path:

@@ -20,6 +20,7 @@ from berth.partition.hardware import Hardware, hardware_in, keep
 from berth.partition.library import make_region, resize_region
 from berth.partition.mig import Instance, create_instance, destroy_instance, instance_at
 from berth.partition.mps import start_daemon, stop_daemon
+from berth.partition.native import make_group, remove_group, set_limit, sweep_groups
 from berth.partition.regions import (
     Limit,
     Partition,
@@ -183,6 +184,38 @@ def create_mps(
         raise
 
 
+def create_native(
+    name: str,
+    gpu: Gpu,
+    limit: Limit,
+    *,
+    access: Access = MAKERS,
+    overcommit: bool = False,
+    driver_folder: Path | None = None,
+    root: Path | None = None,
+) -> Partition:
+    """Make a partition whose memory limit the driver keeps for a cgroup (native.py), which has one GPU.
+
+    The library counts in it, and keeps the share of time, as in any other.
+    """
+    root = root or root_folder()
+    _check_new(name, gpu, root, alone=True)
+    _check_room(gpu, limit, [] if overcommit else partitions(root), overcommit)
+    kept_groups = [
+        Path(part.hardware.group)
+        for part in partitions(root)
+        if part.hardware is not None and part.hardware.group
+    ]
+    sweep_groups(root, kept_groups, gpu.uuid, driver_folder)
+    group = make_group(root, name, gpu.uuid, limit.mem_mib << 20, driver_folder)
+    kept = Hardware("native", gpu.uuid, gpu.uuid, limit.mem_mib, core_pct=limit.core_pct, group=str(group))
+    try:
+        return _make(name, gpu.uuid, limit, access, root, kept)
+    except BaseException:
+        remove_group(group, gpu.uuid, driver_folder)
+        raise
+
+
 def _check_new(name: str, gpu: Gpu, root: Path, *, alone: bool = False) -> None:
     if not _NAME.fullmatch(name):
         raise SettingError(
@@ -196,7 +229,7 @@ def _check_new(name: str, gpu: Gpu, root: Path, *, alone: bool = False) -> None:
         )
     if there and (alone or any(hardware_in(root / name, uuid) for uuid in there)):
         raise PartitionError(
-            f"there is a partition '{name}' already, and one of MIG or MPS has one GPU; take another name"
+            f"there is a partition '{name}' already, and one of MIG, MPS or --native has one GPU; take another name"
         )
 
 
@@ -261,6 +294,9 @@ def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None
     for one in kept:
         if one.kind == "mig" and one.found:
             continue
+        if one.kind == "native":
+            remove_group(Path(one.group), one.gpu, driver_folder)
+            continue
         if one.kind == "mig":
             destroy_instance(one.gpu, one.gpu_instance, one.compute_instance, driver_folder)
         elif not any(
@@ -317,6 +353,7 @@ def resize(
     priority: str | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
+    driver_folder: Path | None = None,
     root: Path | None = None,
 ) -> list[Partition]:
     """Change limits of a partition in use, on each of its GPUs; what is not given stays as it is there.
@@ -327,7 +364,17 @@ def resize(
     check_there(name, root)
     _check_writable((root or root_folder()) / name)
     with _one_at_a_time((root or root_folder()) / name):
-        return _resize(name, mem_mib, core_pct, burst, priority, gpus or [], overcommit=overcommit, root=root)
+        return _resize(
+            name,
+            mem_mib,
+            core_pct,
+            burst,
+            priority,
+            gpus or [],
+            driver_folder,
+            overcommit=overcommit,
+            root=root,
+        )
 
 
 @contextmanager
@@ -348,13 +395,14 @@ def _resize(
     burst: bool | None,
     priority: str | None,
     gpus: list[Gpu],
+    driver_folder: Path | None,
     *,
     overcommit: bool,
     root: Path | None,
 ) -> list[Partition]:
     held = find(name, root)
     for partition in held:
-        if partition.hardware is not None:
+        if partition.hardware is not None and not partition.hardware.resizable:
             raise PartitionError(
                 f"the partition '{name}' is one of {partition.hardware.text}, which has its size for good; "
                 "remove it and make another"
@@ -377,6 +425,14 @@ def _resize(
         if partition.uuid in cards:
             _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
     for partition, limit in changes:
+        kept = partition.hardware
+        if kept is not None:
+            set_limit(Path(kept.group), kept.gpu, limit.mem_mib << 20, driver_folder)
+            keep(
+                partition.folder,
+                partition.uuid,
+                replace(kept, mem_mib=limit.mem_mib, core_pct=limit.core_pct),
+            )
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
     return find(name, root)
 
@@ -395,7 +451,7 @@ def remove(
     if not force:
         _check_idle(name, root)
     kept = [one for uuid in regions_in(folder) if (one := hardware_in(folder, uuid)) is not None]
-    _release([one for one in kept if one.kind == "mig"], root, driver_folder)
+    _release([one for one in kept if one.kind != "mps"], root, driver_folder)
     try:
         shutil.rmtree(folder)
     except OSError as error:

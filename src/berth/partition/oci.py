@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
+from berth.partition.hardware import check_enterable
 from berth.partition.regions import INSIDE, Partition, preload_list
 
 ANNOTATION = "dev.berth/partition"
@@ -64,7 +65,9 @@ def read_container(text: str) -> tuple[dict[str, Any], dict[str, Any], Path]:
 def inject(root: Path, parts: Sequence[Partition], library: Path) -> None:
     """Mount a partition into the container whose root folder is `root`; in the container's mount namespace."""
     folder = parts[0].folder
-    if any(part.hardware is not None and part.hardware.kind == "mps" for part in parts):
+    hardware = [part.hardware for part in parts if part.hardware is not None]
+    check_enterable(parts[0].name, hardware)
+    if any(one.needs_variables for one in hardware):
         raise PartitionError(
             f"the partition '{parts[0].name}' is one of MPS, whose clients need variables that a hook cannot set; "
             "give it to the container by its CDI name"

@@ -37,9 +37,10 @@ def add_line(
     hover: str,
     shape: str = "hv",
     raw: Floats | None = None,
+    label: str = "",
 ) -> None:
     """A policy's line, and behind it a shade from low to high where they differ from it, and thin the `raw` line that
-    it smooths."""
+    it smooths. `label` is its name in the legend, by default the policy's."""
     name = group[0].policy
     style = styles[name]
     if len(x) == len(middle) + 1:  # bins: the last level lasts to the last edge
@@ -81,7 +82,7 @@ def add_line(
             x=x,
             y=y,
             mode="lines",
-            name=escape(name),
+            name=escape(label or name),
             line={"color": style.colour, "dash": dash, "width": 2, "shape": shape},
             legendgroup=name,
             hovertemplate=hover,

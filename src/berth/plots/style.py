@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from typing import NamedTuple
 
@@ -69,8 +69,8 @@ class Style(NamedTuple):
         return f"rgba({red}, {green}, {blue}, {opacity})"
 
 
-def policy_styles(policies: Iterable[str]) -> dict[str, Style]:
-    """A style for each policy, on every page the same for one with a name of its own.
+def policy_styles(policies: Iterable[str], oracles: Collection[str] = ()) -> dict[str, Style]:
+    """A style for each policy, on every page the same for one with a name of its own; oracles are dashed.
 
     Where two of them have the same colour, and for all others, it is the first that is free. Repeated names are
     counted once. With settings a policy has the colour of its name where that is free.
@@ -85,7 +85,10 @@ def policy_styles(policies: Iterable[str]) -> dict[str, Style]:
     free = (at for at in itertools.count() if at not in set(taken.values()))
     numbers = {name: taken[name] if name in taken else next(free) for name in names}
     return {
-        name: Style(COLOURS[at % len(COLOURS)], DASHES[at // len(COLOURS) % len(DASHES)])
+        name: Style(
+            COLOURS[at % len(COLOURS)],
+            "dash" if name in oracles else DASHES[at // len(COLOURS) % len(DASHES)],
+        )
         for name, at in numbers.items()
     }
 

@@ -18,6 +18,7 @@ from berth.policies.options import options_of
 from berth.policies.protocol import (
     Configurable,
     Decision,
+    GivesMore,
     KeepsGpus,
     Order,
     Orderable,
@@ -30,6 +31,7 @@ from berth.policies.protocol import (
     Setting,
     Wrapping,
 )
+from berth.policies.schemes.giving import Giving
 from berth.policies.schemes.strict import Ordered
 from berth.policies.sort_keys import OfQueue
 
@@ -60,6 +62,7 @@ PLACEMENTS = {
     "tetris": "berth.policies.placements.tetris:Tetris",
     "fastest-fit": "berth.policies.placements.fastest_fit:FastestFit",
     "worst-fit": "berth.policies.placements.by_score:WorstFit",
+    "whole-gpus": "berth.policies.placements.by_score:WholeGpus",
 }
 """Where one job goes: classes made with a Setting."""
 
@@ -88,6 +91,18 @@ POLICIES: dict[str, str] = {
     "rollouts": "berth.learning.rollout_policy:RolloutPolicy",
 }
 """What decides on many jobs at once: classes made with a Setting. `policies_found` adds those of other packages."""
+
+
+BY_TRUE_TIMES = frozenset({"sjf"})
+"""Orders that go by true run times, whatever is believed of them."""
+BY_BELIEVED_TIMES = frozenset({"sjf-expected", "learned", "pairs", "rollouts"})
+"""What goes by the run times that are believed: under `oracle` knowledge those are the true ones."""
+
+
+def is_oracle(name: str, knowledge: str = "oracle") -> bool:
+    """Whether a policy chooses by true run times, which no real scheduler knows: a bound to compare with."""
+    parts = {options_of(part)[0] for part in name.split("+")}
+    return bool(parts & BY_TRUE_TIMES) or (knowledge == "oracle" and bool(parts & BY_BELIEVED_TIMES))
 
 
 @cache
@@ -153,7 +168,8 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
         parts = [parts[0], "first-fit"] if parts[0] in ORDERS else ["fifo", parts[0]]
     order_part, place_part = parts or ("fifo", "first-fit")
     order, place = _order(order_part, setting, name), _place(place_part, setting, name)
-    return _composed(scheme, order, place, setting, name)
+    policy = _composed(scheme, order, place, setting, name)
+    return Giving(policy, place) if isinstance(place, GivesMore) else policy
 
 
 def _decides_on_many(name: str) -> bool:

@@ -25,6 +25,7 @@ def render(report: Report) -> str:
     return _page(
         "report.html",
         report=report,
+        picture=Markup(report.picture),
         policies=policies_of(report),
         seeds=seeds_of(report),
         sections=sections_of(report),

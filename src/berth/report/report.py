@@ -31,6 +31,8 @@ class Chapter:
     """Whether the figures stand beside one another."""
     standings: Sequence[Row] = ()
     """A table of metrics down and `policies` across, the best of each marked."""
+    first: Sequence[str] = ()
+    """The metrics of it that are shown at once; the rest is folded away. Without any, all are shown."""
     definitions: Sequence[tuple[str, str]] = ()
     """Words, and what each means."""
 
@@ -54,3 +56,7 @@ class Report:
     """In the order of the page."""
     answers: Sequence[str] = ()
     """What was found, in sentences: the first thing on the page."""
+    picture: str = ""
+    """An SVG that the page opens with, made by berth itself."""
+    lead: str = ""
+    """One sentence under the picture."""

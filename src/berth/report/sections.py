@@ -63,6 +63,7 @@ class Section:
     policies: tuple[str, ...] = ()
     """The columns of `standings`."""
     standings: tuple[Row, ...] = ()
+    first: tuple[str, ...] = ()
     definitions: tuple[tuple[str, str], ...] = ()
 
 
@@ -94,6 +95,7 @@ def _section(chapter: Chapter, number: int) -> Section:
         small=chapter.small,
         policies=tuple(chapter.policies),
         standings=tuple(chapter.standings),
+        first=tuple(chapter.first),
         definitions=tuple(chapter.definitions),
     )
 

@@ -4,7 +4,7 @@
 keeps what a report is made from.
 """
 
-from berth.statistics.answers import answers, best_sentence
+from berth.statistics.answers import answers, best_sentence, lead
 from berth.statistics.columns import AttemptColumns, EventColumns, event_columns
 from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.fairness import finish_time_fairness, jain_index, service
@@ -33,6 +33,7 @@ from berth.statistics.metrics import (
     Metric,
     Unit,
     headlines_of,
+    matter_most,
     metrics_of,
     readable_unit,
 )
@@ -49,4 +50,4 @@ from berth.statistics.spread import (
     student_t_quantile,
 )
 from berth.statistics.summary import Summary, summarise, summary_dict
-from berth.statistics.timeline import NOT_A_GPU, Occupancy, Timeline, occupancy_at, timeline
+from berth.statistics.timeline import NOT_A_GPU, Film, Occupancy, Timeline, occupancy_at, timeline

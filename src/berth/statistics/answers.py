@@ -43,6 +43,24 @@ def answers(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(sentence for sentence in sentences if sentence)
 
 
+def lead(runs: Sequence[Run]) -> str:
+    """One sentence with one number: how many times the waits of the policy named first those of the best are.
+
+    Empty for a single policy, a nearly empty cluster and jobs that did not finish; also if the best is the first, does
+    not differ significantly from it, or never waits.
+    """
+    if not runs or _nearly_empty(runs) or _unfinished(runs):
+        return ""
+    wait = next(metric for metric in headlines_of(run.summary for run in runs) if metric.name == "Mean wait")
+    found = [one for one in standings(runs, wait) if one.interval.count and not one.oracle]
+    best = next((one for one in found if one.mark is Mark.BEST), None)
+    if best is None or found[0].mark is not Mark.NONE or not best.interval.mean > 0:
+        return ""
+    times = found[0].interval.mean / best.interval.mean
+    shown = f"{times:,.0f}" if times >= 9.5 else f"{times:.1f}"
+    return f"Under {found[0].policy} jobs wait {shown} times as long as under {best.policy}."
+
+
 def best_sentence(
     values: Mapping[str, Sequence[float]], does_best: str, unit: str, *, least: bool, pairs: str = "seeds"
 ) -> str:
@@ -99,11 +117,18 @@ def _nearly_empty(runs: Sequence[Run]) -> str:
 
 def _answer(runs: Sequence[Run], metric: Metric) -> str:
     """Which policy is best in one metric, the worst by comparison, and those that are not significantly worse."""
-    found = [standing for standing in standings(runs, metric) if standing.interval.count]
+    counted = [standing for standing in standings(runs, metric) if standing.interval.count]
     does_best, does_better = _WORDS[metric.name]
-    if len(found) < 2:
+    found = [standing for standing in counted if not standing.oracle] or counted
+    if len(counted) < 2:
         return ""
-    factor, unit = readable_unit(metric.unit, [standing.interval.mean for standing in found])
+    factor, unit = readable_unit(metric.unit, [standing.interval.mean for standing in counted])
+    bound = _bound([standing for standing in counted if standing not in found], metric, factor)
+    if len(found) < 2:
+        alone = (
+            f"Under {found[0].policy} the {in_sentence(metric.name)} is {_figure(found[0], factor)} {unit}"
+        )
+        return f"{alone}{bound}."
     ordered = sorted(found, key=lambda standing: standing.interval.mean, reverse=metric.best is max)
     best, worst = ordered[0], ordered[-1]
     if all(standing.mark is Mark.NONE for standing in found):
@@ -118,7 +143,15 @@ def _answer(runs: Sequence[Run], metric: Metric) -> str:
     last = behind[-1]
     sentence = f"{best.policy} {does_best}: {_figure(best, factor)} {unit}"
     sentence += f", against {_figure(last, factor)} with {last.policy}"
-    return sentence + _not_significant(alike)
+    return sentence + bound + _not_significant(alike)
+
+
+def _bound(oracles: Sequence[Standing], metric: Metric, factor: float) -> str:
+    """What the best oracle reaches, in brackets; empty without one."""
+    if not oracles:
+        return ""
+    best = min(oracles, key=lambda one: one.interval.mean * (-1 if metric.best is max else 1))
+    return f" ({best.label}: {_figure(best, factor)})"
 
 
 def _alone(runs: Sequence[Run], wait: Metric, held: Metric) -> str:

@@ -29,26 +29,36 @@ class Standing:
     interval: Interval
     """Over the seeds on which the metric is defined."""
     mark: Mark
+    oracle: bool = False
+    """Whether it chose by true run times: a bound, which is never marked."""
+
+    @property
+    def label(self) -> str:
+        """The policy's name, and that it is an oracle if it is one."""
+        return f"{self.policy} (oracle)" if self.oracle else self.policy
 
 
 def standings(runs: Sequence[Run], metric: Metric) -> tuple[Standing, ...]:
     """The policies in one metric, in the order in which the runs first name them.
 
-    No policy is marked if all are equal or the metric has no better direction.
+    No policy is marked if all are equal or the metric has no better direction, and no oracle beside others.
     """
+    oracles = {run.policy for run in runs if run.oracle}
     values: dict[str, dict[int, float]] = {}
     for run in runs:
         by_seed = values.setdefault(run.policy, {})
         if math.isfinite(value := metric.of(run.summary)):
             by_seed[run.seed] = value
     intervals = {name: confidence_interval_95(list(by_seed.values())) for name, by_seed in values.items()}
-    means = {name: interval.mean for name, interval in intervals.items() if interval.count}
+    ranked = (intervals.keys() - oracles) or intervals.keys()
+    means = {name: intervals[name].mean for name in intervals if name in ranked and intervals[name].count}
     best = ""
     if metric.best is not None and len(set(means.values())) > 1:
         wanted = metric.best(means.values())
         best = next(name for name, mean in means.items() if mean == wanted)
     return tuple(
-        Standing(name, interval, _mark(name, best, means, values)) for name, interval in intervals.items()
+        Standing(name, interval, _mark(name, best, means, values), name in oracles)
+        for name, interval in intervals.items()
     )
 
 

@@ -271,6 +271,13 @@ def headlines_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
     return REAL_USE + tuple(metric for metric in HEADLINES if metric.name not in _BY_WHAT_IS_HELD)
 
 
+def matter_most(metrics: Iterable[str]) -> list[str]:
+    """Of these names of metrics the five to look at first, in the order given."""
+    names = list(metrics)
+    held = next(name for name in ("GPU use", "GPU utilisation") if name in names)
+    return [name for name in names if name in {held, "Mean wait", "p99 wait", "Mean completion", "Makespan"}]
+
+
 def _knows_use(summaries: Iterable[Summary]) -> bool:
     return any(summary.gpu_use_pct is not None for summary in summaries)
 

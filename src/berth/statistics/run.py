@@ -12,7 +12,7 @@ from berth.statistics.measures import completion_time_s, waiting_time_s
 from berth.statistics.real_use import RealUse
 from berth.statistics.spread import Cdf, cdf
 from berth.statistics.summary import Summary, summarise
-from berth.statistics.timeline import Occupancy, Timeline, occupancy_at, timeline
+from berth.statistics.timeline import Film, Occupancy, Timeline, film, occupancy_at, timeline
 
 MAP_TIMES = 5
 
@@ -31,6 +31,15 @@ class Run:
     """Seconds from submission to the end, of the jobs that finished."""
     occupancies: tuple[Occupancy, ...]
     """The cluster at a few times, in order of time."""
+    film: Film | None = None
+    """The GPUs over time; None for a cluster that is too large to see."""
+    oracle: bool = False
+    """Whether the policy chose by true run times: a bound, never the best."""
+
+    @property
+    def label(self) -> str:
+        """The policy's name, and that it is an oracle if it is one."""
+        return f"{self.policy} (oracle)" if self.oracle else self.policy
 
 
 def run_of(
@@ -57,6 +66,7 @@ def run_of(
         waiting=cdf(waiting_time_s(columns)),
         completion=cdf(completion_time_s(columns)),
         occupancies=tuple(occupancy_at(columns, nodes, time_ms) for time_ms in times),
+        film=film(columns, nodes),
     )
 
 

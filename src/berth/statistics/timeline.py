@@ -1,6 +1,6 @@
 """What the cluster looked like over time, and at one time.
 
-In the shapes, B is the number of bins, N of nodes, G the most GPUs of any node.
+In the shapes, B is the number of bins, N of nodes, G the most GPUs of any node, F of frames, C of all GPUs.
 """
 
 from __future__ import annotations
@@ -54,6 +54,57 @@ class Occupancy:
     """How many jobs hold a part of it; NOT_A_GPU where the node has no such slot."""
 
 
+FRAMES = 70
+FILMED_GPUS = 320
+FILMED_ATTEMPTS = 100_000
+"""Larger runs have no film: their cells would be too small to see."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Film:
+    """Every GPU of a small cluster in frames that are spread evenly over the submissions."""
+
+    times_ms: NDArray[np.int64]  # (F,)
+    held_milli: NDArray[np.int16]  # (F, C)
+    """Per mille of each GPU that its jobs hold, node by node."""
+    asked_milli: NDArray[np.int16]  # (F, C)
+    """Per mille that these jobs asked for; less than is held where they have more than they asked for."""
+    waiting: NDArray[np.int32]  # (F,)
+    """Jobs in the queue."""
+
+
+def film(columns: EventColumns, nodes: Sequence[Node]) -> Film | None:
+    """The frames of a run; None for a cluster without GPUs or larger than FILMED_GPUS, and for a long run."""
+    attempts = columns.holdings
+    gpus = np.array([node.gpus for node in nodes], np.int64)
+    if not 0 < gpus.sum() <= FILMED_GPUS or not 0 < len(attempts.job) <= FILMED_ATTEMPTS:
+        return None
+    times = np.linspace(columns.submit_ms.min(), columns.submit_ms.max(), FRAMES).astype(np.int64)
+    first = np.cumsum(gpus) - gpus
+    owner = np.repeat(np.arange(len(attempts.job)), np.diff(attempts.slot_offsets))
+    real = attempts.slot_index != NO_GPU
+    owner, cell = owner[real], (first[attempts.slot_node] + attempts.slot_index)[real]
+    begin, end = (
+        attempts.start_ms[owner],
+        np.where(attempts.end_event == RUNNING, np.inf, attempts.end_ms)[owner],
+    )
+    held = np.zeros((FRAMES, int(gpus.sum())), np.int64)
+    asked = np.zeros_like(held)
+    for frame, time_ms in enumerate(times):
+        here = (begin <= time_ms) & (end > time_ms)
+        held[frame] = np.bincount(cell[here], attempts.milli[owner[here]], minlength=held.shape[1])
+        asked[frame] = np.bincount(
+            cell[here], columns.milli[attempts.job[owner[here]]], minlength=held.shape[1]
+        )
+    waiting = np.cumsum(_changes(columns)[0])[np.searchsorted(columns.time_ms, times, side="right") - 1]
+    return Film(
+        times,
+        np.minimum(held, WHOLE_MILLI).astype(np.int16),
+        np.minimum(asked, WHOLE_MILLI).astype(np.int16),
+        waiting.astype(np.int32),
+    )
+
+
 def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELINE_POINTS) -> Timeline:
     """Thin what was allocated, waiting and running over time to at most `points` bins."""
     if points < 1:
@@ -61,14 +112,7 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
     begin, end = columns.begin_ms, columns.end_ms
     edges = _edges(columns.time_ms, begin, end, points)
 
-    # What each event adds to the jobs that wait and run; `_held_deltas` to what is allocated.
-    never_ran = _has_kind(columns, EventKind.FAIL, EventKind.CANCEL) & ~columns.ran()
-    left = _has_kind(columns, EventKind.START, EventKind.REJECT) | never_ran
-    waits = _has_kind(columns, EventKind.SUBMIT).astype(np.int64) - left
-    ends = columns.holdings.end_event
-    runs = np.zeros(len(columns.time_ms), np.int64)
-    runs[columns.holdings.start_event] = 1
-    runs[ends[ends != RUNNING]] -= 1  # a suspended job does neither
+    waits, runs = _changes(columns)
     held_mean, held_max = _binned(columns.time_ms, np.cumsum(_held_deltas(columns)), edges)
     waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits), edges)
     running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs), edges)
@@ -112,6 +156,18 @@ def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDA
     busy = time_ms[np.linspace(0, len(time_ms) - 1, in_events).astype(np.int64)]
     edges = np.unique(np.concatenate((even, busy)))
     return edges if len(edges) > 1 else np.array([begin, end])
+
+
+def _changes(columns: EventColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(E,) What each event adds to the jobs that wait, and to those that run."""
+    never_ran = _has_kind(columns, EventKind.FAIL, EventKind.CANCEL) & ~columns.ran()
+    left = _has_kind(columns, EventKind.START, EventKind.REJECT) | never_ran
+    waits = _has_kind(columns, EventKind.SUBMIT).astype(np.int64) - left
+    ends = columns.holdings.end_event
+    runs = np.zeros(len(columns.time_ms), np.int64)
+    runs[columns.holdings.start_event] = 1
+    runs[ends[ends != RUNNING]] -= 1  # a suspended job does neither
+    return waits, runs
 
 
 def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:

@@ -104,7 +104,7 @@ def test_the_table_shows_itself() -> None:
     assert repr(table) == str(table)
     lines = table.splitlines()
     assert lines[: len(result.answers)] == list(result.answers)
-    assert ["metric", "unit", "fgd", "sjf+best-fit"] in [line.split() for line in lines]
+    assert ["metric", "unit", "fgd", "sjf+best-fit", "(oracle)"] in [line.split() for line in lines]
     assert "The same for all: " in table
     assert table.count("Rejected jobs") == 0
     assert "rejected jobs 0" in table
@@ -121,6 +121,7 @@ def test_a_result_is_short_in_python_and_a_frame_where_one_is_wanted() -> None:
     (wait,) = [row for row in rows if (row["policy"], row["seed"], row["metric"]) == ("fgd", 0, "Mean wait")]
     assert wait == {
         "policy": "fgd",
+        "oracle": False,
         "seed": 0,
         "metric": "Mean wait",
         "unit": "seconds",

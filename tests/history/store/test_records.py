@@ -69,6 +69,7 @@ def _record(
         node_count=len(nodes),
         end_reason=reason.value,
         gpu_slots=tuple(f"{name}:{index}" for name in nodes for index in range(2 // len(nodes))),
+        priority=0,
     )
 
 
@@ -319,3 +320,14 @@ def test_records_are_of_one_run(tmp_path: Path) -> None:
         compare("synthetic:demo?jobs=5", ["fifo", "sjf"], records=tmp_path / "records.parquet")
     with pytest.raises(SettingError, match=r"records are to be written to .* no folder"):
         compare("synthetic:demo?jobs=5", "fifo", records=tmp_path / "none" / "records.parquet")
+
+
+def test_a_large_number_behind_many_small_ones_is_written_as_it_is(tmp_path: Path) -> None:
+    """DuckDB would take a column whose first thousands of values are small for one of 32 bits."""
+    small = Record(
+        "0", 1, "u", "a", "", 0, 0, 0, 1, RecordState.COMPLETED, 1, Share(), 0, 0, ("n",), "V100", 1
+    )
+    large = replace(small, job_id="large", end_ms=2**40, work_ms=2**40)
+    many = [replace(small, job_id=str(at), work_ms=None if at % 2 else 5) for at in range(9000)]
+    write_records([*many, large], tmp_path / "r.parquet")
+    assert list(read_records(tmp_path / "r.parquet")) == [*many, large]

@@ -37,10 +37,10 @@ class PlainBrain:
                 job_id = event["job"]["id"]
                 self.waiting.pop(job_id, None)
                 self.suspended.pop(job_id, None)
+                self.release(job_id)  # it may have grown
                 if event["suspended_since_ms"] is not None:
-                    self.release(job_id)
                     self.suspended[job_id] = event
-                elif job_id not in self.running:
+                else:
                     self.take(event["job"], list(event["slots"]), list(event["share"]))
             elif what == "withdrawn":
                 self.waiting.pop(event["id"], None)

@@ -17,7 +17,7 @@ from tests.live.local.world import ROOT, World, berth
 @pytest.mark.slow
 def test_three_commands_of_the_readme_run_two_jobs_on_one_gpu() -> None:
     page = (ROOT / "README.md").read_text()
-    block = re.search(r"## Queue jobs on one machine\n\n```sh\n(.*?)```", page, re.DOTALL)
+    block = re.search(r"## My machine\n\n```sh\n(.*?)```", page, re.DOTALL)
     assert block is not None
     commands = block[1].splitlines()
     assert len(commands) == 3

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from berth.experiments.recorded_run import kept_policies
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.service import DECISIONS
+from berth.traces import read_nodes
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, events, service
 
@@ -88,7 +90,7 @@ def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
     slurm.held("1", **fields)
     service(slurm, tmp_path).step()
     assert slurm.commands == [
-        "update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1", "release 1", "update JobId=1 AdminComment=",
+        "update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1", "release 1", "update JobId=1 AdminComment=berth:0;",
     ]  # fmt: skip
     assert [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS)] == [("given-back", why)]
 
@@ -295,5 +297,15 @@ def test_shards_become_another_gpus_once_and_then_slurm_decides(tmp_path: Path) 
     assert [line for line in slurm.commands if "hold" not in line] == [
         "update JobId=2 ReqNodeList=",
         f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:shard:v100_1:2 AdminComment={note}",
-        "release 2", "release 1", "update JobId=2 AdminComment=",
+        "release 2", "release 1", "update JobId=2 AdminComment=berth:0;",
     ]  # fmt: skip
+
+
+def test_a_history_keeps_nodes_with_their_partitions_and_every_policy_that_decided(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    for policy in ("priority+first-fit", "priority+first-fit", "fifo+first-fit"):
+        ours = service(FakeSlurm(), tmp_path, policy=policy)
+        ours.step()
+        ours.keep_history(history)
+    assert {node.labels for node in read_nodes(history / "cluster.csv")} == {("partition:gpu",)}
+    assert [name for _, name in kept_policies(history)] == ["priority+first-fit", "fifo+first-fit"]

@@ -187,7 +187,7 @@ def test_a_decision_on_a_full_cluster_forecasts_few_gpus() -> None:
         replace(job, id=f"{at}", submit_ms=max(0, at - 600) * 200)
         for at, job in enumerate(workload_jobs("random", 800, 77))
     ]
-    policy = make_policy("learned", Setting(0, knowledge=Oracle((), model)))
+    policy = make_policy("rule", Setting(0, knowledge=Oracle((), model)))
     assert isinstance(policy, Colocating)
     offers: list[int] = []
     forecasts = policy.forecaster.forecasts

@@ -50,6 +50,11 @@ class Answer:
     """Some of the jobs that no node of the cluster can hold, in words."""
     elsewhere: int = 0
     """Jobs of the period that are of other clusters than the machine, and were not replayed."""
+    error_p90_pct: float | None = None
+    """How far the replay of what ran is from each week's real 90th percentile of waits, the median of all weeks."""
+    weeks: int = 0
+    believable: bool = True
+    """Whether that is little enough."""
 
     @property
     def base(self) -> Row:
@@ -146,6 +151,9 @@ def answered(question: Question, history: Path, progress: Any = None) -> tuple[A
         error_wait_pct=None if error is None else _number(error[2]),
         never_fitting=tuple(str(shortage) for shortage in found.result.never_fitting),
         elsewhere=real.elsewhere,
+        error_p90_pct=found.trust.error_pct,
+        weeks=len(found.trust.weekly_errors_pct),
+        believable=found.trust.is_believable,
     )
     return answer, _pictures(found)
 
@@ -157,7 +165,7 @@ def _pictures(found: Any) -> list[Picture]:
     from berth.plots import policy_styles
 
     others = found.distributions
-    styles = policy_styles([run.policy for run in others])
+    styles = policy_styles([run.policy for run in others], {run.policy for run in found.runs if run.oracle})
     figures = (
         ("waiting", "Waiting times", plots.waiting_cdf(others, styles)),
         ("completion", "Completion times", plots.completion_cdf(others, styles)),

@@ -10,7 +10,7 @@ from berth.experiments.compare.cluster_map import cluster_map
 from berth.model import Node
 from berth.plots import Style, policy_styles
 from berth.report import Chapter
-from berth.statistics import Run, headlines_of, metrics_of
+from berth.statistics import Run, headlines_of, matter_most, metrics_of
 from berth.statistics.table import table_rows
 
 
@@ -19,10 +19,12 @@ def comparison_chapters(runs: Sequence[Run], nodes: Sequence[Node] = ()) -> list
     if not runs:
         return []
     named: dict[str, Any] = {
-        "policies": tuple(dict.fromkeys(run.policy for run in runs)),
+        "policies": tuple(dict.fromkeys(run.label for run in runs)),
         "seeds": tuple(sorted({run.seed for run in runs})),
     }
-    return list(_chapters(runs, nodes, policy_styles(named["policies"]), named))
+    oracles = {run.policy for run in runs if run.oracle}
+    styles = policy_styles((run.policy for run in runs), oracles)
+    return list(_chapters(runs, nodes, styles, named))
 
 
 def _chapters(
@@ -32,7 +34,14 @@ def _chapters(
     headlines = headlines_of(run.summary for run in runs)
     alone = len(named["policies"]) == 1
     title = "Results" if alone else "Comparison"
-    yield Chapter(title, _how_to_read(len(named["seeds"]), alone), standings=table_rows(runs), **named)
+    rows = table_rows(runs)
+    yield Chapter(
+        title,
+        _how_to_read(runs, alone),
+        standings=rows,
+        first=matter_most(row.metric for row in rows),
+        **named,
+    )
     bars = "the bar its 95 % interval" if several else "without an interval, because there is one seed"
     if not alone:
         yield Chapter(
@@ -89,7 +98,8 @@ def _chapters(
     )
 
 
-def _how_to_read(seeds: int, alone: bool) -> str:
+def _how_to_read(runs: Sequence[Run], alone: bool) -> str:
+    seeds = len({run.seed for run in runs})
     means = f"Means over {seeds} seeds, with half of the 95 % confidence interval (Student’s t) behind ±."
     said = [means] if seeds > 1 else []
     if not alone:
@@ -98,4 +108,6 @@ def _how_to_read(seeds: int, alone: bool) -> str:
             "; ≈ marks policies that are not significantly worse (the 95 % interval of the paired difference"
         )
         said.append(f"{best}{like_best}, seed by seed, contains 0)." if seeds > 1 else f"{best}.")
+    if any(run.oracle for run in runs):
+        said.append("An oracle chooses by true run times, which no scheduler knows: a bound, not a choice.")
     return "\n".join(said)

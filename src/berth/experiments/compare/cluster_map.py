@@ -106,7 +106,7 @@ def cluster_map(runs: Sequence[Run], nodes: Sequence[Node], styles: Mapping[str,
                 hoverongaps=False,
                 xgap=1 if grid.cell_px >= 5 else 0,
                 ygap=1 if grid.cell_px >= 5 else 0,
-                name=escape(run.policy),
+                name=escape(run.label),
                 hovertemplate="%{text}<br>%{z} ‰ held · jobs: %{customdata}<extra>%{fullData.name}</extra>",
             )
         )
@@ -129,7 +129,7 @@ def cluster_map(runs: Sequence[Run], nodes: Sequence[Node], styles: Mapping[str,
             }
         )
         figure.add_annotation(
-            text=f'<span style="color:{styles[run.policy].colour}">●</span> {escape(run.policy)}',
+            text=f'<span style="color:{styles[run.policy].colour}">●</span> {escape(run.label)}',
             x=0,
             y=top,
             xref="paper",

@@ -56,7 +56,7 @@ class Comparison:
         return text_table(self.runs)
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each policy, seed and metric: `policy`, `seed`, `metric`, `unit`, `value`, `better`.
+        """A row for each policy, seed and metric: `policy`, `oracle`, `seed`, `metric`, `unit`, `value`, `better`.
 
         `unit` is as the metric counts (docs/metrics.md), never changed to be readable; `value` is None where the
         metric is not defined; `better` is "more", "less" or "".
@@ -65,6 +65,7 @@ class Comparison:
         return [
             {
                 "policy": run.policy,
+                "oracle": run.oracle,
                 "seed": run.seed,
                 "metric": metric.name,
                 "unit": str(metric.unit),
@@ -109,7 +110,13 @@ class Comparison:
             "knowledge": self.conditions.knowledge,
             "mode": mode_of(self.conditions.interference),
             "runs": [
-                {"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in self.runs
+                {
+                    "policy": run.policy,
+                    "seed": run.seed,
+                    "oracle": run.oracle,
+                    **summary_dict(run.summary),
+                }
+                for run in self.runs
             ],
             "metrics": [
                 {

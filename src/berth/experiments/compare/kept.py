@@ -27,7 +27,17 @@ from berth.interference.contention import Contention
 from berth.interference.mig import Mig
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Reason
-from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
+from berth.statistics import (
+    Cdf,
+    Distribution,
+    Film,
+    GpuHours,
+    Occupancy,
+    Run,
+    Summary,
+    Timeline,
+    summary_dict,
+)
 from berth.traces import Trace
 
 OTHERWISE = ("source", "jobs_file", "conditions", "events", "records", "measure")
@@ -123,6 +133,8 @@ def _curves(run: Run) -> dict[str, NDArray[Any]]:
         arrays |= {
             f"occupancy.{number}.{field.name}": getattr(seen, field.name) for field in fields(Occupancy)
         }
+    if run.film is not None:
+        arrays |= {f"film.{field.name}": getattr(run.film, field.name) for field in fields(Film)}
     return arrays
 
 
@@ -140,6 +152,10 @@ def _run(task: Task, summary: dict[str, Any], curves: dict[str, NDArray[Any]]) -
         waiting=Cdf(**{field.name: kept[f"waiting.{field.name}"] for field in fields(Cdf)}),
         completion=Cdf(**{field.name: kept[f"completion.{field.name}"] for field in fields(Cdf)}),
         occupancies=tuple(seen),
+        film=Film(**{field.name: kept[f"film.{field.name}"] for field in fields(Film)})
+        if "film.times_ms" in kept
+        else None,
+        oracle=task.oracle,
     )
 
 

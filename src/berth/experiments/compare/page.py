@@ -9,9 +9,11 @@ from pathlib import Path
 
 from berth.experiments.compare.chapters import comparison_chapters
 from berth.experiments.compare.comparison import Comparison
+from berth.experiments.compare.filling import filling, two_to_show
 from berth.interference import mode_of
 from berth.model import Node
 from berth.report import Report, write
+from berth.statistics import lead
 from berth.version import __version__
 
 
@@ -23,6 +25,7 @@ def comparison_report(result: Comparison, command: str, created: str) -> Report:
     believed = f"; knowledge: {knowledge}" if knowledge != "oracle" else ""
     mode = mode_of(result.conditions.interference)
     shared = f"; GPUs are shared by {mode}" if mode != "none" else ""
+    pair = two_to_show(result.runs)
     faster = f", arrivals compressed {compress:g}×" if compress != 1 else ""
     return Report(
         title=f"{Path(result.trace).name}: {policies}",
@@ -33,6 +36,8 @@ def comparison_report(result: Comparison, command: str, created: str) -> Report:
         version=__version__,
         chapters=comparison_chapters(result.runs, result.nodes),
         answers=result.answers,
+        picture="" if pair is None else filling(pair),
+        lead=lead(result.runs),
     )
 
 

@@ -84,7 +84,7 @@ def headline(runs: Sequence[Run], metric: Metric, styles: Mapping[str, Style]) -
         figure.add_trace(
             go.Scatter(
                 x=[interval.mean * factor],
-                y=[escape(group[0].policy)],
+                y=[escape(group[0].label)],
                 error_x=error,
                 mode="markers",
                 marker={"size": 11, "color": style.colour},
@@ -124,7 +124,11 @@ def _over_time(
             peaks = np.stack([_peaks_in(edges, run.timeline, peak_of(run.timeline)) for run in group])
             # The mean of floats may come out a hair above the peak that it is the mean of.
             low, high = means.min(0), np.maximum(peaks, means).max(0)
-        add_line(figure, group, styles, x, smooth.mean(0), low, high, hover, raw=means.mean(0))
+        add_line(
+            *(figure, group, styles, x, smooth.mean(0), low, high, hover),
+            raw=means.mean(0),
+            label=group[0].label,
+        )
     dress(figure, title)
     axis = f"{unit.capitalize()} since the first submission"
     if until < edges[-1]:
@@ -215,6 +219,7 @@ def _cdfs(
             shares.min(0),
             shares.max(0),
             "%{y:.1f} %",
+            label=group[0].label,
         )
     dress(figure, title)
     ticks = [

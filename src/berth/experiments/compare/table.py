@@ -35,8 +35,9 @@ def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     table.add_column("metric", no_wrap=True)
     table.add_column("unit", style="dim", no_wrap=True)
+    labels = {run.policy: run.label for run in runs}
     for policy in wanted:
-        table.add_column(policy, justify="right", no_wrap=True)
+        table.add_column(labels[policy], justify="right", no_wrap=True)
     marked = False
     rows = [row for row in table_rows(runs) if not row.undefined]
     differ = [row for row in rows if not row.same]
@@ -99,11 +100,10 @@ def text_table(runs: Sequence[Run]) -> TextTable:
 
 def html_table(runs: Sequence[Run]) -> str:
     """What was found and the table, as notebooks show it; every text is escaped."""
-    policies = list(dict.fromkeys(run.policy for run in runs))
     rows = [row for row in table_rows(runs) if not row.undefined]
     differ = [row for row in rows if not row.same]
     same = _same_for_all(rows) if differ else ""
-    head = "".join(f"<th>{escape(policy)}</th>" for policy in policies)
+    head = "".join(f"<th>{escape(label)}</th>" for label in dict.fromkeys(run.label for run in runs))
     body = "".join(
         f'<tr><th title="{escape(row.definition)}">{escape(f"{row.metric} {row.better}".rstrip())}</th>'
         f"<td>{escape(row.unit)}</td>" + "".join(_html_cell(cell) for cell in row.cells) + "</tr>"

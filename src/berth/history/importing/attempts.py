@@ -75,7 +75,7 @@ def attempts_of(options: Options) -> str:
             CASE WHEN label <> id OR {IS_LABEL.format("id")} THEN label ELSE '' END AS label,
             CASE WHEN {ran} THEN suspended_ms END AS suspended_ms, cpu_used_ms, mem_peak_mib,
             nullif(energy_j, 0) AS energy_j, -- 0 is what Slurm writes where nothing measures it
-            []::VARCHAR[] AS gpu_slots
+            []::VARCHAR[] AS gpu_slots, NULL::BIGINT AS priority
         FROM judged {hidden}
         JOIN tres given ON given.text = alloc JOIN tres asked ON asked.text = req
         JOIN hosts ON hosts.text = node_list

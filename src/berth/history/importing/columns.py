@@ -172,7 +172,7 @@ class Layout:
             lacking.append("mem_peak_mib")
         if not {"name", "comment", "command", "container", "application"} & self._at.keys():
             lacking.append("application")
-        return (*lacking, "work_ms", "end_reason", "gpu_slots")
+        return (*lacking, "work_ms", "end_reason", "gpu_slots", "priority")
 
 
 def layout_of(header_line: str, delimiter: str, where: str) -> Layout:

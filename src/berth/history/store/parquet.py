@@ -7,6 +7,7 @@ beside it first, so that memory stays bounded by the chunk.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -98,14 +99,25 @@ class ParquetWriter:
 
 
 def rows_to_columns(rows: Sequence[Sequence[object]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Rows (N) as an array of objects (N,) for each column."""
+    """Rows (N) as an array (N,) for each column: of whole numbers, masked if there is none, or of objects."""
+    return {name: _column([row[index] for row in rows]) for index, name in enumerate(names)}
+
+
+def _column(values: list[object]) -> NDArray[Any]:
     import numpy as np
 
-    columns: dict[str, NDArray[Any]] = {}
-    for index, name in enumerate(names):
-        columns[name] = np.empty(len(rows), dtype=object)
-        columns[name][:] = [row[index] for row in rows]
-    return columns
+    kinds = set(map(type, values))
+    if int in kinds and kinds <= {int, type(None)}:
+        # Of objects DuckDB looks at some, and takes a column of small numbers for one without large ones.
+        filled: list[Any] = [0 if value is None else value for value in values]
+        with contextlib.suppress(OverflowError):
+            return np.ma.masked_array(
+                np.array(filled, dtype=np.int64),
+                [value is None for value in values] if None in values else False,
+            )
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 def typed(name: str, kind: str) -> str:

@@ -61,6 +61,7 @@ SCHEMA: Final = {
     "mem_peak_mib": "BIGINT",
     "energy_j": "BIGINT",
     "gpu_slots": "VARCHAR[]",
+    "priority": "BIGINT",
 }
 
 ADDED: Final = {
@@ -82,12 +83,13 @@ ADDED: Final = {
     "mem_peak_mib": "NULL",
     "energy_j": "NULL",
     "gpu_slots": "[]",
+    "priority": "NULL",
 }
 """Columns that the first files of records lack, and what stands for them there."""
 
 _NEWEST: Final = (
     *("exit_code", "end_reason"),
-    *("label", "suspended_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "gpu_slots"),
+    *("label", "suspended_ms", "cpu_used_ms", "mem_peak_mib", "energy_j", "gpu_slots", "priority"),
 )
 """Those that the files of a history may lack, too: it had all others from the first."""
 
@@ -184,7 +186,7 @@ def _row(record: Record) -> tuple[object, ...]:
         *(record.node_count, record.time_limit_ms, record.eligible_ms, record.wait_reason),
         *(record.comment, record.command, record.exit_code, record.end_reason),
         *(record.label, record.suspended_ms, record.cpu_used_ms, record.mem_peak_mib, record.energy_j),
-        "|".join(record.gpu_slots),
+        *("|".join(record.gpu_slots), record.priority),
     )
 
 

@@ -130,6 +130,7 @@ def _record(end: Event, attempt: OpenAttempt) -> Record:
         time_limit_ms=job.time_limit_ms,
         end_reason=end.reason.value,
         gpu_slots=attempt.gpu_slots,
+        priority=job.priority,
         suspended_ms=attempt.suspended_ms or None,
     )
 

@@ -46,10 +46,11 @@ class Suspending:
         fake: bool,
         now_ms: Callable[[], int],
         moved: Callable[[], None],
+        runs_on: Callable[[Entry], None],
     ) -> None:
-        """`moved` is called whenever something has come of it."""
+        """`moved` is called whenever something has come of it, and `runs_on` before with a job that runs on."""
         self._book, self._runner, self._places, self._log = book, runner, places, log
-        self._fake, self._now_ms, self._moved = fake, now_ms, moved
+        self._fake, self._now_ms, self._moved, self._runs_on = fake, now_ms, moved, runs_on
         self._moves: dict[str, asyncio.Task[None]] = {}
         self._deferred: dict[str, Entry] = {}
         self._children: set[subprocess.Popen[str]] = set()
@@ -165,8 +166,10 @@ class Suspending:
                 self._runner.signal(entry, signal.SIGSTOP)
         elif what == SUSPENDING:
             book.stayed(entry, now_ms)
+            self._runs_on(entry)
         elif outcome.done:
             book.came_back(entry, now_ms)
+            self._runs_on(entry)
         elif not entry.stop:
             self._runner.signal(entry, signal.SIGSTOP)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
-from berth.experiments.recorded_run import keep_machine
+from berth.experiments.recorded_run import keep_machine, kept_policies
 from berth.files import whole_file
 from berth.history.values.applications import read_rules
 from berth.knowledge import Knowledge
@@ -296,5 +296,7 @@ class Service:
     def keep_history(self, history: Path) -> None:
         """Keep what the nodes are and which policy decides, so that the history can be replayed."""
         with contextlib.suppress(BerthError):
-            nodes = self.driver.scheduler.cluster.nodes
-            keep_machine(history, nodes, [(int(time.time() * 1000), self.settings.policy)])
+            changes = kept_policies(history)
+            if not changes or changes[-1][1] != self.settings.policy:
+                changes.append((int(time.time() * 1000), self.settings.policy))
+            keep_machine(history, self.site.nodes_by_partition(), changes)

@@ -317,6 +317,13 @@ class SlurmSite:
         """Slurm's nodes, with the labels that waiting jobs ask for."""
         return [self._site_node(node) for _, node in sorted(self._nodes.items())]
 
+    def nodes_by_partition(self) -> list[Node]:
+        """Slurm's nodes, each with a label for each of its partitions."""
+        return [
+            replace(self._site_node(node).node, labels=tuple(f"partition:{name}" for name in node.partitions))
+            for _, node in sorted(self._nodes.items())
+        ]
+
     def _site_node(self, node: SlurmNode) -> SiteNode:
         labels = {
             *(f"partition:{name}" for name in node.partitions),

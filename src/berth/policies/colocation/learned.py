@@ -20,16 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import IntArray
+from berth.cluster import Cluster
 from berth.errors import ModelError, SettingError
 from berth.interference import FORMER, MODES, Speeds, mode_of
 from berth.model import GpuModel, Job, Profile
 from berth.network.catalogue import Demand
 from berth.network.model_file import Model, TrainedModel, read_model
 from berth.network.scores import new_network
-from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
 from berth.policies.colocation.greedy import joint_progress
 from berth.policies.colocation.network_chooser import NetworkScores, best_of
+from berth.policies.colocation.pairs import Pairs
 from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
@@ -84,10 +85,11 @@ class LearnedSettings:
             raise SettingError(f"shield is {self.shield}; expected 0 or 1")
 
 
-class Learned(Colocating):
+class Learned(Pairs):
     """A trained network chooses the combination, and a shield refuses what would end later together than in turn or, on
     several GPUs, costs more time than to wait for an empty one.
 
+    On several GPUs it compares all pairs of a waiting job and a GPU instead, as `pairs` does, within the same shield.
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
     a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
     as soon as predicted joint progress says so; where that holds of all that wait, joint progress says which as well.
@@ -105,12 +107,15 @@ class Learned(Colocating):
         recorded: Callable[[str], Profile | None] | None = None,
     ) -> None:
         self.settings = settings or LearnedSettings()
-        knowledge = (setting or Setting()).knowledge
+        setting = setting or Setting()
+        knowledge = setting.knowledge
         self.model = model or model_named(shipped_for("learned", knowledge.speeds))
         check_mode(self.model, knowledge.speeds, refuse=bool(self.settings.strict))
         if known is None and not self.settings.known:
             known = {}
-        super().__init__(self._chosen, knowledge, window=self.settings.window, known=known, recorded=recorded)
+        super().__init__(
+            setting, choose=self._chosen, window=self.settings.window, known=known, recorded=recorded
+        )
         self.scores: Scores = NetworkScores(self.model, self.known, knowledge.speeds)
         self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
         self._prepare()
@@ -129,6 +134,12 @@ class Learned(Colocating):
             )
         model = None if name is None else model_shown("series", "learned", name, setting.seed)
         return cls(setting, settings_from(LearnedSettings, chosen), model)
+
+    def compares(self, cluster: Cluster) -> bool:
+        """On several GPUs, unless its settings ask for the network itself."""
+        mine = self.settings
+        by_itself = not mine.plans or not mine.shield or mine.unslowed or self.model.learner == UNTRAINED
+        return not by_itself and sum(node.gpus for node in cluster.nodes) > 1
 
     def _profiles_changed(self) -> None:
         self.scores = NetworkScores(self.model, self.known, self.knowledge.speeds)

@@ -20,7 +20,6 @@ from berth.network.features import features
 from berth.network.model_file import Model
 from berth.network.scores import scores
 from berth.policies.colocation.forecast import Forecasts
-from berth.policies.colocation.fresh_scores import FreshScores
 from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.seen_jobs import JobsSeen
 
@@ -36,7 +35,6 @@ class NetworkScores:
         self.model = model
         self.jobs = JobsSeen(model, profiles)
         self.speeds = speeds
-        self.fresh = FreshScores(model.network, self.jobs, speeds)
 
     def __call__(self, scene: Scene, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Scores (O, C), the larger the better, −∞ where it is not allowed (O, C).
@@ -46,15 +44,7 @@ class NetworkScores:
         """
         found = np.where(allowed, 0.0, -np.inf)
         counts = allowed.sum(axis=1)
-        choice = counts > 1
-        if np.count_nonzero(choice) > TOGETHER:
-            fresh = choice & self.fresh.offers(scene)
-            offer, combination = np.nonzero(allowed & fresh[:, None])
-            score = self.fresh(scene, offer, combination) if len(offer) else None
-            if score is not None:
-                found[offer, combination] = score
-                choice &= ~fresh
-        order = np.flatnonzero(choice)
+        order = np.flatnonzero(counts > 1)
         if not len(order):
             return found
         table = combinations(max(1, int(scene.forecasts.window.max())))

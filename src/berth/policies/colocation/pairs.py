@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from operator import attrgetter
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Queue
-from berth.model import GpuModel, GpuSlot, Job, Placement
+from berth.model import GpuModel, GpuSlot, Job, Placement, Profile
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Offer
 from berth.policies.colocation.open_gpus import all_have_room, look_again_ms
@@ -25,7 +25,7 @@ from berth.policies.colocation.pair_kernels import (
     Rows,
     start_best,
 )
-from berth.policies.colocation.scene import Scene
+from berth.policies.colocation.scene import Chooser, Scene
 from berth.policies.protocol import Setting
 from berth.policies.sort_keys import as_queued
 
@@ -35,7 +35,7 @@ FEW = 4
 """Jobs of a row that are looked at while no GPU is idle."""
 IN_ORDER = 5
 """Jobs for each GPU that are compared if an order says which come first."""
-PAUSE_MS = 500
+PAUSE_MS = 2000
 """The least time after which a policy asks to be called again."""
 
 _row_of = attrgetter(
@@ -61,8 +61,22 @@ class Pairs(Colocating):
     column; a cost is found anew only where something has changed. Compiled code chooses.
     """
 
-    def __init__(self, setting: Setting | None = None) -> None:
-        super().__init__(_nobody, (setting or Setting()).knowledge)
+    def __init__(
+        self,
+        setting: Setting | None = None,
+        *,
+        choose: Chooser | None = None,
+        window: int = 5,
+        known: Mapping[str, Profile] | None = None,
+        recorded: Callable[[str], Profile | None] | None = None,
+    ) -> None:
+        """Policies that compare all pairs on some clusters only choose by themselves on others."""
+        knowledge = (setting or Setting()).knowledge
+        super().__init__(choose or _nobody, knowledge, window=window, known=known, recorded=recorded)
+
+    def compares(self, cluster: Cluster) -> bool:
+        """Whether it compares all pairs on this cluster."""
+        return True
 
     def _next_ms(self, now_ms: int) -> int | None:
         board = self._cache.pairs
@@ -76,18 +90,21 @@ class Pairs(Colocating):
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
         """Start the best pairs of those before the first job that takes its GPUs whole."""
+        if not self.compares(cluster):
+            yield from super()._shared(queue, cluster, now_ms, closed)
+            return
         board = self._cache.pairs
         if board is None:
             board = self._cache.pairs = PairBoard(cluster, self._cache.alike)
         board.make_room()
         yield from self._start_due(queue, cluster, now_ms, closed)
-        while len(queue):
+        while len(queue) and board.slots:
             board.look(cluster, now_ms, certain=self._certain)
             rows = self._rows(queue, cluster, board)
             if not rows:
                 return
             some = False
-            for gpu, job, then in self._best(rows, queue, cluster, board, now_ms, closed):
+            for gpu, job, then in self._best_pairs(rows, queue, cluster, board, now_ms, closed):
                 slot = board.slots[gpu]
                 if job not in queue or not all_have_room([job], slot, cluster):
                     break  # others have changed what was planned on
@@ -176,7 +193,7 @@ class Pairs(Colocating):
 
     # The matrix
 
-    def _best(
+    def _best_pairs(
         self,
         rows: Sequence[_Row],
         queue: Queue,
