@@ -326,12 +326,10 @@ def check(
 def install(
     partitions: Partitions,
     qos: Qos = "",
-    dry_run: Annotated[
+    apply: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Print the diff; nothing is ever changed, with or without this option."
-        ),
-    ] = True,
+        typer.Option("--apply", help="Change the files beside slurm.conf; without it they stay as they are."),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write the files to this folder, for you to copy."),
@@ -340,8 +338,16 @@ def install(
         str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
     shards_a_gpu: Annotated[
-        int, typer.Option("--shards-per-gpu", min=1, help="Number of shards per GPU.")
+        int,
+        typer.Option("--shards-per-gpu", min=1, help="Number of shards per GPU of nodes that have none."),
     ] = 8,
+    keep_types: Annotated[
+        bool,
+        typer.Option(
+            "--keep-types",
+            help="Keep the types of GPUs, as users ask for them; Slurm then chooses the GPU on a node.",
+        ),
+    ] = False,
     limit_s: Annotated[
         int,
         typer.Option(
@@ -365,15 +371,19 @@ def install(
     ] = None,
     state: State = DEFAULT_STATE,
 ) -> None:
-    """Show as a diff what to change in Slurm's files; change nothing."""
+    """Show as a diff what to change in Slurm's files, and try it in a copy; --apply changes them."""
     import shutil
 
-    from berth.live.slurm.configuration import read_files
+    from berth.live.slurm import installed
+    from berth.live.slurm.configuration import conf_folder, read_files
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import Plan, diff, plan
+    from berth.live.slurm.trial import fault_of
 
     controller = Controller()
-    configuration, there = read_files(controller, Path(folder))
+    own = Path(folder)
+    configuration, today = read_files(controller, own)
+    there = installed.as_before(today, own) if installed.is_installed(own) else today
     names = _names(partitions)
     chosen = {name for each in controller.partitions() if each.name in names for name in each.nodes}
     if not chosen:
@@ -396,19 +406,72 @@ def install(
         limit_s,
         dict(each.partition("=")[::2] for each in setting or []),
         str(Path(scontrol).parent),
+        conf_folder(configuration),
+        configuration.get("ClusterName", ""),
+        keep_types,
     )
-    new = plan(how, there, controller.nodes(), chosen)
-    for line in diff(there, new):
+    planned = plan(how, there, controller.nodes(), chosen)
+    lost = sorted(planned.lost_types)
+    if lost:
+        _say(
+            f"each GPU gets a type of its own, so {', '.join(lost)} becomes a feature of its nodes: sbatch"
+            f" --gres=gpu:{lost[0]}:2 works on, srun and salloc must ask for --gres=gpu:2 -C {lost[0]}, and limits and"
+            f" accounts of gres/gpu:{lost[0]} count nothing more; --keep-types avoids it (Slurm chooses the GPU then)"
+        )
+    for line in diff(today, planned.files):
         print(line)
-    if out is None:
-        return
-    for name, text in new.items():
-        path = out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        if name.endswith(".sh"):
-            path.chmod(0o755)
-    print(f"berth: written to {out}; nothing else was changed", file=sys.stderr)
+    fault, untried = fault_of(planned, there, how.conf, folder, how.cluster)
+    for what in untried:
+        _say(f"not tried: {what}")
+    if fault:
+        raise SettingError(f"{fault}; nothing was changed (tried in a copy)")
+    before = {name: there[name] for name in planned.files if name in there}
+    if out is not None:
+        for name, text in planned.files.items():
+            path = out / name.lstrip("/")
+            installed.write_text(path, text)
+            if name.endswith(".sh"):
+                path.chmod(0o755)
+        installed.keep(out / "berth", before, planned.files)
+        _say(f"written to {out}; nothing else was changed")
+    if apply:
+        try:
+            installed.keep(own, before, planned.files)
+            installed.put(how.conf, own, planned.files)
+        except OSError as error:
+            raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
+        _say(
+            f"{how.conf} is changed: copy it to all machines, restart slurmctld and slurmd, and run berth slurm check;"
+            " berth slurm uninstall takes it back"
+        )
+
+
+@app.command()
+def uninstall(
+    folder: Annotated[
+        str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
+    ] = "/etc/slurm/berth",
+    conf: Annotated[
+        Path,
+        typer.Option(
+            "--conf", metavar="FILE", envvar="SLURM_CONF", help="slurm.conf, if it is elsewhere than usual."
+        ),
+    ] = Path("/etc/slurm/slurm.conf"),
+) -> None:
+    """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
+    from berth.live.slurm import installed
+
+    own = Path(folder)
+    if not installed.is_installed(own):
+        raise SettingError(
+            f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
+        )
+    today = installed.texts_of(conf.parent, own)
+    try:
+        names = installed.remove(conf.parent, own, installed.as_before(today, own))
+    except OSError as error:
+        raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
+    _say(f"as before: {', '.join(names)}; copy them to all machines, and restart slurmctld and slurmd")
 
 
 @app.command()

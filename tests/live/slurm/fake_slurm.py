@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from berth.errors import LiveError
+from berth.history.values.causes import END_OF_NOTE, note_in
 from berth.live.slurm.jobs import COLUMNS, FIELD, ROW
 
 NODE = (
@@ -184,14 +185,16 @@ class FakeSlurm:
             names = {
                 "ReqNodeList": "ReqNodes",
                 "TresPerNode": "tres_per_node",
-                "AdminComment": "admin_comment",
                 "Dependency": "Dependency",
             }
             if begins := asked.get("StartTime"):
                 job["StartTime"] = str(self.now_s + int(begins.removeprefix("now+")))
             given = str(job.get("tres_per_node", ""))
             for name, value in asked.items():
-                if name in names:
+                if name == "AdminComment":  # as the plugin does
+                    others = str(job["admin_comment"]).replace(note_in(str(job["admin_comment"])), "").strip()
+                    job["admin_comment"] = f"{others} {value.removeprefix(END_OF_NOTE)}".strip()
+                elif name in names:
                     job[names[name]] = value
             if given and asked.get("TresPerNode") and given != asked["TresPerNode"] and "gpu:" in given:
                 job["tres_per_node"] = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 from berth.history.values.applications import read_rules
@@ -37,6 +39,7 @@ class SlurmWorld:
         self.slurm.now_s = 0
         self.records: list[Record] = []
         self._folder = Path(tempfile.mkdtemp(prefix="berth-slurm-world-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._over: dict[str, RecordState] = {}
         self._fails: dict[str, str] = {}
         self._count = 0

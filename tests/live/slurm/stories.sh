@@ -21,12 +21,10 @@ place() { # ARGUMENTS OF berth slurm run…
 }
 stop_berth() { kill -"${1:-TERM}" "$berth_pid"; wait "$berth_pid" 2>/dev/null || true; }
 
-# What docs/slurm.md says: see what is to be changed, copy it, start Slurm again.
+# What docs/slurm.md says: install, start Slurm again.
 install_berth() {
-    "$BERTH" slurm install --dry-run --partitions gpu --state "$PWD/state" --folder "$PWD/berth" --out "$PWD/new" \
-        --shards-per-gpu 4 "$@" >install.diff
-    cp new/slurm.conf new/gres.conf new/job_submit.lua "$PWD"
-    cp -r new/berth "$PWD"
+    "$BERTH" slurm install --apply --partitions gpu --state "$PWD/state" --folder "$PWD/berth" --shards-per-gpu 4 "$@" \
+        >install.diff
     restart
 }
 restart() {

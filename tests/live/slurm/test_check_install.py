@@ -16,6 +16,7 @@ import pytest
 from berth.errors import SettingError
 from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.install import Plan, diff, plan, shipped
+from berth.live.slurm.installed import as_before, keep, put, read_text, remove, texts_of, undone
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
 from tests.live.slurm.fake_slurm import NODE, TYPED
@@ -41,8 +42,8 @@ def setup(**changes: object) -> SlurmSetup:
     return replace(good, configuration=configuration, **changes)  # type: ignore[arg-type]
 
 
-def node(gres: str) -> object:
-    return tuple(nodes_of(NODE.format(name="n1", features="(null)", gres=gres, used="gpu:0", state="IDLE")))
+def node(gres: str, state: str = "IDLE") -> object:
+    return tuple(nodes_of(NODE.format(name="n1", features="(null)", gres=gres, used="gpu:0", state=state)))
 
 
 def token(expires_s: int) -> str:
@@ -76,15 +77,19 @@ def test_a_good_site_has_no_fault() -> None:
         ({"scripts": {"Prolog": "#!/bin/sh", "TaskProlog": "berth"}}, True,
          "/p: at its end, /etc/slurm/berth/prolog.sh"),
         ({"configuration": {"Prolog": "(null)"}}, True, "slurm.conf: Prolog=/etc/slurm/berth/prolog.sh"),
-        ({"lua": None}, True, "take the one of `berth slurm install --dry-run`"),
+        ({"lua": None}, True, "take the one of `berth slurm install`"),
         ({"lua": "function slurm_job_submit() end"}, True,
-         "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install --dry-run`"),
+         "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install`"),
         ({"lua": shipped("berth.lua")}, True, 'berth.lua: local BERTH_PARTITIONS = { ["gpu"] = true }'),
         ({"qos": {"gpu"}}, True, 'berth.lua: local BERTH_QOS = { ["gpu"] = true }'),
         ({"nodes": node("gpu:v100:2,shard:8")}, False, "slurm.conf: NodeName=n1 … Gres=gpu:v100_0:1,gpu:v100_1:1"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1")}, False, "slurm.conf: NodeName=n1 … Gres=…,shard:16"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1,shard:5")}, False, "slurm.conf: NodeName=n1 … shard:4"),
         ({"nodes": node("(null)")}, True, "slurm.conf: NodeName=… Gres=gpu:…"),
+        ({"nodes": node(TYPED, "UNKNOWN*")}, True,
+         "on n1: systemctl status slurmd, and slurmd -G, which reads its GPUs"),
+        ({"nodes": node(TYPED, "IDLE+DRAIN")}, True,
+         "scontrol update NodeName=n1 State=RESUME, once its reason is gone"),
         ({"user": "ann"}, True,
          "run berth as root or slurm, or: sacctmgr modify user ann set AdminLevel=Operator"),
         ({"skew_s": -90.0}, False, "run an NTP client, such as chrony, on both"),
@@ -141,7 +146,7 @@ HOW = Plan({"gpu"}, frozenset(), {0, 64030}, "/opt/berth/python", "/opt/berth/be
 
 def installed(**there: str) -> dict[str, str]:
     texts = {name.replace("_conf", ".conf").replace("_lua", ".lua"): text for name, text in there.items()}
-    return plan(HOW, texts, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    return plan(HOW, texts, node("gpu:v100:2"), {"n1"}).files  # type: ignore[arg-type]
 
 
 def test_what_is_installed_changes_only_the_nodes_that_were_given_to_berth() -> None:
@@ -180,8 +185,76 @@ def test_what_a_site_says_of_its_scheduler_stays(before: str, after: str) -> Non
 def test_what_is_installed_twice_changes_nothing_more() -> None:
     for own in ("", SITE_LUA):
         first = installed(slurm_conf=SLURM_CONF, gres_conf=GRES_CONF, job_submit_lua=own)
-        again = plan(HOW, first, node(TYPED), {"n1"})  # type: ignore[arg-type]
+        again = plan(HOW, first, node(TYPED), {"n1"}).files  # type: ignore[arg-type]
         assert list(diff(first, again)) == []
+
+
+def test_an_uninstall_keeps_what_the_site_has_changed_since() -> None:
+    before, after = ["a\n", "b\n", "c\n"], ["a\n", "B\n", "B2\n", "c\n", "d\n"]
+    assert undone(before, after, after) == before
+    assert undone(before, after, ["new\n", *after, "e\n"]) == ["new\n", *before, "e\n"]
+    assert undone(before, after, ["a\n", "B\n", "other\n", "c\n", "d\n"]) is None
+    assert undone(["a\n", "b\n"], ["a\n"], ["a\n", "e\n"]) == ["a\n", "b\n", "e\n"]
+    assert undone([], ["all\n"], ["all\n"]) == []
+
+
+def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
+    conf, own = tmp_path / "etc", tmp_path / "etc" / "berth"
+    conf.mkdir()
+    bytes_ = SLURM_CONF.encode() + b"# Gr\xfc\xdfe\r\n"
+    (conf / "real.conf").write_bytes(bytes_)
+    (conf / "slurm.conf").symlink_to("real.conf")
+    there = {"slurm.conf": read_text(conf / "slurm.conf") or "", "gres.conf": GRES_CONF}
+    new = installed(slurm_conf=there["slurm.conf"], gres_conf=GRES_CONF)
+    (conf / "gres.conf").write_text(GRES_CONF)
+    keep(own, {name: there[name] for name in new if name in there}, new)
+    put(conf, own, new)
+    assert read_text(conf / "slurm.conf") == new["slurm.conf"] != there["slurm.conf"]
+    assert as_before(texts_of(conf, own), own) == there
+    assert remove(conf, own, as_before(texts_of(conf, own), own)) == [
+        "cgroup.conf", "gres.conf", "job_submit.lua", "slurm.conf",
+    ]  # fmt: skip
+    assert {path.name for path in conf.iterdir()} == {"slurm.conf", "real.conf", "gres.conf"}
+    assert ((conf / "slurm.conf").is_symlink(), (conf / "real.conf").read_bytes()) == (True, bytes_)
+
+
+def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("old")
+    (tmp_path / "gres.conf").mkdir()
+    with pytest.raises(OSError, match=r"gres\.conf"):
+        put(tmp_path, tmp_path / "berth", {"slurm.conf": "new", "gres.conf": "new", "berth/x.sh": "new"})
+    assert (tmp_path / "slurm.conf").read_text() == "old"
+    assert [path.name for path in tmp_path.rglob("*.berth-new")] == []
+
+
+@pytest.mark.parametrize(
+    ("conf", "gres", "wanted_conf", "wanted_gres"),
+    [
+        ("NodeName=n[1-3] Port=[5-7] NodeAddr=a,b,c Gres=gpu:v100:2\n",
+         "NodeName=n[1-3] Name=gpu Type=v100 File=/d[0-1]\n",
+         ["NodeName=n1 Port=[5] NodeAddr=a Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100",
+          "NodeName=n2,n3 Port=[6,7] NodeAddr=b,c Gres=gpu:v100:2"],
+         ["NodeName=n2,n3 Name=gpu Type=v100 File=/d[0-1]", "NodeName=n1 Name=gpu Type=v100_0 File=/d0",
+          "NodeName=n1 Name=gpu Type=v100_1 File=/d1", "NodeName=n1 Name=shard Count=16"]),
+        ("NodeName=DEFAULT Gres=gpu:v100:2,shard:8 Feature=fast\nNodeName=n1\n",
+         "Name=gpu File=/d0 Cores=0\nName=gpu File=/d1 Cores=1 # mine\nName=shard Count=8\n",
+         ["NodeName=DEFAULT Gres=gpu:v100:2,shard:8 Feature=fast",
+          "NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:8 Feature=fast,v100"],
+         ["Name=gpu Type=v100_0 File=/d0 Cores=0", "Name=gpu Type=v100_1 File=/d1 Cores=1", "Name=shard Count=8"]),
+        ("NodeName=n1 Gres=gpu:2,mps:200\n",
+         "AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu MultipleFiles=/a,/b Type=1g\n"
+         "NodeName=n1 Name=gpu MultipleFiles=/c,/d Type=1g\n",
+         ["NodeName=n1 Gres=gpu:1g_0:1,gpu:1g_1:1,mps:200 Feature=1g"],
+         ["AutoDetect=nvml", "NodeName=n1 Name=gpu Type=1g_0 MultipleFiles=/a,/b AutoDetect=off",
+          "NodeName=n1 Name=gpu Type=1g_1 MultipleFiles=/c,/d"]),
+    ],
+)  # fmt: skip
+def test_only_the_lines_of_berths_nodes_change_whatever_a_site_writes(
+    conf: str, gres: str, wanted_conf: list[str], wanted_gres: list[str]
+) -> None:
+    new = installed(slurm_conf=conf, gres_conf=gres)
+    assert new["slurm.conf"].splitlines()[: len(wanted_conf)] == wanted_conf
+    assert new["gres.conf"].splitlines() == wanted_gres
 
 
 SITE_LUA = """\
@@ -205,12 +278,12 @@ def lua(folder: Path, site: str, calls: str) -> str:
     """What a script prints that calls the functions of job_submit.lua, as installed over a site's own."""
     how = replace(HOW, folder=str(folder), qos={"fast"})
     there = {"job_submit.lua": site, "slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}
-    new = plan(how, there, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
-    again = plan(how, new, node(TYPED), {"n1"})  # type: ignore[arg-type]
+    new = plan(how, there, node("gpu:v100:2"), {"n1"}).files  # type: ignore[arg-type]
+    again = plan(how, new, node(TYPED), {"n1"}).files  # type: ignore[arg-type]
     (folder / "berth.lua").write_text(again["berth/berth.lua"])
     (folder / "job_submit.lua").write_text(again["job_submit.lua"])
     script = f"""
-slurm = {{ SUCCESS = 0, ERROR = -1, log_info = function() end, log_user = print }}
+slurm = {{ SUCCESS = 0, ERROR = -1, ESLURM_ACCESS_DENIED = 2002, log_info = function() end, log_user = print }}
 dofile("{folder}/job_submit.lua")
 {calls}"""
     done = subprocess.run(
@@ -250,7 +323,7 @@ for _, job in ipairs({
     { name = "good" }, { name = "bad" }, { name = "types", partition = "other" },
     { name = "forged", partition = "other", admin_comment = "berth:1;share=1000:0:0" },
     { name = "range", min_nodes = 1, max_nodes = 4 }, { name = "qos", partition = "other", default_qos = "fast" },
-    { name = "srun" },
+    { name = "srun" }, { name = "ticket", admin_comment = "ticket 7" },
 }) do
     job.partition = job.partition or "gpu"
     job.tres_per_node, job.script = "gres:gpu:v100:2", job.name ~= "srun" and "x" or nil
@@ -266,6 +339,33 @@ end
         "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
         "GPUs of type v100 have a type each here: ask for --gres=gpu:N -C v100",
         "srun\t-1\tnil\tgres:gpu:2\tnil\tnil",
+        "ticket\t0\t0\t\tnil\tticket 7 berth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(LIBLUA is None, reason="needs the packages of .ci/packages: liblua5.1")
+def test_berths_note_and_what_others_write_into_an_admin_comment_live_together(tmp_path: Path) -> None:
+    calls = """
+local note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+local function comment(has, new, uid)
+   local job = { admin_comment = new }
+   print(slurm_job_modify(job, { admin_comment = has, priority = 0 }, {}, uid or 0), job.admin_comment)
+end
+comment(note, "JS1:abc")                       -- somebody else writes
+comment("JS1:abc " .. note, "ticket 7")        -- and writes anew
+comment("ticket 7 " .. note, note .. ";share=500:1:0") -- berth writes its own
+comment("ticket 7 " .. note, "")               -- somebody clears it
+comment("ticket 7 " .. note, "berth:0;")       -- berth lets go
+comment(note, "berth:0;")
+comment("ticket 7", "ticket 8")                -- a job that is not berth's
+comment("ticket 7 " .. note, nil)              -- another change
+comment("ticket 7 " .. note, "mine", 1000)     -- its user
+"""
+    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    assert lua(tmp_path, "", calls).splitlines() == [
+        f"0\tJS1:abc {note}", f"0\tticket 7 {note}", f"0\tticket 7 {note};share=500:1:0", f"0\t{note}",
+        "0\tticket 7", "0\t", "0\tticket 8", "0\tnil",
+        "berth places this job, and its AdminComment cannot be changed; cancel it and submit it anew", "2002\tmine",
     ]  # fmt: skip
 
 
@@ -278,10 +378,10 @@ def test_a_sites_prolog_may_be_a_pattern_and_fails_as_before(tmp_path: Path) -> 
         path.chmod(0o755 if text else 0o644)
     conf = SLURM_CONF.replace("/site/prolog", f"{tmp_path}/d/*")
     how = replace(HOW, python="/bin/true", settings={"A": "x y (z)"})
-    new = plan(how, {"slurm.conf": conf, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    new = plan(how, {"slurm.conf": conf, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"}).files  # type: ignore[arg-type]
     ran = subprocess.run(["bash", "-c", new["berth/prolog.sh"]], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (3, "one\ntwo\n")
-    again = plan(how, new, node(TYPED), {"n1"})  # type: ignore[arg-type]
+    again = plan(how, new, node(TYPED), {"n1"}).files  # type: ignore[arg-type]
     assert again["berth/prolog.sh"] == new["berth/prolog.sh"]
 
 
@@ -303,7 +403,12 @@ def test_an_installation_keeps_what_else_nodes_have() -> None:
     ("there", "why"),
     [
         ({"slurm_conf": SLURM_CONF, "gres_conf": "AutoDetect=nvml\n"}, "gres.conf has AutoDetect=nvml"),
-        ({"slurm_conf": "Include nodes.conf\n", "gres_conf": GRES_CONF}, "the line of node n1 with its Gres= is not"),
+        ({"slurm_conf": "Include nodes.conf\n", "gres_conf": GRES_CONF}, "slurm.conf includes nodes.c"),
+        ({"slurm_conf": "ClusterName=c\n", "gres_conf": GRES_CONF}, "no NodeName= line of slurm.conf"),
+        ({"slurm_conf": SLURM_CONF, "gres_conf": ""}, "gres.conf has File= for 0 of the 2 GPUs"),
+        ({"slurm_conf": SLURM_CONF.replace("v100:2 S", "v100:1,gpu:a100:1 S"),
+          "gres_conf": "NodeName=n1 Name=gpu File=/dev/nvidia[0-1]\n"},
+         "GPUs of several models, a100, v100"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_installed_by_lines_is_refused(there: dict[str, str], why: str) -> None:
@@ -313,7 +418,7 @@ def test_what_cannot_be_installed_by_lines_is_refused(there: dict[str, str], why
 
 def test_berths_own_service_places_the_jobs_of_a_qos_too() -> None:
     how = replace(HOW, qos={"fast"}, options="--partitions gpu --qos fast", slurm_bin="/opt/slurm/bin")
-    new = plan(how, {"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    new = plan(how, {"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"}).files  # type: ignore[arg-type]
     assert 'run --mode place --partitions gpu --qos fast --state "/state"' in new["berth/berth-slurm.service"]
     for name in ("prolog.sh", "epilog.sh", "watchdog.sh"):
         assert "/opt/slurm/bin:" in new[f"berth/{name}"]
@@ -321,7 +426,7 @@ def test_berths_own_service_places_the_jobs_of_a_qos_too() -> None:
 
 def test_the_watchdog_is_called_with_folders_of_any_name() -> None:
     how = replace(HOW, state=Path("/var/lib/the state of 100%"))
-    new = plan(how, {"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    new = plan(how, {"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"}).files  # type: ignore[arg-type]
     assert '"/var/lib/the state of 100%%"' in new["berth/berth-slurm-watchdog.service"]
     assert '"/var/lib/the state of 100%%"' in new["berth/berth-slurm.service"]
     assert '"/var/lib/the state of 100\\%"' in new["berth/berth-slurm.cron"]

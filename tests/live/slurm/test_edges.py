@@ -351,13 +351,16 @@ def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path
     note = "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;socket=;share=500:10:1"
     rows = held("7", note) + held("8_[1-9%2]", "berth:1;node=;job=gres:gpu:4;task=;socket=")
     rows += held("9", "of the site") + held("10", "") + held("11", note, submitted=99_999_999_999)
+    rows += held("12", f"ticket 12; see {note}")
     (tmp_path / "scope").write_text("partition gpu\n")
     assert watchdog(tmp_path, 10, rows) == []
     assert watchdog(tmp_path, 400, rows) == [
         "update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 7",
-        "update JobId=7 AdminComment=",
+        "update JobId=7 AdminComment=berth:0;",
         "update JobId=8_[1-9] TresPerJob=gres:gpu:4", "release 8_[1-9]",
-        "update JobId=8_[1-9] AdminComment=",
+        "update JobId=8_[1-9] AdminComment=berth:0;",
+        "update JobId=12 ReqNodeList= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 12",
+        "update JobId=12 AdminComment=berth:0;",
     ]  # fmt: skip
 
 
@@ -370,7 +373,7 @@ def test_the_watchdog_gives_back_what_a_berth_that_lives_does_not_place(tmp_path
         for job in "89"
         for line in (
             f"update JobId={job} ReqNodeList= TresPerNode=gres:gpu:1", f"release {job}",
-            f"update JobId={job} AdminComment=",
+            f"update JobId={job} AdminComment=berth:0;",
         )
     ]  # fmt: skip
     (tmp_path / "scope").write_text("partition gpu\n")
@@ -411,7 +414,7 @@ def test_the_watchdog_never_releases_a_job_without_a_gpu(tmp_path: Path) -> None
     told = watchdog(tmp_path, 400, held("7", note), fails="release")
     assert told == ["update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1", "release 7"]
     told = watchdog(tmp_path, 400, held("7", note, placed="gres:shard:v100_0:2"))
-    assert told == ["update JobId=7 ReqNodeList=", "release 7", "update JobId=7 AdminComment="]
+    assert told == ["update JobId=7 ReqNodeList=", "release 7", "update JobId=7 AdminComment=berth:0;"]
 
 
 def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: Path) -> None:

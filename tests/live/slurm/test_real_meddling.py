@@ -34,13 +34,15 @@ SLURM_JWT=$token place --card v100=1G --rest "$PWD/rest" --ahead 600
 for job in $changed $drained; do until_is $job COMPLETED; done
 first=$(J --wrap 'sleep 1'); until_is $first COMPLETED
 
-# An AdminComment that was overwritten: the job is left alone. A job that its user requeues is placed once more.
+# An AdminComment that others write, before and after berth: the job is berth's all the same, and both texts stay.
+# A job that its user requeues is placed once more.
 stop_berth
 other=$(J --wrap 'sleep 1'); scontrol update JobId=$other AdminComment=ours
+as games scontrol release $other 2>release.txt && exit 8
 again=$(J --wrap 'sleep 5')
 place --card v100=1G --ahead 0
 until_is $again RUNNING
-"$BERTH" slurm why $other --state "$PWD/state" --json >other.json; scancel $other
+until_is $other COMPLETED; admin $other >other.txt
 as games scontrol requeue $again
 until_is $again COMPLETED; squeue -h -t all -j $again -O 'restartcnt: ,tres-per-node:' >again.txt
 stop_berth
@@ -88,7 +90,8 @@ def test_what_changes_under_berth_loses_no_job_and_starts_none_without_its_gpu(o
     assert {e["planned"] == e["where"] for e in events if e["event"] == "started" and e.get("planned")} == {
         True
     }
-    assert json.loads(text("other.json"))["berth"] == "Slurm decides: berth has not taken it"
+    assert text("other.txt").startswith("ours berth:1;node=gres")
+    assert "denied" in text("release.txt")
     assert text("again.txt").split()[0] == "1"
     assert text("again.txt").count("gpu:v100_") == 1
     assert "made no GPU partition" in text("out/blind")

@@ -90,7 +90,7 @@ def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
     slurm.held("1", **fields)
     service(slurm, tmp_path).step()
     assert slurm.commands == [
-        "update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1", "release 1", "update JobId=1 AdminComment=",
+        "update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1", "release 1", "update JobId=1 AdminComment=berth:0;",
     ]  # fmt: skip
     assert [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS)] == [("given-back", why)]
 
@@ -297,7 +297,7 @@ def test_shards_become_another_gpus_once_and_then_slurm_decides(tmp_path: Path) 
     assert [line for line in slurm.commands if "hold" not in line] == [
         "update JobId=2 ReqNodeList=",
         f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:shard:v100_1:2 AdminComment={note}",
-        "release 2", "release 1", "update JobId=2 AdminComment=",
+        "release 2", "release 1", "update JobId=2 AdminComment=berth:0;",
     ]  # fmt: skip
 
 

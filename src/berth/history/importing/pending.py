@@ -16,7 +16,7 @@ from berth.errors import HistoryError
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
-from berth.history.values.causes import BEFORE, BEGIN_OF_NOTE
+from berth.history.values.causes import BEFORE, note_in
 from berth.history.values.durations import slurm_s
 from berth.history.values.moments import slurm_ms
 from berth.history.values.tres import resources
@@ -151,7 +151,7 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
 def _is_blocked(job: Mapping[str, Any]) -> bool:
     """Whether it waits for something else than GPUs; a job that berth holds until it places it waits for them."""
     reason = str(job.get("state_reason"))
-    held_by_berth = str(job.get("admin_comment") or "").startswith(BEGIN_OF_NOTE)
+    held_by_berth = bool(note_in(str(job.get("admin_comment") or "")))
     return reason in BEFORE and not (reason == "JobHeldAdmin" and held_by_berth)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 BEFORE: Final = {
@@ -14,7 +15,16 @@ BEFORE: Final = {
 }
 """Reasons that keep a job from being eligible at all, and what they are called."""
 BEGIN_OF_NOTE: Final = "berth:1;"
-"""How the AdminComment of a job begins that berth, beside Slurm, holds until it places it."""
+"""How berth's note begins in the AdminComment of a job that it holds, beside Slurm, until it places it."""
+END_OF_NOTE: Final = "berth:0;"
+"""What berth writes into an AdminComment to take its note away."""
+_NOTE: Final = re.compile(rf"(?<!\S){BEGIN_OF_NOTE}\S*")
+
+
+def note_in(admin_comment: str) -> str:
+    """berth's note in an AdminComment, where others may have written too; empty if it has none."""
+    found = _NOTE.search(admin_comment)
+    return "" if found is None else found[0]
 
 
 def cause_after(reason: str) -> str:

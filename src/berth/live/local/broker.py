@@ -24,10 +24,22 @@ from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
 from berth.live.local.deciding import Chosen, Deciding, Hooks
-from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
+from berth.live.local.entry import (
+    CANCELLED,
+    COMPLETED,
+    OUT_OF_MEMORY,
+    PREEMPTED,
+    RUNNING,
+    STARTING,
+    End,
+    Entry,
+    Limits,
+)
+from berth.live.local.growth import Growth
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
+from berth.live.local.notices import Notices
 from berth.live.local.places import Places
 from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
@@ -65,9 +77,11 @@ class Broker:
         record_s: float = RECORD_S,
         metrics: str = "",
         uncounted: str = "report",
+        grows: bool = False,
         chosen: Chosen | None = None,
     ) -> None:
-        """`chosen` is to decide from now on; None: what did before."""
+        """With `grows`, GPU memory grows up to the card for jobs that say only what they begin with. `chosen` is to
+        decide from now on; None: what did before."""
         self.places = places
         self.store = store
         self.cards = cards
@@ -75,11 +89,12 @@ class Broker:
         self.boot = boot_id()
         self._offset_ms = self._clock()
         cpu_milli = round((cpus or os.cpu_count() or 1) * 1000)
-        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib())
+        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib(), grows)
         self.book = Book(limits, self.boot, ended_states=store.ended_states)
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
+        self.notices = Notices(places.notices, places.log, log)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
@@ -115,6 +130,7 @@ class Broker:
             ended=self._ended,
             log=log,
             to_ms=lambda at_ms: at_ms + self._offset_ms,
+            joined=lambda entry: self.growth.begin(entry),
         )
         self.watch = Watch(
             self.book,
@@ -126,6 +142,7 @@ class Broker:
             act=self.act,
             uncounted=uncounted,
         )
+        self.growth = Growth(self.book, cards.cards, self.runner, self.watch, log, act=self.act)
         self.keeper = Keeper(
             store,
             self.commits,
@@ -207,7 +224,9 @@ class Broker:
             task.cancel()
         server.close()
         self.link.close()
+        self.notices.close()
         self.keeper.close()
+        self.growth.close()
         committing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await committing
@@ -267,6 +286,8 @@ class Broker:
         self.runner.sweep(self.book.jobs)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING) and entry.over is None:
+                if entry.slots:
+                    self.growth.begin(entry)
                 self.runner.adopt(entry)
 
     def _reconcile(self, entries: list[Entry]) -> list[Entry]:
@@ -360,6 +381,8 @@ class Broker:
         for entry in changes.starts:
             self._start(entry)
         for entry in changes.finished:
+            failed = entry.state not in (COMPLETED, CANCELLED)
+            self._tell_user(entry, "fail" if failed and "end" not in entry.request.notify_on else "end")
             if self._unwritten_ends.get(entry.id) is entry:
                 del self._unwritten_ends[entry.id]
             for future in self._waiters.pop(entry.id, ()):
@@ -411,19 +434,26 @@ class Broker:
         self.book.confirmed(entry, min(start_ms, self.now_ms()), self.now_ms())
         self.counters.waited.add(max(0, start_ms - entry.queued_ms) / 1000)
         self.log("began", job=entry.id, attempt=entry.attempt, gpus=entry.slots)
+        self._tell_user(entry, "start")
         self.act()
 
     def _ended(self, entry: Entry, end: End) -> None:
+        self.growth.end(entry)
         if end.no_room:
             self.watch.soon()
         self.book.ended(entry, end, self.now_ms())
         self.counters.ended[entry.over_as or "again" if entry.over is not None else entry.state] += 1
         self.counters.refused += end.refused
+        if (entry.over_as if entry.over is not None else entry.state) == OUT_OF_MEMORY:
+            self._tell_user(entry, "out-of-memory")
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
         deferred, self._deferred = self._deferred, []
         for each in deferred:
             self._start(each)
         self.act()
+
+    def _tell_user(self, entry: Entry, event: str) -> None:
+        self.notices.post(entry, event, self.runner.output_of(entry)[0])
 
     # The policy
 
@@ -479,6 +509,7 @@ class Broker:
                 ran_ms = now_ms - (now_ms if entry.start_ms is None else entry.start_ms)
                 if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
                     self.book.expire(entry, now_ms)
+            self.notices.look()
             self.act()
 
     # For the service

@@ -91,12 +91,23 @@ class Listing:
                         use_pct,
                         job.start_ms,
                         job.state,
+                        **self._growth(job),
                     )
                 )
         gpus = (
             self._gpu(card, looks.get(card.index), tuple(tenants[card.index])) for card in broker.cards.cards
         )
         return [gpu_dict(gpu) for gpu in gpus]
+
+    def _growth(self, job: Entry) -> dict[str, int]:
+        """What a job whose memory may grow was promised, may have, and asked for; empty for any other."""
+        growing = self._broker.growth.jobs.get(job.id)
+        if growing is None:
+            return {}
+        return {
+            "promise_mib": job.promise_mib or job.share[1], "max_mib": growing.most_mib, "asked": growing.asked,
+            "granted": growing.granted, "refused": growing.refused,
+        }  # fmt: skip
 
     def _gpu(self, card: Card, look: Look | None, tenants: tuple[Tenant, ...]) -> Gpu:
         gpu = Gpu(
@@ -194,10 +205,19 @@ class Listing:
         return "waits for the policy" if not self._broker.link.ready else "waits for room"
 
     def find(self, job_id: str) -> list[Entry]:
-        """A job or the tasks of an array, ended or not; LiveError where there is none."""
-        live = self._broker.book.named(job_id)
+        """A job or the tasks of an array, ended or not; LiveError where there is none.
+
+        What is no id is a name: of all jobs so named that have not ended, else of the last one that has.
+        """
+        is_id = job_id.replace("_", "", 1).isdigit()
+        store = self._broker.store
+        live = self._broker.book.named(job_id) if is_id else self._live_of_name(job_id)
         ids = {entry.id for entry in live}
-        ended = [entry for entry in self._broker.store.named(job_id) if entry.id not in ids]
+        ended = []
+        if is_id:
+            ended = [entry for entry in store.named(job_id) if entry.id not in ids]
+        elif not live:
+            ended = store.last_of_name(job_id)
         for entry in ended:
             newer = self._broker.book.jobs.get(entry.id)
             if newer is not None:
@@ -209,6 +229,9 @@ class Listing:
         if not found:
             raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
         return found
+
+    def _live_of_name(self, name: str) -> list[Entry]:
+        return [entry for entry in self._broker.book.jobs.values() if entry.request.name == name]
 
     async def do_job(self, message: Message, caller: Caller) -> Message:
         """All of one job."""
@@ -249,6 +272,7 @@ class Listing:
                 "reason": broker.watch.uncounted_text(entry.id) or self._reason(entry),
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
+                "growth": {"mem_mib": entry.share[1], **growth} if (growth := self._growth(entry)) else None,
             }  # fmt: skip
             found.append(answer)
             kind = (entry.request_key, entry.state, entry.offered, answer["reason"], entry.needs_mib)
@@ -289,6 +313,9 @@ class Listing:
             "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
             "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
             "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
+            "growth": {
+                "asked": broker.growth.asked, "granted": broker.growth.granted, "refused": broker.growth.refused,
+            },
             "uncounted_mib": {job_id: each.uncounted_mib for job_id, each in broker.watch.uncounted.items()},
         }  # fmt: skip
 

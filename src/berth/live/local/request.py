@@ -27,6 +27,10 @@ _WHOLE = re.compile(r"[0-9]{1,9}")
 _PLAIN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _ARRAY = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NOTIFY_ON = ("start", "end", "fail", "out-of-memory")
+_ADDRESS = re.compile(
+    r"(?:slack:)?https?://\S+|(?:mailto:)?[^@\s:/]+@[^@\s:/]+|desktop|command:.*\S.*", re.DOTALL
+)
 _AFTER = re.compile(r"(?:(ok|fail|any):)?(\d+(?:_\d+)?)")
 
 
@@ -45,6 +49,10 @@ class Request:
     """Part of each GPU that it counts for."""
     mem_mib: int = 0
     """GPU memory on each GPU; 0: as much of it as its part of the card."""
+    mem_max_mib: int = 0
+    """How far that may grow while the job runs; 0: as the queue says (`Limits.most_mib`)."""
+    mem_shows_max: bool = False
+    """Whether its programs see a card of that size rather than of their limit."""
     core_pct: int = 0
     """Its part of the compute time; 0: not limited."""
     burst: bool = False
@@ -71,6 +79,10 @@ class Request:
     """The name of the gang that it is a task of, one of its user's; empty: none."""
     gang_starts: int = 0
     """How many tasks of its gang start together."""
+    notify: tuple[str, ...] = ()
+    """Whom to tell: addresses of the web or of mail, `desktop`, `command:…`."""
+    notify_on: tuple[str, ...] = ()
+    """Of which events, of NOTIFY_ON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +110,7 @@ def to_dict(request: Request) -> dict[str, Any]:
 def request_from_dict(values: Mapping[str, Any]) -> Request:
     """The request of what `to_dict` made."""
     kept = {key: value for key, value in values.items() if key in _DEFAULTS}
-    for key in ("argv", "pins"):
+    for key in ("argv", "pins", "notify", "notify_on"):
         if key in kept:
             kept[key] = tuple(kept[key])
     if "after" in kept:
@@ -111,7 +123,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
     if not argv:
         raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
     gpus, milli, share = _gpus(values)
-    mem = _size(values, "mem")
+    mem, mem_max = _mem(values)
     core = _number(values, "core_pct", 0, 100)
     burst = False
     if core and "gpus" not in values:
@@ -120,11 +132,15 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         core, burst = max(1, milli // 10), True  # promised, and what no other job wants besides
     exclusive = bool(values.get("exclusive"))
     if exclusive:
-        milli, mem, core, burst = WHOLE, 0, 0, False
+        milli, mem, mem_max, core, burst = WHOLE, 0, 0, 0, False
     elif gpus and mem and "gpus" not in values and not core:
         milli = SHARED_MILLI
     if not gpus and (mem or core or exclusive or "gpu" in values):
         raise LiveError("a job with --gpus 0 has no GPU: leave --mem, --core-pct, --exclusive and --gpu out")
+    if mem_max and milli == WHOLE and not mem:
+        raise LiveError(
+            f"--mem-max {values['mem_max']}, but the job has whole GPUs; say with --mem what it begins with"
+        )
     pins = _pins(values)
     if pins:
         if "gpus" not in values:
@@ -136,16 +152,21 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         raise LiveError(
             "--gang and --gpu exclude each other: the tasks of a gang run on any GPUs; leave one out"
         )
+    notify, notify_on = _notify(values)
     name = str(values.get("name", ""))
     if len(name) > LONGEST_NAME or "\n" in name:
         raise LiveError(f"--name has {len(name)} characters; at most {LONGEST_NAME} in one line")
-    cpus = _float(values, "cpus", 1.0)
+    cpus = _float(
+        values, "cpus", 0.0 if gpus else 1.0
+    )  # a job with GPUs waits for CPUs only if it asks for them
     return Request(
         argv=tuple(argv),
         cwd=os.path.join(cwd, str(values["chdir"])) if values.get("chdir") else cwd,
         gpus=gpus,
         milli=milli if gpus else WHOLE,
         mem_mib=mem,
+        mem_max_mib=mem_max,
+        mem_shows_max=bool(values.get("mem_shows_max")),
         core_pct=core,
         burst=burst,
         cpu_milli=round(cpus * 1000),
@@ -166,15 +187,21 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         error=str(values.get("error", "")),
         gang=gang,
         gang_starts=gang_starts,
+        notify=notify,
+        notify_on=notify_on,
     )
 
 
 def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
     """The request with what these flags change."""
-    new = request_of({**_sizes_said(request), **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
+    said = _sizes_said(request)
+    if ".." in str(values.get("mem", "")):
+        said.pop("mem_max", None)
+    new = request_of({**said, **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
     changed: dict[str, Any] = {}
-    if values.keys() & {"gpus", "mem", "core_pct", "exclusive"}:
-        changed |= {key: getattr(new, key) for key in ("gpus", "milli", "mem_mib", "core_pct", "burst")}
+    if values.keys() & {"gpus", "mem", "mem_max", "core_pct", "exclusive"}:
+        sizes = ("gpus", "milli", "mem_mib", "mem_max_mib", "core_pct", "burst")
+        changed |= {key: getattr(new, key) for key in sizes}
     for flag, key in (
         ("time", "time_limit_ms"),
         ("grace", "grace_ms"),
@@ -182,6 +209,7 @@ def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
         ("cpus", "cpu_milli"),
         ("host_mem", "host_mem_mib"),
         ("gpu", "pins"),
+        ("mem_shows_max", "mem_shows_max"),
         *((same, same) for same in ("name", "comment", "priority", "retries", "profile", "rerun", "after")),
     ):
         if flag in values:
@@ -196,6 +224,8 @@ def _sizes_said(request: Request) -> dict[str, str]:
         said["gpus"] = str(request.gpus) if request.milli == WHOLE else str(request.milli / WHOLE)
     if request.mem_mib:
         said["mem"] = f"{request.mem_mib}M"
+    if request.mem_max_mib:
+        said["mem_max"] = f"{request.mem_max_mib}M"
     if request.core_pct and not request.burst:
         said["core_pct"] = str(request.core_pct)
     return said
@@ -291,6 +321,23 @@ def _gang(values: Mapping[str, Any]) -> tuple[str, int]:
     return name, int(number)
 
 
+def _notify(values: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Whom to tell, and of which events."""
+    listed = values.get("notify", ())
+    addresses = (listed,) if isinstance(listed, str) else tuple(listed)
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address):
+            raise LiveError(
+                f"--notify '{address}'; write https://…, slack:https://…, NAME@HOST, desktop or command:…"
+            )
+    said = values.get("notify_on", "end")
+    events = said.split(",") if isinstance(said, str) else said
+    for event in events:
+        if event not in NOTIFY_ON:
+            raise LiveError(f"--notify-on '{event}'; there are {', '.join(NOTIFY_ON)}")
+    return addresses, tuple(dict.fromkeys(events)) if addresses else ()
+
+
 def _pins(values: Mapping[str, Any]) -> tuple[int, ...]:
     if "gpu" not in values:
         return ()
@@ -320,6 +367,20 @@ def _size(values: Mapping[str, Any], key: str) -> int:
     except Exception as error:
         flag = "--" + key.replace("_", "-")
         raise LiveError(f"{flag} '{values[key]}'; write a size with M, G or T, such as 512M or 8G") from error
+
+
+def _mem(values: Mapping[str, Any]) -> tuple[int, int]:
+    """The GPU memory that a job begins with, and how far that may grow; 0: it is not said."""
+    least, dots, most = str(values.get("mem", "")).partition("..")
+    if not dots:
+        mem, mem_max = _size(values, "mem"), _size(values, "mem_max")
+    elif "mem_max" in values:
+        raise LiveError(f"--mem {values['mem']} says how far it may grow; leave --mem-max out")
+    else:
+        mem, mem_max = _size({"mem": least}, "mem"), _size({"mem": most}, "mem")
+    if mem_max and mem_max < mem:
+        raise LiveError(f"GPU memory from {mem}M to {mem_max}M; write the smaller size first")
+    return mem, mem_max
 
 
 def _number(values: Mapping[str, Any], key: str, least: int, most: int, otherwise: int = 0) -> int:

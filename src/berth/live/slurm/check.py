@@ -152,13 +152,13 @@ def _of_lua(setup: SlurmSetup) -> Iterator[Fault]:
     if setup.lua is None:
         yield Fault(
             "job_submit.lua cannot be read next to slurm.conf: no job is held, and the controller refuses all jobs",
-            "take the one of `berth slurm install --dry-run`",
+            "take the one of `berth slurm install`",
         )
         return
     if "berth_submit" not in setup.lua or "berth_modify" not in setup.lua:
         yield Fault(
             "job_submit.lua does not load berth's functions, so no job is held, or users release held ones",
-            "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install --dry-run`",
+            "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install`",
         )
         return
     for what, table, names in (("partition", "PARTITIONS", setup.wanted), ("QoS", "QOS", setup.qos)):
@@ -179,6 +179,16 @@ def _of_nodes(setup: SlurmSetup, cards: Cards) -> Iterator[Fault]:
             "no node of these partitions has GPUs",
             "slurm.conf: NodeName=… Gres=gpu:…",
             stops=bool(setup.wanted),
+        )
+    broken = [node for node in nodes if node.broken]
+    for node in broken:
+        why = f" ({node.reason})" if node.reason else ""
+        yield Fault(
+            f"no job starts on node {node.name}: it is {node.state}{why}",
+            f"on {node.name}: systemctl status slurmd, and slurmd -G, which reads its GPUs"
+            if node.silent
+            else f"scontrol update NodeName={node.name} State=RESUME, once its reason is gone",
+            stops=bool(setup.wanted) and len(broken) == len(nodes),
         )
     for node in nodes:
         if not node.typed:

@@ -6,35 +6,49 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from datetime import datetime
 from pathlib import Path
 
 from berth.errors import LiveError
 from berth.live.slurm.check import SlurmSetup
 from berth.live.slurm.controller import Controller
+from berth.live.slurm.installed import OWN, read_text
 from berth.live.slurm.rest import since_s, spoken
+from berth.live.slurm.site_files import included, lines_of
 
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
 
 
-def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[str, str], dict[str, str]]:
-    """The configuration, and the text of each file that can be read, by its name; `own` is berth's folder."""
+def read_files(controller: Controller, own: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The configuration, and the text of each file that can be read, by its name relative to the folder of slurm.conf.
+    `own` is berth's folder."""
     configuration = controller.configuration()
-    folder = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
-    found = ((name, _text(folder / name)) for name in FILES)
-    ours = (
-        (f"berth/{path.name}", _text(path))
-        for path in (own.iterdir() if own is not None and own.is_dir() else ())
-    )
-    return configuration, {name: text for name, text in (*found, *ours) if text is not None}
+    folder, cluster = conf_folder(configuration), configuration.get("ClusterName", "")
+    texts: dict[str, str] = {}
+    names = [*FILES]
+    for name in names:  # it grows by what files include
+        text = read_text(folder / name)
+        if text is not None:
+            texts[name] = text
+            found = (included(line.content, folder, cluster) for line in lines_of(text))
+            names += [each for each in found if each is not None and each not in names]
+    paths = own.iterdir() if own.is_dir() else ()
+    ours = ((f"{OWN}{path.name}", read_text(path)) for path in paths if path.is_file())
+    return configuration, texts | {name: text for name, text in ours if text is not None}
+
+
+def conf_folder(configuration: Mapping[str, str]) -> Path:
+    """The folder of slurm.conf."""
+    return Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
 
 
 def read_setup(
     controller: Controller, wanted: Set[str], state: Path, rest: Path | None, qos: Set[str] = frozenset()
 ) -> SlurmSetup:
     """All that `check` checks."""
-    configuration, texts = read_files(controller)
+    configuration = controller.configuration()
+    lua = read_text(conf_folder(configuration) / "job_submit.lua")
     scripts = {
         name: text
         for name in ("Prolog", "TaskProlog", "Epilog")
@@ -46,7 +60,7 @@ def read_setup(
         controller.nodes(),
         controller.partitions(),
         wanted,
-        _with_loaded(texts.get("job_submit.lua")),
+        _with_loaded(lua),
         scripts,
         pwd.getpwuid(os.geteuid()).pw_name,
         _skew_s(configuration),
@@ -62,21 +76,14 @@ def _with_loaded(lua: str | None) -> str | None:
     """job_submit.lua with the files that it loads."""
     if lua is None:
         return None
-    loaded = (_text(Path(name)) or "" for name in re.findall(r'^dofile\("([^"]+)"\)', lua, re.MULTILINE))
+    loaded = (read_text(Path(name)) or "" for name in re.findall(r'^dofile\("([^"]+)"\)', lua, re.MULTILINE))
     return "\n".join([lua, *loaded])
 
 
 def _texts(paths: str) -> str | None:
     """The texts of all these scripts; None if none can be read."""
-    found = [text for path in paths.split(",") if (text := _text(Path(path))) is not None]
+    found = [text for path in paths.split(",") if (text := read_text(Path(path))) is not None]
     return "\n".join(found) if found else None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
 
 
 def _skew_s(configuration: dict[str, str]) -> float | None:

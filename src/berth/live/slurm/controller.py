@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from berth.errors import LiveError
+from berth.history.values.causes import END_OF_NOTE
 from berth.history.values.gres import same_gres
 from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, KnownEnds, SlurmJob, format_of, jobs_of
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
@@ -91,7 +92,8 @@ class Change:
     gres: str | None = None
     """What it gets on each of its nodes, such as `gres:gpu:a100_1:1` or `gres:shard:a100_1:2`; empty: nothing."""
     admin_comment: str | None = None
-    """Written with the rest; an empty one, which ends berth's hold on the job, only after its release."""
+    """berth's note, which the plugin puts behind what others wrote. Written with the rest; an empty one, which ends
+    berth's hold on the job, only after its release."""
     per_job: str | None = None
     per_task: str | None = None
     per_socket: str | None = None
@@ -142,7 +144,7 @@ class Change:
         if self.hold is False:
             lines.append(f"release {self.job_id}")
         if self.clears:
-            lines.append(f"update JobId={self.job_id} AdminComment=")
+            lines.append(f"update JobId={self.job_id} AdminComment={END_OF_NOTE}")
         return tuple(lines)
 
 
@@ -275,7 +277,7 @@ class Controller:
             changed = self._changed(changes, releases)
             failed |= changed
             asked = [each for each in asked if each[0] not in changed]
-            freed |= {job_id for job_id, line in asked if line.endswith(" AdminComment=")}
+            freed |= {job_id for job_id, line in asked if line.endswith(f" AdminComment={END_OF_NOTE}")}
             for first in range(0, len(asked), CHANGES_AT_ONCE):
                 some = asked[first : first + CHANGES_AT_ONCE]
                 try:

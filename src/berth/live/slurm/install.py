@@ -7,14 +7,15 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
 from berth.errors import SettingError
-from berth.history.values.gres import base_type, indices
-from berth.history.values.hostlist import expand
+from berth.history.values.gres import base_type
+from berth.live.slurm.node_lines import NodeGpus, gpus_of, retype, rewrite
 from berth.live.slurm.nodes import SlurmNode
+from berth.live.slurm.site_files import SiteConfig
 
 FOLDER = "/etc/slurm/berth"
 SHARDS_A_GPU = 8
@@ -32,8 +33,6 @@ OTHERS = (
 _BEFORE = re.compile(r"^# before: (.+)$", re.MULTILINE)
 _OURS = re.compile(rf"^{BEGIN}.*?^{END}\n", re.MULTILINE | re.DOTALL)
 _RETURN = re.compile(r"^return\b[^\n]*\s*\Z", re.MULTILINE)
-_NODES = re.compile(r"\s*NodeName=(\S+)", re.IGNORECASE)
-_RANGE = re.compile(r"\[([\d,-]+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +55,56 @@ class Plan:
     """What the node's scripts find in their environment."""
     slurm_bin: str = "/usr/bin"
     """Where Slurm's commands are on the nodes; slurmd gives its scripts no search path."""
+    conf: Path = Path("/etc/slurm")
+    """The folder of slurm.conf."""
+    cluster: str = ""
+    """ClusterName, which `Include` lines may name as %c."""
+    keep_types: bool = False
+    """Whether the GPUs of a node keep their one type; Slurm then chooses the GPU."""
 
 
-def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen: Set[str]) -> dict[str, str]:
-    """The files as they are to be, by name. `there` has those of today: slurm.conf, gres.conf, cgroup.conf,
-    job_submit.lua and berth's own, where they are; `chosen` names the nodes whose GPUs berth may share.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The files as they are to be, by name, and what changes of the nodes."""
 
-    Raises SettingError for what cannot be changed line by line: lines of nodes elsewhere than in slurm.conf, and GPUs
-    that Slurm finds by itself.
+    files: dict[str, str] = field(default_factory=dict)
+    gpus: dict[str, NodeGpus] = field(default_factory=dict)
+
+    @property
+    def lost_types(self) -> Set[str]:
+        """Types of GPUs that users can no longer ask for by `--gres=gpu:TYPE:N`."""
+        return {
+            kind for node in self.gpus.values() for kind in node.kinds if kind and kind not in node.new_kinds
+        }
+
+
+def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen: Set[str]) -> Planned:
+    """What is to be written. `there` has the files of today by name: slurm.conf and gres.conf with what they include,
+    cgroup.conf, job_submit.lua and berth's own, where they are; `chosen` names the nodes whose GPUs berth may share.
+
+    Raises SettingError for what cannot be changed: nodes without a line, GPUs that Slurm finds by itself, GPUs of
+    several models in one node, and a gres.conf that does not agree with slurm.conf.
     """
-    typed = {node.name: node for node in nodes if node.name in chosen and node.gpus}
-    slurm_conf = there.get("slurm.conf", "")
-    before = {name: _value(slurm_conf, name) for name in SCRIPTS}
-    elsewhere = {kind for node in nodes if node.name not in typed for kind in node.gpu_kinds}
-    kinds = {base_type(kind) for node in typed.values() for kind in node.gpu_kinds if kind}
-    plugin = _plugin(how, kinds - elsewhere)
+    slurm_conf = SiteConfig("slurm.conf", there, how.conf, how.cluster)
+    gres_conf = SiteConfig("gres.conf", there, how.conf, how.cluster)
+    gpus = gpus_of(slurm_conf, chosen)
+    lacking = {node.name for node in nodes if node.gpus and node.name in chosen} - gpus.keys()
+    if lacking:
+        raise SettingError(
+            f"no NodeName= line of slurm.conf, or of what it includes, gives node {min(lacking)} its GPUs; write one"
+            " with its Gres=, and run install again"
+        )
+    strangers = [node for node in nodes if node.gpus and node.name not in gpus]
+    before = {name: slurm_conf.value(name) for name in SCRIPTS}
+    retype(gres_conf, gpus, {node.name for node in strangers}, how.shards_a_gpu, how.keep_types)
+    rewrite(slurm_conf, gpus, how.keep_types)
+    _set_values(slurm_conf, how)
+    kinds = {base_type(kind) for node in gpus.values() for kind in node.kinds if kind}
+    elsewhere = {kind for node in strangers for kind in node.gpu_kinds}
+    plugin = _plugin(how, set() if how.keep_types else kinds - elsewhere)
     new = {
-        "slurm.conf": _slurm_conf(slurm_conf, how, typed),
-        "gres.conf": _gres_conf(there.get("gres.conf", ""), how, typed),
+        **slurm_conf.texts(),
+        **gres_conf.texts(),
         "cgroup.conf": _cgroup_conf(there.get("cgroup.conf", "")),
         "job_submit.lua": _lua(there.get("job_submit.lua", ""), plugin, how),
         f"berth/{PLUGIN}": plugin,
@@ -84,7 +115,8 @@ def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen
             kept = _BEFORE.search(there.get(f"berth/{file}", ""))
             old = kept[1] if kept else ""
         new[f"berth/{file}"] = _filled(file, how, old)
-    return new | {f"berth/{file}": _filled(file, how) for file in OTHERS}
+    new |= {f"berth/{file}": _filled(file, how) for file in OTHERS}
+    return Planned({name: text for name, text in new.items() if text or name in there}, gpus)
 
 
 def diff(there: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
@@ -160,120 +192,20 @@ def _lua(old: str, plugin: str, how: Plan) -> str:
     return f"{head.rstrip()}\n\n{ours}\n{tail.strip()}\n".lstrip()
 
 
-def _value(text: str, key: str) -> str:
-    found = re.findall(rf"^\s*{key}\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
-    return found[-1] if found else ""
-
-
-def _slurm_conf(text: str, how: Plan, typed: Mapping[str, SlurmNode]) -> str:
-    text = _with_items(text, "JobSubmitPlugins", ("lua",))
-    text = _with_items(text, "GresTypes", ("gpu", "shard"))
-    if _value(text, "AccountingStorageType").endswith("slurmdbd"):
-        text = _with_items(text, "AccountingStorageTRES", ("gres/gpu", "gres/shard"))
+def _set_values(slurm_conf: SiteConfig, how: Plan) -> None:
+    slurm_conf.add_items("JobSubmitPlugins", ("lua",))
+    slurm_conf.add_items("GresTypes", ("gpu", "shard"))
+    if slurm_conf.value("AccountingStorageType").endswith("slurmdbd"):
+        slurm_conf.add_items("AccountingStorageTRES", ("gres/gpu", "gres/shard"))
     for name, file in SCRIPTS.items():
-        text = _with_value(text, name, f"{how.folder}/{file}")
+        slurm_conf.set_value(name, f"{how.folder}/{file}")
     # What berth releases waits for the next pass of Slurm's scheduler: 3 s at most by default.
-    if "batch_sched_delay=" not in _value(text, "SchedulerParameters"):
-        text = _with_items(text, "SchedulerParameters", ("batch_sched_delay=1",))
-    lines, seen = [], set()
-    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
-        node = _first_node(line, typed) if _NODES.match(line) else None
-        if node is not None and re.search(r"\bGres=", line, re.IGNORECASE):
-            seen |= set(expand(_NODES.match(line)[1]))  # type: ignore[index]
-            if not (node.typed and node.shards):
-                line = _node_line(line, node, how)
-        lines.append(line)
-    if typed.keys() - seen:
-        raise SettingError(
-            f"the line of node {min(typed.keys() - seen)} with its Gres= is not in slurm.conf itself; write it there"
-            " instead of including it or giving it to NodeName=DEFAULT, and run install again"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _node_line(line: str, node: SlurmNode, how: Plan) -> str:
-    """A node's line with a type for each of its GPUs, shards, and their model as a feature."""
-    found = re.search(r"\bGres=(\S+)", line, re.IGNORECASE)
-    others = [each for each in (found[1].split(",") if found else ()) if not re.match(r"(gpu|shard)\b", each)]
-    items = [f"gpu:{kind}:1" for kind in _kinds(node)] + [f"shard:{how.shards_a_gpu * node.gpus}", *others]
-    line = re.sub(r"\bGres=\S+", "Gres=" + ",".join(items), line, flags=re.IGNORECASE)
-    model = node.model
-    has = re.search(r"\bFeatures?=(\S+)", line, re.IGNORECASE)
-    if not model or (has is not None and model in has[1].split(",")):
-        return line
-    if has is not None:
-        return f"{line[: has.end()]},{model}{line[has.end() :]}"
-    return re.sub(r"\bGres=\S+", lambda gres: f"{gres[0]} Feature={model}", line, flags=re.IGNORECASE)
-
-
-def _gres_conf(text: str, how: Plan, typed: Mapping[str, SlurmNode]) -> str:
-    detects = re.search(r"^[^#\n]*\bAutoDetect=(?!off\b)(\w+)", text, re.MULTILINE | re.IGNORECASE)
-    if detects is not None and not all(node.typed for node in typed.values()):
-        raise SettingError(
-            f"gres.conf has AutoDetect={detects[1]}, which gives all GPUs of a model one type; write a line for each,"
-            " as `slurmd -G` prints them (Name=gpu File=… Cores=…), without AutoDetect, and run install again"
-        )
-    lines: list[str] = []
-    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
-        node = _first_node(line, typed)
-        devices = re.search(r"\bFile=(\S+)", line, re.IGNORECASE)
-        is_gpu = re.search(r"\bName=gpu\b", line, re.IGNORECASE)
-        if node is None or node.typed or devices is None or is_gpu is None:
-            lines.append(line)
-            continue
-        who = re.match(r"\s*(NodeName=\S+)\s+", line, re.IGNORECASE)
-        prefix = f"{who[1]} " if who else ""
-        known = r"(NodeName|Name|Type|File|Count)="
-        rest = "".join(f" {word}" for word in line.split() if not re.match(known, word, re.IGNORECASE))
-        for kind, device in zip(_kinds(node), _devices(devices[1]), strict=False):
-            lines.append(f"{prefix}Name=gpu Type={kind} File={device}{rest}")
-        if not node.shards:
-            lines.append(f"{prefix}Name=shard Count={how.shards_a_gpu * node.gpus}")
-    return "\n".join(lines) + "\n" if lines else ""
+    if "batch_sched_delay=" not in slurm_conf.value("SchedulerParameters"):
+        slurm_conf.add_items("SchedulerParameters", ("batch_sched_delay=1",))
 
 
 def _cgroup_conf(text: str) -> str:
     """Without it a job may open GPUs that it was not given."""
-    return _with_value(text, "ConstrainDevices", "yes")
-
-
-def _kinds(node: SlurmNode) -> list[str]:
-    """A type for each GPU of a node: its model, and its index."""
-    return [f"{base_type(kind) or 'gpu'}_{at}" for at, kind in enumerate(node.gpu_kinds)]
-
-
-def _devices(text: str) -> list[str]:
-    found: list[str] = []
-    for part in re.split(r",(?![^\[]*\])", text):
-        span = _RANGE.search(part)
-        numbers = [str(number) for number in indices(span[1])] if span else [""]
-        found += [part[: span.start()] + number + part[span.end() :] if span else part for number in numbers]
-    return found
-
-
-def _first_node(line: str, typed: Mapping[str, SlurmNode]) -> SlurmNode | None:
-    """The first of the nodes that a line is about; of a line of gres.conf without a name any."""
-    named = re.match(r"\s*NodeName=(\S+)", line, re.IGNORECASE)
-    if line.strip().startswith("#"):
-        return None
-    if named is None:
-        return next(iter(typed.values()), None) if re.match(r"\s*Name=gpu\b", line, re.IGNORECASE) else None
-    try:
-        return next((typed[name] for name in expand(named[1]) if name in typed), None)
-    except ValueError:
-        return None
-
-
-def _with_items(text: str, key: str, items: Sequence[str]) -> str:
-    """With these items in a list that a line has, or with a line of its own."""
-    has = [each for each in _value(text, key).split(",") if each]
-    lacking = [each for each in items if each not in has]
-    return _with_value(text, key, ",".join(has + lacking)) if lacking else text
-
-
-def _with_value(text: str, key: str, value: str) -> str:
-    line = f"{key}={value}"
-    if _value(text, key) == value:
-        return text
-    new, count = re.subn(rf"^\s*{key}\s*=.*$", line, text, count=1, flags=re.MULTILINE | re.IGNORECASE)
-    return new if count else f"{text.rstrip()}\n{line}\n".lstrip()
+    config = SiteConfig("cgroup.conf", {"cgroup.conf": text}, Path(), "")
+    config.set_value("ConstrainDevices", "yes")
+    return config.texts()["cgroup.conf"]

@@ -20,6 +20,9 @@ _NOT_FOR_JOBS = frozenset({
     "INVALID", "INVALID_REG",
 })  # fmt: skip
 """States, or flags of them, of nodes on which berth starts nothing."""
+_BROKEN = _NOT_FOR_JOBS - {
+    "MAINT", "POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "RESERVED", "FUTURE",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class SlurmNode:
     used: tuple[Gres, ...]
     """Its GPUs and shards in use, with their indices."""
     comment: str = ""
+    reason: str = ""
+    """Why it is down or drained, and who said so."""
 
     @property
     def gpus(self) -> int:
@@ -63,7 +68,21 @@ class SlurmNode:
     @property
     def up(self) -> bool:
         """Whether jobs may start on it."""
-        return not _NOT_FOR_JOBS & set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
+        return not _NOT_FOR_JOBS & self._flags
+
+    @property
+    def broken(self) -> bool:
+        """Whether somebody must look at it before jobs start on it, as for none that saves power or is reserved."""
+        return bool(_BROKEN & self._flags)
+
+    @property
+    def silent(self) -> bool:
+        """Whether its slurmd does not answer, or never did."""
+        return bool({"NOT_RESPONDING", "NO_RESPOND", "UNKNOWN"} & self._flags)
+
+    @property
+    def _flags(self) -> Set[str]:
+        return set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
 
     @property
     def lost(self) -> bool:
@@ -140,6 +159,7 @@ def _node(pairs: dict[str, str]) -> SlurmNode:
         shards=shards,
         used=gres_list(pairs.get("GresUsed", ""), odd=True),
         comment=pairs.get("Comment", ""),
+        reason="" if pairs.get("Reason", "") in _NONE else pairs["Reason"],
     )
 
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from berth.errors import SettingError
 from berth.gpu_models import GPU_MODELS
 from berth.history.values.applications import Rules
-from berth.history.values.causes import BEGIN_OF_NOTE
+from berth.history.values.causes import BEGIN_OF_NOTE, note_in
 from berth.history.values.gres import gres_list
 from berth.live.card_models import card_model
 from berth.live.slurm.jobs import SlurmJob
@@ -78,10 +78,11 @@ class Note:
 
 @lru_cache(maxsize=10_000)
 def note_of(admin_comment: str) -> Note | None:
-    """The note in a comment; None if it is not one of ours."""
-    if not admin_comment.startswith(BEGIN_OF_NOTE):
+    """The note in a comment, in which others may have written too; None if it has none of ours."""
+    text = note_in(admin_comment)
+    if not text:
         return None
-    pairs = dict(each.partition("=")[::2] for each in admin_comment.removeprefix(BEGIN_OF_NOTE).split(";"))
+    pairs = dict(each.partition("=")[::2] for each in text.removeprefix(BEGIN_OF_NOTE).split(";"))
     note = Note(pairs.get("node", ""), pairs.get("job", ""), pairs.get("task", ""), pairs.get("socket", ""))
     try:
         if share := pairs.get("share"):

@@ -1,5 +1,6 @@
--- berth's part of Slurm: the GPU request of batch jobs in the partitions below goes into AdminComment, and the job is
--- held until berth places it. job_submit.lua loads this file at its end; functions that it has of its own go first.
+-- berth's part of Slurm: the GPU request of batch jobs in the partitions below goes into a note in AdminComment, and the
+-- job is held until berth places it. The note stands behind what others write there, and stays if they write anew.
+-- job_submit.lua loads this file at its end; functions that it has of its own go first.
 
 local BERTH_PARTITIONS = {} -- @PARTITIONS@  names of partitions, each = true
 local BERTH_QOS = {}        -- @QOS@         names of QoS, each = true: their jobs too, in whatever partition
@@ -8,9 +9,20 @@ local BERTH_OPERATORS = { [0] = true } -- @OPERATORS@  uids that may release: ro
 
 local NO_VAL, NO_VAL16 = 4294967294, 65534
 local MARK = "berth:1;"
+local LET_GO = "berth:0;" -- what berth writes to take its note away
+
+-- berth's note in a comment, and what others wrote there.
+local function parted(comment)
+   local text = " " .. (comment or "")
+   return string.match(text, " (" .. MARK .. "%S*)"), string.sub((string.gsub(text, " " .. MARK .. "%S*", "")), 2)
+end
 
 local function given(text)
    return text ~= nil and text ~= ""
+end
+
+local function with_note(others, note)
+   return given(others) and (others .. " " .. note) or note
 end
 
 local function set(number)
@@ -77,9 +89,6 @@ local function left(job_desc, part_list)
    if job_desc.priority == 0 then
       return "held by its user"
    end
-   if given(job_desc.admin_comment) then
-      return "an AdminComment of the site's"
-   end
    return nil
 end
 
@@ -115,15 +124,16 @@ local function by_feature(job_desc, has, interactive)
 end
 
 function berth_submit(job_desc, part_list, submit_uid)
-   if not BERTH_OPERATORS[submit_uid] and string.sub(job_desc.admin_comment or "", 1, #MARK) == MARK then
-      job_desc.admin_comment = ""
+   local forged, others = parted(job_desc.admin_comment)
+   if forged then
+      job_desc.admin_comment = others
    end
    local why = left(job_desc, part_list)
    if why then
       return by_feature(job_desc, job_desc.features, not given(job_desc.script))
    end
-   job_desc.admin_comment = MARK .. "node=" .. (job_desc.tres_per_node or "") .. ";job="
-      .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket="
+   job_desc.admin_comment = with_note(others, MARK .. "node=" .. (job_desc.tres_per_node or "") .. ";job="
+      .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket=")
    job_desc.tres_per_node = ""
    job_desc.tres_per_job = ""
    job_desc.tres_per_task = ""
@@ -133,11 +143,20 @@ end
 
 -- The GPUs of a job that berth has taken are berth's to give: released by its user, it would run with none at all.
 function berth_modify(job_desc, job_rec, part_list, modify_uid)
-   local note = job_rec.admin_comment
+   local note, others = parted(job_rec.admin_comment)
    if BERTH_OPERATORS[modify_uid] then
       by_feature(job_desc, job_desc.features or job_rec.features, false)
+      local new_note, new_others = parted(job_desc.admin_comment)
+      if job_desc.admin_comment == LET_GO then
+         job_desc.admin_comment = others
+      elseif new_note then
+         job_desc.admin_comment = with_note(given(new_others) and new_others or others, new_note)
+      elseif note and job_desc.admin_comment ~= nil then
+         job_desc.admin_comment = with_note(job_desc.admin_comment, note)
+      end
+      return slurm.SUCCESS
    end
-   if BERTH_OPERATORS[modify_uid] or note == nil or string.sub(note, 1, #MARK) ~= MARK then
+   if not note then
       return slurm.SUCCESS
    end
    local what = nil
@@ -157,7 +176,7 @@ function berth_modify(job_desc, job_rec, part_list, modify_uid)
    end
    if what then
       slurm.log_user("berth places this job, and " .. what .. " cannot be changed; cancel it and submit it anew")
-      return slurm.ERROR
+      return slurm.ESLURM_ACCESS_DENIED -- all that scontrol of 22.05 shows; later ones show the line above too
    end
    return slurm.SUCCESS
 end

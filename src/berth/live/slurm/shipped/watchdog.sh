@@ -33,7 +33,7 @@ part() { printf '%s' "$2" | tr ';' '\n' | sed -n "s/^$1=//p" | head -n 1; }
 
 given_back=0
 while IFS=$'\x1f' read -r job submitted partition qos placed note; do
-    case $note in berth:1\;*) ;; *) continue ;; esac
+    case " $note" in *" berth:1;"*) note=berth:1\;${note##*berth:1;} note=${note%%[[:space:]]*} ;; *) continue ;; esac
     [ $((began - submitted)) -ge "$limit" ] || continue
     ! in_hands "$partition" "$qos" || continue # asked for each job: berth may have come back
     id=$(printf '%s' "$job" | sed 's/%[0-9]*\]$/]/') # scontrol takes an array's waiting tasks, not its limit
@@ -53,7 +53,7 @@ while IFS=$'\x1f' read -r job submitted partition qos placed note; do
     esac
     # The note goes last: without it nobody would find the job again.
     if { [ ${#words[@]} = 0 ] || scontrol update JobId="$id" "${words[@]}"; } && scontrol release "$id"; then
-        scontrol update JobId="$id" AdminComment= 2>/dev/null
+        scontrol update JobId="$id" AdminComment=berth:0\; 2>/dev/null
         given_back=$((given_back + 1))
     else
         echo "berth-watchdog: job $id keeps waiting: its request $note cannot be given back" >&2

@@ -1,0 +1,160 @@
+"""Puts changed files in the place of a site's own, all or none, and takes them away again byte for byte.
+
+berth's folder keeps each file as it was (`before/`) and as it was put there (`after/`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from berth.errors import SettingError
+
+BEFORE, AFTER = "before", "after"
+OWN = "berth/"
+"""How names of files of berth's own folder begin."""
+
+
+def read_text(path: Path) -> str | None:
+    """A file's text, from which its bytes can be had again; None if it cannot be read."""
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write what `read_text` reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def as_before(there: Mapping[str, str], own: Path) -> dict[str, str]:
+    """The files of a site without what berth has put there; `there` has those of today.
+
+    SettingError for a file in which berth's own lines were changed since.
+    """
+    found = {name: text for name, text in there.items() if not name.startswith(OWN)}
+    for name, after in _kept(own, AFTER).items():
+        before = _kept(own, BEFORE).get(name)
+        if name not in found:
+            continue
+        text = undone(
+            (before or "").splitlines(keepends=True),
+            after.splitlines(keepends=True),
+            found[name].splitlines(keepends=True),
+        )
+        if text is None:
+            raise SettingError(
+                f"{name} has changed since berth was installed, in berth's own lines; compare it with"
+                f" {_file(own, AFTER, name)}, and make"
+                f" those lines as they are there, or as they were in {_file(own, BEFORE, name)}"
+            )
+        found[name] = "".join(text)
+        if before is None and not found[name].strip():
+            del found[name]
+    return found
+
+
+def undone(before: Sequence[str], after: Sequence[str], now: Sequence[str]) -> list[str] | None:
+    """The lines of now without the change from before to after; None if the changed lines have changed again."""
+    kept = {
+        block.a + at: block.b + at
+        for block in SequenceMatcher(None, after, now, autojunk=False).get_matching_blocks()
+        for at in range(block.size)
+    }
+    lines: list[str] = []
+    done = 0
+    for what, i1, i2, j1, j2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if what == "equal":
+            continue
+        around = range(j1, j2) if j1 < j2 else range(max(0, j1 - 1), j1)
+        places = [kept[at] for at in around if at in kept]
+        if len(places) != len(around) or (places and places[-1] - places[0] != len(places) - 1):
+            return None
+        begin = places[0] + (j1 == j2) if places else 0
+        lines += [*now[done:begin], *before[i1:i2]]
+        done = begin + j2 - j1
+    return [*lines, *now[done:]]
+
+
+def texts_of(conf: Path, own: Path) -> dict[str, str]:
+    """The files of today that berth has changed."""
+    found = ((name, read_text(path_of(name, conf, own))) for name in _kept(own, AFTER))
+    return {name: text for name, text in found if text is not None}
+
+
+def keep(folder: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Keep the files as they were and as they are to be in berth's folder."""
+    for what, texts in ((BEFORE, before), (AFTER, after)):
+        shutil.rmtree(folder / what, ignore_errors=True)
+        for name, text in texts.items():
+            if not name.startswith(OWN):
+                write_text(_file(folder, what, name), text)
+
+
+def put(conf: Path, own: Path, new: Mapping[str, str]) -> None:
+    """Write files, all or none; an OSError leaves those that were there."""
+    _replace({path_of(name, conf, own): text for name, text in new.items()})
+
+
+def remove(conf: Path, own: Path, before: Mapping[str, str]) -> list[str]:
+    """Write a site's files as they are without berth, and remove berth's own folder; the names of what was changed."""
+    names = _kept(own, AFTER)
+    changed = {name: before[name] for name in names if name in before}
+    _replace({path_of(name, conf, own): text for name, text in changed.items()})
+    for name in names.keys() - changed.keys():
+        path_of(name, conf, own).unlink(missing_ok=True)
+    shutil.rmtree(own)
+    return sorted(names)
+
+
+def is_installed(own: Path) -> bool:
+    """Whether berth's folder knows what there was before."""
+    return (own / AFTER).is_dir()
+
+
+def path_of(name: str, conf: Path, own: Path) -> Path:
+    """Where a file lies; a link is followed, so that it stays one."""
+    return (own / name.removeprefix(OWN) if name.startswith(OWN) else conf / name).resolve()
+
+
+def _kept(own: Path, what: str) -> dict[str, str]:
+    folder = own / what
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {unquote(path.name): text for path in paths if (text := read_text(path)) is not None}
+
+
+def _file(own: Path, what: str, name: str) -> Path:
+    return own / what / quote(name, safe="")
+
+
+def _replace(texts: Mapping[Path, str]) -> None:
+    """Each file is whole at any moment; those that were there keep their owner and mode."""
+    before = {path: path.read_bytes() if path.exists() else None for path in texts}
+    done: list[Path] = []
+    try:
+        for path, text in texts.items():
+            new = path.with_name(f".{path.name}.berth-new")
+            write_text(new, text)
+            if before[path] is not None:
+                shutil.copymode(path, new)
+                os.chown(new, path.stat().st_uid, path.stat().st_gid)
+            elif path.suffix == ".sh":
+                new.chmod(0o755)
+            done.append(path)
+        for path in texts:
+            path.with_name(f".{path.name}.berth-new").replace(path)
+    except OSError:
+        for path in done:
+            path.with_name(f".{path.name}.berth-new").unlink(missing_ok=True)
+            old = before[path]
+            if old is None:
+                path.unlink(missing_ok=True)
+            elif path.read_bytes() != old:
+                path.write_bytes(old)
+        raise

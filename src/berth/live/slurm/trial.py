@@ -1,0 +1,175 @@
+"""Tries changed configuration files in a copy, before they reach a site: slurmd reads the GPUs of each node, and a
+slurmctld without a network begins with them. Neither touches the daemons that run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from berth.live.slurm.install import Planned
+from berth.live.slurm.node_lines import NodeGpus, devices_of
+from berth.live.slurm.site_files import Line, included, lines_of
+
+LIMIT_S = 60.0
+MOST_BYTES = 1 << 22
+_DROPPED = re.compile(
+    r"(StateSaveLocation|SlurmdSpoolDir|Slurm(ctld|d)(PidFile|LogFile)|SlurmSchedLogFile|SuspendProgram|SuspendTime"
+    r"|Resume\w*Program|RebootProgram|(Pro|Epi)logSlurmctld|SlurmctldPrimaryO\w+Prog|AccountingStorage(?!TRES)\w+"
+    r"|Priority\w+|JobComp\w+|MailProg)\b",
+    re.IGNORECASE,
+)
+"""Settings that the copy does without: they name the site's own folders, databases and programs."""
+_GRES = re.compile(r"Gres Name=(\S+) Type=(\S+) Count=(\d+) Index=(\d+)")
+_RUNS = "Running as primary controller"
+_UNSHARE = ("--user", "--map-current-user", "--net")
+
+
+def fault_of(
+    planned: Planned, there: Mapping[str, str], conf: Path, own: str, cluster: str
+) -> tuple[str, list[str]]:
+    """What Slurm says against the planned files, empty if nothing, and what could not be tried here.
+
+    `there` has the files of today, `conf` is the folder of slurm.conf and `own` berth's.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="berth-trial-"))
+    try:
+        _copy(folder, {**there, **planned.files}, conf, own, cluster)
+        untried: list[str] = []
+        fault = _fault_of_nodes(folder, planned.gpus.values(), untried) or _fault_of_controller(
+            folder, untried
+        )
+        return fault.replace(str(folder), str(conf)), untried
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy(folder: Path, texts: Mapping[str, str], conf: Path, own: str, cluster: str) -> None:
+    """All files of the configuration in a folder of their own, with links to /dev/null for the GPUs."""
+    folder.chmod(0o755)
+    for path in conf.iterdir():
+        if path.suffix in (".conf", ".lua") and path.is_file() and path.stat().st_size < MOST_BYTES:
+            shutil.copyfile(path, folder / path.name)
+    for name in ("state", "spool", "devices"):
+        (folder / name).mkdir()
+    for name, text in texts.items():
+        lines = [_line(each, folder, conf, cluster) for each in lines_of(text)]
+        path = folder / _place(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = "".join(lines).replace(f'dofile("{own}/', f'dofile("{folder}/berth/')
+        path.write_text(new, encoding="utf-8", errors="surrogateescape")
+    with (folder / "slurm.conf").open("a") as file:
+        file.write(
+            f"\nStateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\nSlurmctldPidFile={folder}/pid\n"
+            f"SlurmdPidFile={folder}/pid.%n\n"
+        )
+    if os.geteuid() == 0:
+        owner = re.search(
+            r"^\s*SlurmUser\s*=\s*(\w+)", texts.get("slurm.conf", ""), re.IGNORECASE | re.MULTILINE
+        )
+        for path in (folder, folder / "state"):
+            shutil.chown(path, owner[1] if owner else "root")
+
+
+def _place(name: str) -> str:
+    """Where the copy has a file: one that lies elsewhere than slurm.conf has a name without folders."""
+    return quote(name, safe="") if name.startswith(("/", "..")) else name
+
+
+def _line(line: Line, folder: Path, conf: Path, cluster: str) -> str:
+    """A line as the copy has it: nothing of it names the site's own files, devices and QoS."""
+    other = included(line.content, conf, cluster)
+    if other is not None:
+        return f"Include {folder}/{_place(other)}\n"
+    if _DROPPED.match(line.key):
+        return "\n"
+    pairs = line.pairs
+    for key in ("file", "multiplefiles"):
+        if key in pairs:
+            for device in devices_of(pairs[key]):
+                link = folder / "devices" / quote(device, safe="")
+                if not link.is_symlink():
+                    link.symlink_to("/dev/null")
+            named = ",".join(f"{folder}/devices/{quote(each, safe='')}" for each in devices_of(pairs[key]))
+            return line.with_pairs({key: named}) + "\n"
+    if line.key == "partitionname":  # the copy has no accounting, which knows QoS
+        return re.sub(r"(?<!\S)QOS=\S+", "", line.content, flags=re.IGNORECASE) + "\n"
+    return line.text
+
+
+def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) -> str:
+    """What is wrong with the GPUs that slurmd reads for a node; empty if they are what slurm.conf says."""
+    slurmd = _program("slurmd")
+    if slurmd is None:
+        untried.append("the nodes' GPUs: there is no slurmd here")
+        return ""
+    for node in gpus:
+        if node.detects:
+            untried.append(f"the GPUs of node {node.name}, which AutoDetect finds")
+            continue
+        done = subprocess.run(
+            [slurmd, "-G", "-N", node.name, "-f", str(folder / "slurm.conf")],
+            capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        if done.returncode or "fatal:" in said:
+            return f"slurmd of node {node.name} would not start: {_worst(said)}"
+        found = _GRES.findall(said)
+        kinds = sorted({(index, kind) for name, kind, _, index in found if name == "gpu"})
+        gpus_found = len(kinds) if node.slices else sum(int(n) for name, _, n, _ in found if name == "gpu")
+        shards = sum(int(count) for name, _, count, _ in found if name == "shard")
+        if (gpus_found, shards) != (len(node.new_kinds), node.new_shards):
+            return (
+                f"slurmd of node {node.name} would find {gpus_found} GPUs and {shards} shards, and slurm.conf says"
+                f" {len(node.new_kinds)} and {node.new_shards}"
+            )
+    return ""
+
+
+def _fault_of_controller(folder: Path, untried: list[str]) -> str:
+    """Why slurmctld would not start; empty if it does."""
+    slurmctld, unshare = _program("slurmctld"), _program("unshare")
+    if slurmctld is None or unshare is None:
+        untried.append("slurmctld, which is not installed here")
+        return ""
+    alone = [unshare, *(("--net",) if os.geteuid() == 0 else _UNSHARE)]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        untried.append("slurmctld: this machine allows no network of its own to try it in")
+        return ""
+    log = folder / "log"
+    with log.open("w") as file, subprocess.Popen(
+        [*alone, slurmctld, "-D", "-c", "-f", str(folder / "slurm.conf")],
+        stdout=file, stderr=file, stdin=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        until = time.monotonic() + LIMIT_S
+        try:
+            while (rc := process.poll()) is None and time.monotonic() < until:
+                if _RUNS in log.read_text(errors="replace"):
+                    return ""
+                time.sleep(0.05)
+        finally:
+            process.kill()
+    if rc is None:
+        untried.append(f"slurmctld, which has not begun within {LIMIT_S:.0f} s")
+        return ""
+    said = log.read_text(errors="replace")
+    return "" if _RUNS in said else f"slurmctld would not start: {_worst(said)}"
+
+
+def _worst(said: str) -> str:
+    """The line that says most of why a program ended."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    for word in ("fatal:", "error:"):
+        if found := [line for line in lines if word in line]:
+            return found[-1]
+    return lines[-1] if lines else "it says nothing"
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin")
