@@ -179,6 +179,10 @@ COMMANDS: Final = {
     ),
     "undrain": Entry("berth.cli.local:undrain", "Start jobs on these GPUs again."),
     "up": Entry("berth.cli.local:up", "Start the queue of this machine."),
+    "config": Entry(
+        "berth.cli.local:config",
+        "Show what `berth.toml` sets for `berth up`, `berth submit` and notices, and which file says so.",
+    ),
     "down": Entry(
         "berth.cli.local:down",
         "Stop the queue; running jobs continue, and the next `berth up` finds them.",
