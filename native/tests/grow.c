@@ -1,4 +1,4 @@
-/* Takes memory piece by piece and holds it: `grow PIECES MIB HOLD_MS`.
+/* Takes memory piece by piece and holds it: `grow PIECES MIB HOLD_MS [PAUSE_MS]`.
 
    Prints how long each call took and how many were refused. */
 #include "claims.h"
@@ -10,9 +10,9 @@
 
 int main(int count, char **words)
 {
-    if (count != 4)
+    if (count < 4)
         return 2;
-    int pieces = atoi(words[1]), refused = 0;
+    int pieces = atoi(words[1]), pause_ms = count > 4 ? atoi(words[4]) : 0, refused = 0;
     uint64_t bytes = strtoull(words[2], NULL, 10) * MIB;
     start();
     printf("{\"ns\": [");
@@ -22,6 +22,7 @@ int main(int count, char **words)
         refused += cuMemAlloc_v2(&at, bytes) != CUDA_SUCCESS;
         printf("%s%llu", i ? ", " : "",
                (unsigned long long)(stopwatch_clock(CLOCK_MONOTONIC) - began));
+        usleep((useconds_t)pause_ms * 1000);
     }
     usleep((useconds_t)(atoi(words[3]) * 1000));
     printf("], \"refused\": %d}\n", refused);
