@@ -33,6 +33,11 @@ COMMANDS: Final = {
         "Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy.",
         reads_history=True,
     ),
+    "backtest": Entry(
+        "berth.cli.backtest:backtest",
+        "Predict each week's waits from the weeks before, and say how far that was from what happened.",
+        reads_history=True,
+    ),
     "policies": Entry("berth.cli.policies:policies", "List orders, placements and policies, one per line."),
     "experiment": Entry(PAPERS, "Run an experiment of the literature."),
     "trace": Entry("berth.cli.trace:app", "Describe, convert and fetch traces of GPU jobs."),
@@ -169,6 +174,10 @@ COMMANDS: Final = {
     ),
     "undrain": Entry("berth.cli.local:undrain", "Start jobs on these GPUs again."),
     "up": Entry("berth.cli.local:up", "Start the queue of this machine."),
+    "config": Entry(
+        "berth.cli.local:config",
+        "Show what `berth.toml` sets for `berth up`, `berth submit` and notices, and which file says so.",
+    ),
     "down": Entry(
         "berth.cli.local:down",
         "Stop the queue; running jobs continue, and the next `berth up` finds them.",

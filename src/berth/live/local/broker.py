@@ -24,11 +24,22 @@ from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
 from berth.live.local.deciding import Chosen, Deciding, Hooks
-from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
+from berth.live.local.entry import (
+    CANCELLED,
+    COMPLETED,
+    OUT_OF_MEMORY,
+    PREEMPTED,
+    RUNNING,
+    STARTING,
+    End,
+    Entry,
+    Limits,
+)
 from berth.live.local.growth import Growth
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
+from berth.live.local.notices import Notices
 from berth.live.local.places import Places
 from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
@@ -83,6 +94,7 @@ class Broker:
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
+        self.notices = Notices(places.notices, places.log, log)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
@@ -212,6 +224,7 @@ class Broker:
             task.cancel()
         server.close()
         self.link.close()
+        self.notices.close()
         self.keeper.close()
         self.growth.close()
         committing.cancel()
@@ -368,6 +381,8 @@ class Broker:
         for entry in changes.starts:
             self._start(entry)
         for entry in changes.finished:
+            failed = entry.state not in (COMPLETED, CANCELLED)
+            self._tell_user(entry, "fail" if failed and "end" not in entry.request.notify_on else "end")
             if self._unwritten_ends.get(entry.id) is entry:
                 del self._unwritten_ends[entry.id]
             for future in self._waiters.pop(entry.id, ()):
@@ -419,6 +434,7 @@ class Broker:
         self.book.confirmed(entry, min(start_ms, self.now_ms()), self.now_ms())
         self.counters.waited.add(max(0, start_ms - entry.queued_ms) / 1000)
         self.log("began", job=entry.id, attempt=entry.attempt, gpus=entry.slots)
+        self._tell_user(entry, "start")
         self.act()
 
     def _ended(self, entry: Entry, end: End) -> None:
@@ -428,11 +444,16 @@ class Broker:
         self.book.ended(entry, end, self.now_ms())
         self.counters.ended[entry.over_as or "again" if entry.over is not None else entry.state] += 1
         self.counters.refused += end.refused
+        if (entry.over_as if entry.over is not None else entry.state) == OUT_OF_MEMORY:
+            self._tell_user(entry, "out-of-memory")
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
         deferred, self._deferred = self._deferred, []
         for each in deferred:
             self._start(each)
         self.act()
+
+    def _tell_user(self, entry: Entry, event: str) -> None:
+        self.notices.post(entry, event, self.runner.output_of(entry)[0])
 
     # The policy
 
@@ -488,6 +509,7 @@ class Broker:
                 ran_ms = now_ms - (now_ms if entry.start_ms is None else entry.start_ms)
                 if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
                     self.book.expire(entry, now_ms)
+            self.notices.look()
             self.act()
 
     # For the service

@@ -223,7 +223,10 @@ def application_of(request: Request, params: Iterable[tuple[str, str]] = ()) -> 
     fields = ",".join(f"{name}={value}" for name, value in params if name != "array")
     if request.name:
         return f"{request.name}?{fields}" if fields else request.name
-    words = [word.rpartition("/")[2] for word in request.argv]
+    argv = request.argv
+    if len(argv) == 3 and argv[1] == "-c" and argv[2].split():
+        argv = tuple(argv[2].split())  # a line for a shell
+    words = [word.rpartition("/")[2] for word in argv]
     if request.script:
         return words[0]
     scripts = [word for word in words[1:] if word.endswith((".py", ".sh", ".jl", ".R"))][:1]

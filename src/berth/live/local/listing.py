@@ -205,10 +205,19 @@ class Listing:
         return "waits for the policy" if not self._broker.link.ready else "waits for room"
 
     def find(self, job_id: str) -> list[Entry]:
-        """A job or the tasks of an array, ended or not; LiveError where there is none."""
-        live = self._broker.book.named(job_id)
+        """A job or the tasks of an array, ended or not; LiveError where there is none.
+
+        What is no id is a name: of all jobs so named that have not ended, else of the last one that has.
+        """
+        is_id = job_id.replace("_", "", 1).isdigit()
+        store = self._broker.store
+        live = self._broker.book.named(job_id) if is_id else self._live_of_name(job_id)
         ids = {entry.id for entry in live}
-        ended = [entry for entry in self._broker.store.named(job_id) if entry.id not in ids]
+        ended = []
+        if is_id:
+            ended = [entry for entry in store.named(job_id) if entry.id not in ids]
+        elif not live:
+            ended = store.last_of_name(job_id)
         for entry in ended:
             newer = self._broker.book.jobs.get(entry.id)
             if newer is not None:
@@ -220,6 +229,9 @@ class Listing:
         if not found:
             raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
         return found
+
+    def _live_of_name(self, name: str) -> list[Entry]:
+        return [entry for entry in self._broker.book.jobs.values() if entry.request.name == name]
 
     async def do_job(self, message: Message, caller: Caller) -> Message:
         """All of one job."""

@@ -276,9 +276,9 @@ class Service:
     async def _each(self, message: Message, caller: Caller, change: Callable[[Entry, int], None]) -> Message:
         """Change each job that can be, and say which cannot and why; LiveError where none can."""
         now_ms = self._broker.now_ms()
-        refused: list[Message] = []
         changed: list[Entry] = []
-        for entry in self._controlled(message, caller):
+        entries, refused = self._some_controlled(message, caller)
+        for entry in entries:
             before = entry.state
             try:
                 change(entry, now_ms)
@@ -300,6 +300,20 @@ class Service:
             for entry in changed
         ]
         return {"jobs": jobs, "refused": refused, "note": note}
+
+    def _some_controlled(self, message: Message, caller: Caller) -> tuple[list[Entry], list[Message]]:
+        """The jobs that a message names, and those of its ids that name none."""
+        if message.get("all"):
+            return self._controlled(message, caller), []
+        known: list[str] = []
+        refused: list[Message] = []
+        for each in map(str, message["ids"]):
+            try:
+                self._listing.find(each)
+                known.append(each)
+            except LiveError as error:
+                refused.append({"id": each, "state": "", "why": str(error)})
+        return self._controlled({**message, "ids": known}, caller), refused
 
     def _controlled(self, message: Message, caller: Caller) -> list[Entry]:
         """The jobs that a message names; LiveError where one is another user's."""
