@@ -36,8 +36,8 @@ from berth.live.slurm.journal import Journal
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, note_of
-from berth.model import NO_GPU, Job, Node, RecordState, Share
+from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, asks_for_compute, note_of
+from berth.model import NO_GPU, WHOLE_GPU, Job, Node, RecordState, Share
 
 MOST_PAUSE_MS = 600_000
 SLOW = 4
@@ -368,6 +368,8 @@ class SlurmSite:
         """Release a job that Slurm starts when these jobs have ended."""
         job_id, note, waits = start.job_id, self.found.notes[start.job_id], self._waiting[start.job_id]
         job, where = self.found.jobs[job_id], where_of(start.gpus)
+        if start.share.milli < WHOLE_GPU.milli and not asks_for_compute(job):
+            start = start._replace(best_effort=True)
         try:
             order = order_of(start, note, self._nodes, job.tres_per_node, after)
         except LeftToSlurmError as why:
