@@ -378,10 +378,11 @@ static bool can_help(const struct berth_region *region, uint64_t bytes)
            !capture_under_way();
 }
 
-bool obtain_for(struct device *device, uint64_t bytes, uint64_t asked, const char *call)
+static __attribute__((noinline, cold)) bool obtain_slowly(struct device *device, uint64_t bytes,
+                                                          uint64_t asked, const char *call)
 {
     uint64_t left, until_ns = 0;
-    if (LIKELY(take_quietly(device, bytes, &left)))
+    if (take_quietly(device, bytes, &left))
         return true;
     while (can_help(&device->region, bytes)) {
         if (until_ns == 0)
@@ -394,6 +395,13 @@ bool obtain_for(struct device *device, uint64_t bytes, uint64_t asked, const cha
     }
     refuse(device, asked, left + (asked > bytes ? asked - bytes : 0), call);
     return false;
+}
+
+bool obtain_for(struct device *device, uint64_t bytes, uint64_t asked, const char *call)
+{
+    uint64_t left;
+    return LIKELY(region_take(&device->region, bytes, &left)) ||
+           obtain_slowly(device, bytes, asked, call);
 }
 
 bool obtain(struct device *device, uint64_t bytes, const char *call)

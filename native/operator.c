@@ -75,7 +75,7 @@ static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint
     }
     atomic_store(&limit->mem_bytes, mem_bytes);
     atomic_store(&limit->core_pct, core_pct);
-    atomic_store(&limit->flags, flags);
+    atomic_store(&limit->flags, flags | (atomic_load(&limit->flags) & BERTH_SHOWS_MAX));
     munmap(limit, sizeof *limit);
     return 0;
 }

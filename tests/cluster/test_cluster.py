@@ -110,15 +110,19 @@ def test_what_cannot_be_is_refused_by_name_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "share", [Share(0, 10), Share(401, 10), Share(400, 101), Share(-1, 0), Share(400, -1)]
+    "share", [Share(0, 10), Share(1001, 10), Share(400, 101), Share(-1, 0), Share(400, -1)]
 )
-def test_a_job_is_given_what_it_asks_for_or_less(share: Share) -> None:
+def test_a_job_is_given_at_most_a_whole_gpu_and_the_memory_that_it_asks_for(share: Share) -> None:
     cluster = Cluster(NODES)
     asks = job(share=Share(400, 100))
-    with pytest.raises(NotAllowed, match=r"may be given 1…400 milli and 0…100 MiB"):
+    with pytest.raises(NotAllowed, match=r"may be given 1…1000 milli and 0…100 MiB"):
         cluster.place(Placement(asks, slots((0, 0)), share))
     cluster.place(Placement(asks, slots((0, 0)), Share(1, 0)))
     assert cluster.free.milli[0, 0] == 999
+    cluster.place(Placement(job("more", share=Share(400)), slots((0, 1)), Share(1000)))
+    assert cluster.free.milli[0, 1] == 0
+    cluster.release("more")
+    assert cluster.free.milli[0, 1] == 1000
 
 
 def test_nobody_can_write_to_what_the_cluster_shows() -> None:
@@ -274,9 +278,7 @@ def could_be(asked: Job, where: tuple[GpuSlot, ...], share: Share, running: list
     parts = {node: here.count(node) for node in here}
     if not where or len(set(where)) < len(where):
         return False
-    if asked.gpus and not (
-        0 < share.milli <= asked.share.milli and 0 <= share.mem_mib <= asked.share.mem_mib
-    ):
+    if asked.gpus and not (0 < share.milli <= 1000 and 0 <= share.mem_mib <= asked.share.mem_mib):
         return False
     if asked.gpus and len(where) != asked.gpus:
         return False
@@ -329,7 +331,9 @@ WANTS = st.fixed_dictionaries(
         "labels": st.sampled_from([(), (), (), ("rack=1",)]),
     }
 )
-GIVEN = st.sampled_from([None, None, None, Share(200), Share(1000, 9000), Share(0), Share(300, -1)])
+GIVEN = st.sampled_from(
+    [None, None, None, Share(200), Share(1000), Share(1000, 9000), Share(0), Share(300, -1)]
+)
 
 
 @given(

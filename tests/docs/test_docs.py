@@ -75,7 +75,7 @@ OTHERS = (
 OF_OTHERS = {
     *("--all-namespaces", "--allusers", "--annotation", "--config", "--duplicates", "--field-selector"),
     *("--gpus-per-task", "--gres", "--hooks-dir", "--ipc", "--shm-size", "--starttime", "--stop", "--wrap"),
-    *("--calibrate", "--keep", "--minutes", "--nvml"),
+    *("--calibrate", "--minutes", "--nvml"),
 }
 """Options of Slurm, Podman, kubectl and this repository's scripts that the docs name."""
 

@@ -96,11 +96,11 @@ def test_the_policy_that_made_a_history_gives_back_its_waits(
 ) -> None:
     """Of every week the 90th percentile within 5 %, in partitions, with priorities and with jobs that gave up."""
     found = replayed(history_of(tmp_path / "made", policy, prefix=prefix), policy)
-    assert len(found.weekly_errors) >= 3
-    assert max(map(abs, found.weekly_errors)) <= 5
+    assert len(found.trust.weekly_errors_pct) >= 3
+    assert max(map(abs, found.trust.weekly_errors_pct)) <= 5
     assert found.real.gave_up > 0
     assert found.real.wait_mean_s > 600
-    assert found.trust.startswith(
+    assert found.trust.sentence.startswith(
         "Error of this history's replays: the weekly 90th percentile of waits is off by"
     )
 
@@ -109,7 +109,7 @@ def test_nodes_that_were_lost_are_lost_in_the_replay(tmp_path: Path) -> None:
     lost = (Outage(0, 50 * HOUR_MS, 90 * HOUR_MS), Outage(3, 200 * HOUR_MS, 260 * HOUR_MS))
     found = replayed(history_of(tmp_path / "made", "fifo+first-fit", outages=lost), "fifo+first-fit")
     assert {outage.node for outage in found.real.outages} == {0, 3}
-    assert found.is_believable
+    assert found.trust.is_believable
 
 
 def test_reservations_of_a_history_are_told_since_1970(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_partitions_are_known_by_where_jobs_ran_if_no_node_has_a_label(tmp_path:
     keep_machine(folder, [replace(node, labels=()) for node in apart], [(0, "fifo+first-fit")])
     found = replayed(folder, "fifo+first-fit")
     assert [node.labels for node in found.real.nodes] == [node.labels for node in apart]
-    assert max(map(abs, found.weekly_errors)) <= 5
+    assert max(map(abs, found.trust.weekly_errors_pct)) <= 5
 
 
 def test_an_answer_begins_with_what_its_replay_misses(tmp_path: Path) -> None:

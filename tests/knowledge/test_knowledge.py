@@ -15,7 +15,7 @@ from berth.experiments.compare.comparison import compare
 from berth.interference import make_interference, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.interference.speeds import unhindered
-from berth.knowledge import KINDS, Noise, Noisy, Oracle, Spread, User, make_knowledge
+from berth.knowledge import KINDS, Noise, Noisy, Oracle, Spread, User, make_knowledge, promised_mib
 from berth.knowledge.noisy import NoisySpeeds
 from berth.model import FOREVER_MS, Event, EventKind, GpuModel, Job, Node, Profile, Reason, Share
 from berth.policies import Setting, make_policy
@@ -248,3 +248,24 @@ def test_a_comparison_draws_other_errors_with_each_seed() -> None:
         jobs, "sjf-expected+first-fit", cluster=[Node("n", 1)], seeds=4, knowledge="noisy?run=0"
     )
     assert len(nothing.runs) == 1
+
+
+class Peaks(User):
+    """Believes what it is told to."""
+
+    def __init__(self, spread: Spread | None) -> None:
+        super().__init__()
+        self.spread = spread
+
+    def peak_mem_mib(self, job: Job, gpu: GpuModel | None = None) -> Spread | None:
+        return self.spread
+
+
+@pytest.mark.parametrize(
+    ("quantile", "mib"), [(0.0, 100), (0.1, 100), (0.3, 150), (0.5, 200), (0.6, 300), (0.9, 600), (1.0, 600)]
+)
+def test_a_promise_is_a_quantile_of_the_believed_peak(quantile: float, mib: int) -> None:
+    job = Job("a", 0, None, gpus=1)
+    assert promised_mib(job, Peaks(Spread(200, 100, 600)), quantile) == mib
+    assert promised_mib(job, Peaks(None), quantile) is None
+    assert promised_mib(job, Peaks(Spread(0, 0, 0)), quantile) is None

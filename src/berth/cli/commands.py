@@ -28,6 +28,11 @@ COMMANDS: Final = {
         "Replay a trace through several policies and put the results side by side.",
         reads_history=True,
     ),
+    "size": Entry(
+        "berth.cli.size:size",
+        "Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy.",
+        reads_history=True,
+    ),
     "policies": Entry("berth.cli.policies:policies", "List orders, placements and policies, one per line."),
     "experiment": Entry(PAPERS, "Run an experiment of the literature."),
     "trace": Entry("berth.cli.trace:app", "Describe, convert and fetch traces of GPU jobs."),

@@ -147,8 +147,8 @@ def _from_history(
             "policy": real.policy,
             "left_out": real.left_out,
             "gave_up": real.gave_up,
-            "weekly_p90_errors_pct": found.weekly_errors,
-            "believable": found.is_believable,
+            "weekly_p90_errors_pct": found.trust.weekly_errors_pct,
+            "believable": found.trust.is_believable,
             "elsewhere": real.elsewhere,
             "jobs": len(real.jobs),
             "jobs_under_10_s": short,
@@ -156,11 +156,11 @@ def _from_history(
         }
         printed(options.form, options.as_json, result.rows(), {**result.to_dict(), "real": answer})
         return
-    if not found.is_believable:
-        print(found.trust)
+    if not found.trust.is_believable:
+        print(found.trust.sentence)
     _show(result, [])
-    if found.is_believable:
-        print(found.trust)
+    if found.trust.is_believable:
+        print(found.trust.sentence)
     by = f" under {real.policy}" if real.policy else ""
     print(
         f"What really happened{by}: makespan {real.makespan_s:,.1f} s, mean wait {real.wait_mean_s:,.1f} s."

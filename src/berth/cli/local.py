@@ -36,7 +36,20 @@ Gpus = Annotated[
 ]
 GpuMem = Annotated[
     str | None,
-    typer.Option("--mem", metavar="SIZE", help="GPU memory on each GPU, such as 8G; enforced."),
+    typer.Option(
+        "--mem", metavar="SIZE", help="GPU memory on each GPU, such as 8G; enforced. 8G..20G grows."
+    ),
+]
+GpuMemMax = Annotated[
+    str | None,
+    typer.Option("--mem-max", metavar="SIZE", help="Let GPU memory grow up to this while the job runs."),
+]
+ShowsMax = Annotated[
+    bool,
+    typer.Option(
+        "--mem-shows-max",
+        help="Show programs a card of the largest size, for those that size themselves once.",
+    ),
 ]
 CorePct = Annotated[
     str | None,
@@ -134,6 +147,8 @@ def submit(
     ] = None,
     gpus: Gpus = None,
     mem: GpuMem = None,
+    mem_max: GpuMemMax = None,
+    mem_shows_max: ShowsMax = False,
     core_pct: CorePct = None,
     exclusive: Exclusive = False,
     gpu: GpuIndices = None,
@@ -285,6 +300,8 @@ def edit(
     ids: JobIds,
     gpus: Gpus = None,
     mem: GpuMem = None,
+    mem_max: GpuMemMax = None,
+    mem_shows_max: ShowsMax = False,
     core_pct: CorePct = None,
     exclusive: Exclusive = False,
     gpu: GpuIndices = None,
@@ -372,6 +389,14 @@ def up(
             "--metrics",
             metavar="PORT|PATH",
             help="Serve Prometheus metrics on a port of 127.0.0.1, or on a Unix socket.",
+        ),
+    ] = None,
+    grow: Annotated[
+        str | None,
+        typer.Option(
+            "--grow",
+            metavar="on|off",
+            help="Let the GPU memory of --mem jobs grow up to the card while they run; kept for the next start.",
         ),
     ] = None,
     uncounted: Annotated[

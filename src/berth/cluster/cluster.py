@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +24,7 @@ from berth.cluster.room import Room
 from berth.cluster.running import Running, account_of
 from berth.cluster.usage import Usage
 from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning, PlacementError
-from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement, Share
+from berth.model import FOREVER_MS, NO_GPU, WHOLE_GPU, GpuSlot, Job, Node, Placement, Share
 
 
 class _Singles(dict[tuple[int, int], tuple[GpuSlot]]):
@@ -157,8 +158,9 @@ class Cluster(Room):
         """Start a job on the slots and shares that the placement names.
 
         `work_ms` is all of its work as it is believed, the job's own by default, and `left_ms` what is left of it, all
-        by default. A placement by best effort takes one of `PLACES` places of each GPU, and the memory that the job
-        itself asked for. Raises DoesNotFit or NotAllowed, and then nothing has changed.
+        by default. The share may have more compute than the job asks for. A placement by best effort takes one of
+        `PLACES` places of each GPU, and the memory that the job itself asked for. Raises DoesNotFit or NotAllowed, and
+        then nothing has changed.
         """
         job, slots, share, shared, best_effort = placement
         account = share
@@ -174,7 +176,9 @@ class Cluster(Room):
         running, job_id = self._running, job.id
         if job_id in running or (count != 1 and not self._note(slots)):
             refuse(self, placement, runs=placement.job.id in self._running)
-        number = self.request(job)
+        # One that is given more of a GPU than it asks for counts as a job that asks for that.
+        more = job.share[0] < share[0] <= WHOLE_GPU.milli and 0 <= share[1] <= job.share[1] and job.gpus > 0
+        number = self.request(replace(job, share=Share(*share)) if more and not best_effort else job)
         milli, gpu_mem = account
         hash(slots)  # a list is no tuple of slots: what runs is looked up by its slots
         node, index = slots[0]

@@ -11,7 +11,7 @@ import numpy as np
 from berth.cluster.rows import NodeRows
 from berth.cluster.running import Part, Running, account_of, parts_of
 from berth.errors import DoesNotFit, NotAllowed
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Share
+from berth.model import NO_GPU, WHOLE_GPU, GpuSlot, Job, Node, Placement, Share
 
 
 def _check_traits(job: Job, node: Node) -> None:
@@ -42,10 +42,11 @@ def refuse(cluster: NodeRows, placement: Placement, *, runs: bool) -> NoReturn:
     if best_effort and not placement.shared:
         raise NotAllowed(f"job '{job.id}': a placement by best effort is shared; say shared=True")
     most_mem_mib = share.mem_mib if best_effort else job.share.mem_mib
-    if gpus and not (0 < share.milli <= job.share.milli and 0 <= share.mem_mib <= most_mem_mib):
+    most_milli = job.share.milli if best_effort else WHOLE_GPU.milli
+    if gpus and not (0 < share.milli <= most_milli and 0 <= share.mem_mib <= most_mem_mib):
         raise NotAllowed(
-            f"job '{job.id}' may be given 1…{job.share.milli} milli and 0…{job.share.mem_mib} MiB of a GPU, what it"
-            f" asks for or less; the placement gives {share.milli} milli and {share.mem_mib} MiB"
+            f"job '{job.id}' may be given 1…{most_milli} milli and 0…{job.share.mem_mib} MiB of a GPU;"
+            f" the placement gives {share.milli} milli and {share.mem_mib} MiB"
         )
     if len(set(slots)) < number:
         raise NotAllowed(f"job '{job.id}' names the same slot twice: {named(slots)}")

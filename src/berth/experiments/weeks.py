@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from berth.statistics import EventColumns
 WEEK_MS = 7 * 24 * 3_600_000
 FEWEST_JOBS = 10
 """A week of fewer jobs tells nothing of its 90th percentile."""
+MOST_ERROR_PCT = 20.0
+"""A replay that misses the weekly 90th percentile by more is not to be relied on."""
 LEAST_WAIT_S = 60.0
 """Errors are per cent of the real wait, or of this where the real one is less: below a minute nobody waits."""
 
@@ -43,6 +46,53 @@ class Week:
     jobs: int
     mean_s: float
     p90_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trust:
+    """How far a replay of what ran is from what really happened: what other replays may be wrong by."""
+
+    policy: str
+    """The policy that ran; empty if it is not known."""
+    real: Waits
+    replayed: Waits
+
+    @property
+    def weekly_errors_pct(self) -> tuple[float, ...]:
+        """How far the 90th percentile of each week's waits in the replay is from the real one."""
+        replayed = {week.number: week for week in weeks_of(self.replayed)}
+        return tuple(
+            error_pct(replayed[week.number].p90_s, week.p90_s)
+            for week in weeks_of(self.real)
+            if week.number in replayed
+        )
+
+    @property
+    def error_pct(self) -> float | None:
+        """The median size of the weekly errors; None if no week tells."""
+        errors = self.weekly_errors_pct
+        return median(map(abs, errors)) if errors else None
+
+    @property
+    def is_believable(self) -> bool:
+        """Whether the replay gives back the real waits, as far as that is known."""
+        return self.error_pct is None or self.error_pct <= MOST_ERROR_PCT
+
+    @property
+    def sentence(self) -> str:
+        """What is to be known of a history's replays before their numbers are read."""
+        weeks = len(self.weekly_errors_pct)
+        if not self.policy:
+            return "Which policy ran is not known, and so neither is the error of these replays."
+        if self.error_pct is None:
+            return f"No week has enough jobs to tell the error of a replay of {self.policy}."
+        error = f"{self.error_pct:.1f} % (median of {weeks:,} week{'s' if weeks > 1 else ''})"
+        if self.is_believable:
+            return f"Error of this history's replays: the weekly 90th percentile of waits is off by {error}."
+        return (
+            f"Do not rely on these numbers: a replay of {self.policy}, which ran, misses the weekly 90th"
+            f" percentile of the real waits by {error}."
+        )
 
 
 def waits_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]) -> Waits:

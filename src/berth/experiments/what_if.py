@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, cast
 
 from berth.experiments.compare import Comparison, Task, compare
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.parallel import run_all
 from berth.experiments.recorded_run import RecordedRun, distances, recorded_run
-from berth.experiments.weeks import NO_WAITS, Waits, error_pct, waits_of, weeks_of
+from berth.experiments.weeks import NO_WAITS, Trust, Waits, waits_of
 from berth.history.store.folder import History
 from berth.model import WHOLE_GPU, Node, Outage
 from berth.policies import Progress
@@ -20,8 +19,6 @@ from berth.statistics import Cdf, Run
 REALLY = "what really happened"
 """Stands where a run has its policy."""
 AS_IT_WAS = "as it was"
-MOST_ERROR_PCT = 20.0
-"""A replay that misses the weekly 90th percentile by more is not to be relied on."""
 
 Apart = tuple[str, float, float]
 """A policy, and how far the makespan and the mean wait of its replay are from the real ones, per cent."""
@@ -50,36 +47,9 @@ class WhatIf:
         return None if self.as_it_was is None else distances(self.real, [self.as_it_was])[0]
 
     @property
-    def weekly_errors(self) -> tuple[float, ...]:
-        """How far the 90th percentile of each week's waits in the replay of what ran is from the real one, per cent."""
-        replayed = {week.number: week for week in weeks_of(self.replayed)}
-        real = weeks_of(self.real.waits)
-        return tuple(
-            error_pct(replayed[week.number].p90_s, week.p90_s) for week in real if week.number in replayed
-        )
-
-    @property
-    def is_believable(self) -> bool:
-        """Whether the replay of what ran gives back the real waits, as far as that is known."""
-        errors = self.weekly_errors
-        return not errors or median(map(abs, errors)) <= MOST_ERROR_PCT
-
-    @property
-    def trust(self) -> str:
-        """What is to be known of this history's replays before their numbers are read."""
-        errors = self.weekly_errors
-        if not self.real.policy:
-            return "Which policy ran is not known, and so neither is the error of these replays."
-        if not errors:
-            return f"No week has enough jobs to tell the error of a replay of {self.real.policy}."
-        weeks = f"{len(errors):,} weeks" if len(errors) > 1 else "1 week"
-        error = f"{median(map(abs, errors)):.1f} % (median of {weeks})"
-        if self.is_believable:
-            return f"Error of this history's replays: the weekly 90th percentile of waits is off by {error}."
-        return (
-            f"Do not rely on these numbers: a replay of {self.real.policy}, which ran, misses the weekly 90th"
-            f" percentile of the real waits by {error}."
-        )
+    def trust(self) -> Trust:
+        """What is to be known before the numbers are read."""
+        return Trust(self.real.policy, self.real.waits, self.replayed)
 
     @property
     def runs(self) -> tuple[Run, ...]:

@@ -28,6 +28,7 @@ from berth.knowledge.belief import (
     believed_peak_mib,
     believed_run,
     believed_run_ms,
+    promised_mib,
 )
 from berth.knowledge.history import History
 from berth.knowledge.noisy import Noise, Noisy

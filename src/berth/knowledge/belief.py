@@ -158,6 +158,26 @@ def believed_peak_mib(job: Job, knowledge: Knowledge, gpu: GpuModel | None = Non
     return ceil(spread.high) if 0 < spread.high <= MOST_MIB else None
 
 
+def promised_mib(job: Job, knowledge: Knowledge, quantile: float) -> int | None:
+    """The memory that a job's use of each GPU stays below with this probability, MiB; None if nothing is known.
+
+    Between the three quantiles of the belief, and beyond them up to the outer two, lines are drawn.
+    Raises KnowledgeError for an answer that is no Spread of numbers.
+    """
+    spread = knowledge.peak_mem_mib(job)
+    if spread is None:
+        return None
+    _check(spread, knowledge, "GPU memory", job, "MiB")
+    if not 0 < spread.high <= MOST_MIB:
+        return None
+    below, above, left = (
+        (spread.low, spread.expected, (quantile - 0.1) / 0.4)
+        if quantile < 0.5
+        else (spread.expected, spread.high, (quantile - 0.5) / 0.4)
+    )
+    return max(1, ceil(below + (above - below) * min(max(left, 0.0), 1.0)))
+
+
 def _check(spread: object, knowledge: Knowledge, what: str, job: Job, unit: str) -> None:
     if type(spread) is Spread and type(spread[0]) is type(spread[1]) is type(spread[2]) is int:
         return  # as nearly always

@@ -67,18 +67,27 @@ class Granter:
         if not self._handle:
             raise PartitionError(why.value.decode(errors="replace"))
         self._woken = woken
+        self.wakes = 0
+        """How often `woken` was called."""
+        self._heard = threading.Event()
         self._thread: threading.Thread | None = None
         if woken is not None:
             self._thread = threading.Thread(target=self._listen, name=f"growth of {folder.name}", daemon=True)
             self._thread.start()
 
     def _listen(self) -> None:
+        """A wake is heard once the one before it was looked at, so that asking without end wakes no oftener."""
         assert self._woken is not None
-        self._woken()
         seen = 0
-        while (now := self._calls.berth_granter_wait(self._handle, seen)) != seen:
-            seen = now
+        while True:
+            self.wakes += 1
             self._woken()
+            self._heard.wait()
+            self._heard.clear()
+            now = self._calls.berth_granter_wait(self._handle, seen)
+            if now == seen:
+                return
+            seen = now
 
     def allow(self, *, promise_mib: int, max_mib: int, ask_ms: int, shows_max: bool = False) -> None:
         """Say how far the limit may grow, and how long a call that does not fit waits for an answer.
@@ -91,6 +100,7 @@ class Granter:
     def demand(self) -> Demand:
         """What the region's processes wait for now; what dead processes held is given back first."""
         wishes, grants = (_Wish * _MOST_WISHES)(), _Grants()
+        self._heard.set()
         count = self._calls.berth_granter_read(self._handle, wishes, _MOST_WISHES, ctypes.byref(grants))
         self._check(min(count, 0))
         found = (
@@ -116,6 +126,7 @@ class Granter:
         if self._handle is None:
             return
         self._calls.berth_granter_stop(self._handle)
+        self._heard.set()
         if self._thread is not None:
             self._thread.join()
         self._calls.berth_granter_close(self._handle)

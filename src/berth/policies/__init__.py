@@ -18,6 +18,7 @@ from berth.policies.options import options_of
 from berth.policies.protocol import (
     Configurable,
     Decision,
+    GivesMore,
     KeepsGpus,
     Order,
     Orderable,
@@ -30,6 +31,7 @@ from berth.policies.protocol import (
     Setting,
     Wrapping,
 )
+from berth.policies.schemes.giving import Giving
 from berth.policies.schemes.strict import Ordered
 from berth.policies.sort_keys import OfQueue
 
@@ -60,6 +62,7 @@ PLACEMENTS = {
     "tetris": "berth.policies.placements.tetris:Tetris",
     "fastest-fit": "berth.policies.placements.fastest_fit:FastestFit",
     "worst-fit": "berth.policies.placements.by_score:WorstFit",
+    "whole-gpus": "berth.policies.placements.by_score:WholeGpus",
 }
 """Where one job goes: classes made with a Setting."""
 
@@ -165,7 +168,8 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
         parts = [parts[0], "first-fit"] if parts[0] in ORDERS else ["fifo", parts[0]]
     order_part, place_part = parts or ("fifo", "first-fit")
     order, place = _order(order_part, setting, name), _place(place_part, setting, name)
-    return _composed(scheme, order, place, setting, name)
+    policy = _composed(scheme, order, place, setting, name)
+    return Giving(policy, place) if isinstance(place, GivesMore) else policy
 
 
 def _decides_on_many(name: str) -> bool:

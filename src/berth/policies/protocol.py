@@ -147,6 +147,14 @@ class Place(Protocol):
         """The slots for the job, all of them or None where it does not fit now."""
 
 
+@runtime_checkable
+class GivesMore(Protocol):
+    """What else a placement has, and a policy with it, that gives jobs more than they ask for."""
+
+    def given(self, job: Job) -> Job:
+        """The job as if it asked for what it is given; the job itself if that is the same."""
+
+
 def place_job(place: Place, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
     """The slots for a job where the placement says; for a gang, those of its tasks one after the other."""
     return place(job, cluster) if not job.tasks else cluster.slots_of_gang(job, place)

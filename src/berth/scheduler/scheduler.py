@@ -24,6 +24,7 @@ from berth.errors import (
 from berth.knowledge import Knowledge
 from berth.model import (
     FOREVER_MS,
+    WHOLE_GPU,
     Evict,
     GpuSlot,
     Job,
@@ -427,9 +428,10 @@ class Scheduler:
 
         All that the scheduler leads to is put back as it was: cluster, queue, attempts, wakes, expectations, all
         counters, and what the policy remembers. The knowledge is told of what happened when the outermost trial ends
-        committed; until then it is only asked. Begin no trial while a `decide` is being iterated, and end a `decide`
-        that was begun in a trial there. How far a generator or another iterator (`itertools.count`) has come cannot be
-        put back, so a policy that keeps one from call to call is not for trials.
+        committed; until then it is only asked, so that decisions in a trial go by what was known before it. Begin no
+        trial while a `decide` is being iterated, and end a `decide` that was begun in a trial there. How far a
+        generator or another iterator has come cannot be put back, so a policy that keeps one from call to call is not
+        for trials; SchedulerError if it keeps an `itertools.count`.
 
         To begin one costs time in proportion to what runs and waits: `bench/trials.py` measures it.
         """
@@ -625,9 +627,18 @@ class Scheduler:
         parts: list[Placement] = []
         expected: list[tuple[int | None, int | None]] = []
         try:
-            parts = [Placement(task, slots, task.share) for task, slots in slots_by_task(job, wish.slots)]
+            whole = wish.share == WHOLE_GPU  # each task has whole GPUs, whatever part it asks for
+            parts = [
+                Placement(task, slots, WHOLE_GPU if whole else task.share)
+                for task, slots in slots_by_task(job, wish.slots)
+            ]
             slots_of = {part.job.id: part.slots for part in parts}
-            fits = self.cluster.slots_of_gang(job, lambda task, _: slots_of[task.id]) is not None
+            given = (
+                replace(job, tasks=tuple(replace(task, share=WHOLE_GPU) for task in job.tasks))
+                if whole
+                else job
+            )
+            fits = self.cluster.slots_of_gang(given, lambda task, _: slots_of[task.id]) is not None
             refusal = (
                 f"at {now_ms} ms the policy starts the tasks of gang '{job.id}' on {wish.slots!r}, and they do not"
                 " all fit there"

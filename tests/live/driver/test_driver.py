@@ -10,7 +10,7 @@ import pytest
 
 from berth.cluster import Cluster, Queue
 from berth.errors import ClusterError, KnowledgeError
-from berth.knowledge import make_knowledge
+from berth.knowledge import User, make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun, Start
@@ -21,6 +21,7 @@ from berth.model import (
     Job,
     Node,
     Placement,
+    Profile,
     RecordState,
     Resize,
     Share,
@@ -490,3 +491,36 @@ def test_the_end_that_is_told_as_its_node_is_back_is_believed() -> None:
     site.states = {}
     site.told.append(End("1", RecordState.COMPLETED, 2500))
     assert [each.state for each in driver.step(3000).records] == [RecordState.COMPLETED]
+
+
+class Forgetful(User):
+    """Fails when it is first told of a peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def measured(self, job: Job, peak_mib: int) -> None:
+        self.heard.append(job.id)
+        if len(self.heard) == 1:
+            raise KnowledgeError("the file of peaks cannot be read")
+
+    def recorded(self, profile: Profile) -> None:
+        pass
+
+
+def test_an_end_that_cannot_be_taken_in_loses_none_of_those_after_it() -> None:
+    site = site_of(*(job(name, milli=250) for name in "123"))
+    knowledge = Forgetful()
+    driver = Driver(site, Settings(policy="fifo+best-fit"), knowledge)
+    driver.step(0)
+    assert sorted(driver.scheduler.cluster.running) == ["1", "2", "3"]
+    for name in "123":
+        site.end(name, RecordState.COMPLETED, peak_mib=100)
+    first = driver.step(10)
+    assert (str(first.fault), [each.job_id for each in first.records]) == (
+        "the file of peaks cannot be read",
+        ["1"],
+    )
+    assert [each.job_id for each in driver.step(20).records] == ["2", "3"]
+    assert not driver.scheduler.cluster.running

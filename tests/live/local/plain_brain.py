@@ -34,8 +34,8 @@ class PlainBrain:
                 self.waiting[job["id"]] = job
             elif what == "runs":
                 self.waiting.pop(event["job"]["id"], None)
-                if event["job"]["id"] not in self.running:
-                    self.take(event["job"], list(event["slots"]), list(event["share"]))
+                self.release(event["job"]["id"])  # it may have grown
+                self.take(event["job"], list(event["slots"]), list(event["share"]))
             elif what == "withdrawn":
                 self.waiting.pop(event["id"], None)
                 self.release(event["id"])

@@ -301,3 +301,34 @@ def test_a_job_that_was_starting_when_the_brain_began_gives_its_share_back_if_it
     assert placed(decide(brain, start_failed("7"))) == {"9": [1]}
     brain = begin(events=[runs("7", 1, milli=1000, mem_mib=0), *others])
     assert placed(decide(brain, start_failed("7"))) == {"8": [0]}
+
+
+def shares(said: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    return {each["id"]: (each["share"].mem_mib, each["peak_mib"]) for each in said if each["say"] == "start"}
+
+
+def test_what_a_running_job_has_grown_by_is_given_to_nobody_else() -> None:
+    brain = begin(events=[runs("1", 0), runs("2", 1)])
+    grown = {**runs("1", 0), "share": (100, 60_000)}
+    assert placed(decide(brain, grown, job("3", mem_mib=50_000))) == {"3": [1]}
+    assert placed(decide(brain, job("4", mem_mib=50_000))) == {}
+    assert placed(decide(brain, {**grown, "share": (100, 20_000)})) == {"4": [0]}
+
+
+def test_a_job_that_may_grow_is_promised_what_it_is_believed_to_need() -> None:
+    """Nothing is known at first, so that its user's word counts; in between, what its limits say."""
+    grows = {"mem_max_mib": 80_000, "mem_least_mib": 1}
+    brain = begin(knowledge="history")
+    assert shares(decide(brain, job("1", mem_mib=20_000, **grows))) == {"1": (20_000, 20_000)}
+    decide(brain, runs("1", 0, mem_mib=20_000), ended("1", peak_mib=30_000))
+    promised = {
+        key: shares(decide(brain, job(key, mem_mib=20_000, **(grows | changed))))[key][0]
+        for key, changed in (
+            ("2", {}),
+            ("3", {"mem_least_mib": 40_000}),
+            ("4", {"mem_max_mib": 25_000}),
+            ("5", {"mem_max_mib": 0}),
+        )
+    }
+    assert 30_000 <= promised.pop("2") <= 35_000
+    assert promised == {"3": 40_000, "4": 25_000, "5": 20_000}

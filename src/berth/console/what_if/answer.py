@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from berth.console.what_if.question import Question
@@ -152,9 +151,9 @@ def answered(question: Question, history: Path, progress: Any = None) -> tuple[A
         error_wait_pct=None if error is None else _number(error[2]),
         never_fitting=tuple(str(shortage) for shortage in found.result.never_fitting),
         elsewhere=real.elsewhere,
-        error_p90_pct=median(map(abs, found.weekly_errors)) if found.weekly_errors else None,
-        weeks=len(found.weekly_errors),
-        believable=found.is_believable,
+        error_p90_pct=found.trust.error_pct,
+        weeks=len(found.trust.weekly_errors_pct),
+        believable=found.trust.is_believable,
     )
     return answer, _pictures(found)
 

@@ -139,9 +139,9 @@ def same_jobs(one: Task, other: Task) -> bool:
     files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
     here, there = one.conditions, other.conditions
     return (
-        (one.source == other.source if files else one.source is other.source)
-        and (one.nodes, one.jobs_file) == (other.nodes, other.jobs_file)
-        and (here.compress, here.skip_bad, here.recovery) == (there.compress, there.skip_bad, there.recovery)
+        (one.source == other.source and one.nodes == other.nodes if files else one.source is other.source)
+        and one.jobs_file == other.jobs_file
+        and (here.compress, here.skip_bad) == (there.compress, there.skip_bad)
     )
 
 
@@ -150,7 +150,10 @@ class Loader:
 
     def __init__(self) -> None:
         self._last: Task | None = None
-        self._loaded: tuple[tuple[Job, ...], tuple[TraceError, ...]] = ((), ())
+        self._read: tuple[Job, ...] = ()
+        self._errors: tuple[TraceError, ...] = ()
+        self._adapted: tuple[object, tuple[Job, ...]] = (None, ())
+        """For which nodes and checkpoints the jobs were adapted last, and what came of it."""
 
     @held_collector()
     def load(self, task: Task) -> tuple[tuple[Job, ...], tuple[TraceError, ...]]:
@@ -166,9 +169,12 @@ class Loader:
                 jobs = task.source if task.jobs_file is None else pickle.loads(task.jobs_file.read_bytes())
                 if under.compress != 1:
                     jobs = compressed((replace(job) for job in jobs), under.compress)
-            self._loaded = (_adapted(tuple(jobs), task), tuple(errors))
-            self._last = task
-        return self._loaded
+            self._read, self._errors, self._last = tuple(jobs), tuple(errors), task
+            self._adapted = (None, ())
+        what = (task.nodes, task.conditions.recovery.checkpoint_ms)
+        if self._adapted[0] != what:
+            self._adapted = (what, _adapted(self._read, task))
+        return self._adapted[1], self._errors
 
 
 def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:

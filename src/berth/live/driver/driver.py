@@ -6,7 +6,7 @@ the same site decides the same.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
-from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge
+from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge, promised_mib
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.early_starts import EarlyStart, EarlyStarts
 from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
@@ -90,6 +90,8 @@ class Settings:
     ahead_ms: int = 0
     """How long before the expected end of a job its GPUs are given to the next, on a site that can start jobs after
     others (`CanStartAfter`)."""
+    promise_quantile: float = 0.6
+    """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
     """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
 
@@ -217,6 +219,8 @@ class Driver:
         self._compares_all = False  # even where the site names what changed
         self._missed: dict[str, int] = {}  # looks in which the site did not mention them
         self._ends: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._untaken: deque[End | FailedStart] = deque()
+        """Ends that the site told and that are not taken in yet, as one before them raised."""
         self._noted: dict[str, str] = {}
         self.unplaced: dict[str, str] = {}
         """Jobs that run and for which no room is known, and why."""
@@ -388,9 +392,12 @@ class Driver:
                 self._adopt(run, now_ms)
             elif run.suspended or job_id in cluster.suspended:
                 self._keep_suspension(run, known, now_ms)
-            elif run.started and job_id in self._starting:
-                self._starting.pop(job_id)
-                self.scheduler.started(job_id)
+            else:
+                if run.share not in (None, known.share):
+                    self._take_size(run, now_ms)
+                if run.started and job_id in self._starting:
+                    self._starting.pop(job_id)
+                    self.scheduler.started(job_id)
             if (known := self.scheduler.run_of(job_id)) is not None:
                 self._known[job_id] = run.of
                 self._keep_limits(known, run.of.job)
@@ -443,6 +450,16 @@ class Driver:
         rows = {self.scheduler.cluster.row_of(name) for name in run.nodes}
         return bool(rows) and None not in rows and rows != {slot.node for slot in known.slots}
 
+    def _take_size(self, run: SiteRun, now_ms: int) -> None:
+        """A site has changed what a running job has; if no room is known for that, it is tried again at each step."""
+        assert run.share is not None
+        job_id = run.of.job.id
+        try:
+            self.scheduler.resize(job_id, run.share, now_ms)
+            self.unplaced.pop(job_id, None)
+        except SchedulerError as error:
+            self.unplaced[job_id] = str(error)
+
     def _keep_limits(self, run: Running, job: Job) -> None:
         """The time limit and the priority of a running job are its user's to change."""
         if (run.job.time_limit_ms, run.job.priority) != (job.time_limit_ms, job.priority):
@@ -459,6 +476,8 @@ class Driver:
             return False
         # What it asks of its nodes may not be what it asked for: it is there, whatever labels and models say.
         here = replace(job, models=(), labels=(), nodes=len({slot.node for slot in slots}))
+        if share.mem_mib > job.share.mem_mib and job.share.mem_mib:  # it has grown, or was promised more
+            here = replace(here, share=Share(job.share.milli, share.mem_mib))
         if run.of.gang is not None:
             here = self._as_task(run.of, here)
             self._unqueue(job.id, now_ms)
@@ -583,7 +602,7 @@ class Driver:
         """Have the scheduler decide on a job as it is now."""
         job_id = job.job.id
         needs = self._needs.of(job, self._cards_mib(job))
-        asked = as_needed(job.job, needs)
+        asked = as_needed(self._as_promised(job), needs)
         if needs != job.memory and self._remembers is not None:
             self._remembers.remember(job_id, needs)
         self._misfits.pop(job_id, None)
@@ -741,7 +760,9 @@ class Driver:
     # What ended
 
     def _take_ends(self, now_ms: int, records: list[Record]) -> None:
-        for end in self.site.ended():
+        self._untaken.extend(self.site.ended())
+        while self._untaken:
+            end = self._untaken.popleft()
             if isinstance(end, FailedStart):
                 self._failed_start(end, now_ms)
             else:
@@ -1044,8 +1065,15 @@ class Driver:
         of = self._known[placement.job.id]
         return Start(
             placement.job.id, self._gpus(placement.slots), placement.share, placement.best_effort, of.version,
-            of.attempt, of.memory,
+            of.attempt, of.memory, self._peak_mib(placement.job),
         )  # fmt: skip
+
+    def _peak_mib(self, job: Job) -> int:
+        """What a job is expected to need at most of each GPU, 0 where nothing is known."""
+        try:
+            return (promised_mib(job, self.knowledge, 0.5) or 0) if job.gpus else 0
+        except BerthError:
+            return 0
 
     def _stop_for_others(self, run: Running, now_ms: int) -> None:
         """Stop a run that the scheduler has released; its job waits when its processes are gone."""
@@ -1167,7 +1195,20 @@ class Driver:
         return None if known is None else self._as_needed(known)
 
     def _as_needed(self, job: SiteJob) -> Job:
-        return as_needed(job.job, self._needs.of(job, self._cards_mib(job)))
+        return as_needed(self._as_promised(job), self._needs.of(job, self._cards_mib(job)))
+
+    def _as_promised(self, job: SiteJob) -> Job:
+        """A job whose memory may grow is promised what it is believed to need, if anything is known of that."""
+        if not job.mem_max_mib:
+            return job.job
+        try:
+            mem_mib = promised_mib(job.job, self.knowledge, self.settings.promise_quantile)
+        except BerthError:
+            mem_mib = None
+        if mem_mib is None:
+            return job.job
+        mem_mib = min(max(mem_mib, job.mem_least_mib), job.mem_max_mib)
+        return replace(job.job, share=Share(job.job.share.milli, mem_mib))
 
     def _cards_mib(self, job: SiteJob) -> list[int]:
         """Memory of each GPU that a job may use."""

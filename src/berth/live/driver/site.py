@@ -81,6 +81,11 @@ class SiteJob:
     """Rises when its user changes it, so that a start of what it was before is known as such."""
     gang: SiteGang | None = None
     """The gang that it is a task of, on a site that has gangs (`HasGangs`); None: it is a job by itself."""
+    mem_max_mib: int = 0
+    """How far its memory may grow on each GPU while it runs; 0: it does not grow. One that may grow is promised what it
+    is believed to need, and what it asks for if nothing is known."""
+    mem_least_mib: int = 0
+    """What it is promised at least, whatever is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class SiteRun:
     nodes: tuple[str, ...] = ()
     """Its nodes, if `gpus` does not tell them."""
     share: Share | None = None
-    """What it was given of each GPU; None: what it asked for."""
+    """What it has of each GPU now, with what it has grown by; None: what it asked for."""
     best_effort: bool = False
     start_ms: int | None = None
     """None: not known yet."""
@@ -161,6 +166,8 @@ class Start(NamedTuple):
     version: int
     attempt: int
     memory: MemoryNeed
+    peak_mib: int = 0
+    """What it is expected to need at most of each GPU; 0: nothing is known."""
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -28,13 +28,21 @@ class Tenant:
     milli: int
     """Compute promised to it, in thousandths of the GPU."""
     mem_mib: int
-    """GPU memory promised to it."""
+    """GPU memory that it may hold."""
     used_mib: int | None = None
     """None: it is not measured."""
     use_pct: float | None = None
     since_ms: int | None = None
     state: str = "running"
     """`starting` or `running`."""
+    promise_mib: int | None = None
+    """What of `mem_mib` nobody takes away; None: all of it, and it does not grow."""
+    max_mib: int | None = None
+    """How far `mem_mib` may grow."""
+    asked: int = 0
+    """How often its programs asked for more than `mem_mib` had room for."""
+    granted: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

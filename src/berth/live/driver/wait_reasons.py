@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
 from berth.live.driver.words import moment, sizes
 from berth.model import Job, starting_tasks
+from berth.policies.protocol import GivesMore
 from berth.scheduler import Scheduler
 
 MOST_WAIT_MS = 5 * 366 * 24 * 3_600_000
@@ -86,9 +87,12 @@ class WaitReasons:
         self._before = {job.id: at for at, job in enumerate(scheduler.queue)}
         self._reserved_ms = reserved_ms
         self._known: dict[object, tuple[WaitKind, str]] = {}
+        policy = scheduler.policy
+        self._given: Callable[[Job], Job] = policy.given if isinstance(policy, GivesMore) else _as_asked
 
     def of(self, waiting: SiteJob, job: Job) -> WaitReason:
         """Why this job waits; `job` asks for what it turned out to need, or is the gang that it waits in."""
+        job = self._given(job)
         if job.tasks:
             return self._of_gang(job)
         alike = (waiting.only_gpus, _room_of(job))
@@ -211,6 +215,7 @@ class WaitReasons:
 
     def candidates(self, waiting: SiteJob, job: Job) -> list[Candidate]:
         """Each GPU of the nodes that are up, with what it lacks for a job."""
+        job = self._given(job)
         found = []
         for row, node in enumerate(self._cluster.nodes):
             if not self._cluster.up[row]:
@@ -236,6 +241,10 @@ class WaitReasons:
                     )
                 )
         return found
+
+
+def _as_asked(job: Job) -> Job:
+    return job
 
 
 def _room_of(job: Job) -> Hashable:

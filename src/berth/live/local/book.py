@@ -225,7 +225,8 @@ class Book:
         if entry.state in (STARTING, RUNNING):
             old = entry.request
             same = (
-                "gpus", "milli", "mem_mib", "core_pct", "cpu_milli", "host_mem_mib", "pins", "after", "begin_ms",
+                "gpus", "milli", "mem_mib", "mem_max_mib", "mem_shows_max",
+                "core_pct", "cpu_milli", "host_mem_mib", "pins", "after", "begin_ms",
                 "priority", "profile",
             )  # fmt: skip
             if any(getattr(old, name) != getattr(request, name) for name in same):
@@ -293,6 +294,7 @@ class Book:
         now_ms: int,
         *,
         best_effort: bool = False,
+        peak_mib: int = 0,
     ) -> bool:
         """The brain has given a job its GPUs. Returns False where it has been told otherwise since."""
         entry = self.jobs.get(job_id)
@@ -300,11 +302,18 @@ class Book:
             return False
         entry.offered = False
         entry.slots, entry.share, entry.best_effort = slots, share, best_effort
+        entry.promise_mib, entry.peak_mib = share[1], peak_mib
         entry.start += 1
         entry.boot = self.boot
         self._change(entry, STARTING, now_ms, "")
         self.starts.append(entry)
         return True
+
+    def grown(self, entry: Entry, mem_mib: int) -> None:
+        """The memory of a job that starts or runs has grown to this on each of its GPUs."""
+        entry.share = (entry.share[0], mem_mib)
+        self.dirty[entry.id] = entry
+        self.events.append(runs(entry, self.limits))
 
     def evicted(self, job_id: str, now_ms: int) -> None:
         """The brain wants the GPUs of a running job for another."""

@@ -25,6 +25,7 @@ from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
 from berth.live.local.deciding import Chosen, Deciding, Hooks
 from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
+from berth.live.local.growth import Growth
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
@@ -65,9 +66,11 @@ class Broker:
         record_s: float = RECORD_S,
         metrics: str = "",
         uncounted: str = "report",
+        grows: bool = False,
         chosen: Chosen | None = None,
     ) -> None:
-        """`chosen` is to decide from now on; None: what did before."""
+        """With `grows`, GPU memory grows up to the card for jobs that say only what they begin with. `chosen` is to
+        decide from now on; None: what did before."""
         self.places = places
         self.store = store
         self.cards = cards
@@ -75,7 +78,7 @@ class Broker:
         self.boot = boot_id()
         self._offset_ms = self._clock()
         cpu_milli = round((cpus or os.cpu_count() or 1) * 1000)
-        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib())
+        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib(), grows)
         self.book = Book(limits, self.boot, ended_states=store.ended_states)
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
@@ -115,6 +118,7 @@ class Broker:
             ended=self._ended,
             log=log,
             to_ms=lambda at_ms: at_ms + self._offset_ms,
+            joined=lambda entry: self.growth.begin(entry),
         )
         self.watch = Watch(
             self.book,
@@ -126,6 +130,7 @@ class Broker:
             act=self.act,
             uncounted=uncounted,
         )
+        self.growth = Growth(self.book, cards.cards, self.runner, self.watch, log, act=self.act)
         self.keeper = Keeper(
             store,
             self.commits,
@@ -208,6 +213,7 @@ class Broker:
         server.close()
         self.link.close()
         self.keeper.close()
+        self.growth.close()
         committing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await committing
@@ -267,6 +273,8 @@ class Broker:
         self.runner.sweep(self.book.jobs)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING) and entry.over is None:
+                if entry.slots:
+                    self.growth.begin(entry)
                 self.runner.adopt(entry)
 
     def _reconcile(self, entries: list[Entry]) -> list[Entry]:
@@ -414,6 +422,7 @@ class Broker:
         self.act()
 
     def _ended(self, entry: Entry, end: End) -> None:
+        self.growth.end(entry)
         if end.no_room:
             self.watch.soon()
         self.book.ended(entry, end, self.now_ms())

@@ -115,6 +115,7 @@ class BrokerSite:
             tuple(values["alike"]), tuple(self.gpus[at] for at in values["only_gpus"] if at < len(self.gpus)),
             values["start_failures"], values["not_before_ms"], values["rerun"], values["why"], values["version"],
             SiteGang(*values["gang"]) if values.get("gang") else None,
+            mem_max_mib=values.get("mem_max_mib", 0), mem_least_mib=values.get("mem_least_mib", 0),
         )  # fmt: skip
 
     # What there is
@@ -161,7 +162,7 @@ class BrokerSite:
         slots = [self._index_of[gpu] for gpu in start.gpus if gpu.index != NO_GPU]
         self._say({
             "say": "start", "id": start.job_id, "version": start.version, "slots": slots, "share": start.share,
-            "best_effort": start.best_effort,
+            "best_effort": start.best_effort, "peak_mib": start.peak_mib,
         })  # fmt: skip
 
     def evict(self, job_id: str) -> None:

@@ -133,7 +133,10 @@ class Deciding:
         if said == "start":
             share = (message["share"][0], message["share"][1])
             slots, best_effort = tuple(message["slots"]), message["best_effort"]
-            book.placed(message["id"], message["version"], slots, share, now_ms, best_effort=best_effort)
+            peak_mib = message.get("peak_mib", 0)
+            book.placed(
+                message["id"], message["version"], slots, share, now_ms, best_effort=best_effort, peak_mib=peak_mib
+            )  # fmt: skip
         elif said == "evict":
             book.evicted(message["id"], now_ms)
         elif said == "again":

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from berth.errors import LiveError
-from berth.live.local.request import Request
+from berth.live.local.request import WHOLE, Request
 
 WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
 COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
@@ -46,7 +46,11 @@ class Entry:
     not_before_ms: int = 0
     slots: tuple[int, ...] = ()
     share: tuple[int, int] = (0, 0)
-    """Milli and MiB that it was given of each GPU."""
+    """Milli and MiB that it was given of each GPU, with what its memory has grown by."""
+    promise_mib: int = 0
+    """What of that memory it began with, which nobody takes away."""
+    peak_mib: int = 0
+    """What it is believed to need at most of each GPU; 0: nothing is known."""
     best_effort: bool = False
     start_ms: int | None = None
     end_ms: int | None = None
@@ -124,7 +128,8 @@ _KEPT: dict[str, Any] = {
     "id": None, "serial": None, "uid": None, "user": None, "request_key": None, "submit_ms": None,
     "queued_ms": None, "state": WAITING, "params": (), "index": None, "at_most": 0, "attempt": 1,
     "out_of_memory": 0, "needs_mib": 0, "start": 0, "start_failures": 0, "not_before_ms": 0, "slots": (),
-    "share": (0, 0), "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
+    "share": (0, 0), "promise_mib": 0, "peak_mib": 0,
+    "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
     "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0, "over_as": "",
 }  # fmt: skip
 
@@ -166,6 +171,17 @@ class Limits:
     """Memory of each GPU."""
     cpu_milli: int = 1000
     mem_mib: int = 0
+    grows: bool = False
+    """Whether the memory of jobs grows up to the card that say only what they begin with."""
+
+    def most_mib(self, request: Request) -> int:
+        """How far the memory of a job may grow on each GPU; 0: it does not grow."""
+        most_mib = max((self.cards_mib[at] for at in request.pins), default=max(self.cards_mib, default=0))
+        if not request.gpus or (request.milli == WHOLE and not request.mem_mib):
+            return 0
+        if request.mem_max_mib:
+            return min(request.mem_max_mib, most_mib)
+        return most_mib if self.grows and request.mem_mib else 0
 
     def check(self, request: Request) -> None:
         """Refuse a request that this machine could never serve; LiveError says what there is."""
@@ -183,6 +199,11 @@ class Limits:
             raise LiveError(
                 f"--mem {request.mem_mib}M on each GPU, but the GPUs with most memory that it may use have"
                 f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
+            )
+        if request.gpus and request.mem_max_mib > max(among):
+            raise LiveError(
+                f"GPU memory up to {request.mem_max_mib}M, but the largest GPU that it may use has {max(among)} MiB;"
+                " ask for less"
             )
         if request.cpu_milli > self.cpu_milli:
             raise LiveError(

@@ -66,6 +66,30 @@ class QueueCollector(Collector):
             counter = CounterMetricFamily(f"berth_{name}", text)
             counter.add_metric([], answer[name])
             yield counter
+        wishes = CounterMetricFamily(
+            "berth_growth_wishes",
+            "Calls for more GPU memory than their job's limit had room for, by outcome.",
+            labels=["outcome"],
+        )
+        for outcome, count in answer["growth"].items():
+            wishes.add_metric([outcome], count)
+        yield wishes
+        memory = GaugeMetricFamily(
+            "berth_job_gpu_memory_bytes",
+            "GPU memory of a job that may grow, on each GPU: promise, limit, what that may become, and use.",
+            labels=["job", "gpu", "kind"],
+        )
+        for gpu in map(gpu_of, answer["gpus"]):
+            for each in gpu.tenants:
+                if each.promise_mib is None:
+                    continue
+                sizes = {
+                    "promise": each.promise_mib, "limit": each.mem_mib, "max": each.max_mib, "used": each.used_mib,
+                }  # fmt: skip
+                for kind, mem_mib in sizes.items():
+                    if mem_mib is not None:
+                        memory.add_metric([each.job, str(gpu.index), kind], float(mem_mib << 20))
+        yield memory
         uncounted = GaugeMetricFamily(
             "berth_uncounted_bytes",
             "GPU memory that a running job holds beyond what its partition counted.",

@@ -91,12 +91,23 @@ class Listing:
                         use_pct,
                         job.start_ms,
                         job.state,
+                        **self._growth(job),
                     )
                 )
         gpus = (
             self._gpu(card, looks.get(card.index), tuple(tenants[card.index])) for card in broker.cards.cards
         )
         return [gpu_dict(gpu) for gpu in gpus]
+
+    def _growth(self, job: Entry) -> dict[str, int]:
+        """What a job whose memory may grow was promised, may have, and asked for; empty for any other."""
+        growing = self._broker.growth.jobs.get(job.id)
+        if growing is None:
+            return {}
+        return {
+            "promise_mib": job.promise_mib or job.share[1], "max_mib": growing.most_mib, "asked": growing.asked,
+            "granted": growing.granted, "refused": growing.refused,
+        }  # fmt: skip
 
     def _gpu(self, card: Card, look: Look | None, tenants: tuple[Tenant, ...]) -> Gpu:
         gpu = Gpu(
@@ -249,6 +260,7 @@ class Listing:
                 "reason": broker.watch.uncounted_text(entry.id) or self._reason(entry),
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,
+                "growth": {"mem_mib": entry.share[1], **growth} if (growth := self._growth(entry)) else None,
             }  # fmt: skip
             found.append(answer)
             kind = (entry.request_key, entry.state, entry.offered, answer["reason"], entry.needs_mib)
@@ -289,6 +301,9 @@ class Listing:
             "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
             "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
             "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
+            "growth": {
+                "asked": broker.growth.asked, "granted": broker.growth.granted, "refused": broker.growth.refused,
+            },
             "uncounted_mib": {job_id: each.uncounted_mib for job_id, each in broker.watch.uncounted.items()},
         }  # fmt: skip
 

@@ -45,6 +45,10 @@ class Request:
     """Part of each GPU that it counts for."""
     mem_mib: int = 0
     """GPU memory on each GPU; 0: as much of it as its part of the card."""
+    mem_max_mib: int = 0
+    """How far that may grow while the job runs; 0: as the queue says (`Limits.most_mib`)."""
+    mem_shows_max: bool = False
+    """Whether its programs see a card of that size rather than of their limit."""
     core_pct: int = 0
     """Its part of the compute time; 0: not limited."""
     burst: bool = False
@@ -111,7 +115,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
     if not argv:
         raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
     gpus, milli, share = _gpus(values)
-    mem = _size(values, "mem")
+    mem, mem_max = _mem(values)
     core = _number(values, "core_pct", 0, 100)
     burst = False
     if core and "gpus" not in values:
@@ -120,11 +124,15 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         core, burst = max(1, milli // 10), True  # promised, and what no other job wants besides
     exclusive = bool(values.get("exclusive"))
     if exclusive:
-        milli, mem, core, burst = WHOLE, 0, 0, False
+        milli, mem, mem_max, core, burst = WHOLE, 0, 0, 0, False
     elif gpus and mem and "gpus" not in values and not core:
         milli = SHARED_MILLI
     if not gpus and (mem or core or exclusive or "gpu" in values):
         raise LiveError("a job with --gpus 0 has no GPU: leave --mem, --core-pct, --exclusive and --gpu out")
+    if mem_max and milli == WHOLE and not mem:
+        raise LiveError(
+            f"--mem-max {values['mem_max']}, but the job has whole GPUs; say with --mem what it begins with"
+        )
     pins = _pins(values)
     if pins:
         if "gpus" not in values:
@@ -146,6 +154,8 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         gpus=gpus,
         milli=milli if gpus else WHOLE,
         mem_mib=mem,
+        mem_max_mib=mem_max,
+        mem_shows_max=bool(values.get("mem_shows_max")),
         core_pct=core,
         burst=burst,
         cpu_milli=round(cpus * 1000),
@@ -171,10 +181,14 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
 
 def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
     """The request with what these flags change."""
-    new = request_of({**_sizes_said(request), **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
+    said = _sizes_said(request)
+    if ".." in str(values.get("mem", "")):
+        said.pop("mem_max", None)
+    new = request_of({**said, **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
     changed: dict[str, Any] = {}
-    if values.keys() & {"gpus", "mem", "core_pct", "exclusive"}:
-        changed |= {key: getattr(new, key) for key in ("gpus", "milli", "mem_mib", "core_pct", "burst")}
+    if values.keys() & {"gpus", "mem", "mem_max", "core_pct", "exclusive"}:
+        sizes = ("gpus", "milli", "mem_mib", "mem_max_mib", "core_pct", "burst")
+        changed |= {key: getattr(new, key) for key in sizes}
     for flag, key in (
         ("time", "time_limit_ms"),
         ("grace", "grace_ms"),
@@ -182,6 +196,7 @@ def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
         ("cpus", "cpu_milli"),
         ("host_mem", "host_mem_mib"),
         ("gpu", "pins"),
+        ("mem_shows_max", "mem_shows_max"),
         *((same, same) for same in ("name", "comment", "priority", "retries", "profile", "rerun", "after")),
     ):
         if flag in values:
@@ -196,6 +211,8 @@ def _sizes_said(request: Request) -> dict[str, str]:
         said["gpus"] = str(request.gpus) if request.milli == WHOLE else str(request.milli / WHOLE)
     if request.mem_mib:
         said["mem"] = f"{request.mem_mib}M"
+    if request.mem_max_mib:
+        said["mem_max"] = f"{request.mem_max_mib}M"
     if request.core_pct and not request.burst:
         said["core_pct"] = str(request.core_pct)
     return said
@@ -320,6 +337,20 @@ def _size(values: Mapping[str, Any], key: str) -> int:
     except Exception as error:
         flag = "--" + key.replace("_", "-")
         raise LiveError(f"{flag} '{values[key]}'; write a size with M, G or T, such as 512M or 8G") from error
+
+
+def _mem(values: Mapping[str, Any]) -> tuple[int, int]:
+    """The GPU memory that a job begins with, and how far that may grow; 0: it is not said."""
+    least, dots, most = str(values.get("mem", "")).partition("..")
+    if not dots:
+        mem, mem_max = _size(values, "mem"), _size(values, "mem_max")
+    elif "mem_max" in values:
+        raise LiveError(f"--mem {values['mem']} says how far it may grow; leave --mem-max out")
+    else:
+        mem, mem_max = _size({"mem": least}, "mem"), _size({"mem": most}, "mem")
+    if mem_max and mem_max < mem:
+        raise LiveError(f"GPU memory from {mem}M to {mem_max}M; write the smaller size first")
+    return mem, mem_max
 
 
 def _number(values: Mapping[str, Any], key: str, least: int, most: int, otherwise: int = 0) -> int:

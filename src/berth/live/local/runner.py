@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import grp
 import hashlib
 import json
 import os
@@ -45,9 +44,11 @@ class Runner:
         ended: Callable[[Entry, End], None],
         log: Callable[..., None],
         to_ms: Callable[[int], int],
+        joined: Callable[[Entry], None],
     ) -> None:
         """`texts` gives environments and scripts; `began` and `ended` hear of attempts; `to_ms` makes milliseconds
-        since 1970 of those since the machine started."""
+        since 1970 of those since the machine started; `joined` is called once the partition of an attempt is there,
+        before anything runs in it."""
         self._places = places
         self._cards = cards
         self._fake = fake
@@ -56,6 +57,7 @@ class Runner:
         self._ended = ended
         self._log = log
         self._to_ms = to_ms
+        self._joined = joined
         self._watched: dict[str, tuple[Entry, Run, int]] = {}  # job -> its pidfd
         self.reaped: dict[int, int] = {}  # pid -> status, of processes that came to the broker
         self._stopping: dict[str, asyncio.TimerHandle] = {}
@@ -97,6 +99,8 @@ class Runner:
         if not os.path.isdir(request.cwd) and os.geteuid() != 0:
             raise LiveError(f"there is no folder {request.cwd} to run in")
         region = self._partition(entry)
+        if entry.slots:
+            self._joined(entry)
         environment_text = self._texts(request.env) if request.env else ""
         script = self._texts(request.script) if request.script else None
         base = json.loads(environment_text) if environment_text else {}
@@ -449,11 +453,3 @@ def _gid_of(uid: int) -> int:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
         return uid
-
-
-def group_name(gid: int) -> str:
-    """The name of a group, or its number."""
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)

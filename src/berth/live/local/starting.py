@@ -23,7 +23,7 @@ def up(values: Flags, as_json: bool) -> None:
     if as_json and values.get("foreground"):
         raise LiveError("berth up: --foreground prints no answer; leave --json out")
     words = [sys.executable, "-m", "berth.live.local"]
-    for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics", "uncounted"):
+    for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics", "uncounted", "grow"):
         if key in values:
             words += [f"--{key.replace('_', '-')}", str(values[key])]
     for key in ("no_gpus", "foreground"):
@@ -60,6 +60,8 @@ def _check(values: Flags) -> None:
     """Refuse what could never be served; LiveError says what is wrong."""
     if "metrics" in values:
         check_metrics(str(values["metrics"]))
+    if values.get("grow", "off") not in ("on", "off"):
+        raise LiveError(f"berth up: --grow '{values['grow']}'; there are on and off")
     if values.get("uncounted", "report") not in ("report", "throttle"):
         raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are report and throttle")
     if values.get("no_gpus") and "fake_gpus" in values:
@@ -70,7 +72,7 @@ def _up_already(values: Flags, answer: Message, as_json: bool) -> None:
     """Say that a queue is up; LiveError where it differs from what was asked for."""
     had = answer["settings"]
     differ = []
-    for key in ("fake_gpus", "cpus", "metrics", "uncounted"):
+    for key in ("fake_gpus", "cpus", "metrics", "uncounted", "grow"):
         if key in values and str(had.get(key) or "") != str(values[key]):
             before = had.get(key)
             differ.append(f"--{key.replace('_', '-')} {values[key]}, and it has {before or 'none'}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from berth.live.driver.snapshot import Gpu, LiveJob
+    from berth.live.driver.snapshot import Gpu, LiveJob, Tenant
 
 MOST_NAMED = 5
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
@@ -72,7 +72,7 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
             ran = f" for {span(now_ms - tenant.since_ms)}" if tenant.since_ms else ""
             lines.append(
                 f"  job {tenant.job} ({tenant.user}, {tenant.name}): {tenant.milli / 10:g} %,"
-                f" {mib(tenant.mem_mib)}, {tenant.state}{ran}"
+                f" {memory_text(tenant)}, {tenant.state}{ran}"
             )
         lines += [f"  {each.what} of no job: {mib(each.mem_mib)}" for each in gpu.strangers]
     return [printable(line) for line in lines]
@@ -150,6 +150,15 @@ def whys_text(jobs: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
+def memory_text(tenant: Tenant) -> str:
+    """The GPU memory that a job may hold, and how far that may grow."""
+    if tenant.promise_mib is None:
+        return mib(tenant.mem_mib)
+    refused = f", {tenant.refused} refused" if tenant.refused else ""
+    most = mib(tenant.max_mib or tenant.mem_mib)
+    return f"{mib(tenant.mem_mib)} ({mib(tenant.promise_mib)} promised, at most {most}{refused})"
+
+
 def why_lines(job: dict[str, Any]) -> list[str]:
     """What stands in the way of one job, each fact once: the head leaves out what the lines below it say."""
     since, brain = span(job["now_ms"] - job["since_ms"]), job.get("brain")
@@ -164,7 +173,17 @@ def why_lines(job: dict[str, Any]) -> list[str]:
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
     else:
         head = f"Job {job['id']} ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
-    return [printable(line) for line in [head, *_obstacles(job)]]
+    growth = _growth_line(job["growth"]) if job.get("growth") else ""
+    return [printable(line) for line in [head, *filter(None, [growth]), *_obstacles(job)]]
+
+
+def _growth_line(growth: dict[str, int]) -> str:
+    """What a job whose GPU memory grows has of it, and what it asked for."""
+    sizes = f"{mib(growth['mem_mib'])} now, {mib(growth['promise_mib'])} promised, {mib(growth['max_mib'])} at most"
+    asked = (
+        f"asked {counted(growth['asked'], 'time')}, {growth['granted']} granted, {growth['refused']} refused"
+    )
+    return f"  its GPU memory grows: {sizes}; {asked}"
 
 
 def _obstacles(job: dict[str, Any]) -> list[str]:

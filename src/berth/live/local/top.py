@@ -19,7 +19,7 @@ from berth.live.driver.words import mib, span
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
 from berth.live.local.snapshot import snapshot_of
-from berth.live.local.tables import HEAD, job_lines, printable, queue_cells, why_lines
+from berth.live.local.tables import HEAD, job_lines, memory_text, printable, queue_cells, why_lines
 
 EVERY_S = 1.0
 MOST_ROWS = 200
@@ -83,7 +83,7 @@ class Tile(Static):
             ran = span(now_ms - tenant.since_ms) if tenant.since_ms else tenant.state
             text.append(f"\n■ {tenant.job} ", colours[at % 5])
             text.append(printable(f"{tenant.name[:16]} ({tenant.user[:8]})"))
-            text.append(f" {tenant.milli / 10:g} %, {mib(tenant.mem_mib)}, {ran}", "grey70")
+            text.append(f" {tenant.milli / 10:g} %, {memory_text(tenant)}, {ran}", "grey70")
         for each in gpu.strangers:
             text.append(f"\n■ {printable(each.name[:34])} ", "red")
             text.append(printable(f"{each.command[:16]} of no job".lstrip()), "grey70")

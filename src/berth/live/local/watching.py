@@ -156,6 +156,10 @@ class Watch:
                         book.lose(entry, now_ms)
         self._act()
 
+    def others_mib(self, index: int) -> int:
+        """What others than the jobs of this queue hold of a GPU, or are promised."""
+        return next((look.taken[1] for look in self.looks if look.index == index), 0)
+
     def others(self, drained: frozenset[int], *, anew: bool = False) -> Event | None:
         """What the brain may not give away, where that has changed; all of it for one that has just begun. None: it
         knows."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from berth.cluster import Cluster
-from berth.model import GpuSlot, Job
+from berth.model import WHOLE_GPU, GpuSlot, Job
 from berth.policies.placements import score_kernels
 from berth.policies.placements.scored import Scored
 
@@ -42,6 +44,23 @@ class WorstFit(Scored):
         node = slots[0].node
         left = np.where(cluster.free.gpu_mem_mib[node] >= job.share.mem_mib, cluster.free.milli[node], -1)
         return (GpuSlot(node, int(np.argmax(left))),)
+
+
+class WholeGpus(BestFit):
+    """Best fit that gives each job whole GPUs, whatever part of one it asks for: what sharing is compared with.
+
+    The formula is that of best fit, after Weng et al., USENIX ATC 2023, section 6.1.
+    """
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots on the node that whole GPUs leave with the least, or None."""
+        return super().__call__(self.given(job), cluster)
+
+    def given(self, job: Job) -> Job:
+        """The job with whole GPUs; of a gang, each of its tasks."""
+        if job.tasks:
+            return replace(job, share=WHOLE_GPU, tasks=tuple(map(self.given, job.tasks)))
+        return job if job.share == WHOLE_GPU or not job.gpus else replace(job, share=WHOLE_GPU)
 
 
 class DotProduct(Scored):

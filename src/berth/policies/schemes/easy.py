@@ -255,7 +255,8 @@ class _State:
     def candidates(
         self, waiting: WaitingTypes, jobs: Iterable[Job], reservations: list[Reservation], now_ms: int
     ) -> Iterator[Job]:
-        """Those of these jobs that may start, as `WaitingTypes.candidates` finds them by kernels."""
+        """Those of these jobs that may start, for orders whose keys kernels cannot take. Written twice: a property test
+        holds this equal to `WaitingTypes.candidates` (tests/policies/schemes/test_easy.py)."""
         for job in jobs:
             state = waiting.state(job)
             if state == OPEN or (

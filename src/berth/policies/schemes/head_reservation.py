@@ -58,8 +58,11 @@ class Workspace:
 
 
 class Reservation:
-    """When a first job is expected to start, and what is free then. Kernels do not know gangs: `Shadow` looks at
-    those."""
+    """When a first job is expected to start, and what is free then.
+
+    Written twice: in kernels, and by `Shadow` for gangs, which kernels do not know. A property test holds the two equal
+    (tests/policies/schemes/test_head_reservation.py).
+    """
 
     def __init__(self, work: Workspace, head: Job, ends: ExpectedEnds, now_ms: int) -> None:
         """Find the earliest time at which enough of the runs are expected to have ended."""

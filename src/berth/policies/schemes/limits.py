@@ -11,6 +11,7 @@ from berth.errors import PolicyError, SettingError
 from berth.model import Evict, Job, Placement, Resume
 from berth.policies.protocol import Decision, InOrder, Policy, Resuming, Setting, draws
 from berth.policies.schemes.limit_settings import AMOUNTS, Limit, read_limits
+from berth.policies.schemes.shown_queue import ShownQueue
 from berth.policies.sort_keys import as_queued, key_of
 
 Group = tuple[str, str]
@@ -89,22 +90,6 @@ class Limits:
                     again |= seen.started(decision.job)
 
 
-class _Shown(Queue):
-    """The waiting jobs that are within their limits, in the places that they have in the whole queue."""
-
-    def __iter__(self) -> Iterator[Job]:
-        return self.by(as_queued)
-
-    def first(self) -> Job | None:
-        """The first in these places; None if none is shown."""
-        return next(iter(self), None)
-
-    def put(self, job: Job, serial: float) -> None:
-        """Add a job in the place that a serial number tells."""
-        self._next_serial = serial  # type: ignore[assignment]  # one that takes its place late is between two
-        self.add(job)
-
-
 class _Held(NamedTuple):
     """What one running job holds, and whose it is."""
 
@@ -124,7 +109,7 @@ class _Seen:
     def __init__(self, queue: Queue, cluster: Cluster, limits: dict[Group, Limit], key: Key) -> None:
         self.queue = queue
         self.cluster = cluster
-        self.shown = _Shown()
+        self.shown = ShownQueue()
         self._limits = limits
         self._key = key
         self._running: dict[str, _Held] = {}

@@ -1,0 +1,245 @@
+"""`berth size`: the smallest cluster that keeps the wait."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import Form, console, printed
+from berth.cli.run_options import RunOptions, conditions_asked, with_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from berth.experiments.recorded_run import RecordedRun
+    from berth.experiments.size import Sizes
+    from berth.experiments.weeks import Trust
+    from berth.model import Job, Node
+
+UNUSED = ("events", "map_at", "quota", "every")
+"""Options of `compare` that sizes have no use for."""
+
+
+@with_options
+def size(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TRACE]", help="A trace file, or synthetic:NAME?jobs=…; none with --from-history."
+        ),
+    ] = "",
+    keep: Annotated[
+        str,
+        typer.Option(
+            metavar="MEASURE[=VALUE]",
+            help="What to keep: p50-wait, p90-wait, mean-wait or slowdown; at most VALUE, by default as today.",
+        ),
+    ] = "p90-wait",
+    policies: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,…", help="Policies to try; the first is today's, unless the history knows it."
+        ),
+    ] = "fifo+first-fit,easy+fifo+best-fit",
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="user|partition", help="Keep it for each user or partition, not only for all jobs."
+        ),
+    ] = "",
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Nodes between two sizes, until one fails; by default a fortieth of the cluster."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of random numbers, the same for all sizes.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    from_history: Annotated[
+        bool,
+        typer.Option(
+            "--from-history", help="Take what ran on this machine, and say how far replays are from it."
+        ),
+    ] = False,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="With --from-history: jobs of the last 28d or 12h, or since a date."
+        ),
+    ] = "",
+    until: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="With --from-history: jobs submitted before 1d ago, or a date."),
+    ] = "",
+    history: HistoryFolder = Path("history"),
+    *,
+    options: RunOptions,
+) -> None:
+    """Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy."""
+    from berth.cli.progress import progress_bar
+    from berth.errors import SettingError
+    from berth.experiments.compare.conditions import conditions_of
+    from berth.experiments.size import keep_of, smallest_sizes
+    from berth.policies import make_policy
+
+    asked = keep_of(keep, by)
+    if from_history == bool(trace):
+        raise SettingError("size takes a TRACE, or what ran on this machine with --from-history")
+    if (since or until) and not from_history:
+        raise SettingError(
+            "--since and --until choose jobs of the history: use them with --from-history, not with a TRACE"
+        )
+    for name in UNUSED:
+        if getattr(options, name) is not None:
+            raise SettingError(
+                f"size has no use for --{'round' if name == 'every' else name.replace('_', '-')}"
+            )
+    names = [name.strip() for name in policies.split(",")]
+    for name in names:
+        make_policy(name)
+    conditions: dict[str, Any] = conditions_asked(options)
+    trust: Trust | None = None
+    work: Sequence[Job]
+    if from_history:
+        real, trust = _history(history, since or "28d", until, options)
+        work, nodes, label = real.jobs, real.nodes, "the history"
+        conditions["outages"] = conditions["outages"] or real.outages
+        names = list(dict.fromkeys([*([real.policy] if real.policy else []), *names]))
+    else:
+        work, nodes = _trace(trace, options)
+        label = trace
+        conditions["compress"] = 1.0
+    with progress_bar(f"sizes of {len(names)} policies") as progress:
+        found = smallest_sizes(
+            work,
+            nodes,
+            names,
+            asked,
+            conditions=conditions_of(conditions, nodes),
+            step=step,
+            seed=seed,
+            processes=jobs,
+            progress=progress,
+        )
+    answers = [*found.sentences]
+    if trust is not None:
+        answers.insert(len(answers) if trust.is_believable else 0, trust.sentence)
+    if options.out is not None:
+        _write(found, options.out, label, answers)
+    if options.as_json or options.form is not Form.TABLE:
+        printed(
+            options.form,
+            options.as_json,
+            _rows(found),
+            {"answers": answers, "sizes": _rows(found), **_points(found)},
+        )
+        return
+    _show(found, answers)
+    if options.out is not None:
+        print(f"wrote {options.out / 'report.html'}")
+
+
+def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple[RecordedRun, Trust]:
+    import time
+
+    from berth.experiments.recorded_run import recorded_run
+    from berth.experiments.weeks import Trust
+    from berth.experiments.what_if import replay
+    from berth.history.store.folder import open_history
+    from berth.history.values.moments import since_ms
+    from berth.traces import read_nodes
+
+    now_ms = time.time_ns() // 1_000_000
+    real = recorded_run(
+        open_history(folder, must_exist=True),
+        since_ms=since_ms(since, now_ms),
+        until_ms=since_ms(until, now_ms) if until else None,
+        nodes=read_nodes(options.cluster) if options.cluster else (),
+    )
+    if not real.policy:
+        return real, Trust("", real.waits, real.waits)
+    return real, Trust(real.policy, real.waits, replay(real, real.policy)[1])
+
+
+def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node, ...]]:
+    from berth.errors import SettingError
+    from berth.traces import read_nodes, read_trace
+
+    source = read_trace(trace, columns=options.map, reader=options.reader)
+    nodes = read_nodes(options.cluster) if options.cluster else source.nodes
+    if not nodes:
+        raise SettingError(
+            "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100"
+        )
+    bad: list[Any] | None = [] if options.skip_bad else None
+    return tuple(source.jobs(nodes=nodes, skip_bad=bad, compress=options.compress)), tuple(nodes)
+
+
+def _rows(found: Sizes) -> list[dict[str, object]]:
+    return [
+        {
+            "policy": each.policy,
+            "gpu_model": each.model,
+            "nodes_today": each.today,
+            "nodes": each.nodes,
+            "nodes_low_80": each.low,
+            "nodes_high_80": each.high,
+            "gpus_returned": each.gpus_returned,
+            "gpu_hours_a_week": each.gpu_hours_a_week,
+            "cost_a_week": each.cost_a_week,
+            "measure": found.keep.measure.name,
+            "target": found.target if math.isfinite(found.target) else None,
+            "value": each.value if math.isfinite(each.value) else None,
+        }
+        for each in found.answers
+    ]
+
+
+def _points(found: Sizes) -> dict[str, object]:
+    return {
+        "points": [
+            {
+                "policy": curve.policy,
+                "gpu_model": curve.model,
+                "nodes": point.cluster.count,
+                "gpus": point.cluster.gpus,
+                "value": point.value if math.isfinite(point.value) else None,
+                "unserved": point.unserved,
+                "keeps": point.keeps,
+            }
+            for curve in found.curves
+            for point in curve.points
+        ]
+    }
+
+
+def _write(found: Sizes, out: Path, label: str, answers: list[str]) -> None:
+    from berth.cli.files import command_line, write_aside
+    from berth.experiments.size.page import write_page
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_page(found, out / "report.html", trace=label, command=command_line(), answers=answers)
+    numbers = {"answers": answers, "sizes": _rows(found), **_points(found)}
+    write_aside(out / "result.json", json.dumps(numbers, allow_nan=False, indent=1) + "\n")
+
+
+def _show(found: Sizes, answers: list[str]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from berth.experiments.size.page import HEADINGS, cells
+
+    screen = console(soft_wrap=True)
+    for sentence in answers:
+        screen.print(sentence, highlight=False, markup=False, style="bold" if sentence == answers[0] else "")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
+    for answer in found.answers:
+        table.add_row(*cells(answer, found.currency))
+    screen.print(table)

@@ -1,0 +1,129 @@
+"""The page of a scan over sizes: the sentence, the curve of each policy over the size, and the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from berth.experiments.compare.page import cluster_in_words
+from berth.experiments.size.scan import Answer, Curve, Sizes
+from berth.history.values.durations import duration_text
+from berth.plots import Style, policy_styles
+from berth.plots.style import INK, dress
+from berth.report import Chapter, Report, write
+from berth.version import __version__
+
+HEADINGS = (
+    "Policy",
+    "GPU model",
+    "Nodes today",
+    "Smallest",
+    "80 % interval",
+    "GPUs returned",
+    "GPU-hours a week",
+    "Cost a week",
+)
+
+
+def write_page(sizes: Sizes, path: Path, *, trace: str, command: str, answers: Sequence[str]) -> Path:
+    """Write a scan as one self-contained HTML page; return its path."""
+    write(page_of(sizes, trace, command, answers, datetime.now(UTC)), path)
+    return path
+
+
+def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str], created: datetime) -> Report:
+    """The page of a scan."""
+    policies = tuple(dict.fromkeys(curve.policy for curve in sizes.curves))
+    styles = policy_styles(policies)
+    models = list(dict.fromkeys(curve.model for curve in sizes.curves))
+    keep = sizes.keep.measure.in_words
+    return Report(
+        title=f"Fewer GPUs at the same {'slowdown' if sizes.keep.measure.name == 'slowdown' else 'wait'}",
+        command=command,
+        trace=f"{trace}: {sizes.jobs:,} jobs",
+        cluster=cluster_in_words(sizes.nodes),
+        created=f"{created:%Y-%m-%d %H:%M} UTC",
+        version=__version__,
+        answers=answers,
+        chapters=(
+            Chapter(
+                f"The {keep} over the size",
+                "A dot is one simulation; all have the same jobs and seeds. The dashed line is what is to be kept, the"
+                " dotted one today's size. Open dots do not keep it, or leave jobs unserved. A size counts only if"
+                " every larger one keeps the number too.",
+                [
+                    (f"{keep} over the number of {model} nodes", curve_of(sizes, model, styles))
+                    for model in models
+                ],
+                names=[f"sizes-{at}" for at in range(len(models))],
+                policies=policies,
+            ),
+            Chapter(
+                "The smallest sizes",
+                "What each policy needs. GPU-hours are those of the GPUs that could be returned, used or not.",
+                headings=HEADINGS,
+                rows=[cells(answer, sizes.currency) for answer in sizes.answers],
+                policies=policies,
+            ),
+        ),
+    )  # fmt: skip
+
+
+def cells(answer: Answer, currency: str) -> list[str]:
+    """One policy and GPU model, as a row under HEADINGS."""
+    interval = (
+        "–"
+        if answer.low is None
+        else f"{answer.low:,} to {'more' if answer.high is None else f'{answer.high:,}'}"
+    )
+    cost = "–" if answer.cost_a_week is None else f"{answer.cost_a_week:,.0f} {currency}".rstrip()
+    return [
+        answer.policy, answer.model or "–", f"{answer.today:,}",
+        "none" if answer.nodes is None else f"{answer.nodes:,}", interval, f"{answer.gpus_returned:,}",
+        f"{answer.gpu_hours_a_week:,.0f}", cost,
+    ]  # fmt: skip
+
+
+def curve_of(sizes: Sizes, model: str, styles: Mapping[str, Style]) -> go.Figure:
+    """The number of each policy over the nodes of a model."""
+    figure = go.Figure()
+    curves = [curve for curve in sizes.curves if curve.model == model]
+    in_hours = sizes.keep.measure.unit == "s"
+    scale = 3600.0 if in_hours else 1.0
+    for curve in curves:
+        figure.add_trace(_line(curve, styles[curve.policy], scale, in_hours))
+    today = curves[0].today
+    figure.add_vline(x=today, line={"color": INK, "dash": "dot", "width": 1}, annotation_text="today")
+    figure.add_hline(y=sizes.target / scale, line={"color": INK, "dash": "dash", "width": 1})
+    words = sizes.keep.measure.in_words
+    dress(figure, f"{words[0].upper()}{words[1:]}{', h' if in_hours else ''}")
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(title={"text": f"Nodes{f' of {escape(model)}' if model else ''}"})
+    return figure
+
+
+def _line(curve: Curve, style: Style, scale: float, in_hours: bool) -> go.Scatter:
+    there = [point for point in curve.points if math.isfinite(point.value)]
+    values = [duration_text(point.value) if in_hours else f"{point.value:.2f}" for point in there]
+    return go.Scatter(
+        x=[point.cluster.count for point in there],
+        y=[point.value / scale for point in there],
+        mode="lines+markers",
+        name=escape(curve.policy),
+        line={"color": style.colour, "dash": style.dash, "width": 2},
+        marker={
+            "size": 8,
+            "color": [style.colour if point.keeps else "rgba(0, 0, 0, 0)" for point in there],
+            "line": {"color": style.colour, "width": 2},
+        },
+        customdata=[
+            [value, f"; {point.unserved:,} jobs unserved" if point.unserved else ""]
+            for point, value in zip(there, values, strict=True)
+        ],
+        hovertemplate="%{x} nodes: %{customdata[0]}%{customdata[1]}",
+    )

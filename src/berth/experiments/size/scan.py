@@ -1,0 +1,425 @@
+"""The smallest cluster that keeps a number of today's: each size is simulated, all on the same jobs and seeds.
+
+Waits do not shrink steadily as nodes are added, so that a bisection may answer wrongly. Sizes are therefore looked at
+from today's downwards until one fails, and the answer is the size from which on all that were looked at keep the
+number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from berth.errors import SettingError
+from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
+from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.sweep import Task
+from berth.experiments.size.clusters import Resized, models_of, resized
+from berth.experiments.size.served import Measure, Served, measure_named, served
+from berth.experiments.weeks import WEEK_MS
+from berth.model import Job, Node
+from berth.policies import Progress
+
+AT_ONCE = 20
+"""Sizes of one policy that are looked at together."""
+DRAWS = 100
+"""How often weeks are drawn again for an interval."""
+FEWEST_WEEKS = 3
+"""Fewer weeks tell nothing of how weeks differ."""
+FEWEST_JOBS = 20
+"""A user or partition of fewer jobs has no target of its own."""
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is to be kept."""
+
+    measure: Measure
+    target: float | None = None
+    """At most this; None: what the first policy has today."""
+    by: str = ""
+    """`user` or `partition`: for each of them apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """One policy on one size."""
+
+    cluster: Resized
+    value: float
+    """The number that is to be kept, over all jobs; without end where too many are not served."""
+    unserved: int
+    """Jobs that did not finish."""
+    first_unserved: tuple[str, ...]
+    keeps: bool
+    run: Served
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """One policy on all sizes of one GPU model that were looked at, the smallest first."""
+
+    policy: str
+    model: str
+    today: int
+    """Nodes of the model."""
+    points: tuple[Point, ...]
+
+    @property
+    def smallest(self) -> Point | None:
+        """The size from which on every size keeps the number; None if even the largest does not."""
+        kept = None
+        for point in reversed(self.points):
+            if not point.keeps:
+                break
+            kept = point
+        return kept
+
+    @property
+    def at_today(self) -> Point:
+        """Today's size."""
+        return next(point for point in self.points if point.cluster.count == self.today)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one policy saves of one GPU model."""
+
+    policy: str
+    model: str
+    today: int
+    nodes: int | None
+    """The smallest number of nodes; None if none keeps the number."""
+    gpus_returned: int
+    """Below 0 where there are too few today."""
+    gpu_hours_a_week: float
+    cost_a_week: float | None
+    """None without prices."""
+    value: float
+    low: int | None
+    """The 80 % interval of `nodes` over weeks drawn again; None where there are too few weeks."""
+    high: int | None
+    """None also where in a tenth of the draws no size was large enough."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """What a scan found."""
+
+    keep: Keep
+    target: float
+    """What was kept, over all jobs."""
+    nodes: tuple[Node, ...]
+    jobs: int
+    step: int
+    """Sizes above the smallest were looked at in steps of this many nodes."""
+    curves: tuple[Curve, ...]
+    answers: tuple[Answer, ...]
+    currency: str = ""
+
+    @property
+    def best(self) -> Answer:
+        """The answer that returns the most GPUs."""
+        return max(self.answers, key=lambda each: (each.nodes is not None, each.gpus_returned))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was found, the most important first."""
+        return tuple(_sentences(self))
+
+
+def keep_of(text: str, by: str = "") -> Keep:
+    """What `p90-wait`, `p90-wait=30m` or `slowdown=4` ask to keep. Raises SettingError for what is none of these."""
+    name, equals, limit = text.partition("=")
+    measure = measure_named(name.strip())
+    if by not in ("", "user", "partition"):
+        raise SettingError(f"sizes are told by user or by partition, not by '{by}'")
+    if not equals:
+        return Keep(measure, None, by)
+    scale = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    number, unit = limit.strip(), 1
+    if measure.unit == "s" and number[-1:] in scale:
+        number, unit = number[:-1], scale[number[-1]]
+    try:
+        target = float(number) * unit
+    except ValueError:
+        target = math.nan
+    if not 0 <= target < math.inf:
+        raise SettingError(
+            f"'{text}' keeps no number; expected one such as {measure.name}={'30m' if measure.unit else '4'}"
+        )
+    return Keep(measure, target, by)
+
+
+def smallest_sizes(
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    policies: Sequence[str],
+    keep: Keep,
+    *,
+    conditions: Conditions = AS_THE_TRACE_SAYS,
+    step: int | None = None,
+    seed: int = 0,
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> Sizes:
+    """Simulate each policy on ever fewer nodes of each GPU model, and find the fewest that keep the number.
+
+    The first policy is today's: without a target it says what is to be kept. `step` is by how many nodes sizes differ
+    until one fails; between that and the next larger one every size is looked at. By default it is a fortieth of the
+    nodes. Jobs that today finish and on a smaller cluster do not, make that size fail. Raises SettingError where the
+    cluster has no GPUs or there are no jobs.
+    """
+    models = models_of(nodes)
+    if not models or not jobs:
+        raise SettingError(
+            f"{len(jobs):,} jobs on a cluster with {len(models)} GPU models; expected some of both"
+        )
+    scan = _Scan(
+        tuple(jobs), tuple(nodes), tuple(dict.fromkeys(policies)), keep, conditions, seed, processes, progress
+    )
+    counts = {model: resized(nodes, model, 0).rows for model in models}
+    today = {model: len(nodes) - len(rows) for model, rows in counts.items()}
+    steps = {model: step or max(1, today[model] // 40) for model in models}
+    scan.look((policy, resized(nodes, model, today[model])) for policy in scan.policies for model in models)
+    scan.set_targets(models[0], today[models[0]])
+    while wanted := [
+        (policy, resized(nodes, model, count))
+        for policy in scan.policies
+        for model in models
+        for count in scan.next_counts(policy, model, today[model], steps[model])
+    ]:
+        scan.look(wanted)
+    curves = tuple(
+        Curve(policy, model, today[model], scan.points(policy, model))
+        for policy in scan.policies
+        for model in models
+    )
+    prices = conditions.prices
+    answers = tuple(_answer(curve, keep, scan.target, conditions) for curve in curves)
+    return Sizes(
+        keep,
+        scan.target,
+        tuple(nodes),
+        len(jobs),
+        max(steps.values()),
+        curves,
+        answers,
+        prices.currency if prices else "",
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Scan:
+    """What has been looked at so far."""
+
+    jobs: tuple[Job, ...]
+    nodes: tuple[Node, ...]
+    policies: tuple[str, ...]
+    keep: Keep
+    conditions: Conditions
+    seed: int
+    processes: int
+    progress: Progress | None
+    target: float = math.inf
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """By user or partition."""
+    most_unserved: int = 0
+    seen: dict[tuple[str, str], dict[int, tuple[Resized, Served]]] = field(default_factory=dict)
+    done: int = 0
+
+    def look(self, wanted: Iterable[tuple[str, Resized]]) -> None:
+        """Simulate policies on clusters."""
+        clusters = {(policy, one.model, one.count): one for policy, one in wanted}
+        tasks = [
+            Task(
+                self.jobs, one.nodes, policy, self.seed, one.under(self.conditions), at_ms=(),
+                measure=partial(_keyed, (policy, model, count), self.keep.by),
+            )
+            for (policy, model, count), one in clusters.items()
+        ]  # fmt: skip
+        before, total = self.done, self.done + len(tasks)
+
+        def progress(done: float, of: float) -> None:
+            if self.progress is not None:
+                self.progress(before + done, total)
+
+        for result in run_all(tasks, self.processes, progress):
+            key, run = cast("tuple[tuple[str, str, int], Served]", result.measured)
+            policy, model, count = key
+            self.seen.setdefault((policy, model), {})[count] = (clusters[key], run)
+        self.done = total
+
+    def set_targets(self, model: str, today: int) -> None:
+        """Today's numbers are those to keep, unless a target was given."""
+        measure = self.keep.measure
+        run = self.seen[self.policies[0], model][today][1]
+        given = self.keep.target
+        self.target = measure.of(measure.values(run)) if given is None else given
+        self.most_unserved = int(run.unserved.sum())
+        self.targets = (
+            {name: value if given is None else given for name, value in self._by_group(run).items()}
+            if self.keep.by
+            else {}
+        )
+
+    def _by_group(self, run: Served) -> dict[str, float]:
+        measure = self.keep.measure
+        values = measure.values(run)
+        return {
+            name: measure.of(values[run.group == at])
+            for at, name in enumerate(run.groups)
+            if int((run.group == at).sum()) >= FEWEST_JOBS
+        }
+
+    def keeps(self, run: Served) -> bool:
+        """Whether a run keeps the numbers."""
+        if int(run.unserved.sum()) > self.most_unserved:
+            return False
+        if self.keep.by:
+            return all(value <= self.targets[name] for name, value in self._by_group(run).items())
+        measure = self.keep.measure
+        return measure.of(measure.values(run)) <= self.target
+
+    def points(self, policy: str, model: str) -> tuple[Point, ...]:
+        """What was looked at, the smallest size first."""
+        measure = self.keep.measure
+        return tuple(
+            Point(
+                one, measure.of(measure.values(run)), int(run.unserved.sum()), run.first_unserved, self.keeps(run), run
+            )
+            for _, (one, run) in sorted(self.seen[policy, model].items())
+        )  # fmt: skip
+
+    def next_counts(self, policy: str, model: str, today: int, step: int) -> list[int]:
+        """The sizes to look at next: down until one fails, or up until one keeps, then all in between."""
+        there = self.seen[policy, model]
+        keeps = {count: self.keeps(run) for count, (_, run) in there.items()}
+        most, least = max(keeps), min(keeps)
+        failing = max((count for count, kept in keeps.items() if not kept), default=None)
+        if failing is None:
+            return [
+                count for count in range(least - step, least - step * (AT_ONCE + 1), -step) if count >= 1
+            ] or ([1] if least > 1 else [])
+        if failing == most:
+            return [
+                count for count in range(most + step, most + step * (AT_ONCE + 1), step) if count <= 2 * today
+            ]
+        above = min(count for count in keeps if count > failing)
+        return list(range(failing + 1, above))
+
+
+def _keyed(
+    key: tuple[str, str, int], by: str, columns: object, nodes: Sequence[Node], jobs: Sequence[Job]
+) -> tuple[tuple[str, str, int], Served]:
+    return key, served(columns, nodes, jobs, by=by)  # type: ignore[arg-type]
+
+
+def _answer(curve: Curve, keep: Keep, target: float, conditions: Conditions) -> Answer:
+    smallest, now = curve.smallest, curve.at_today
+    point = smallest or curve.points[-1]
+    returned = now.cluster.gpus - point.cluster.gpus if smallest else 0
+    hours = 7 * 24.0 * returned
+    price = None
+    if conditions.prices is not None:
+        of = conditions.prices.gpu_hour
+        price = hours * of.get(curve.model.lower(), of.get("default", 0.0))
+    low, high = (None, None) if keep.by else _interval(curve, keep, target)
+    return Answer(
+        curve.policy, curve.model, curve.today, smallest.cluster.count if smallest else None, returned, hours, price,
+        point.value, low, high,
+    )  # fmt: skip
+
+
+def _interval(curve: Curve, keep: Keep, target: float) -> tuple[int | None, int | None]:
+    """The 80 % interval of the smallest size over weeks drawn again, the same weeks for every size."""
+    points = curve.points
+    week = points[0].run.submit_ms // WEEK_MS
+    weeks = int(week.max(initial=0)) + 1
+    if weeks < FEWEST_WEEKS:
+        return None, None
+    measure = keep.measure
+    ordered = []
+    for point in points:
+        values = measure.values(point.run)
+        order = np.argsort(values, kind="stable")
+        ordered.append((values[order], week[order], point.run.unserved[order]))
+    now = next(at for at, point in enumerate(points) if point.cluster.count == curve.today)
+    draw = np.random.default_rng(0)
+    found = []
+    for _ in range(DRAWS):
+        often = np.bincount(draw.integers(0, weeks, weeks), minlength=weeks)
+
+        def number(at: int, often: np.ndarray = often) -> float:
+            values, of_week, _ = ordered[at]
+            return measure.weighted(values, often[of_week])
+
+        aim = number(now) if keep.target is None and points[now].value == target else target
+        smallest = math.inf
+        for at in range(len(points) - 1, -1, -1):
+            if number(at) > aim or points[at].unserved > points[now].unserved:
+                break
+            smallest = points[at].cluster.count
+        found.append(smallest)
+    low, high = np.quantile(found, (0.1, 0.9), method="nearest")
+    return (int(low) if math.isfinite(low) else None), (int(high) if math.isfinite(high) else None)
+
+
+def _sentences(sizes: Sizes) -> Iterator[str]:
+    from berth.history.values.durations import duration_text
+
+    measure = sizes.keep.measure
+
+    def said(value: float) -> str:
+        return duration_text(value) if measure.unit == "s" and math.isfinite(value) else f"{value:.2f}"
+
+    best = sizes.best
+    each = f" of every {sizes.keep.by}" if sizes.keep.by else ""
+    several = len({answer.model for answer in sizes.answers}) > 1
+    of_model = f" {best.model}" if several and best.model else ""
+    if best.nodes is None:
+        yield (
+            f"No size up to {2 * best.today}{of_model} nodes keeps the {measure.in_words}{each} at"
+            f" {said(sizes.target)}."
+        )
+    elif best.gpus_returned > 0:
+        cost = (
+            ""
+            if best.cost_a_week is None
+            else f" ({best.cost_a_week:,.0f} {sizes.currency})".replace(" )", ")")
+        )
+        yield (
+            f"With {best.policy}, {best.nodes:,} of {best.today:,}{of_model} nodes keep the {measure.in_words}{each} at"
+            f" {said(sizes.target)}: {best.gpus_returned:,} GPUs could be returned,"
+            f" {best.gpu_hours_a_week:,.0f} GPU-hours a week{cost}."
+        )
+    elif best.gpus_returned < 0:
+        yield (
+            f"The {measure.in_words}{each} of {said(sizes.target)} needs {best.nodes:,}{of_model} nodes with"
+            f" {best.policy}; there are {best.today:,}."
+        )
+    else:
+        yield f"No node can be returned: on one fewer the {measure.in_words}{each} is above {said(sizes.target)}."
+    if best.low is not None:
+        high = "no size that was looked at" if best.high is None else f"{best.high:,}"
+        yield f"Over weeks drawn again, 80 % of the smallest sizes lie between {best.low:,} and {high} nodes."
+    for curve in sizes.curves:
+        worst = max(
+            (p for p in curve.points if p.unserved > curve.at_today.unserved),
+            key=lambda p: p.unserved,
+            default=None,
+        )
+        if worst is not None:
+            names = ", ".join(f"'{name}'" for name in worst.first_unserved)
+            yield (
+                f"On {worst.cluster.count:,} {worst.cluster.model} nodes {curve.policy} does not finish"
+                f" {worst.unserved:,} jobs, such as {names}; today {curve.at_today.unserved:,}."
+            )
+    if sizes.step > 1:
+        yield f"Sizes were looked at in steps of {sizes.step} nodes, and each size between the last two."

@@ -1,0 +1,217 @@
+"""Growth: what running jobs ask for beyond their limits of GPU memory, and which of it they get."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from berth.errors import PartitionError
+from berth.live.local.book import Book
+from berth.live.local.cards import Card
+from berth.live.local.entry import Entry
+from berth.live.local.runner import Runner
+from berth.live.local.watching import Watch
+from berth.partition import Granter
+from berth.partition.regions import root_folder
+
+ASK_MS = 5000
+"""How long a call waits for an answer at most; a broker that lives answers in less than a millisecond."""
+STEP_MIB = 256
+"""A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
+BURST, PER_S = 64, 32.0
+"""So many wishes of one job are answered at once, and so many a second; the others wait until then."""
+_MIB = 1 << 20
+
+
+def is_safe(free_mib: int, jobs: Iterable[tuple[int, int]]) -> bool:
+    """Whether all jobs of a card, each with what it holds and may claim, can get that and end, one after another.
+
+    Dijkstra, Cooperating Sequential Processes (EWD 123), 1965: the banker's algorithm, for one kind of resource.
+    """
+    for held_mib, claim_mib in sorted(jobs, key=lambda job: job[1] - job[0]):
+        if claim_mib - held_mib > free_mib:
+            return False
+        free_mib += held_mib
+    return True
+
+
+@dataclass(slots=True)
+class Growing:
+    """A job whose memory may grow, while it starts or runs."""
+
+    entry: Entry
+    granters: list[Granter]
+    """One for each of its GPUs, in the order of its slots."""
+    most_mib: int
+    asked: int = 0
+    granted: int = 0
+    refused: int = 0
+    owed: float = 0.0
+    """Answers of late, which become fewer by `PER_S` a second."""
+    owed_s: float = field(default_factory=time.monotonic)
+
+
+class Growth:
+    """Answers the wishes of the running jobs: older jobs first, and never more than a card has."""
+
+    def __init__(
+        self,
+        book: Book,
+        cards: tuple[Card, ...],
+        runner: Runner,
+        watch: Watch,
+        log: Callable[..., None],
+        *,
+        act: Callable[[], None],
+    ) -> None:
+        """`act` is called when a limit has grown. Everything here runs in the thread of the event loop."""
+        self._book, self._cards, self._runner, self._watch = book, cards, runner, watch
+        self._log, self._act = log, act
+        self.jobs: dict[str, Growing] = {}
+        self.asked = self.granted = self.refused = 0
+        """Wishes of all jobs since the broker started."""
+        self._woken: set[str] = set()
+        self.looks = 0
+        """How often wishes were looked at."""
+
+    def begin(self, entry: Entry) -> None:
+        """Answer a job from now on: its partitions are there, and it may run already."""
+        most_mib = min(
+            self._book.limits.most_mib(entry.request), *(self._cards[at].mem_mib for at in entry.slots)
+        )
+        if not entry.share[1] or most_mib <= entry.share[1]:
+            return
+        loop, granters = asyncio.get_running_loop(), list[Granter]()
+        folder = root_folder() / self._runner.partition_of(entry)
+
+        def woken() -> None:
+            loop.call_soon_threadsafe(self._wake, entry.id)
+
+        try:
+            for at in entry.slots:
+                uuid = self._cards[at].uuid.removeprefix("GPU-").lower()
+                granters.append(Granter(folder, uuid, woken))
+            had_mib = max(granter.demand().limit_bytes for granter in granters) // _MIB
+            if had_mib > entry.share[1]:  # a broker before this one was killed while it let the job grow
+                self._book.grown(entry, had_mib)
+            for granter in granters:
+                granter.limit(entry.share[1] * _MIB)
+                granter.allow(
+                    promise_mib=entry.promise_mib or entry.share[1],
+                    max_mib=most_mib,
+                    ask_ms=ASK_MS,
+                    shows_max=entry.request.mem_shows_max,
+                )
+        except PartitionError as error:
+            self._log("grows-not", job=entry.id, why=str(error))
+            for granter in granters:
+                granter.close()
+            return
+        self.jobs[entry.id] = Growing(entry, granters, most_mib)
+
+    def end(self, entry: Entry) -> None:
+        """Answer a job no more."""
+        growing = self.jobs.pop(entry.id, None)
+        for granter in growing.granters if growing is not None else ():
+            granter.close()
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        for growing in list(self.jobs.values()):
+            self.end(growing.entry)
+
+    def _wake(self, job_id: str) -> None:
+        """A program of this job asks: look at it with all others that ask by then."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._woken.add(job_id)
+
+    def _look(self) -> None:
+        woken, self._woken = self._woken, set()
+        self.looks += 1
+        asking = [self.jobs[job_id] for job_id in woken if job_id in self.jobs]
+        before = sum(growing.granted for growing in asking)
+        for growing in sorted(asking, key=lambda each: each.entry.serial):
+            try:
+                if not self._must_wait(growing):
+                    self._answer(growing)
+            except PartitionError as error:
+                self._log("grows-not", job=growing.entry.id, why=str(error))
+                self.end(growing.entry)
+        if sum(growing.granted for growing in asking) > before:
+            self._act()
+
+    def _must_wait(self, growing: Growing) -> bool:
+        """Whether a job has asked too often of late; it is looked at again when it has not."""
+        now_s = time.monotonic()
+        growing.owed = max(0.0, growing.owed - (now_s - growing.owed_s) * PER_S)
+        growing.owed_s = now_s
+        if growing.owed < BURST:
+            return False
+        wait_s = (growing.owed - BURST + 1) / PER_S
+        asyncio.get_running_loop().call_later(wait_s, self._wake, growing.entry.id)
+        return True
+
+    def _answer(self, growing: Growing) -> None:
+        for granter in growing.granters:
+            demand = granter.demand()
+            promised_bytes = demand.used_bytes
+            for wish in demand.wishes:
+                growing.asked += 1
+                growing.owed += 1
+                self.asked += 1
+                needed_mib = -(-(promised_bytes + wish.wanted_bytes) // _MIB)
+                if self._grow(growing, needed_mib):
+                    granter.grant(wish, growing.entry.share[1] * _MIB)
+                    growing.granted += 1
+                    self.granted += 1
+                    promised_bytes += wish.wanted_bytes
+                else:
+                    granter.refuse(wish)
+                    growing.refused += 1
+                    self.refused += 1
+                    self._log(
+                        "not-grown", job=growing.entry.id, needs_mib=needed_mib, mib=growing.entry.share[1]
+                    )
+
+    def _grow(self, growing: Growing, needed_mib: int) -> bool:
+        """Have the limit of a job be as much as is needed, if that can be."""
+        entry = growing.entry
+        if needed_mib <= entry.share[1]:
+            return True
+        if entry.stop or entry.over is not None or entry.id in self._watch.uncounted:
+            return False
+        whole_mib = -(-needed_mib // STEP_MIB) * STEP_MIB
+        sizes = sorted({min(whole_mib, growing.most_mib), needed_mib}, reverse=True)
+        for mem_mib in sizes:
+            if needed_mib <= mem_mib <= growing.most_mib and all(
+                self._has_room(entry, at, mem_mib) for at in entry.slots
+            ):
+                self._book.grown(entry, mem_mib)  # before the pages: their sum is never more than the book's
+                for granter in growing.granters:
+                    granter.limit(mem_mib * _MIB)
+                self._log("grown", job=entry.id, mib=mem_mib)
+                return True
+        return False
+
+    def _has_room(self, entry: Entry, at: int, mem_mib: int) -> bool:
+        """Whether a job may have this much of a GPU: it is there, and the others can still get what they may need, or
+        the job is the oldest of those that have not got that."""
+        card_mib = self._cards[at].mem_mib
+        here = [job for job in self._book.active.values() if at in job.slots]
+        held = {job.id: job.share[1] or card_mib for job in here} | {entry.id: mem_mib}
+        free_mib = card_mib - self._watch.others_mib(at) - sum(held.values())
+        if free_mib < 0:
+            return False
+        claims = {job.id: max(held[job.id], self._claim_mib(job)) for job in here}
+        if is_safe(free_mib, ((held[job.id], claims[job.id]) for job in here)):
+            return True
+        older = (job for job in here if job.serial < entry.serial)
+        return all(claims[job.id] == held[job.id] for job in older)
+
+    def _claim_mib(self, job: Entry) -> int:
+        """What a job is believed to need of each GPU, as far as it may have it."""
+        growing = self.jobs.get(job.id)
+        return 0 if growing is None else min(job.peak_mib, growing.most_mib)

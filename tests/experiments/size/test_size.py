@@ -1,0 +1,231 @@
+"""The smallest cluster that keeps the wait, held against every size that there is."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from berth.cli.app import app
+from berth.cluster import Cluster
+from berth.cluster.outages import Recovery
+from berth.engine import simulate
+from berth.errors import SettingError
+from berth.experiments.compare.conditions import conditions_of
+from berth.experiments.size import Sizes, keep_of, smallest_sizes
+from berth.experiments.size.clusters import resized
+from berth.experiments.size.page import curve_of, page_of
+from berth.gpu_models import GPU_MODELS
+from berth.model import Event, EventKind, Job, Node, Outage, Reservation
+from berth.plots import policy_styles
+from berth.traces import write, write_nodes
+from tests.experiments.test_believable import history_of
+
+HOUR_MS = 3_600_000
+A100, T4 = GPU_MODELS["A100-80"], GPU_MODELS["T4"]
+
+
+def machine(count: int, gpus: int = 2) -> list[Node]:
+    return [Node(f"n{at}", gpus, A100) for at in range(count)]
+
+
+def workload(seed: int, load: float = 0.7, count: int = 80, gpus: int = 12) -> list[Job]:
+    draw = random.Random(seed)
+    works = [max(1000, round(draw.lognormvariate(0, 1.2) * HOUR_MS)) for _ in range(count)]
+    wide = [draw.choice((1, 1, 1, 2)) for _ in range(count)]
+    span_ms = sum(work * many for work, many in zip(works, wide, strict=True)) / (load * gpus)
+    submits = sorted(round(draw.random() * span_ms) for _ in range(count))
+    return [
+        Job(f"j{at}", submits[at], works[at], gpus=wide[at], user=f"u{at % 3}", virtual_cluster="ab"[at % 2])
+        for at in range(count)
+    ]
+
+
+def waits_s(events: list[Event]) -> list[float]:
+    submits = {event.job.id: event.time_ms for event in events if event.kind is EventKind.SUBMIT}
+    starts = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
+    return [(starts[name] - at_ms) / 1000 if name in starts else math.inf for name, at_ms in submits.items()]
+
+
+def every_size(jobs: list[Job], nodes: list[Node], policies: list[str], share: float) -> dict[str, int]:
+    """By policy the size from which on every one keeps today's percentile, each one simulated."""
+
+    def number(policy: str, count: int) -> float:
+        found = sorted(waits_s(list(simulate(jobs, Cluster(resized(nodes, A100.name, count).nodes), policy))))
+        return float(np.quantile(found, share)) if math.isfinite(found[-1]) else math.inf
+
+    target = number(policies[0], len(nodes))
+    smallest = {}
+    for policy in policies:
+        failing = [count for count in range(1, len(nodes) + 1) if number(policy, count) > target]
+        smallest[policy] = max(failing, default=0) + 1
+    return smallest
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_answer_is_that_of_simulating_every_size(seed: int) -> None:
+    jobs, nodes = workload(seed, 0.5 + seed / 40), machine(6)
+    policies = ["fifo+first-fit", "easy+fifo+best-fit", "sjf+best-fit"]
+    found = smallest_sizes(jobs, nodes, policies, keep_of("p90-wait"))
+    wanted = every_size(jobs, nodes, policies, 0.9)
+    told = {answer.policy: answer.nodes for answer in found.answers}
+    assert {name: count for name, count in told.items() if count is not None and count <= 6} == {
+        name: count for name, count in wanted.items() if count <= 6
+    }
+
+
+def test_sizes_in_steps_are_all_looked_at_where_the_answer_lies() -> None:
+    jobs, nodes = workload(3, gpus=40, count=150), machine(20)
+    by_one = smallest_sizes(jobs, nodes, ["fifo"], keep_of("mean-wait=2h"))
+    by_five = smallest_sizes(jobs, nodes, ["fifo"], keep_of("mean-wait=2h"), step=5)
+    assert by_five.answers[0].nodes == by_one.answers[0].nodes
+    assert len(by_five.curves[0].points) < len(by_one.curves[0].points)
+
+
+def test_a_size_that_leaves_jobs_unserved_fails_and_names_them() -> None:
+    """Without large jobs one node would do; the large one fits on two alone."""
+    jobs = [Job(f"j{at}", at * HOUR_MS, 1000) for at in range(30)]
+    jobs.append(Job("large", 40 * HOUR_MS, 1000, gpus=4, nodes=2))
+    found = smallest_sizes(jobs, machine(4), ["fifo"], keep_of("p90-wait"))
+    assert found.answers[0].nodes == 2
+    assert any(
+        "on 1 a100-80 nodes fifo does not finish 1 jobs, such as 'large'; today 0." in s.lower()
+        for s in found.sentences
+    )
+
+
+def test_more_nodes_are_looked_at_where_todays_do_not_keep_the_number() -> None:
+    jobs = [Job(f"j{at}", 0, HOUR_MS) for at in range(6)]
+    found = smallest_sizes(jobs, machine(2, gpus=1), ["fifo"], keep_of("mean-wait=30m"))
+    assert (found.answers[0].nodes, found.answers[0].gpus_returned) == (3, -1)
+    assert "needs 3 nodes with fifo; there are 2" in found.sentences[0]
+    never = smallest_sizes(jobs, machine(2, gpus=1), ["fifo"], keep_of("mean-wait=1s"))
+    assert (never.answers[0].nodes, never.sentences[0]) == (
+        None, "No size up to 4 nodes keeps the mean wait at 1 s.",
+    )  # fmt: skip
+
+
+def test_each_partition_keeps_its_own_number_and_its_nodes_in_proportion() -> None:
+    nodes = [replace(node, labels=("a",) if at < 4 else ("b",)) for at, node in enumerate(machine(6))]
+    assert [[node.labels[0] for node in resized(nodes, A100.name, count).nodes] for count in (5, 4, 3)] == [
+        list("aaabb"), list("aaab"), list("aab"),
+    ]  # fmt: skip
+    jobs = [replace(job, labels=(job.virtual_cluster,)) for job in workload(5)]
+    all_jobs = smallest_sizes(jobs, nodes, ["fifo"], keep_of("p90-wait=5h")).answers[0].nodes
+    each = smallest_sizes(jobs, nodes, ["fifo"], keep_of("p90-wait=5h", "partition")).answers[0].nodes
+    assert all_jobs is not None
+    assert each is None or each >= all_jobs
+
+
+def test_gpu_models_are_sized_apart_with_their_prices(tmp_path: Path) -> None:
+    nodes = [*machine(3), *(Node(f"t{at}", 4, T4) for at in range(3))]
+    (tmp_path / "p.toml").write_text('currency = "EUR"\n[gpu_hour]\nT4 = 0.5\n"A100-80" = 2\n')
+    under = conditions_of({"prices": tmp_path / "p.toml"}, nodes)
+    jobs = [Job(f"j{at}", at * HOUR_MS, 1000) for at in range(50)]
+    found = smallest_sizes(jobs, nodes, ["fifo"], keep_of("p90-wait"), conditions=under)
+    assert [(each.model, each.gpus_returned, each.cost_a_week) for each in found.answers] == [
+        ("A100-80", 4, 4 * 168 * 2.0), ("T4", 8, 8 * 168 * 0.5),
+    ]  # fmt: skip
+
+
+def test_outages_and_reservations_of_nodes_that_are_gone_are_left_out() -> None:
+    nodes = machine(3)
+    smaller = resized(nodes, A100.name, 2)
+    under = smaller.under(
+        conditions_of(
+            {
+                "outages": [Outage(1, 5, 6), Outage(2, 7, 8)],
+                "reservations": [Reservation((1, 2), ("u",), 3, 4), Reservation((2,), ("u",), 5, 6)],
+                "recovery": Recovery(1000),
+            },
+            nodes,
+        )
+    )
+    assert under.outages == (Outage(1, 5, 6),)
+    assert under.reservations == (Reservation((1,), ("u",), 3, 4),)
+    more = resized(nodes, A100.name, 5)
+    assert (len({node.name for node in more.nodes}), more.gpus) == (5, 10)
+
+
+def test_an_interval_over_weeks_holds_the_answer() -> None:
+    jobs = [
+        replace(job, id=f"{week}-{job.id}", submit_ms=job.submit_ms + week * 7 * 24 * HOUR_MS)
+        for week in range(4)
+        for job in workload(week, load=0.9)
+    ]
+    (answer,) = smallest_sizes(jobs, machine(6), ["fifo"], keep_of("p90-wait=2h")).answers
+    assert answer.nodes is not None
+    assert answer.low is not None
+    assert answer.low <= answer.nodes
+    assert answer.high is None or answer.high >= answer.nodes
+
+
+def test_what_cannot_be_kept_is_said() -> None:
+    for text in ("p95-wait", "p90-wait=soon", "p90-wait=-3", "slowdown=3h"):
+        with pytest.raises(SettingError):
+            keep_of(text)
+    with pytest.raises(SettingError, match="by user or by partition, not by 'team'"):
+        keep_of("p90-wait", "team")
+    assert keep_of("p90-wait=30m").target == 1800
+
+
+@pytest.fixture(scope="module")
+def found() -> Sizes:
+    return smallest_sizes(workload(2), machine(6), ["fifo", "sjf"], keep_of("p90-wait=2h"))
+
+
+def test_the_page_shows_the_curve_with_todays_size_marked(found: Sizes) -> None:
+    from datetime import UTC, datetime
+
+    figure = curve_of(found, A100.name, policy_styles(["fifo", "sjf"]))
+    assert [trace.name for trace in figure.data] == ["fifo", "sjf"]
+    assert list(figure.data[0].x) == [
+        p.cluster.count for p in found.curves[0].points if math.isfinite(p.value)
+    ]
+    assert {shape.x0 for shape in figure.layout.shapes} >= {6}
+    report = page_of(found, "t", "berth size t", found.sentences, datetime(2026, 1, 1, tzinfo=UTC))
+    assert report.answers[0] == found.sentences[0]
+
+
+def test_the_command_answers_a_trace_and_a_history(tmp_path: Path) -> None:
+    write(workload(2), tmp_path / "t.csv")
+    write_nodes(machine(6), tmp_path / "n.csv")
+    words = [
+        "size",
+        str(tmp_path / "t.csv"),
+        "--cluster",
+        str(tmp_path / "n.csv"),
+        "--policies",
+        "fifo",
+        "--json",
+    ]
+    told = json.loads(
+        CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False).stdout
+    )
+    assert told["sizes"][0]["nodes_today"] == 6
+    assert (tmp_path / "out" / "report.html").exists()
+    folder = history_of(tmp_path / "made", "fifo+first-fit")
+    words = [
+        "size",
+        "--from-history",
+        "--history",
+        str(folder),
+        "--since",
+        "2023-01-01",
+        "--policies",
+        "fifo+first-fit",
+    ]
+    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert "Error of this history's replays: the weekly 90th percentile of waits is off by" in shown
+
+
+def test_a_trace_has_no_since() -> None:
+    done = CliRunner().invoke(app, ["size", "synthetic:demo", "--since", "7d"])
+    assert isinstance(done.exception, SettingError)
+    assert "use them with --from-history, not with a TRACE" in str(done.exception)
