@@ -33,6 +33,11 @@ COMMANDS: Final = {
         "Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy.",
         reads_history=True,
     ),
+    "backtest": Entry(
+        "berth.cli.backtest:backtest",
+        "Predict each week's waits from the weeks before, and say how far that was from what happened.",
+        reads_history=True,
+    ),
     "policies": Entry("berth.cli.policies:policies", "List orders, placements and policies, one per line."),
     "experiment": Entry(PAPERS, "Run an experiment of the literature."),
     "trace": Entry("berth.cli.trace:app", "Describe, convert and fetch traces of GPU jobs."),

@@ -12,7 +12,7 @@ from berth.experiments.compare.parallel import run_all
 from berth.experiments.recorded_run import RecordedRun, distances, recorded_run
 from berth.experiments.weeks import NO_WAITS, Trust, Waits, waits_of
 from berth.history.store.folder import History
-from berth.model import WHOLE_GPU, Node, Outage
+from berth.model import WHOLE_GPU, Job, Node, Outage
 from berth.policies import Progress
 from berth.statistics import Cdf, Run
 
@@ -115,9 +115,20 @@ def what_if(
 
 def replay(real: RecordedRun, policy: str, progress: Progress | None = None) -> tuple[Run, Waits]:
     """A policy on the machine as it was, and how long jobs waited then."""
-    under = replace(AS_THE_TRACE_SAYS, outages=real.outages)
-    task = Task(real.jobs, real.nodes, policy, 0, under, measure=waits_of)
-    (result,) = run_all([task], 1, progress)
+    return _measured(
+        real.jobs, real.nodes, policy, replace(AS_THE_TRACE_SAYS, outages=real.outages), progress
+    )
+
+
+def replayed_waits(jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, **conditions: Any) -> Waits:
+    """How long jobs wait under a policy."""
+    return _measured(jobs, nodes, policy, conditions_of(conditions, nodes), None)[1]
+
+
+def _measured(
+    jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, under: Conditions, progress: Progress | None
+) -> tuple[Run, Waits]:
+    (result,) = run_all([Task(jobs, nodes, policy, 0, under, measure=waits_of)], 1, progress)
     return result.run, cast(Waits, result.measured)
 
 

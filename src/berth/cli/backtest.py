@@ -1,0 +1,146 @@
+"""`berth backtest`: how far predictions of a history's next week were from what happened."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth.cli.importing import HistoryFolder
+from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.run_options import Columns, Knowledge
+
+if TYPE_CHECKING:
+    from berth.experiments.backtest import Backtest
+    from berth.experiments.weeks import Waits
+
+HEADINGS = ("Week", "Jobs", "Wait", "Replay of", "Real", "Predicted", "80 % interval", "Last week")
+
+
+def backtest(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TRACE]", help="A trace whose simulation under the first policy counts as what happened."
+        ),
+    ] = "",
+    policies: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,…", help="Candidates for the policy that ran; one that the history knows is taken."
+        ),
+    ] = "fifo+first-fit,easy+fifo+best-fit,passing+fifo+best-fit",
+    knowledge: Knowledge = "oracle",
+    first: Annotated[
+        int, typer.Option(min=1, metavar="WEEKS", help="Weeks to learn from before the first prediction.")
+    ] = 2,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default the history's own."),
+    ] = None,
+    columns: Columns = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Jobs of the last 90d, or since a date; by default all.")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Jobs submitted before 1d ago, or a date.")] = "",
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
+) -> None:
+    """Predict each week's waits from the weeks before, and say how far that was from what happened."""
+    from berth.errors import SettingError
+    from berth.experiments.backtest import backtest as test
+    from berth.policies import make_policy
+
+    if trace and (since or until):
+        raise SettingError("--since and --until choose jobs of the history; a TRACE is taken as a whole")
+    names = [name.strip() for name in policies.split(",")]
+    for name in names:
+        make_policy(name)
+    if trace:
+        real, replays = _of_trace(trace, columns, cluster, names, knowledge)
+    else:
+        real, replays = _of_history(history, since, until, cluster, names, knowledge)
+    found = test(real, replays, first)
+    rows = [
+        {
+            **asdict(each),
+            "error_pct": each.error_pct,
+            "last_week_error_pct": each.last_week_error_pct,
+            "held": each.held,
+        }
+        for each in found.predicted
+    ]
+    answer = {
+        "answers": list(found.sentences),
+        "coverage_pct": {measure: found.coverage_pct(measure) for measure in ("mean", "p90")},
+        "weeks": rows,
+    }
+    if not printed(form, as_json, rows, answer):
+        _show(found)
+
+
+def _of_trace(
+    trace: str, columns: str, cluster: str | None, names: list[str], knowledge: str
+) -> tuple[Waits, dict[str, Waits]]:
+    from berth.errors import SettingError
+    from berth.experiments.what_if import replayed_waits
+    from berth.traces import read_nodes, read_trace
+
+    source = read_trace(trace, columns=columns)
+    nodes = read_nodes(cluster) if cluster else source.nodes
+    if not nodes:
+        raise SettingError(
+            "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100"
+        )
+    jobs = tuple(source.jobs(nodes=nodes))
+    real = replayed_waits(jobs, tuple(nodes), names[0])
+    return real, {name: replayed_waits(jobs, tuple(nodes), name, knowledge=knowledge) for name in names}
+
+
+def _of_history(
+    folder: Path, since: str, until: str, cluster: str | None, names: list[str], knowledge: str
+) -> tuple[Waits, dict[str, Waits]]:
+    import time
+
+    from berth.experiments.recorded_run import recorded_run
+    from berth.experiments.what_if import replayed_waits
+    from berth.history.store.folder import open_history
+    from berth.history.values.moments import since_ms
+    from berth.traces import read_nodes
+
+    now_ms = time.time_ns() // 1_000_000
+    real = recorded_run(
+        open_history(folder, must_exist=True),
+        since_ms=since_ms(since, now_ms) if since else 0,
+        until_ms=since_ms(until, now_ms) if until else None,
+        nodes=read_nodes(cluster) if cluster else (),
+    )
+    candidates = [real.policy] if real.policy else names
+    under: dict[str, Any] = {"outages": real.outages, "knowledge": knowledge}
+    return real.waits, {name: replayed_waits(real.jobs, real.nodes, name, **under) for name in candidates}
+
+
+def _show(found: Backtest) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from berth.history.values.durations import duration_text
+
+    screen = console(soft_wrap=True)
+    for sentence in found.sentences:
+        screen.print(sentence, highlight=False, markup=False, style="bold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for at, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if at in (2, 3) else "right")
+    for each in found.predicted:
+        interval = "–"
+        if each.low_s is not None and each.high_s is not None:
+            interval = f"{duration_text(each.low_s)} to {duration_text(each.high_s)}"
+        table.add_row(
+            str(each.week), f"{each.jobs:,}", each.measure, each.policy, duration_text(each.real_s),
+            duration_text(each.predicted_s), interval, duration_text(each.last_week_s),
+        )  # fmt: skip
+    screen.print(table)

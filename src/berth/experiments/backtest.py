@@ -1,0 +1,176 @@
+"""A back-test of replays: learn on a history's first weeks, predict the next week's waits, and look how far that was.
+
+A week is predicted from its jobs as they were submitted, replayed under the policy that ran. If that is not known, the
+candidate is taken whose replays were nearest to what happened in the weeks before. By how much its replays were too
+long or too short then, the prediction is corrected. The 80 % interval comes from the errors of the predictions before
+it (split conformal prediction: Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, "Distribution-Free Predictive Inference
+for Regression", JASA 113(523), 2018). Nothing of a week is used before the week is over but its jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from berth.errors import SettingError
+from berth.experiments.weeks import LEAST_WAIT_S, Waits, Week, weeks_of
+
+FIRST = 2
+"""Weeks that are learned from before the first prediction."""
+FEWEST_ERRORS = 4
+"""Errors of predictions that an 80 % interval needs: with fewer, no rank of them holds 80 %."""
+LEAST_HALF_WIDTH = 0.02
+"""An interval is at least this much wider than its prediction, as a fraction: waits are told no more exactly."""
+MEASURES = ("mean", "p90")
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One number of one week."""
+
+    week: int
+    jobs: int
+    measure: str
+    """`mean` or `p90`, of the waits."""
+    policy: str
+    """Whose replay the prediction is of."""
+    real_s: float
+    predicted_s: float
+    low_s: float | None
+    """The 80 % interval; None until there are enough errors."""
+    high_s: float | None
+    last_week_s: float
+    """What really was in the week before."""
+
+    @property
+    def error_pct(self) -> float:
+        """How far the prediction is from what was."""
+        return _error_pct(self.predicted_s, self.real_s)
+
+    @property
+    def last_week_error_pct(self) -> float:
+        """How far the week before is from it."""
+        return _error_pct(self.last_week_s, self.real_s)
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the interval holds what was; None without an interval."""
+        if self.low_s is None or self.high_s is None:
+            return None
+        return self.low_s <= self.real_s <= self.high_s
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """All predictions, week by week."""
+
+    predicted: tuple[Predicted, ...]
+
+    def of(self, measure: str) -> list[Predicted]:
+        """Those of one number."""
+        return [each for each in self.predicted if each.measure == measure]
+
+    def coverage_pct(self, measure: str) -> float | None:
+        """In how many of the weeks with an interval it held; None if there is none."""
+        held = [each.held for each in self.of(measure) if each.held is not None]
+        return 100 * fmean(held) if held else None
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was found."""
+        return tuple(_sentences(self))
+
+
+def backtest(real: Waits, replays: Mapping[str, Waits], first: int = FIRST) -> Backtest:
+    """Predict each week but the first ones from those before it.
+
+    `real` are the waits that were, `replays` those in a replay of the same jobs under each candidate. Raises
+    SettingError where there are too few weeks.
+    """
+    weeks = weeks_of(real)
+    if first < 1:
+        raise SettingError(f"a back-test learns on 1 or more weeks first, not on {first}")
+    if len(weeks) <= first:
+        raise SettingError(
+            f"a back-test learns on {first} weeks and predicts the next; the history has {len(weeks)} weeks with enough"
+            " jobs"
+        )
+    said = {name: {week.number: week for week in weeks_of(replayed)} for name, replayed in replays.items()}
+    found: list[Predicted] = []
+    for measure in MEASURES:
+        logs = [_log(_of(week, measure)) for week in weeks]
+        replayed = {
+            name: [
+                _log(_of(of_week[week.number], measure)) if week.number in of_week else _log(0)
+                for week in weeks
+            ]
+            for name, of_week in said.items()
+        }
+        found += _of_measure(measure, weeks, logs, replayed, first)
+    return Backtest(tuple(found))
+
+
+def _of_measure(
+    measure: str,
+    weeks: Sequence[Week],
+    real: Sequence[float],
+    replayed: Mapping[str, Sequence[float]],
+    first: int,
+) -> Iterator[Predicted]:
+    """The predictions of one number; all of `real` and `replayed` are logarithms of seconds."""
+    errors: list[float] = []
+    for at in range(first, len(weeks)):
+        ratios = {name: [real[k] - there[k] for k in range(at)] for name, there in replayed.items()}
+        policy = min(ratios, key=lambda name: median(map(abs, ratios[name])))
+        predicted = replayed[policy][at] + median(ratios[policy])
+        half = _half_width(errors)
+        week = weeks[at]
+        yield Predicted(
+            week.number, week.jobs, measure, policy, _of(week, measure), math.exp(predicted),
+            None if half is None else _seconds(predicted - half), None if half is None else _seconds(predicted + half),
+            _of(weeks[at - 1], measure),
+        )  # fmt: skip
+        errors.append(abs(real[at] - predicted))
+
+
+def _half_width(errors: Sequence[float]) -> float | None:
+    """The error that 80 % of predictions do not exceed, by those before."""
+    rank = math.ceil(0.8 * (len(errors) + 1))
+    if len(errors) < FEWEST_ERRORS or rank > len(errors):
+        return None
+    return max(sorted(errors)[rank - 1], math.log1p(LEAST_HALF_WIDTH))
+
+
+def _of(week: Week, measure: str) -> float:
+    return week.mean_s if measure == "mean" else week.p90_s
+
+
+def _log(seconds: float) -> float:
+    return math.log(max(seconds, LEAST_WAIT_S))
+
+
+def _seconds(log: float) -> float:
+    """What a logarithm stands for: the shortest wait that is told apart stands for all below it."""
+    seconds = math.exp(log)
+    return 0.0 if seconds <= LEAST_WAIT_S else seconds
+
+
+def _error_pct(said_s: float, real_s: float) -> float:
+    return 100 * abs(max(said_s, LEAST_WAIT_S) - max(real_s, LEAST_WAIT_S)) / max(real_s, LEAST_WAIT_S)
+
+
+def _sentences(found: Backtest) -> Iterator[str]:
+    words = {"mean": "mean wait", "p90": "90th percentile of waits"}
+    for measure in MEASURES:
+        there = found.of(measure)
+        error = median(each.error_pct for each in there)
+        naive = median(each.last_week_error_pct for each in there)
+        held = [each.held for each in there if each.held is not None]
+        interval = f"; the 80 % interval held in {sum(held)} of {len(held)}" if held else ""
+        weeks = f"{len(there):,} weeks" if len(there) > 1 else "1 week"
+        yield (
+            f"In {weeks} the predicted {words[measure]} was off by {error:.0f} % (median), as last week by"
+            f" {naive:.0f} %{interval}."
+        )
