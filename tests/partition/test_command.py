@@ -74,7 +74,7 @@ def test_run_passes_the_exit_status_on(berth: Berth) -> None:
     assert berth("run", "--mem", "64M", "--fake-gpu", "--", "sh", "-c", "kill -9 $$")[0] == 137
 
 
-@pytest.mark.parametrize("size", ["4GB", "4", "0G", "-1G", "4 G", "G", "0.0001M"])
+@pytest.mark.parametrize("size", ["4KB", "4", "0G", "-1G", "4  G", "G", "0.0001M"])
 def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     code, output = berth("run", f"--mem={size}", "--fake-gpu", "--", "true")
     assert code == 2

@@ -155,6 +155,11 @@ COMMANDS: Final = {
     ),
     "hold": Entry("berth.cli.local:hold", "Keep waiting jobs from starting."),
     "release": Entry("berth.cli.local:release", "Let held jobs start again."),
+    "suspend": Entry(
+        "berth.cli.local:suspend",
+        "Move running jobs off their GPUs into the machine's memory, with all that they have done.",
+    ),
+    "resume": Entry("berth.cli.local:resume", "Let suspended jobs run on as soon as their GPUs have room."),
     "edit": Entry(
         "berth.cli.local:edit",
         "Change a waiting job, or the time limit, grace period, retries, name or comment of a running one.",
@@ -174,6 +179,10 @@ COMMANDS: Final = {
     ),
     "undrain": Entry("berth.cli.local:undrain", "Start jobs on these GPUs again."),
     "up": Entry("berth.cli.local:up", "Start the queue of this machine."),
+    "config": Entry(
+        "berth.cli.local:config",
+        "Show what `berth.toml` sets for `berth up`, `berth submit` and notices, and which file says so.",
+    ),
     "down": Entry(
         "berth.cli.local:down",
         "Stop the queue; running jobs continue, and the next `berth up` finds them.",

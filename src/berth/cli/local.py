@@ -14,7 +14,7 @@ from berth.live.driver.snapshot import gpu_dict, job_dict
 from berth.live.local import client
 from berth.live.local.protocol import Flags
 
-_ID_HELP = "Job ids as shown by `berth queue`: 12, or 12_3 for one array task."
+_ID_HELP = "Job ids as shown by `berth queue`: 12, or 12_3 for one array task; or names of jobs."
 
 JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help=_ID_HELP)]
 SomeJobIds = Annotated[list[str] | None, typer.Argument(metavar="ID…", help=_ID_HELP)]
@@ -31,7 +31,11 @@ KnowledgeKind = Annotated[
 Gpus = Annotated[
     str | None,
     typer.Option(
-        "--gpus", metavar="N", help="Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job."
+        "--gpus",
+        "-g",
+        "-G",
+        metavar="N",
+        help="Number of GPUs, or a part of one such as 0.5; 0 for a CPU-only job.",
     ),
 ]
 GpuMem = Annotated[
@@ -62,13 +66,18 @@ GpuIndices = Annotated[
     str | None,
     typer.Option("--gpu", metavar="LIST", help="Run only on these GPUs, by index, such as 0,1."),
 ]
-Cpus = Annotated[str | None, typer.Option("--cpus", metavar="N", help="CPU cores to reserve.")]
+Cpus = Annotated[
+    str | None,
+    typer.Option(
+        "--cpus", "-c", metavar="N", help="CPU cores to reserve; by default none for a job with GPUs, else 1."
+    ),
+]
 HostMem = Annotated[
     str | None, typer.Option("--host-mem", metavar="SIZE", help="Host memory to reserve, such as 16G.")
 ]
 TimeLimit = Annotated[
     str | None,
-    typer.Option("--time", metavar="LIMIT", help="Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s."),
+    typer.Option("--time", "-t", metavar="LIMIT", help="Time limit: 2:00:00, 30 (minutes), 1-12:00:00, 90s."),
 ]
 Grace = Annotated[
     str | None,
@@ -94,9 +103,11 @@ Begin = Annotated[
         help="Do not start before this time: 2026-11-22T18:00, 18:00, now+2h.",
     ),
 ]
-JobName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the job.")]
+JobName = Annotated[str | None, typer.Option("--name", "-J", "-n", metavar="NAME", help="Name of the job.")]
 Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Note, kept in the history.")]
-Priority = Annotated[str | None, typer.Option("--priority", metavar="N", help="Priority; higher goes first.")]
+Priority = Annotated[
+    str | None, typer.Option("--priority", "-p", metavar="N", help="Priority; higher goes first.")
+]
 ProfileName = Annotated[
     str | None,
     typer.Option(
@@ -210,13 +221,33 @@ def submit(
         str | None,
         typer.Option("--estimate", metavar="TIME", help="Expected run time, for policies that use it."),
     ] = None,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--notify",
+            metavar="WHERE",
+            help="Tell https://…, slack:https://…, NAME@HOST, desktop or command:…; may be repeated.",
+        ),
+    ] = None,
+    notify_on: Annotated[
+        str | None,
+        typer.Option(
+            "--notify-on", metavar="LIST", help="Of these: start, end (the default), fail, out-of-memory."
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the job has ended; the exit status is its own.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Queue a job on this machine: a command, a script with #BERTH lines, or - for one job per line of standard
     input."""
     from berth.live.local.submitting import submit
 
-    submit(_given(context.params), command or [], as_json, _words_parser(context))
+    options = option_names(context.command)
+    ids = submit(_given(context.params), command or [], as_json, _words_parser(context), options)
+    if wait:
+        raise typer.Exit(client.wait(ids, every=False, timeout_s=None, as_json=as_json))
 
 
 def queue(
@@ -293,6 +324,16 @@ def hold(ids: JobIds, as_json: AsJson = False) -> None:
 def release(ids: JobIds, as_json: AsJson = False) -> None:
     """Let held jobs start again."""
     client.control("release", ids, as_json)
+
+
+def suspend(ids: JobIds, as_json: AsJson = False) -> None:
+    """Move running jobs off their GPUs into the machine's memory, with all that they have done."""
+    client.control("suspend", ids, as_json)
+
+
+def resume(ids: JobIds, as_json: AsJson = False) -> None:
+    """Let suspended jobs run on as soon as their GPUs have room."""
+    client.control("resume", ids, as_json)
 
 
 def edit(
@@ -414,9 +455,11 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the queue of this machine."""
+    from berth.live.local.config import flags_of
     from berth.live.local.starting import up
 
-    up(_given(context.params), as_json)
+    values, _ = flags_of("up", option_names(context.command))
+    up({**values, **_given(context.params)}, as_json)
 
 
 def down(
@@ -427,7 +470,27 @@ def down(
     client.shut_down(cancel, as_json)
 
 
-_NO_FLAGS: Final = {"command", "ids", "as_json"}
+def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
+    """Show what `berth.toml` sets for `berth up`, `berth submit` and notices, and which file says so."""
+    from berth.cli.app import load
+    from berth.live.local.config import paths, settings
+
+    found = settings({name: option_names(load(name)) for name in ("up", "submit")})
+    rows = [
+        {"table": each.table, "key": each.key.replace("_", "-"), "value": each.value, "file": each.path}
+        for each in found
+    ]
+    if not rows and not as_json and form is Form.TABLE:
+        print(f"no file sets anything; there may be {' and '.join(filter(None, paths()))}")
+        return
+    if printed(form, as_json, rows, {"files": [path for path in paths() if path], "settings": rows}):
+        return
+    for row in rows:
+        value = ", ".join(row["value"]) if isinstance(row["value"], list) else row["value"]
+        print(f"[{row['table']}] {row['key']} = {value}    ({row['file']})")
+
+
+_NO_FLAGS: Final = {"command", "ids", "as_json", "wait"}
 _UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
 
 
@@ -436,8 +499,13 @@ def _given(parameters: dict[str, Any]) -> Flags:
     return {
         name: value
         for name, value in parameters.items()
-        if value is not None and value is not False and value != [] and name not in _NO_FLAGS
+        if value is not None and value is not False and value not in ([], ()) and name not in _NO_FLAGS
     }
+
+
+def option_names(command: Any) -> list[str]:
+    """The options of a command that `berth.toml` may set."""
+    return [each.name for each in command.params if each.name not in _NO_FLAGS | {"help"}]
 
 
 def _words_parser(context: typer.Context) -> Callable[[list[str]], tuple[Flags, list[str]]]:

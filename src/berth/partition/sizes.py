@@ -1,4 +1,4 @@
-"""Sizes as people write them: `4G`, `512M`, `1.5G`."""
+"""Sizes as people write them: `4G`, `512M`, `1.5G`; `8g`, `8GB` and `8GiB` are the same."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 
 from berth.errors import SettingError
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s?([MGT])(?:I?B)?")
 _MOST_MIB = 1 << 30
 """The largest limit that a region can hold."""
 _MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def mem_mib(text: str) -> int:
-    """MiB of a size such as `4G`; M, G and T are MiB, GiB and TiB; without one of them it is refused."""
-    match = _SIZE.fullmatch(text)
+    """MiB of a size such as `4G`: M, G and T are MiB, GiB and TiB, as are MB, GB and TB, the units of GPUs' makers.
+
+    Without a unit it is refused.
+    """
+    match = _SIZE.fullmatch(text.upper())
     value = float(match[1]) * _MIB[match[2]] if match else 0.0
     if value > _MOST_MIB:
         raise SettingError(f"'{text}' is more than a limit can be; write at most {_MOST_MIB // _MIB['T']}T")

@@ -52,6 +52,7 @@ class World:
             },
             "BERTH_STATE": str(self.state),
             "BERTH_ROOT": str(self.folder / "root"),
+            "BERTH_CONFIG": str(self.folder / "berth.toml"),
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         }
         os.environ.pop("BERTH_SOCKET", None)

@@ -27,6 +27,10 @@ _WHOLE = re.compile(r"[0-9]{1,9}")
 _PLAIN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _ARRAY = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NOTIFY_ON = ("start", "end", "fail", "out-of-memory")
+_ADDRESS = re.compile(
+    r"(?:slack:)?https?://\S+|(?:mailto:)?[^@\s:/]+@[^@\s:/]+|desktop|command:.*\S.*", re.DOTALL
+)
 _AFTER = re.compile(r"(?:(ok|fail|any):)?(\d+(?:_\d+)?)")
 
 
@@ -75,6 +79,10 @@ class Request:
     """The name of the gang that it is a task of, one of its user's; empty: none."""
     gang_starts: int = 0
     """How many tasks of its gang start together."""
+    notify: tuple[str, ...] = ()
+    """Whom to tell: addresses of the web or of mail, `desktop`, `command:…`."""
+    notify_on: tuple[str, ...] = ()
+    """Of which events, of NOTIFY_ON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,7 @@ def to_dict(request: Request) -> dict[str, Any]:
 def request_from_dict(values: Mapping[str, Any]) -> Request:
     """The request of what `to_dict` made."""
     kept = {key: value for key, value in values.items() if key in _DEFAULTS}
-    for key in ("argv", "pins"):
+    for key in ("argv", "pins", "notify", "notify_on"):
         if key in kept:
             kept[key] = tuple(kept[key])
     if "after" in kept:
@@ -144,10 +152,13 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         raise LiveError(
             "--gang and --gpu exclude each other: the tasks of a gang run on any GPUs; leave one out"
         )
+    notify, notify_on = _notify(values)
     name = str(values.get("name", ""))
     if len(name) > LONGEST_NAME or "\n" in name:
         raise LiveError(f"--name has {len(name)} characters; at most {LONGEST_NAME} in one line")
-    cpus = _float(values, "cpus", 1.0)
+    cpus = _float(
+        values, "cpus", 0.0 if gpus else 1.0
+    )  # a job with GPUs waits for CPUs only if it asks for them
     return Request(
         argv=tuple(argv),
         cwd=os.path.join(cwd, str(values["chdir"])) if values.get("chdir") else cwd,
@@ -176,6 +187,8 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         error=str(values.get("error", "")),
         gang=gang,
         gang_starts=gang_starts,
+        notify=notify,
+        notify_on=notify_on,
     )
 
 
@@ -306,6 +319,23 @@ def _gang(values: Mapping[str, Any]) -> tuple[str, int]:
             f"--gang '{text}': {number or 'nothing'} tasks start together; expected 1 to {MOST_TASKS:,}"
         )
     return name, int(number)
+
+
+def _notify(values: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Whom to tell, and of which events."""
+    listed = values.get("notify", ())
+    addresses = (listed,) if isinstance(listed, str) else tuple(listed)
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address):
+            raise LiveError(
+                f"--notify '{address}'; write https://…, slack:https://…, NAME@HOST, desktop or command:…"
+            )
+    said = values.get("notify_on", "end")
+    events = said.split(",") if isinstance(said, str) else said
+    for event in events:
+        if event not in NOTIFY_ON:
+            raise LiveError(f"--notify-on '{event}'; there are {', '.join(NOTIFY_ON)}")
+    return addresses, tuple(dict.fromkeys(events)) if addresses else ()
 
 
 def _pins(values: Mapping[str, Any]) -> tuple[int, ...]:

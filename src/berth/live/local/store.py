@@ -154,6 +154,14 @@ class Reader:
             found = self._all("SELECT body FROM jobs WHERE number = ? ORDER BY serial", (int(job_id),))
         return self._entries(found)
 
+    def last_of_name(self, name: str) -> list[Entry]:
+        """The job of this name that was submitted last."""
+        named = "SELECT key FROM requests WHERE json_extract(body, '$.name') = ?"
+        if not self._all(f"{named} LIMIT 1", (name,)):
+            return []
+        of_those = f"SELECT body FROM jobs WHERE json_extract(body, '$.request_key') IN ({named})"
+        return self._entries(self._all(f"{of_those} ORDER BY serial DESC LIMIT 1", (name,)))
+
     def _entries(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
         requests: dict[int, Request] = {}
         found = []

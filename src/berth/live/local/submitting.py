@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from berth.errors import LiveError
+from berth.live.local.config import flags_of
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
 
 BATCH = 100
 """Jobs of `submit -` in one message, and so in one commit."""
 
+_SHELL = re.compile(r"[\s;&|<>$()]")
+"""What only a shell understands, or separates words: one word with it that is no command is a shell's line."""
+
 Message = dict[str, object]
+Configured = tuple[Flags, dict[str, str]]
+"""Flags that `berth.toml` gives, and the file of each."""
+_OF_GPUS = {"mem", "core_pct", "exclusive", "gpu", "profile"}
 Parse = Callable[[list[str]], tuple[Flags, list[str]]]
 """Takes words apart as `berth submit` does: the options that are given, and the command; LiveError at a mistake."""
 
 
-def submit(flags: Flags, command: list[str], as_json: bool, parse: Parse) -> None:
-    """Queue a command or script, or what standard input names, and print the ids; LiveError where it is refused."""
+def submit(
+    flags: Flags, command: list[str], as_json: bool, parse: Parse, options: Collection[str] = ()
+) -> list[str]:
+    """Queue a command or script, or what standard input names; print and return the ids.
+
+    Of `options`, what `berth.toml` says holds where neither command line nor script does. Raises LiveError if the job
+    is refused.
+    """
+    configured = flags_of("submit", options)
     if command[:1] == ["-"]:
         behind, rest = parse(command[1:])
         if rest:
@@ -29,9 +44,8 @@ def submit(flags: Flags, command: list[str], as_json: bool, parse: Parse) -> Non
                 f"berth submit - '{rest[0]}': each line of standard input is a job, and no command follows"
             )
         as_json = bool(behind.pop("json", False)) or as_json
-        _submit_lines({**flags, **behind}, as_json, parse)
-        return
-    job, lines = _job_of(flags, command, parse)
+        return _submit_lines({**flags, **behind}, as_json, parse, configured)
+    job, lines = _job_of(flags, command, parse, configured)
     connection = Connection(find_socket())
     try:
         answer = connection.ask({"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]})
@@ -41,16 +55,16 @@ def submit(flags: Flags, command: list[str], as_json: bool, parse: Parse) -> Non
         raise LiveError(f"{where}: {error}" if where else str(error)) from error
     finally:
         connection.close()
-    _print_ids(answer, as_json)
+    return _print_ids(answer, as_json)
 
 
-def _print_ids(answer: Message, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({key: answer[key] for key in ("ids", "count", "note", "hints")}, ensure_ascii=False))
-        return
+def _print_ids(answer: Message, as_json: bool) -> list[str]:
     ids, count = answer["ids"], answer["count"]
     assert isinstance(ids, list)
     assert isinstance(count, int)
+    if as_json:
+        print(json.dumps({key: answer[key] for key in ("ids", "count", "note", "hints")}, ensure_ascii=False))
+        return ids
     if count == len(ids) == 1:
         print(f"job {ids[0]}")
     elif len(ids) == 1:
@@ -61,9 +75,10 @@ def _print_ids(answer: Message, as_json: bool) -> None:
     assert isinstance(hints, list)
     for text in filter(None, [answer["note"], *hints]):
         print(f"berth: {text}", file=sys.stderr)
+    return ids
 
 
-def _submit_lines(flags: Flags, as_json: bool, parse: Parse) -> None:
+def _submit_lines(flags: Flags, as_json: bool, parse: Parse, configured: Configured) -> list[str]:
     """Each line is what could stand behind `berth submit`; options of the command itself hold for all."""
     jobs: list[Message] = []
     places: list[int] = []  # the line of each job
@@ -78,7 +93,7 @@ def _submit_lines(flags: Flags, as_json: bool, parse: Parse) -> None:
             raise LiveError(f"{where}: {error}: {text[:80]}") from error
         try:
             own, command = parse(words)
-            jobs.append(_job_of({**flags, **own}, command, parse)[0])
+            jobs.append(_job_of({**flags, **own}, command, parse, configured)[0])
             places.append(number)
         except LiveError as error:
             raise LiveError(f"{where}: {error}") from error
@@ -113,7 +128,7 @@ def _submit_lines(flags: Flags, as_json: bool, parse: Parse) -> None:
             note = str(answer["note"])
     finally:
         connection.close()
-    _print_ids({"ids": ids, "count": count, "note": note, "hints": hints}, as_json)
+    return _print_ids({"ids": ids, "count": count, "note": note, "hints": hints}, as_json)
 
 
 def _with_line(error: str, places: list[int]) -> str:
@@ -124,8 +139,13 @@ def _with_line(error: str, places: list[int]) -> str:
     return error
 
 
-def _job_of(flags: Flags, command: list[str], parse: Parse) -> tuple[Message, dict[str, str]]:
-    """The message about one job, and where its script says which flag: it holds where the command line says nothing."""
+def _job_of(
+    flags: Flags, command: list[str], parse: Parse, configured: Configured
+) -> tuple[Message, dict[str, str]]:
+    """The message about one job, and where its script or `berth.toml` says which flag.
+
+    A script's flag holds where the command line says nothing, that of `berth.toml` where the script does not either.
+    """
     if not command:
         raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
     first = command[0]
@@ -133,7 +153,7 @@ def _job_of(flags: Flags, command: list[str], parse: Parse) -> tuple[Message, di
     if text is not None:
         in_script, lines = _flags_of_script(text, first, parse)
         lines = {flag: where for flag, where in lines.items() if flag[2:].replace("-", "_") not in flags}
-        flags = {**in_script, **flags}
+        flags, lines = _with_configured({**in_script, **flags}, lines, configured)
         try:
             _check_folders(flags, _folder(flags))
         except LiveError as error:
@@ -141,10 +161,24 @@ def _job_of(flags: Flags, command: list[str], parse: Parse) -> tuple[Message, di
             raise LiveError(f"{where}: {error}" if where else str(error)) from error
         return {"flags": flags, "argv": command, "script": text}, lines
     folder = _folder(flags)
-    if _which(first, folder) is None:
+    if len(command) == 1 and _which(first, folder) is None and _SHELL.search(first):
+        command = [_which("bash", folder) or "/bin/sh", "-c", first]
+    elif _which(first, folder) is None:
         raise LiveError(f"there is no command '{first}' in {folder} or on the PATH")
+    flags, lines = _with_configured(flags, {}, configured)
     _check_folders(flags, folder)
-    return {"flags": flags, "argv": command}, {}
+    return {"flags": flags, "argv": command}, lines
+
+
+def _with_configured(
+    flags: Flags, lines: dict[str, str], configured: Configured
+) -> tuple[Flags, dict[str, str]]:
+    """The flags, with those of `berth.toml` that nothing else says; a job without GPUs leaves out those of GPUs."""
+    defaults, files = configured
+    without = flags.keys() | (_OF_GPUS if flags.get("gpus") == "0" else set())
+    added = {key: value for key, value in defaults.items() if key not in without}
+    where = {flag: file for flag, file in files.items() if flag[2:].replace("-", "_") in added}
+    return {**added, **flags}, {**where, **lines}
 
 
 def _folder(flags: Flags) -> str:

@@ -1,0 +1,103 @@
+"""`berth.toml`: what `berth up` and `berth submit` take where the command line says nothing.
+
+The site's file is /etc/berth/berth.toml, a user's is in ~/.config/berth; a user's value wins. Its tables are `[up]` and
+`[submit]`, whose keys are the options, and `[notify]`: `to` and `on` are `--notify` and `--notify-on` of every job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from berth.errors import LiveError
+
+SITE = "/etc/berth/berth.toml"
+NOTIFY = {"to": "notify", "on": "notify_on", "smtp": "smtp"}
+"""Keys of `[notify]`, and the options of `berth submit` that they are; `smtp` is the mail server, which has none."""
+
+
+Flags = dict[str, str | bool | list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value of a file."""
+
+    table: str
+    key: str
+    value: str | bool | list[str]
+    path: str
+
+
+def paths() -> tuple[str, str]:
+    """The site's file and the user's; `$BERTH_CONFIG` names another in the place of both."""
+    if named := os.environ.get("BERTH_CONFIG"):
+        return "", named
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return SITE, os.path.join(base, "berth", "berth.toml")
+
+
+def settings(options: Mapping[str, Collection[str]]) -> list[Setting]:
+    """What both files say, a user's value in the place of the site's.
+
+    `options` are the names of the options of each command that has a table; of an empty list any key is taken. Raises
+    LiveError for a file that is no TOML, and for a table or key that there is not.
+    """
+    tables = {**{name: list(each) for name, each in options.items()}, "notify": list(NOTIFY)}
+    found: dict[tuple[str, str], Setting] = {}
+    for path in paths():
+        for setting in _of_file(path, tables):
+            found[setting.table, setting.key] = setting
+    return list(found.values())
+
+
+def flags_of(command: str, options: Collection[str]) -> tuple[Flags, dict[str, str]]:
+    """The options that the files give to a command, and the file of each, by its flag."""
+    flags: Flags = {}
+    files: dict[str, str] = {}
+    if not any(map(os.path.exists, paths())):
+        return flags, files
+    for each in settings({name: options if name == command else () for name in ("up", "submit")}):
+        key = each.key if each.table == command else NOTIFY[each.key] if each.table == "notify" else ""
+        if key in options:
+            flags[key] = each.value
+            files[f"--{key.replace('_', '-')}"] = each.path
+    return flags, files
+
+
+def _of_file(path: str, tables: Mapping[str, list[str]]) -> Iterator[Setting]:
+    if not path or not os.path.exists(path):
+        return
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise LiveError(f"{path}: {error}") from error
+    for table, values in content.items():
+        if table not in tables or not isinstance(values, dict):
+            raise LiveError(
+                f"{path}: no table [{table}]; there are {', '.join(f'[{name}]' for name in tables)}"
+            )
+        known = tables[table]
+        for written, value in values.items():
+            key = written.replace("-", "_")
+            if known and key not in known:
+                names = ", ".join(name.replace("_", "-") for name in known)
+                raise LiveError(f"{path}: [{table}] has no key '{written}'; there are {names}")
+            yield Setting(table, key, _plain(value, f"{path}: [{table}] {written}"), path)
+
+
+def _plain(value: object, where: str) -> str | bool | list[str]:
+    """A value as the command line has it."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
+        return [str(each) for each in value]
+    raise LiveError(
+        f"{where} is a {type(value).__name__}; expected a text, a number, true, false or a list of texts"
+    )

@@ -1,0 +1,132 @@
+"""Users are told what became of their jobs, and the queue waits for no telling."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.errors import LiveError
+from berth.live.local import notices
+from berth.live.local.notices import Helper, send, text_of
+from berth.live.local.request import request_of
+from tests.live.local.world import World
+
+NOTICE = {
+    "event": "end", "job": "7", "name": "train", "user": "ann", "uid": 0, "state": "failed", "exit_code": 3,
+    "reason": "", "attempt": 1, "start_ms": 1_000, "end_ms": 3_662_000, "machine": "m1", "output": "/out/7",
+}  # fmt: skip
+
+
+class Inbox(HTTPServer):
+    """A web server that keeps what it is sent, and refuses the first `refusals` of it."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.refusals = refusals
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                inbox.refusals -= 1
+                if inbox.refusals < 0:  # before the answer, after which the sender goes on
+                    inbox.got.append(json.loads(body))
+                self.send_response(503 if inbox.refusals >= 0 else 200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        super().__init__(("127.0.0.1", 0), Answer)
+        inbox = self
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    server = Inbox()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_notice_is_one_sentence() -> None:
+    assert text_of(NOTICE) == "job 7 (train) on m1: failed, exit code 3, after 1:01:01"
+    assert text_of({**NOTICE, "event": "start"}) == "job 7 (train) on m1 has started"
+    out = {**NOTICE, "event": "out-of-memory", "attempt": 2}
+    assert text_of(out) == "job 7 (train) on m1 ran out of GPU memory in attempt 2, after 1:01:01"
+
+
+def test_a_webhook_gets_all_of_it_and_slack_its_own_form(inbox: Inbox) -> None:
+    send({**NOTICE, "where": inbox.address})
+    send({**NOTICE, "where": f"slack:{inbox.address}"})
+    whole, slack = inbox.got
+    assert (whole["job"], whole["state"], whole["exit_code"]) == ("7", "failed", 3)
+    assert "where" not in whole
+    assert slack == {"text": text_of(NOTICE)}
+
+
+def test_a_command_gets_the_notice_in_its_environment_and_as_json(tmp_path: Path) -> None:
+    send({**NOTICE, "where": f"command:cat > {tmp_path}/in; echo $BERTH_JOB $BERTH_STATE > {tmp_path}/env"})
+    assert json.loads((tmp_path / "in").read_text())["job"] == "7"
+    assert (tmp_path / "env").read_text() == "7 failed\n"
+
+
+def test_what_fails_is_sent_again_told_in_the_log_and_then_forgotten(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "PAUSES_S", (0.0, 0.0))
+    inbox.refusals = 2
+    folder = tmp_path / "notices"
+    folder.mkdir()
+    (folder / "1").write_text(json.dumps({**NOTICE, "where": inbox.address}))
+    (folder / "2").write_text(json.dumps({**NOTICE, "job": "8", "where": "command:exit 1"}))
+    (folder / "3").write_text("no notice")
+    told: list[tuple[str, dict[str, Any]]] = []
+    helper = Helper(str(folder), lambda event, **fields: told.append((event, fields)))
+    until = time.monotonic() + 60
+    while helper.step():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert len(inbox.got) == 1
+    assert (helper.failed, helper.sending, list(folder.iterdir())) == ({}, {}, [])
+    assert [fields["job"] for event, fields in told if event == "notified"] == ["7"]
+    assert sorted(fields["job"] for _, fields in told if fields.get("gives_up")) == ["3", "8"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"notify": ["ftp://host/x"]}, "--notify 'ftp://host/x'; write https://"),
+        (
+            {"notify": ["desktop"], "notify_on": "end,never"},
+            "--notify-on 'never'; there are start, end, fail",
+        ),
+    ],
+)
+def test_whom_and_when_are_checked_at_submission(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(LiveError, match=said):
+        request_of(flags, argv=["true"], cwd="/", now_ms=0)
+
+
+def test_a_job_of_the_queue_tells_of_its_start_and_its_failure(world: World) -> None:
+    told = world.folder / "told"
+    notify = [f"command:echo $BERTH_JOB $BERTH_EVENT $BERTH_EXIT_CODE >> {told}"]
+    job = world.submit("exit 3", notify=notify, notify_on="start,fail")
+    world.submit("true", notify=notify, notify_on="fail")
+    assert world.wait(job) == {job: ("failed", 3)}
+    world.until(lambda: told.exists() and len(told.read_text().splitlines()) == 2, "the user is told")
+    assert sorted(told.read_text().splitlines()) == [f"{job} fail 3", f"{job} start"]
+    world.until(lambda: not list((world.state / "notices").iterdir()), "no notice is left")
