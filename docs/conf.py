@@ -14,7 +14,7 @@ version = release = berth.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 default_role = "code"  # docstrings mark code with one backtick
 myst_heading_anchors = 3
-exclude_patterns = ["make_pictures.py", "make_reference.py"]
+exclude_patterns = ["growth_picture.py", "make_pictures.py", "make_reference.py"]
 
 html_theme = "furo"
 html_title = f"berth {release}"
