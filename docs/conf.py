@@ -15,7 +15,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 smartquotes = False  # they would make one dash of the two of an option
 default_role = "code"  # docstrings mark code with one backtick
 myst_heading_anchors = 3
-exclude_patterns = ["make_pictures.py", "make_reference.py"]
+exclude_patterns = ["growth_picture.py", "make_pictures.py", "make_reference.py"]
 
 html_theme = "furo"
 html_title = f"berth {release}"

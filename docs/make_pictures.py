@@ -1,7 +1,8 @@
-"""Draw the pictures of the README and of docs/gallery.md.
+"""Draw the pictures of the README, of docs/growth.md and of docs/gallery.md.
 
-The README's is of what `make demo` compares; the gallery's are of the examples that PICTURES names, and need a Chromium
-or Chrome. Run it as `python docs/make_pictures.py`, or with `filling` for the first alone.
+The README's is of what `make demo` compares. That of growth is of two jobs that run here (`make native` first). The
+gallery's are of the examples that PICTURES names, and need a Chromium or Chrome. Run it as
+`python docs/make_pictures.py`, or with `filling` or `growth` for one of the first two alone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import runpy
 import sys
 
+from growth_picture import growth_picture, watched
 from make_reference import EXAMPLES, PICTURES, picture
 
 from berth.experiments.compare import compare, plots
@@ -28,10 +30,12 @@ def draw_filling() -> str:
 
 
 if __name__ == "__main__":
-    out = picture("filling")
-    out.write_text(draw_filling() + "\n")
-    print(f"wrote {out}")
-    for example, (drawn, _) in {} if sys.argv[1:] == ["filling"] else PICTURES.items():
+    own = {"filling": draw_filling, "growth": lambda: growth_picture(watched())}
+    for name in sys.argv[1:] or own:
+        out = picture(name)
+        out.write_text(own[name]() + "\n")
+        print(f"wrote {out}")
+    for example, (drawn, _) in {} if sys.argv[1:] else PICTURES.items():
         result = runpy.run_path(str(EXAMPLES / f"{example}.py"))["result"]
         out = picture(example)
         out.parent.mkdir(exist_ok=True)

@@ -381,13 +381,13 @@ static bool can_help(const struct berth_region *region, uint64_t bytes)
 static __attribute__((noinline, cold)) bool obtain_slowly(struct device *device, uint64_t bytes,
                                                           uint64_t asked, const char *call)
 {
-    uint64_t left, until_ns = 0;
+    uint64_t left, since_ns = 0;
     if (take_quietly(device, bytes, &left))
         return true;
     while (can_help(&device->region, bytes)) {
-        if (until_ns == 0)
-            until_ns = clock_ns() + atomic_load(&device->region.limit->ask_ms) * UINT64_C(1000000);
-        bool again = region_ask(&device->region, bytes, until_ns);
+        if (since_ns == 0)
+            since_ns = clock_ns();
+        bool again = region_ask(&device->region, bytes, since_ns);
         if (take_quietly(device, bytes, &left))
             return true;
         if (!again)

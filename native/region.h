@@ -218,10 +218,10 @@ void region_refuse(struct berth_region *region, const char *call, uint64_t asked
 uint64_t region_most(const struct berth_region *region);
 /* How large a card its processes are shown: the limit, or what it may become (BERTH_SHOWS_MAX). */
 uint64_t region_shown(const struct berth_region *region);
-/* Asks for room for `bytes` more, and waits for the answer until the clock says `until_ns`. True:
+/* Asks for room for `bytes` more, and waits for the answer. The call waits since `since_ns`. True:
    there may be room now. False: the answer is no, or there is none. Not to be called with a turn or
    while a stream is captured. */
-bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t until_ns);
+bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t since_ns);
 /* Whether a living process answers the wishes of a region; the locks are of the mapped file. */
 bool region_has_granter(const struct berth_region *region);
 /* Becomes that process: a descriptor that holds the lock until it is closed, or -1. */

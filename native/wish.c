@@ -48,7 +48,14 @@ static bool can_be_asked(struct berth_region *region)
     return region_has_granter(region);
 }
 
-static bool wait_for_answer(struct berth_region *region, uint32_t number, uint64_t until_ns)
+/* When a call that waits since then has waited long enough: who answers may say longer meanwhile.
+ */
+static uint64_t until(const struct berth_region *region, uint64_t since_ns)
+{
+    return since_ns + LOAD(region->limit->ask_ms) * UINT64_C(1000000);
+}
+
+static bool wait_for_answer(struct berth_region *region, uint32_t number, uint64_t since_ns)
 {
     const struct berth_limit_file *limit = region->limit;
     const struct berth_slot *slot = &region->use->slots[region->slot];
@@ -58,7 +65,7 @@ static bool wait_for_answer(struct berth_region *region, uint32_t number, uint64
             STORE(region->unheard, 0);
             return answer & 1;
         }
-        uint64_t now = clock_ns();
+        uint64_t now = clock_ns(), until_ns = until(region, since_ns);
         if (now >= until_ns) {
             STORE(region->unheard, answers + 1);
             return false;
@@ -69,19 +76,19 @@ static bool wait_for_answer(struct berth_region *region, uint32_t number, uint64
     }
 }
 
-bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t until_ns)
+bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t since_ns)
 {
     int error = errno;
     if (region->slot < 0)
         return false;
     if (!turn_try(&region->asking)) { /* what another thread is given may do for this one too */
-        while (clock_ns() < until_ns) {
+        while (clock_ns() < until(region, since_ns)) {
             nanosleep(&(struct timespec){ 0, 100000 }, NULL);
             if (atomic_load(&region->asking.word) == 0)
                 break;
         }
         errno = error;
-        return clock_ns() < until_ns;
+        return clock_ns() < until(region, since_ns);
     }
     struct berth_slot *slot = &region->use->slots[region->slot];
     bool granted = false;
@@ -92,7 +99,7 @@ bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t until_ns)
         atomic_fetch_add(&region->use->asked, 1);
         atomic_fetch_add(&region->use->wishes, 1);
         futex_wake(&region->use->wishes);
-        granted = wait_for_answer(region, number, until_ns);
+        granted = wait_for_answer(region, number, since_ns);
         STORE(slot->wish_bytes, 0);
     }
     turn_leave(&region->asking);

@@ -19,7 +19,7 @@ from berth.errors import LiveError
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
 from berth.live.local.entry import Entry, Limits
-from berth.live.local.growth import STEP_MIB, Growth, is_safe
+from berth.live.local.growth import BURST, STEP_MIB, Growth, is_safe
 from berth.live.local.request import Request, Tasks, edited, request_of
 from berth.partition import Demand
 from tests.examples import examples
@@ -292,11 +292,11 @@ def test_a_job_that_asks_without_end_waits_and_keeps_the_others_from_nothing(
 ) -> None:
     async def run() -> None:
         machine = Machine(monkeypatch, 2)
-        machine.granter(0).ask(*[1] * 200)
+        machine.granter(0).ask(*[1] * 2 * BURST)
         await turns()
         machine.granter(0).ask(1)
         await turns()
-        assert len(machine.granter(0).answers) == 200
+        assert len(machine.granter(0).answers) == 2 * BURST
         machine.granter(1).ask(5000)
         await turns()
         assert machine.granter(1).answers == [(0, True)]

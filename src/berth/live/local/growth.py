@@ -20,7 +20,7 @@ ASK_MS = 5000
 """How long a call waits for an answer at most; a broker that lives answers in less than a millisecond."""
 STEP_MIB = 256
 """A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
-BURST, PER_S = 64, 32.0
+BURST, PER_S = 512, 100.0
 """So many wishes of one job are answered at once, and so many a second; the others wait until then."""
 _MIB = 1 << 20
 

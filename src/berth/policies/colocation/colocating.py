@@ -90,8 +90,12 @@ class Colocating:
         self.known = {name: self._cautious(name, profile) for name, profile in begins.items()}
         asked = recorded or knowledge.profiles.get
         self.whole = WholeGpus(
-            self.known, lambda name: (found := asked(name)) and self._cautious(name, found), self._shares
+            self.known,
+            lambda name: (found := asked(name)) and self._cautious(name, found),
+            self._shares,
+            self._is_cold,
         )
+        self._explores = knowledge.learns or known is not None
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._cache: ClusterCache  # of the cluster of the decision that it is at
 
@@ -472,6 +476,10 @@ class Colocating:
         if self._certain:
             return True
         return self._fits_somewhere(job.application, job.models, self.work_us(job))
+
+    def _is_cold(self, job: Job) -> bool:
+        """Whether a job that may not share only waits until its application has run alone."""
+        return False
 
     def _some_take_whole(self, queue: Queue) -> bool:
         """Whether a job waits that may not share; on a long queue of a few applications this is faster than to look at

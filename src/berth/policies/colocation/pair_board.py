@@ -67,6 +67,8 @@ class PairBoard:
         """(G,): when it is expected to be empty."""
         self._node: IntArray = np.array([slot.node for slot in self.slots], np.int64)
         self._index: IntArray = np.array([slot.index for slot in self.slots], np.int64)
+        self.kept: dict[str, int] = {}
+        """By application without a profile, the GPU that is kept until it is empty for its first run."""
         self._fresh_ms = -1
         self._forget()
 

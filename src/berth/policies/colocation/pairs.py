@@ -35,6 +35,8 @@ FEW = 4
 """Jobs of a row that are looked at while no GPU is idle."""
 IN_ORDER = 5
 """Jobs for each GPU that are compared if an order says which come first."""
+EXPLORED = 2
+"""One in so many GPUs may run applications without a profile for the first time."""
 PAUSE_MS = 2000
 """The least time after which a policy asks to be called again."""
 
@@ -97,6 +99,7 @@ class Pairs(Colocating):
         if board is None:
             board = self._cache.pairs = PairBoard(cluster, self._cache.alike)
         board.make_room()
+        yield from self._explore(queue, cluster, board, now_ms)
         yield from self._start_due(queue, cluster, now_ms, closed)
         while len(queue) and board.slots:
             board.look(cluster, now_ms, certain=self._certain)
@@ -118,6 +121,56 @@ class Pairs(Colocating):
                 self._has_started(job)
             if not some:
                 return
+
+    def _is_cold(self, job: Job) -> bool:
+        """Whether nothing is known of the job's application yet, which one run alone will tell."""
+        return bool(
+            self._explores
+            and job.gpus == 1
+            and not job.tasks
+            and job.share.milli == 1000
+            and job.application
+            and job.application not in self.known
+            and job.application not in self.whole.tried
+            and self._cluster is not None
+            and self.compares(self._cluster)
+        )
+
+    def _explore(self, queue: Queue, cluster: Cluster, board: PairBoard, now_ms: int) -> Iterator[Placement]:
+        """Run one job of each application without a profile alone, on an idle GPU or the next that is empty, before all
+        others: as long as nothing is known of it, its jobs take whole GPUs."""
+        lanes = queue.lanes(_row_of, as_queued)
+        cold = sorted(
+            (entries[0][1], lane) for lane, entries in lanes.items() if self._is_cold(entries[0][2])
+        )
+        kept, board.kept = board.kept, {}
+        if not cold:
+            return
+        board.look(cluster, now_ms, certain=self._certain)
+        begun = self.whole.alone(cluster)
+        left = max(1, len(board.slots) // EXPLORED) - len(begun)
+        for job in [lanes[lane][0][2] for _, lane in cold]:
+            if left <= 0:
+                return
+            if job.application in begun:
+                continue
+            begun.add(job.application)
+            left -= 1
+            placement = self.whole.place(job, cluster)
+            if placement is not None:
+                yield placement
+                self._noted(job, cluster)
+                continue
+            gpu = kept.get(job.application)
+            if gpu is None or board.of[gpu] < 0 or gpu in board.kept.values():
+                open_ = [
+                    at
+                    for at in np.flatnonzero(board.of >= 0).tolist()
+                    if at not in board.kept.values() and cluster.allows(job, board.slots[at].node)
+                ]
+                gpu = min(open_, key=lambda at: (board.empty_ms[at], at), default=None)
+            if gpu is not None:
+                board.kept[job.application] = gpu
 
     def _start_due(
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
@@ -158,7 +211,9 @@ class Pairs(Colocating):
             (
                 serial
                 for serial, lane in firsts
-                if not self._shares(job := lanes[lane][0][2]) and job.patience_ms != 0
+                if not self._shares(job := lanes[lane][0][2])
+                and not self._is_cold(job)
+                and job.patience_ms != 0
             ),
             default=None,
         )
@@ -182,7 +237,7 @@ class Pairs(Colocating):
         left = IN_ORDER * len(board.slots)
         for job in self._in_order(queue):
             if not self._shares(job):
-                if job.patience_ms != 0:
+                if job.patience_ms != 0 and not self._is_cold(job):
                     break
                 continue
             rows.setdefault(_row_of(job), []).append(job)
@@ -237,7 +292,7 @@ class Pairs(Colocating):
         )
         gpus = board.gpus(cluster)
         counts, asked = np.zeros((2, 2), np.int64)
-        shut = [board.numbers[slot] for slot in closed]
+        shut = [board.numbers[slot] for slot in closed] + list(board.kept.values())
         if self._due is not None and self._overtaking.kept is not None:
             shut.append(board.numbers[self._overtaking.kept])
         board.lists(gpus, counts, shut)

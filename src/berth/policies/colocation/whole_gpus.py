@@ -22,10 +22,15 @@ class WholeGpus:
         known: dict[str, Profile],
         recorded: Callable[[str], Profile | None],
         shares: Callable[[Job], bool],
+        is_cold: Callable[[Job], bool],
     ) -> None:
+        """`is_cold` says which jobs only wait for a profile of their application, and so hold up no others."""
         self.known = known
         self.recorded = recorded
         self.shares = shares
+        self.is_cold = is_cold
+        self.tried: set[str] = set()
+        """Applications that have run alone and have no profile all the same."""
         self._alone: dict[str, Job] = {}
 
     def forget(self, cluster: Cluster) -> None:
@@ -41,23 +46,40 @@ class WholeGpus:
         One that asks for a part of a GPU has it beside others that asked for parts.
         """
         some = False
+        without_room: set[int] = set()  # request types
         for job in queue:
             if self.shares(job):
                 if some:
                     return
                 continue
-            slots = _slots(job, cluster)
-            if slots is not None:
+            cold = self.is_cold(job)
+            if cold and cluster.request(job) in without_room:
+                continue
+            placement = self.place(job, cluster)
+            if placement is not None:
                 some = True
-                if job.gpus == 1 and not job.tasks:
-                    sharing = cluster.jobs_on(slots[0])
-                    for run in sharing:
-                        self._alone.pop(run.job.id, None)  # what is recorded of it from now on is not its own
-                    if not sharing:
-                        self._alone[job.id] = job
-                yield placement_of(job, slots)
+                yield placement
+            elif cold:
+                without_room.add(cluster.request(job))
             elif job.patience_ms != 0:
                 return
+
+    def place(self, job: Job, cluster: Cluster) -> Placement | None:
+        """Where a job takes its GPUs whole; None if there is no room."""
+        slots = _slots(job, cluster)
+        if slots is None:
+            return None
+        if job.gpus == 1 and not job.tasks:
+            sharing = cluster.jobs_on(slots[0])
+            for run in sharing:
+                self._alone.pop(run.job.id, None)  # what is recorded of it from now on is not its own
+            if not sharing:
+                self._alone[job.id] = job
+        return placement_of(job, slots)
+
+    def alone(self, cluster: Cluster) -> set[str]:
+        """Applications of which a job runs alone."""
+        return {job.application for job in self._alone.values() if job.id in cluster.running}
 
     def record(self, queue: Queue, cluster: Cluster) -> None:
         """Learn the profiles of applications that have run alone since."""
@@ -69,6 +91,8 @@ class WholeGpus:
                 profile = self.recorded(job.application)
                 if profile is not None:
                     self.known[job.application] = profile
+                else:
+                    self.tried.add(job.application)
 
 
 def _slots(job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
