@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -236,7 +237,8 @@ def _name_of(policy: object) -> str:
     if isinstance(policy, str):
         return policy
     module, name = getattr(policy, "__module__", ""), getattr(policy, "__qualname__", "")
-    if not callable(policy) or not module or not name.isidentifier():
+    own = inspect.isfunction(policy) or inspect.isclass(policy)
+    if not own or not name.isidentifier():
         raise SettingError(
             "a comparison takes names of policies, such as 'my_module:my_policy', and functions or classes at the top"
             f" of a module, which can be named; not {policy!r}"
