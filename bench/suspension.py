@@ -1,13 +1,13 @@
 """What suspension saves and costs: GPU-hours lost to preemption, and many cycles on the fake driver.
 
-    python bench/suspension.py [--seeds 3] [--jobs 600] [--cycles 200] [--members 3]
+    python bench/suspension.py [--seeds 3] [--jobs 1000] [--cycles 200] [--members 3]
 
 Three mixes are simulated with one job in ten urgent, under `preempt+fifo+best-fit`: jobs that make room are killed;
 or start again from a checkpoint that they write each half hour, which takes a minute; or are suspended to the memory of
 their node, which is charged by what is copied. Lost are the GPU-hours held that went into no work that counts.
 
-Then the processes of a partition on a fake GPU are suspended and resumed in turn, beside a neighbour with a fifth of the
-GPU's time. Bytes lost are those that the driver does not show any more. 10,000 cycles are asked.
+Then the processes of a partition on a fake GPU are suspended and resumed in turn, beside a neighbour. Bytes lost are
+those that the driver does not show any more. 10,000 cycles are asked.
 Writes bench/results/suspension.json.
 """
 
@@ -19,6 +19,7 @@ import random
 import subprocess
 import tempfile
 from dataclasses import replace
+from itertools import islice
 from statistics import mean, median
 from time import perf_counter
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.engine import Suspension, simulate
-from berth.model import GpuModel, Job, Node, Share
+from berth.model import GpuModel, Job, Node, Share, work_of
 from berth.partition import Limit, create, find
 from berth.partition.checkpoint import Calls, resume, suspend
 from berth.partition.gpus import gpus
@@ -35,8 +36,10 @@ from berth.traces import read
 from harness import BENCH, count, save
 
 NATIVE = BENCH.parent / "build" / "native"
-MIXES = {"demo": 4, "pai-like": 8, "philly-like": 8}
-"""The generator of each mix, and the nodes of 8 GPUs that it runs on."""
+MIXES = ("demo", "pai-like", "philly-like")
+"""The generators of the mixes."""
+LOAD = 2.0
+"""GPU time that is asked for while jobs come, over what there is: nodes of 8 GPUs are counted by it."""
 CARD = GpuModel("A100-80", mem_mib=81_920, pcie_mbps=32_000)
 URGENT = 0.1
 HELD_MIB = (2_000, 60_000)
@@ -49,7 +52,7 @@ def mix(name: str, jobs: int, seed: int) -> list[Job]:
     """Jobs of a generator, one in ten urgent, each with GPU memory of its own."""
     draw = random.Random(seed)
     found = []
-    for job in read(name, seed=seed, limit=jobs):
+    for job in islice(read(f"synthetic:{name}?seed={seed}"), jobs):
         urgent = draw.random() < URGENT
         share = Share(job.share.milli, draw.randint(*HELD_MIB)) if job.gpus else job.share
         found.append(
@@ -62,8 +65,11 @@ def mix(name: str, jobs: int, seed: int) -> list[Job]:
 
 def lost(name: str, jobs: int, seed: int) -> dict[str, dict[str, float]]:
     """GPU-hours held, lost, and finished jobs, by what becomes of those that make room."""
-    nodes = [Node(f"n{at}", 8, CARD, None, HOST_MIB) for at in range(MIXES[name])]
     workload = mix(name, jobs, seed)
+    span_ms = max(1, workload[-1].submit_ms - workload[0].submit_ms)
+    asked = sum(min(work_of(job), span_ms) * job.gpus * job.share.milli / 1000 for job in workload)
+    number = max(1, round(asked / span_ms / LOAD / 8), *(-(-job.gpus // 8) for job in workload))
+    nodes = [Node(f"n{at}", 8, CARD, None, HOST_MIB) for at in range(number)]
     kept = [replace(job, keeps_work=True) for job in workload]
     relaunch = Recovery(checkpoint_ms=1_800_000, restart_ms=60_000)
     ways: dict[str, tuple[list[Job], dict[str, Any]]] = {
@@ -136,19 +142,19 @@ def main() -> None:
     """Print a row a mix and way, and one for the cycles."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--seeds", type=count, default=3)
-    arguments.add_argument("--jobs", type=count, default=600)
+    arguments.add_argument("--jobs", type=count, default=1000)
     arguments.add_argument("--cycles", type=count, default=200)
     arguments.add_argument("--members", type=count, default=3)
     words = arguments.parse_args()
     rows: list[dict[str, Any]] = []
-    print(f"{'mix':<14}{'way':<10}{'held, GPU-h':>14}{'lost, GPU-h':>14}{'less than kill':>16}")
+    print(f"{'mix':<14}{'way':<10}{'held, GPU-h':>14}{'lost, GPU-h':>14}{'suspension loses less by':>26}")
     for name in MIXES:
         runs = [lost(name, words.jobs, seed) for seed in range(words.seeds)]
-        killed = mean(run["kill"]["lost"] for run in runs)
+        suspended = mean(run["suspend"]["lost"] for run in runs)
         for way in runs[0]:
             held, wasted = (mean(run[way][what] for run in runs) for what in ("held", "lost"))
-            less = f"{100 * (1 - wasted / killed):.1f} %" if killed else "–"
-            print(f"{name:<14}{way:<10}{held:>14,.1f}{wasted:>14,.2f}{less:>16}")
+            less = f"{100 * (1 - suspended / wasted):.1f} %" if wasted and way != "suspend" else "–"
+            print(f"{name:<14}{way:<10}{held:>14,.1f}{wasted:>14,.2f}{less:>26}")
             rows.append({"mix": name, "way": way, "held_gpu_h": held, "lost_gpu_h": wasted})
     cycle = cycles(words.cycles, words.members)
     print(
