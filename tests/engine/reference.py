@@ -177,9 +177,16 @@ class Reference:
 
     # Time
 
+    def speed_milli(self, job: Job, slots: Slots) -> int:
+        """The speed of a job on the slowest of its cards."""
+        table = self.speeds.table
+        of = table.get(job.application, table.get("", {})) if job.gpus else {}
+        models = [self.nodes[slot.node].gpu_model for slot in slots]
+        return min(of.get(model.name, 1000) if model else 1000 for model in models)
+
     def card_ms(self, job: Job, work_ms: int, slots: Slots) -> int:
         """How long work takes on the slowest card of these slots."""
-        milli = self.speeds.on(job, slots, self.nodes)
+        milli = self.speed_milli(job, slots)
         work_us = -(-work_ms * 1_000_000 // milli)
         return -(-work_us // 1000)
 
@@ -435,7 +442,7 @@ class Reference:
         ran_ms = self.now_ms - run.start_ms - (recovery.restart_ms if job.id in self.left_ms else 0)
         left_ms = job.work_ms or 0
         if job.keeps_work:
-            milli = self.speeds.on(job, run.slots, self.nodes)
+            milli = self.speed_milli(job, run.slots)
             all_us = -(-run.left_before_ms * 1_000_000 // milli)
             if recovery.write_ms and recovery.checkpoint_ms:
                 period_us = -(-recovery.checkpoint_ms * 1_000_000 // milli) + recovery.write_ms * 1000
@@ -443,7 +450,8 @@ class Reference:
             else:
                 left_on_card_ms = -(-(all_us - ran_ms * 1000) // 1000)
                 done_ms = left_ms - min(-(-left_on_card_ms * milli // 1000), run.left_before_ms)
-                left_ms -= recovery.kept_ms(done_ms)
+                every_ms = recovery.checkpoint_ms or 1
+                left_ms -= done_ms // every_ms * every_ms
         self.left_ms[job.id] = left_ms
         self.wait(job, run.attempt + 1)
         self.tell("submit", job, run.attempt + 1)

@@ -101,10 +101,16 @@ def _jobs(draw: Random) -> tuple[Job, ...]:
                 time_limit_ms=draw.choice((None, None, None, 15)), estimate_ms=draw.choice((None, None, 5, 40)),
                 keeps_work=draw.choice((True, False)), patience_ms=draw.choice((None, None, None, 0, 15)),
                 deadline_ms=draw.choice((None, 10, 100)),
-                after=(draw.choice(jobs).id,) if jobs and draw.randint(0, 7) == 0 else (),
+                after=_some(draw, jobs),
             )
         )  # fmt: skip
     return tuple(jobs)
+
+
+def _some(draw: Random, jobs: list[Job]) -> tuple[str, ...]:
+    """The ids of up to two of these jobs, of none mostly."""
+    count = draw.choice((0, 0, 0, 0, 0, 1, 2))
+    return tuple(dict.fromkeys(draw.choice(jobs).id for _ in range(count))) if jobs else ()
 
 
 def _reservations(draw: Random, nodes: int) -> tuple[Reservation, ...]:
