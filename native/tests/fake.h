@@ -58,10 +58,29 @@ enum { FAKE_GPUS = 64, FAKE_PROCESSES = 1024, FAKE_BUCKETS = 64, FAKE_LOCKS = 1 
 #define FAKE_BUCKET_NS 100000000ull
 #define FAKE_EXPORT __attribute__((visibility("default")))
 
+/* A process's state for cuCheckpointProcessGetState. */
+enum fake_checkpoint { FAKE_RUNNING, FAKE_LOCKED, FAKE_CHECKPOINTED, FAKE_FAILED };
+
+/* What the checkpoint calls refuse or do to a process. `FAKE_ONCE` shifts a word's bit to that of
+   the same word for the first time only. */
+enum fake_unkind {
+    FAKE_NO_LOCK = 1,
+    FAKE_NO_CHECKPOINT = 2,
+    FAKE_NO_RESTORE = 4,
+    FAKE_NO_UNLOCK = 8,
+    FAKE_FAILS = 16,
+    FAKE_SHARES = 32,
+    FAKE_SLOW = 64,
+    FAKE_ONCE = 8 /* bits further up */
+};
+
 struct fake_process {
     _Atomic uint32_t state;
     uint32_t pid, group;
-    uint64_t cgroup; /* of its path; 0: not known yet */
+    _Atomic uint32_t checkpoint;        /* enum fake_checkpoint */
+    _Atomic uint32_t unkind;            /* bits of enum fake_unkind */
+    _Atomic uint64_t parked[FAKE_GPUS]; /* what is in the host's memory while it is checkpointed */
+    uint64_t cgroup;                    /* of its path; 0: not known yet */
     _Atomic uint64_t bytes[FAKE_GPUS], busy_ns[FAKE_GPUS];
     struct {
         _Atomic uint64_t number, busy_ns;
@@ -162,7 +181,7 @@ static inline const char *fake_path(void)
 
 /* A queue keeps such a file over its versions: another size wants another name for it in
    src/berth/live/local/places.py. */
-_Static_assert(sizeof(struct fake_card) == 68233832, "another layout: name the queue's file anew");
+_Static_assert(sizeof(struct fake_card) == 68766312, "another layout: name the queue's file anew");
 
 /* Why there is no fake card, to the file where the library tells its reasons too. */
 static inline void fake_complain(const char *what, int why)

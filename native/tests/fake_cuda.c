@@ -146,10 +146,11 @@ DO cuInit(unsigned flags)
             atomic_store(&process->bytes[g], 0);
             atomic_store(&process->busy_ns[g], 0);
         }
+        fake_self = process;
+        fake_checkpoint_begins();
         uint32_t seen = atomic_load(&fake_card->seen);
         while (seen < i + 1 && !atomic_compare_exchange_weak(&fake_card->seen, &seen, i + 1)) { }
         atomic_store(&process->state, 1);
-        fake_self = process;
     }
     if (fd >= 0)
         close(fd);

@@ -183,11 +183,19 @@ CUresult fake_promises_kept(struct CUctx_st *context);
 CUresult fake_stack_grows(struct CUctx_st *context, uint64_t local_bytes);
 void fake_limits_gone(struct CUctx_st *context);
 
+/* fake_checkpoint.c: a call of a process that is locked waits until it is not. */
+void fake_wait_unlocked(void);
+void fake_checkpoint_begins(void); /* a process registers */
+void fake_shares_memory(void);     /* from now on with other processes, or with the host */
+
 /* Each call begins with what it needs, and answers what is wrong with that. */
 static inline CUresult fake_ready(const char *name)
 {
     if (__builtin_expect(!fake_initialized, 0))
         return CUDA_ERROR_NOT_INITIALIZED;
+    if (__builtin_expect(
+            atomic_load_explicit(&fake_self->checkpoint, memory_order_relaxed) != FAKE_RUNNING, 0))
+        fake_wait_unlocked();
     return __builtin_expect(fake_injecting, 0) ? fake_injected(name) : CUDA_SUCCESS;
 }
 

@@ -134,6 +134,7 @@ DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
     CUresult wrong = fake_in_context(__func__);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    fake_shares_memory();
     if (ptr == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     fake_populate();
@@ -331,6 +332,7 @@ DO cuIpcGetMemHandle(CUipc *handle, CUdeviceptr ptr)
     CUresult wrong = fake_ready(__func__);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    fake_shares_memory();
     memset(handle, 0, sizeof *handle);
     memcpy(handle->bytes, &ptr, sizeof ptr);
     return CUDA_SUCCESS;
@@ -340,6 +342,7 @@ DO cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipc handle, unsigned flags)
     CUresult wrong = fake_in_context(__func__);
     if (wrong != CUDA_SUCCESS)
         return wrong;
+    fake_shares_memory();
     (void)handle, (void)flags;
     fake_books();
     *ptr = fake_address(4096);

@@ -185,6 +185,7 @@ DO cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned l
         return CUDA_ERROR_INVALID_VALUE;
     fake_books();
     struct physical *physical = fake_physical(handle);
+    fake_shares_memory();
     uint64_t told[2] = { (uint64_t)getpid(), physical != NULL ? physical->id : 0 };
     if (physical != NULL && type == CU_SHARE_FABRIC) {
         memset(out, 0, CU_FABRIC_BYTES);
@@ -247,6 +248,7 @@ DO cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
     if (type != CU_SHARE_FD && (type != CU_SHARE_FABRIC || from == NULL))
         return CUDA_ERROR_INVALID_VALUE;
     fake_books();
+    fake_shares_memory();
     struct physical *physical =
         type == CU_SHARE_FD ? import_file((int)(intptr_t)from) : import_fabric(from);
     if (physical != NULL)

@@ -155,6 +155,11 @@ COMMANDS: Final = {
     ),
     "hold": Entry("berth.cli.local:hold", "Keep waiting jobs from starting."),
     "release": Entry("berth.cli.local:release", "Let held jobs start again."),
+    "suspend": Entry(
+        "berth.cli.local:suspend",
+        "Move running jobs off their GPUs into the machine's memory, with all that they have done.",
+    ),
+    "resume": Entry("berth.cli.local:resume", "Let suspended jobs run on as soon as their GPUs have room."),
     "edit": Entry(
         "berth.cli.local:edit",
         "Change a waiting job, or the time limit, grace period, retries, name or comment of a running one.",

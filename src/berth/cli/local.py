@@ -326,6 +326,16 @@ def release(ids: JobIds, as_json: AsJson = False) -> None:
     client.control("release", ids, as_json)
 
 
+def suspend(ids: JobIds, as_json: AsJson = False) -> None:
+    """Move running jobs off their GPUs into the machine's memory, with all that they have done."""
+    client.control("suspend", ids, as_json)
+
+
+def resume(ids: JobIds, as_json: AsJson = False) -> None:
+    """Let suspended jobs run on as soon as their GPUs have room."""
+    client.control("resume", ids, as_json)
+
+
 def edit(
     context: typer.Context,
     ids: JobIds,

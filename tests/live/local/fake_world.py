@@ -99,7 +99,7 @@ class FakeWorld:
             }
             for mib in sorted(set(self.cards_mib), reverse=True)
         ]  # fmt: skip
-        begin = {"nodes": nodes, "policy": self.policy, "knowledge": self.knowledge}
+        begin = {"nodes": nodes, "policy": self.policy, "knowledge": self.knowledge, "can_suspend": True}
         self.brain = Brain(begin, self.hear)
         self.brain.take(self.book.begin_anew())
         self.heed()
@@ -113,6 +113,10 @@ class FakeWorld:
             book.placed(message["id"], message["version"], slots, share, self.now_ms, best_effort=best_effort)
         elif said == "evict":
             book.evicted(message["id"], self.now_ms)
+        elif said == "suspend":
+            book.suspended_by_brain(message["id"], self.now_ms)
+        elif said == "resume":
+            book.resumed_by_brain(message["id"], self.now_ms)
         elif said == "again":
             times, needs_mib = message["memory"]
             book.again(
@@ -187,6 +191,11 @@ class FakeWorld:
         self.commit()
         assert entry.state == RUNNING, entry.reason
 
+    def moved(self, entry: Entry) -> None:
+        """A job's processes leave their GPUs, or come back."""
+        self.book.left_gpus(entry, 5000)
+        self.book.came_back(entry, self.now_ms)
+
     def commit(self) -> None:
         """Write what has changed, then start what was to be started after that, and tell the brain."""
         self.commit_before_brain()
@@ -198,6 +207,8 @@ class FakeWorld:
         changes = book.changes()
         finished, starts = changes.finished, changes.starts
         self.store.write([*map(of_entry, changes.entries), *map(of_attempt, changes.attempts)])
+        for entry in changes.moves:
+            self.moved(entry)
         book.written(changes)
         self.forgotten |= {(entry.id, start) for entry, start in changes.settled}
         for entry in finished:

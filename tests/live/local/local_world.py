@@ -19,7 +19,7 @@ class LocalWorld:
     """A broker whose brain decides by `fifo+best-fit`."""
 
     no_gangs = ""
-    no_suspension = "not yet"
+    no_suspension = ""
 
     def __init__(self, store: Path) -> None:
         self._world = FakeWorld(
@@ -55,6 +55,15 @@ class LocalWorld:
     def cancel(self, job_id: str) -> None:
         """A user cancels a waiting job."""
         self._world.book.cancel(self._world.book.jobs[job_id], self._world.now_ms)
+
+    def suspend(self, job_id: str) -> None:
+        """A user suspends a running job."""
+        self._world.now_ms += 1000
+        self._world.book.suspend(self._world.book.jobs[job_id], self._world.now_ms)
+
+    def resume(self, job_id: str) -> None:
+        """A user lets a suspended job run on."""
+        self._world.book.let_resume(self._world.book.jobs[job_id], self._world.now_ms)
 
     def step(self, now_ms: int) -> None:
         """Let the broker and the brain come to rest."""
@@ -98,7 +107,7 @@ class LocalWorld:
 
     def seen(self) -> Seen:
         """What the broker and the brain show."""
-        running = {job.id: job for job in self._world.book.jobs.values() if job.state == RUNNING}
+        running = {job.id: job for job in self._world.book.jobs.values() if job.shown_state == RUNNING}
         return Seen(
             {job_id: job.slots for job_id, job in running.items()},
             {job_id: job.share[1] for job_id, job in running.items()},

@@ -21,6 +21,7 @@ class PlainBrain:
         self.cpu = sum(node["cpu_milli"] or 0 for node in begin["nodes"])
         self.waiting: dict[str, Any] = {}
         self.running: dict[str, tuple[Any, list[int], list[int]]] = {}
+        self.suspended: dict[str, Any] = {}
         self.strangers: dict[int, tuple[int, int]] = {}
         self.said: list[dict[str, Any]] = []
         self.hear(begin["events"])
@@ -33,9 +34,14 @@ class PlainBrain:
                 self.release(job["id"])
                 self.waiting[job["id"]] = job
             elif what == "runs":
-                self.waiting.pop(event["job"]["id"], None)
-                self.release(event["job"]["id"])  # it may have grown
-                self.take(event["job"], list(event["slots"]), list(event["share"]))
+                job_id = event["job"]["id"]
+                self.waiting.pop(job_id, None)
+                self.suspended.pop(job_id, None)
+                self.release(job_id)  # it may have grown
+                if event["suspended_since_ms"] is not None:
+                    self.suspended[job_id] = event
+                else:
+                    self.take(event["job"], list(event["slots"]), list(event["share"]))
             elif what == "withdrawn":
                 self.waiting.pop(event["id"], None)
                 self.release(event["id"])
@@ -47,6 +53,8 @@ class PlainBrain:
 
     def settle(self, event: dict[str, Any]) -> None:
         """What follows when an attempt is over; more of a rule than the real one's would be a rule of its own."""
+        if (left := self.suspended.pop(event["id"], None)) is not None:
+            self.running[event["id"]] = (left["job"] | {"cpu_milli": 0}, [], [0, 0])
         job = self.running[event["id"]][0] if event["id"] in self.running else self.waiting.get(event["id"])
         self.release(event["id"])
         if job is None:
@@ -95,6 +103,14 @@ class PlainBrain:
 
     def decide(self) -> list[dict[str, Any]]:
         said, self.said = self.said, []
+        for job_id, left in list(self.suspended.items()):
+            milli, mib = left["share"]
+            if left["resumes"] and all(
+                self.left(at)[0] >= milli and self.left(at)[1] >= mib for at in left["slots"]
+            ):
+                del self.suspended[job_id]
+                self.take(left["job"], list(left["slots"]), list(left["share"]))
+                said.append({"say": "resume", "id": job_id})
         for job in list(self.waiting.values()):
             milli, mib = job["share"]
             mib = max(mib, job["memory"][1]) if mib else mib

@@ -5,6 +5,7 @@ the store, sends its `events` to the brain, and carries out the starts and stops
 written. What follows from an attempt that ran out of memory, was cut short or did not start is the brain's to say.
 
     waiting ⇄ held, waiting → starting → running → ended; an attempt that is over may leave the job waiting again
+    while it is running: → suspending → suspended → resuming →
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from berth.live.local.entry import (
     OUT_OF_MEMORY,
     PREEMPTED,
     REQUEUE,
+    RESUMING,
     RUNNING,
     STARTING,
+    SUSPENDED,
+    SUSPENDING,
     TIMEOUT,
     UNKNOWN,
     WAITING,
@@ -55,6 +59,8 @@ class Changes(NamedTuple):
     """Attempts that ended."""
     starts: tuple[Entry, ...]
     """What is to be started once this is written."""
+    moves: tuple[Entry, ...]
+    """What is to be suspended or resumed once this is written."""
     finished: tuple[Entry, ...]
     """Jobs that have come to their end."""
     settled: tuple[tuple[Entry, int], ...]
@@ -79,6 +85,8 @@ class Book:
     attempts: list[dict[str, Any]] = field(default_factory=list)
     """Ended attempts to be written."""
     starts: list[Entry] = field(default_factory=list)
+    moves: list[Entry] = field(default_factory=list)
+    """Jobs to be suspended or resumed."""
     stops: list[Stop] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     """What the brain is to be told, in order."""
@@ -102,10 +110,10 @@ class Book:
     def changes(self) -> Changes:
         """What has changed since this was asked last, which is forgotten here."""
         found = Changes(
-            tuple(self.dirty.values()), tuple(self.attempts), tuple(self.starts), tuple(self.finished),
-            tuple(self.settled), tuple(self.just_ended),
+            tuple(self.dirty.values()), tuple(self.attempts), tuple(self.starts), tuple(self.moves),
+            tuple(self.finished), tuple(self.settled), tuple(self.just_ended),
         )  # fmt: skip
-        for each in (self.dirty, self.attempts, self.starts, self.finished, self.settled):
+        for each in (self.dirty, self.attempts, self.starts, self.moves, self.finished, self.settled):
             each.clear()
         return found
 
@@ -272,12 +280,41 @@ class Book:
             raise LiveError(f"job {entry.id} is {entry.state} already")
         self._stop(entry, REQUEUE, now_ms)
 
+    def suspend(self, entry: Entry, now_ms: int) -> None:
+        """Have a running job leave its GPUs until its user lets it run on."""
+        check_not_ended(entry)
+        if entry.suspension == SUSPENDED:
+            entry.resumes = False
+            self.dirty[entry.id] = entry
+            self.events.append(runs(entry, self.limits))
+            return
+        if entry.state != RUNNING or entry.stop or entry.over is not None or entry.suspension:
+            doing = f"is being stopped ({entry.stop})" if entry.stop else f"is {entry.shown_state}"
+            raise LiveError(f"job {entry.id} {doing}; only a running job can be suspended")
+        if not entry.slots:
+            raise LiveError(f"job {entry.id} has no GPU that it could leave")
+        if entry.gang:
+            raise LiveError(
+                f"job {entry.id} is a task of gang {entry.request.gang}, whose tasks are not suspended alone"
+            )
+        self._begin_suspension(entry, now_ms, resumes=False)
+
+    def let_resume(self, entry: Entry, now_ms: int) -> None:
+        """Let a suspended job run on as soon as there is room."""
+        check_not_ended(entry)
+        if entry.suspension != SUSPENDED:
+            raise LiveError(f"job {entry.id} is {entry.shown_state}; only a suspended job can be resumed")
+        entry.resumes = True
+        self.dirty[entry.id] = entry
+        self.events.append(runs(entry, self.limits))
+
     def revive(self, entry: Entry, now_ms: int) -> None:
         """Queue a job again that has ended."""
         entry.attempt += 1
         entry.queued_ms, entry.stands_ms = now_ms, 0
         entry.stop, entry.end_ms, entry.exit_code = "", None, None
         entry.slots, entry.share, entry.start_ms, entry.start_failures = (), (0, 0), None, 0
+        entry.suspended_ms = 0
         entry.state = WAITING
         self._enter(entry)
         self._change(entry, WAITING, now_ms, "")
@@ -321,7 +358,61 @@ class Book:
         if entry is not None and entry.state in (STARTING, RUNNING):
             self._stop(entry, PREEMPTED, now_ms)
 
+    def suspended_by_brain(self, job_id: str, now_ms: int) -> None:
+        """The brain wants the GPUs of a running job for another until that has ended."""
+        entry = self.jobs.get(job_id)
+        if entry is not None and entry.state == RUNNING and not entry.stop and not entry.suspension:
+            self._begin_suspension(entry, now_ms, resumes=True)
+
+    def resumed_by_brain(self, job_id: str, now_ms: int) -> None:
+        """The brain gives a suspended job its GPUs back."""
+        entry = self.jobs.get(job_id)
+        if entry is not None and entry.suspension == SUSPENDED:
+            entry.suspension = RESUMING
+            self.dirty[entry.id] = entry
+            self.moves.append(entry)
+
+    def _begin_suspension(self, entry: Entry, now_ms: int, *, resumes: bool) -> None:
+        entry.suspension, entry.suspended_since_ms, entry.resumes = SUSPENDING, now_ms, resumes
+        self.dirty[entry.id] = entry
+        self.moves.append(entry)
+
     # What processes do
+
+    def left_gpus(self, entry: Entry, parked_mib: int) -> None:
+        """All processes of a job have left its GPUs."""
+        if entry.suspension == SUSPENDING:
+            entry.suspension, entry.parked_mib = SUSPENDED, parked_mib
+            self.dirty[entry.id] = entry
+            self.events.append(runs(entry, self.limits))
+
+    def stayed(self, entry: Entry, now_ms: int) -> None:
+        """A job cannot be suspended, and runs on; one whose GPUs others wait for is stopped instead."""
+        if entry.suspension == SUSPENDING:
+            wanted = entry.resumes
+            self._awake(entry, now_ms)
+            if wanted:
+                self._stop(entry, PREEMPTED, now_ms)
+
+    def came_back(self, entry: Entry, now_ms: int) -> None:
+        """A suspended job runs on."""
+        if entry.suspension == RESUMING:
+            self._awake(entry, now_ms)
+            self.events.append(runs(entry, self.limits))
+
+    def kept_off(self, entry: Entry) -> None:
+        """A suspended job could not come back for want of room, and stays suspended."""
+        if entry.suspension == RESUMING:
+            entry.suspension = SUSPENDED
+            self.dirty[entry.id] = entry
+            self.events.append(runs(entry, self.limits))
+
+    def _awake(self, entry: Entry, now_ms: int) -> None:
+        """Count the time of a suspension that is over."""
+        if entry.suspended_since_ms is not None:
+            entry.suspended_ms += max(0, now_ms - entry.suspended_since_ms)
+        entry.suspension, entry.suspended_since_ms, entry.resumes = "", None, True
+        self.dirty[entry.id] = entry
 
     def confirmed(self, entry: Entry, start_ms: int, now_ms: int) -> None:
         """The job's process runs."""
@@ -339,6 +430,7 @@ class Book:
             self._did_not_start(entry, end, now_ms)
             return
         end_ms = now_ms if end.end_ms is None else min(end.end_ms, now_ms)
+        self._awake(entry, end_ms)
         if entry.start_ms is None:
             entry.start_ms = end_ms
         state, reason = _how(entry, end)
@@ -381,7 +473,7 @@ class Book:
             return
         over = entry.over
         self._settle(entry)
-        entry.stop, entry.slots, entry.share, entry.start_ms = "", (), (0, 0), None
+        entry.stop, entry.slots, entry.share, entry.start_ms, entry.suspended_ms = "", (), (0, 0), None, 0
         entry.out_of_memory, entry.needs_mib = memory
         entry.start_failures, entry.not_before_ms = start_failures, not_before_ms
         if not over.never_ran:
@@ -419,7 +511,7 @@ class Book:
                 "slots": entry.slots, "share": entry.share, "peak_mib": end.peak_mib, "refused": end.refused,
                 "cpu_ms": end.cpu_ms, "mem_peak_mib": end.mem_peak_mib, "request_key": entry.request_key,
                 "submit_ms": entry.submit_ms, "user": entry.user, "index": entry.index, "params": entry.params,
-                "run": f"{entry.id}-{entry.start}",
+                "run": f"{entry.id}-{entry.start}", "suspended_ms": entry.suspended_ms,
             }
         )  # fmt: skip
 
@@ -438,12 +530,13 @@ class Book:
 
     def expire(self, entry: Entry, now_ms: int) -> None:
         """Stop a job that has reached its time limit."""
-        if entry.state == RUNNING and not entry.stop:
+        if entry.state == RUNNING and not entry.stop and not entry.suspension:
             self._stop(entry, TIMEOUT, now_ms)
 
     def lose(self, entry: Entry, now_ms: int) -> None:
         """Stop a job whose GPU is gone."""
         if entry.state in (STARTING, RUNNING) and not entry.stop:
+            self._awake(entry, now_ms)
             self._stop(entry, NODE_FAIL, now_ms)
 
     def load(self, entries: Iterable[Entry], now_ms: int) -> None:
@@ -458,6 +551,8 @@ class Book:
             self.next_number = max(self.next_number, int(entry.number) + 1)
         for entry in list(self.jobs.values()):
             self._consider(entry, now_ms)
+            if entry.suspension in (SUSPENDING, RESUMING) and entry.over is None:
+                self.moves.append(entry)  # it may have been begun
 
     # How
 

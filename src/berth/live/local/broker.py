@@ -28,7 +28,6 @@ from berth.live.local.entry import (
     CANCELLED,
     COMPLETED,
     OUT_OF_MEMORY,
-    PREEMPTED,
     RUNNING,
     STARTING,
     End,
@@ -46,6 +45,7 @@ from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.supervision import kept_up
+from berth.live.local.suspending import Suspending
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
@@ -109,6 +109,7 @@ class Broker:
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
         )
         self.commits = Commits(store, self._collect, self._not_written, log)
+        self.suspending: Suspending
         hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
         self.deciding = Deciding(
             self.book,
@@ -119,6 +120,7 @@ class Broker:
             hooks,
             brain=brain,
             decide_s=decide_s,
+            can_suspend=lambda: not self.suspending.trouble,
         )
         self.link = self.deciding.link
         self.runner = Runner(
@@ -131,6 +133,16 @@ class Broker:
             log=log,
             to_ms=lambda at_ms: at_ms + self._offset_ms,
             joined=lambda entry: self.growth.begin(entry),
+        )
+        self.suspending = Suspending(
+            self.book,
+            self.runner,
+            places,
+            log,
+            fake=cards.fake,
+            now_ms=self.now_ms,
+            moved=self._moved,
+            runs_on=lambda entry: self.growth.go_on(entry),
         )
         self.watch = Watch(
             self.book,
@@ -226,6 +238,7 @@ class Broker:
         self.link.close()
         self.notices.close()
         self.keeper.close()
+        self.suspending.close()
         self.growth.close()
         committing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -286,9 +299,10 @@ class Broker:
         self.runner.sweep(self.book.jobs)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING) and entry.over is None:
-                if entry.slots:
+                if entry.slots and not entry.suspension:
                     self.growth.begin(entry)
                 self.runner.adopt(entry)
+        self.suspending.go_on()
 
     def _reconcile(self, entries: list[Entry]) -> list[Entry]:
         """The jobs of a store that is older than they are: those that have been started since are found again."""
@@ -334,7 +348,7 @@ class Broker:
     def act(self) -> None:
         """Have written what has changed, tell the brain, stop what is to be stopped."""
         book = self.book
-        if book.dirty or book.attempts or book.starts:
+        if book.dirty or book.attempts or book.starts or book.moves:
             self.commits.wake()
         for entry in book.take_stops():
             self.runner.stop(entry)
@@ -380,6 +394,8 @@ class Broker:
         self.book.written(changes)
         for entry in changes.starts:
             self._start(entry)
+        for entry in changes.moves:
+            self.suspending.move(entry)
         for entry in changes.finished:
             failed = entry.state not in (COMPLETED, CANCELLED)
             self._tell_user(entry, "fail" if failed and "end" not in entry.request.notify_on else "end")
@@ -398,13 +414,7 @@ class Broker:
         if entry.stop:
             self._ended(entry, End(None, never_ran=True))
             return
-        leaving = {
-            at
-            for job in self.book.active.values()
-            if job.stop == PREEMPTED and job is not entry
-            for at in job.slots
-        }
-        if leaving & set(entry.slots):
+        if self.suspending.leaving(entry):
             self._deferred.append(entry)  # until the preempted job has gone
             return
         try:
@@ -447,9 +457,14 @@ class Broker:
         if (entry.over_as if entry.over is not None else entry.state) == OUT_OF_MEMORY:
             self._tell_user(entry, "out-of-memory")
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
+        self._moved()
+
+    def _moved(self) -> None:
+        """A job has left its GPUs, or has come back to them: those that waited for that go on."""
         deferred, self._deferred = self._deferred, []
         for each in deferred:
             self._start(each)
+        self.suspending.retry()
         self.act()
 
     def _tell_user(self, entry: Entry, event: str) -> None:
@@ -506,8 +521,7 @@ class Broker:
             now_ms = self.now_ms()
             for entry in list(self.book.active.values()):
                 limit_ms = entry.request.time_limit_ms
-                ran_ms = now_ms - (now_ms if entry.start_ms is None else entry.start_ms)
-                if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
+                if entry.state == RUNNING and limit_ms and entry.ran_ms(now_ms) >= limit_ms:
                     self.book.expire(entry, now_ms)
             self.notices.look()
             self.act()

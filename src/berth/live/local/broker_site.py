@@ -28,9 +28,15 @@ class BrokerSite:
 
     name = "local"
 
-    def __init__(self, nodes: Sequence[Mapping[str, Any]], say: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, Any]],
+        say: Callable[[dict[str, Any]], None],
+        *,
+        can_suspend: bool = False,
+    ) -> None:
         """`nodes` are the machine: one for each kind of its GPUs, whose `indices` are those of the machine."""
-        self._say = say
+        self._say, self._can_suspend = say, can_suspend
         self._nodes = [
             SiteNode(
                 Node(
@@ -75,6 +81,10 @@ class BrokerSite:
                 best_effort=bool(event["best_effort"]),
                 start_ms=event["start_ms"],
                 started=bool(event["started"]),
+                suspended_since_ms=event["suspended_since_ms"],
+                suspended_ms=event["suspended_ms"],
+                parked_mib=event["parked_mib"],
+                resumes=bool(event["resumes"]),
             )
             self._changed.add(job.job.id)
         elif what == "others":
@@ -168,6 +178,23 @@ class BrokerSite:
     def evict(self, job_id: str) -> None:
         """Have a running job make room."""
         self._say({"say": "evict", "id": job_id})
+
+    def parked_mib(self, job_id: str) -> int | None:
+        """What a job was given of each of its GPUs; None if the machine cannot suspend it."""
+        run = self._running[job_id]
+        if not self._can_suspend or not run.gpus or run.share is None or run.of.gang is not None:
+            return None
+        models = {each.node.name: each.node.gpu_model for each in self._nodes}
+        model = models[run.gpus[0].node]
+        return run.share.mem_mib or (model.mem_mib if model is not None else 0)
+
+    def suspend(self, job_id: str) -> None:
+        """Have a running job leave its GPUs."""
+        self._say({"say": "suspend", "id": job_id})
+
+    def resume(self, job_id: str) -> None:
+        """Have a suspended job run on."""
+        self._say({"say": "resume", "id": job_id})
 
     def again(self, again: Again) -> None:
         """Have a job wait for another attempt; the broker tells when it does."""

@@ -53,6 +53,18 @@ class Cgroups:
                 file.write(str(mem_mib << 20))
         return os.path.join(group, "cgroup.procs")
 
+    def left_mib(self, name: str) -> int | None:
+        """Memory that a run may still take of its own limit; None: it has none that is enforced."""
+        try:
+            group = os.path.join(self.folder, name)
+            with (
+                open(os.path.join(group, "memory.max")) as most,
+                open(os.path.join(group, "memory.current")) as now,
+            ):
+                return max(0, int(most.read()) - int(now.read())) >> 20
+        except (OSError, ValueError):  # it has no group, or `max`
+            return None
+
     def kill(self, name: str) -> None:
         """Kill all that is in a run's group."""
         if self.folder:

@@ -217,7 +217,7 @@ def wait(ids: list[str], *, every: bool, timeout_s: float | None, as_json: bool)
 def control(
     name: str, ids: list[str], as_json: bool, *, every: bool = False, flags: Flags | None = None
 ) -> None:
-    """Cancel, hold, release, edit or requeue jobs, and print what became of each."""
+    """Cancel, hold, release, suspend, resume, edit or requeue jobs, and print what became of each."""
     if not ids and not every:
         raise LiveError(f"berth {name}: name jobs by their ids, as `berth queue` shows them")
     message: Message = {"do": name, "ids": ids, "all": every}
@@ -236,6 +236,7 @@ def control(
         "cancelled": "SIGTERM was sent; it ends",
         "timeout": "it has reached its time limit and ends",
         "requeue": "SIGTERM was sent; it is queued again",
+        "resume": "it runs on as soon as its GPUs have room",
     }
     for job in jobs:
         now = ending.get(job["stopping"])

@@ -57,10 +57,12 @@ class Deciding:
         *,
         brain: str = BRAIN,
         decide_s: float = DECIDE_S,
+        can_suspend: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`nodes` are the machine's, `history` is the folder from which a knowledge begins."""
+        """`nodes` are the machine's, `history` is the folder from which a knowledge begins. `can_suspend` tells whether
+        a running job can be suspended to make room."""
         self._book, self._nodes, self._history = book, nodes, history
-        self._log, self._hooks = log, hooks
+        self._log, self._hooks, self._can_suspend = log, hooks, can_suspend
         self.link = Link(self._begin, self.hear, log, brain=brain, decide_s=decide_s)
         self.chosen = chosen
         self._proposed: Chosen | None = None
@@ -101,6 +103,7 @@ class Deciding:
             "events": self._book.snapshot() if trial else self._book.begin_anew(),
             "now_ms": self._hooks.now_ms(),
             "paths": chosen.paths,
+            "can_suspend": self._can_suspend(),
         }
 
     def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:
@@ -139,6 +142,10 @@ class Deciding:
             )  # fmt: skip
         elif said == "evict":
             book.evicted(message["id"], now_ms)
+        elif said == "suspend":
+            book.suspended_by_brain(message["id"], now_ms)
+        elif said == "resume":
+            book.resumed_by_brain(message["id"], now_ms)
         elif said == "again":
             times, needs_mib = message["memory"]
             book.again(

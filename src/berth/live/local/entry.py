@@ -13,6 +13,8 @@ WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
 COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
 OUT_OF_MEMORY, NODE_FAIL, UNKNOWN, PREEMPTED = "out-of-memory", "node-fail", "exit-unknown", "preempted"
 ENDED = frozenset((COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, UNKNOWN))
+SUSPENDING, SUSPENDED, RESUMING = "suspending", "suspended", "resuming"
+"""What becomes of a running job that leaves its GPUs, keeps off them, or comes back."""
 REQUEUE = "requeue"
 """Why an attempt is stopped whose job waits again, because its user said so."""
 
@@ -70,6 +72,17 @@ class Entry:
     """Whether the brain has it among its waiting jobs."""
     boot: str = ""
     """The boot of the machine in which its attempt was started."""
+    suspension: str = ""
+    """What becomes of its processes while it runs: SUSPENDING, SUSPENDED or RESUMING; empty: they run. It is written
+    before it is begun, so that the next broker goes on with it."""
+    suspended_since_ms: int | None = None
+    """None while they run."""
+    suspended_ms: int = 0
+    """For how long they were suspended before they ran last."""
+    parked_mib: int = 0
+    """Memory of the machine that takes what they held on each GPU."""
+    resumes: bool = True
+    """Whether it runs on as soon as there is room; else its user lets it."""
     gang_ended: int = 0
     """How many tasks of its gang ran and have ended; only one of those that have not ended keeps it."""
     over: End | None = None
@@ -83,6 +96,23 @@ class Entry:
     def number(self) -> str:
         """The id of its array, or its own."""
         return self.id.partition("_")[0]
+
+    @property
+    def shown_state(self) -> str:
+        """Its state, or what becomes of its processes while it runs."""
+        return self.suspension or self.state
+
+    @property
+    def left_gpus(self) -> bool:
+        """Whether others may have its GPUs: it is suspended, or is being so for them."""
+        return self.suspension == SUSPENDED or (self.suspension == SUSPENDING and self.resumes)
+
+    def ran_ms(self, now_ms: int) -> int:
+        """For how long its processes have run, without the time for which they were suspended."""
+        if self.start_ms is None:
+            return 0
+        until_ms = now_ms if self.suspended_since_ms is None else self.suspended_since_ms
+        return until_ms - self.start_ms - self.suspended_ms
 
     @property
     def gang(self) -> str:
@@ -131,6 +161,7 @@ _KEPT: dict[str, Any] = {
     "share": (0, 0), "promise_mib": 0, "peak_mib": 0,
     "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
     "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0, "over_as": "",
+    "suspension": "", "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from berth.errors import PartitionError
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
-from berth.live.local.entry import Entry
+from berth.live.local.entry import SUSPENDED, Entry
 from berth.live.local.runner import Runner
 from berth.live.local.watching import Watch
 from berth.partition import Granter
@@ -111,6 +111,13 @@ class Growth:
             return
         self.jobs[entry.id] = Growing(entry, granters, most_mib)
 
+    def go_on(self, entry: Entry) -> None:
+        """A suspended job runs on: answer it again, and what it asked before first."""
+        if entry.id in self.jobs:
+            self._wake(entry.id)
+        else:
+            self.begin(entry)
+
     def end(self, entry: Entry) -> None:
         """Answer a job no more."""
         growing = self.jobs.pop(entry.id, None)
@@ -135,7 +142,7 @@ class Growth:
         before = sum(growing.granted for growing in asking)
         for growing in sorted(asking, key=lambda each: each.entry.serial):
             try:
-                if not self._must_wait(growing):
+                if not growing.entry.suspension and not self._must_wait(growing):
                     self._answer(growing)
             except PartitionError as error:
                 self._log("grows-not", job=growing.entry.id, why=str(error))
@@ -200,7 +207,7 @@ class Growth:
         """Whether a job may have this much of a GPU: it is there, and the others can still get what they may need, or
         the job is the oldest of those that have not got that."""
         card_mib = self._cards[at].mem_mib
-        here = [job for job in self._book.active.values() if at in job.slots]
+        here = [job for job in self._book.active.values() if at in job.slots and job.suspension != SUSPENDED]
         held = {job.id: job.share[1] or card_mib for job in here} | {entry.id: mem_mib}
         free_mib = card_mib - self._watch.others_mib(at) - sum(held.values())
         if free_mib < 0:

@@ -11,7 +11,7 @@ from berth.errors import LiveError
 from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look
-from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
+from berth.live.local.entry import HELD, RUNNING, STARTING, SUSPENDED, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
@@ -68,7 +68,8 @@ class Listing:
     def _counts(self) -> dict[str, int]:
         counts = dict.fromkeys((WAITING, HELD, STARTING, RUNNING), 0)
         for entry in self._broker.book.jobs.values():
-            counts[entry.state] += 1
+            state = SUSPENDED if entry.suspension == SUSPENDED else entry.state
+            counts[state] = counts.get(state, 0) + 1
         return counts
 
     def _gpus(self) -> list[Message]:
@@ -76,7 +77,7 @@ class Listing:
         looks = {look.index: look for look in broker.watch.looks}
         tenants: dict[int, list[Tenant]] = {card.index: [] for card in broker.cards.cards}
         for job in broker.book.active.values():
-            for at in job.slots:
+            for at in job.slots if job.suspension != SUSPENDED else ():
                 mem_mib = job.share[1] or broker.cards.cards[at].mem_mib
                 uses = looks[at].runs if at in looks else {}
                 use_pct, used_mib = uses.get(f"{job.id}-{job.start}", (None, None))
@@ -90,7 +91,7 @@ class Listing:
                         used_mib,
                         use_pct,
                         job.start_ms,
-                        job.state,
+                        job.shown_state,
                         **self._growth(job),
                     )
                 )
@@ -150,7 +151,7 @@ class Listing:
             for entry in entries
             if (not user or entry.user == user)
             and (uid is None or entry.uid == uid)
-            and (not states or entry.state in states)
+            and (not states or entry.state in states or entry.shown_state in states)
         ][: message.get("limit")]
         asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
         reasons = await broker.deciding.reasons(asked) if asked else {}
@@ -181,14 +182,14 @@ class Listing:
             entry.id,
             entry.user,
             _name(entry),
-            entry.state,
+            entry.shown_state,
             request.gpus,
             request.milli,
             entry.share[1] or request.mem_mib,
             entry.submit_ms,
             entry.ready_ms,
             None if entry.state in (WAITING, HELD) else entry.start_ms,
-            where_of(entry.slots),
+            where_of(entry.slots if entry.suspension != SUSPENDED else ()),
             reason or self._reason(entry),
             priority=request.priority,
             gang=request.gang,
@@ -198,6 +199,11 @@ class Listing:
         )
 
     def _reason(self, entry: Entry) -> str:
+        if entry.suspension == SUSPENDED:
+            back = f"{where_of(entry.slots)} has room"
+            if entry.resumes:
+                return f"suspended; it runs on when {back}"
+            return f"suspended by its user; after `berth resume {entry.id}` it runs on when {back}"
         if entry.state != WAITING:
             return entry.reason
         if not entry.offered:
@@ -245,7 +251,7 @@ class Listing:
             if entry.needs_mib and (mem_mib or request.milli < WHOLE):
                 mem_mib = max(mem_mib, entry.needs_mib)
             found.append({
-                "id": entry.id, "state": entry.state, "user": entry.user, "uid": entry.uid, "name": request.name,
+                "id": entry.id, "state": entry.shown_state, "user": entry.user, "uid": entry.uid, "name": request.name,
                 "application": application_of(request, entry.params), "comment": request.comment,
                 "command": list(request.argv), "folder": request.cwd, "priority": request.priority,
                 "gpus": request.gpus, "milli": request.milli, "mem_mib": mem_mib,
@@ -254,6 +260,7 @@ class Listing:
                 "gang": request.gang, "gang_starts": request.gang_starts,
                 "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
                 "ready_ms": entry.ready_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
+                "suspended_ms": entry.suspended_ms,
                 "attempt": entry.attempt, "start": entry.start, "exit_code": entry.exit_code,
                 "slots": list(entry.slots),
                 "share": list(entry.share), "reason": self._reason(entry), "since_ms": entry.since_ms,
@@ -268,7 +275,8 @@ class Listing:
         explained: dict[tuple[Any, ...], str] = {}
         for entry in self.find(str(message["id"])):
             answer: Message = {
-                "id": entry.id, "state": entry.state, "since_ms": entry.since_ms,
+                "id": entry.id, "state": entry.shown_state,
+                "since_ms": entry.suspended_since_ms or entry.since_ms,
                 "reason": broker.watch.uncounted_text(entry.id) or self._reason(entry),
                 "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
                 "never": "", "like": "", "gang": entry.request.gang, "gang_starts": entry.request.gang_starts,

@@ -80,7 +80,7 @@ class Places:
         self.notices = os.path.join(folder, "notices")
         self.samples = os.path.join(folder, "samples")
         self.history = os.environ.get("BERTH_HISTORY") or os.path.join(folder, "history")
-        self.fake_card = os.path.join(folder, "fake-card-3")  # the number rises with its layout
+        self.fake_card = os.path.join(folder, "fake-card-4")  # the number rises with its layout
         named = os.environ.get("BERTH_SOCKET")
         self.socket = named or (SYSTEM_SOCKET if folder == SYSTEM_STATE else os.path.join(folder, "socket"))
 

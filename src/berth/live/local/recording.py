@@ -171,6 +171,7 @@ def record_of_attempt(
         comment=_plain(request.comment),
         command=_plain(" ".join(request.argv)),
         label=attempt["job"] if attempt["index"] is not None else "",
+        suspended_ms=attempt.get("suspended_ms", 0),
     )
 
 

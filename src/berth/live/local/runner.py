@@ -155,6 +155,14 @@ class Runner:
             folder = create(self.partition_of(entry), card.gpu, limit, access=access).folder
         return folder
 
+    def run_name(self, entry: Entry) -> str:
+        """The name of an attempt's run."""
+        return Run(self._places.runs, entry.id, entry.start).name
+
+    def signal(self, entry: Entry, number: int) -> None:
+        """Send a signal to the processes of an attempt."""
+        Run(self._places.runs, entry.id, entry.start).signal(number)
+
     def partition_of(self, entry: Entry) -> str:
         """The name of the partition of an attempt."""
         return f"job-{entry.id}-{entry.start}-{self._tag}"

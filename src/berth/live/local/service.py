@@ -14,7 +14,7 @@ from typing import Any
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.local.book import check_not_ended
 from berth.live.local.broker import Broker
-from berth.live.local.entry import RUNNING, STARTING, Entry
+from berth.live.local.entry import RUNNING, STARTING, SUSPENDING, Entry
 from berth.live.local.listing import Listing
 from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
@@ -24,6 +24,8 @@ GOING = (STARTING, RUNNING)
 GONE_S = 2.0
 """How often a wait looks whether its client is still there."""
 LONGEST_WAIT_S = 1e9
+MOVING_S = 0.02
+"""How often it is looked whether jobs have left their GPUs."""
 MOST_SHARED = 2000
 _TEXTS = {"env": "environment", "script": "script"}
 
@@ -220,6 +222,38 @@ class Service:
         """Let held jobs start."""
         return await self._each(message, caller, self._broker.book.release)
 
+    async def do_suspend(self, message: Message, caller: Caller) -> Message:
+        """Have running jobs leave their GPUs until they are resumed; the answer comes when they have."""
+        broker = self._broker
+
+        def suspend(entry: Entry, now_ms: int) -> None:
+            if entry.state == RUNNING and not entry.suspension and (why := broker.suspending.why_not(entry)):
+                raise LiveError(f"job {entry.id} cannot be suspended: {why}; it runs on")
+            broker.book.suspend(entry, now_ms)
+
+        answer = await self._each(message, caller, suspend)
+        jobs, refused = [], answer["refused"]
+        for told in answer["jobs"]:
+            entry = broker.book.jobs.get(told["id"])
+            while entry is not None and entry.suspension == SUSPENDING and not caller.gone():
+                await asyncio.sleep(MOVING_S)
+                entry = broker.book.jobs.get(told["id"])
+            state = entry.shown_state if entry is not None else "ended"
+            if state == RUNNING:
+                why = broker.suspending.refusals.get(told["id"], "the driver gave no answer")
+                why = f"job {told['id']} could not be suspended: {why}; it runs on"
+                refused.append({"id": told["id"], "state": state, "why": why})
+            else:
+                jobs.append({**told, "state": state})
+        if refused and not jobs:
+            raise LiveError(refused[0]["why"])
+        return {**answer, "jobs": jobs, "refused": refused}
+
+    async def do_resume(self, message: Message, caller: Caller) -> Message:
+        """Let suspended jobs run on as soon as there is room."""
+        answer = await self._each(message, caller, self._broker.book.let_resume)
+        return {**answer, "jobs": [{**job, "stopping": "resume"} for job in answer["jobs"]]}
+
     async def do_requeue(self, message: Message, caller: Caller) -> Message:
         """Run jobs again."""
         book = self._broker.book
@@ -279,7 +313,7 @@ class Service:
         changed: list[Entry] = []
         entries, refused = self._some_controlled(message, caller)
         for entry in entries:
-            before = entry.state
+            before = entry.shown_state
             try:
                 change(entry, now_ms)
             except LiveError as error:
@@ -296,7 +330,11 @@ class Service:
         except StoreError as error:
             note = f"done, but not written yet: {error}"
         jobs = [
-            {"id": entry.id, "state": entry.state, "stopping": entry.stop if entry.state in GOING else ""}
+            {
+                "id": entry.id,
+                "state": entry.shown_state,
+                "stopping": entry.stop if entry.state in GOING else "",
+            }
             for entry in changed
         ]
         return {"jobs": jobs, "refused": refused, "note": note}

@@ -19,7 +19,7 @@ def snapshot_of(status: Mapping[str, Any], *listings: Mapping[str, Any], node: s
         gpus_of(status["gpus"], node),
         tuple(job for each in listings for job in jobs_of(each, node)),
         counts["waiting"] + counts["held"],
-        counts["starting"] + counts["running"],
+        counts["starting"] + counts["running"] + counts.get("suspended", 0),
         status["policy"],
         tuple(filter(None, dict.fromkeys(notes))),
     )

@@ -1,0 +1,227 @@
+"""Suspends running jobs and lets them run on: in processes of their own, one after a kill like one before it.
+
+What is to become of a job is in the store before it begins (`Entry.suspension`). What has become of its processes is
+the driver's to say (`berth.partition.checkpoint`). So a broker that is killed at any step leaves all that its successor
+needs, which does the step again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+from berth.errors import BerthError
+from berth.live.local.book import Book
+from berth.live.local.entry import PREEMPTED, RESUMING, RUNNING, SUSPENDED, SUSPENDING, Entry
+from berth.live.local.places import Places
+from berth.live.local.runner import Runner
+from berth.partition import fake_driver_folder, find
+from berth.partition.checkpoint import Outcome, read_outcome, why_not
+from berth.partition.gpus import driver_version
+
+MODULE = "berth.partition.checkpoint"
+OLDEST_DRIVER = 570
+MOVE_S = 300.0
+"""How long the driver may take to move what a job holds, one way."""
+AGAIN_S = 1.0
+"""When a job is suspended or resumed again for which the driver gave no answer, or whose GPU had no room."""
+MOST_SILENT = 3
+"""How often in a row the driver may give no answer."""
+
+
+class Suspending:
+    """What is done about the jobs that are to leave their GPUs or to come back."""
+
+    def __init__(
+        self,
+        book: Book,
+        runner: Runner,
+        places: Places,
+        log: Callable[..., None],
+        *,
+        fake: bool,
+        now_ms: Callable[[], int],
+        moved: Callable[[], None],
+        runs_on: Callable[[Entry], None],
+    ) -> None:
+        """`moved` is called whenever something has come of it, and `runs_on` before with a job that runs on."""
+        self._book, self._runner, self._places, self._log = book, runner, places, log
+        self._fake, self._now_ms, self._moved, self._runs_on = fake, now_ms, moved, runs_on
+        self._moves: dict[str, asyncio.Task[None]] = {}
+        self._deferred: dict[str, Entry] = {}
+        self._children: set[subprocess.Popen[str]] = set()
+        self.trouble = _trouble(fake=fake)
+        """Why no job can be suspended; empty if jobs can be."""
+        self.refusals: dict[str, str] = {}
+        """Why jobs could not be suspended when that was tried last."""
+
+    def why_not(self, entry: Entry) -> str:
+        """Why a running job cannot be suspended, as far as that is known before; empty if it may be."""
+        if self.trouble:
+            return self.trouble
+        try:
+            held_mib, room_mib = self._held_mib(entry), self._free_mib()
+            if held_mib > room_mib:
+                return f"it holds {held_mib} MiB of GPU memory, and the machine has {room_mib} MiB free to take it"
+            left_mib = self._runner.cgroups.left_mib(self._runner.run_name(entry))
+            if left_mib is not None and held_mib > left_mib:
+                return (
+                    f"it holds {held_mib} MiB of GPU memory, and --host-mem {entry.request.host_mem_mib}M leaves"
+                    f" {left_mib} MiB to take it"
+                )
+            return why_not(self._runner.partition_of(entry))
+        except (BerthError, OSError) as error:
+            return str(error)
+
+    def go_on(self) -> None:
+        """After a start of the broker: keep the processes of suspended jobs stopped."""
+        for entry in self._book.active.values():
+            if entry.suspension == SUSPENDED and not entry.stop:
+                self._runner.signal(entry, signal.SIGSTOP)
+
+    def move(self, entry: Entry) -> None:
+        """Do what is written of a job."""
+        if entry.id not in self._moves:
+            task = asyncio.get_running_loop().create_task(self._move(entry, entry.start))
+            self._moves[entry.id] = task
+            task.add_done_callback(lambda done: self._ended(entry, done))
+
+    def retry(self) -> None:
+        """Let jobs come back whose GPUs others had not left yet."""
+        deferred, self._deferred = self._deferred, {}
+        for entry in deferred.values():
+            if entry.suspension == RESUMING:
+                self.move(entry)
+
+    def close(self) -> None:
+        """Leave what is under way to the next broker."""
+        for task in self._moves.values():
+            task.cancel()
+        for child in [*self._children]:
+            child.kill()
+
+    def leaving(self, entry: Entry) -> bool:
+        """Whether another job is still about to leave one of its GPUs."""
+        return any(
+            not {*entry.slots}.isdisjoint(other.slots)
+            for other in self._book.active.values()
+            if other is not entry and (other.stop == PREEMPTED or other.suspension == SUSPENDING)
+        )
+
+    def _ended(self, entry: Entry, task: asyncio.Task[None]) -> None:
+        self._moves.pop(entry.id, None)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._log("move-failed", job=entry.id, why=repr(error))
+            raise error
+        self._moved()
+        if entry.suspension in (SUSPENDING, RESUMING) and entry.id not in self._deferred:
+            self.move(entry)  # it was told anew meanwhile
+
+    async def _move(self, entry: Entry, start: int) -> None:
+        """One way of one job."""
+        silent = 0
+        while entry.suspension in (SUSPENDING, RESUMING) and entry.start == start:
+            leaves = entry.suspension == SUSPENDING
+            if not leaves and self.leaving(entry):
+                self._deferred[entry.id] = entry
+                return
+            held_mib = 0
+            outcome: Outcome | None = Outcome(False, self.why_not(entry)) if leaves else None
+            if outcome is None or not outcome.why:
+                held_mib = self._held_mib(entry) // max(1, len(entry.slots)) if leaves else 0
+                if not leaves:
+                    self._runner.signal(entry, signal.SIGCONT)
+                outcome = await self._run(entry.suspension, self._runner.partition_of(entry))
+            if entry.start != start or entry.state != RUNNING:
+                return  # it has ended meanwhile
+            if outcome is None:
+                silent += 1
+                if silent < MOST_SILENT:
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+                outcome = Outcome(False, "the driver gives no answer", lost=True)
+            self._settle(entry, outcome, held_mib)
+            if outcome.no_room:
+                await asyncio.sleep(AGAIN_S)
+                self._book.kept_off(entry)
+
+    def _settle(self, entry: Entry, outcome: Outcome, held_mib: int) -> None:
+        """Note what came of it."""
+        book, now_ms = self._book, self._now_ms()
+        what = entry.suspension
+        self._log(what, job=entry.id, done=outcome.done, why=outcome.why)
+        if not outcome.done:
+            self.refusals[entry.id] = outcome.why
+        if outcome.lost:
+            book.lose(entry, now_ms)
+        elif what == SUSPENDING and outcome.done:
+            book.left_gpus(entry, held_mib)
+            if not entry.stop:
+                self._runner.signal(entry, signal.SIGSTOP)
+        elif what == SUSPENDING:
+            book.stayed(entry, now_ms)
+            self._runs_on(entry)
+        elif outcome.done:
+            book.came_back(entry, now_ms)
+            self._runs_on(entry)
+        elif not entry.stop:
+            self._runner.signal(entry, signal.SIGSTOP)
+
+    def _held_mib(self, entry: Entry) -> int:
+        """GPU memory that a job's processes hold, on all of its GPUs together."""
+        return sum(-(-part.used_bytes >> 20) for part in find(self._runner.partition_of(entry)))
+
+    def _free_mib(self) -> int:
+        """Memory of the machine that is free; a fake GPU's takes none."""
+        if self._fake:
+            return int(os.environ.get("BERTH_FAKE_HOST_MIB") or 1 << 30)
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) >> 10 for line in file if line.startswith("MemAvailable"))
+
+    async def _run(self, what: str, partition: str) -> Outcome | None:
+        """Have a process do it; None: it gave no answer."""
+        verb = {SUSPENDING: "suspend", RESUMING: "resume"}.get(what, what)
+        words = [sys.executable, "-m", MODULE, verb, partition]
+        words.append(str(fake_driver_folder()) if self._fake else "")
+        try:
+            answer = await asyncio.to_thread(self._output_of, words)
+            return read_outcome(answer.splitlines()[-1])
+        except (OSError, ValueError, IndexError, TypeError, BerthError, subprocess.SubprocessError) as error:
+            self._log("no-answer", what=what, partition=partition, why=repr(error))
+            return None
+
+    def _output_of(self, words: list[str]) -> str:
+        """What a process printed; its exit code may have been taken by `Runner.reap`."""
+        environment = dict(os.environ)
+        if self._fake:
+            environment["BERTH_FAKE_CARD"] = self._places.fake_card
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        with subprocess.Popen(
+            words, stdin=null, stdout=pipe, stderr=null, text=True, env=environment
+        ) as child:
+            self._children.add(child)
+            try:
+                return child.communicate(timeout=MOVE_S)[0]
+            except subprocess.TimeoutExpired:
+                child.kill()
+                raise
+            finally:
+                self._children.discard(child)
+
+
+def _trouble(*, fake: bool) -> str:
+    """Why this machine's driver suspends no process; empty if it may."""
+    try:
+        version = driver_version(fake_driver_folder() if fake else None)
+    except BerthError as error:
+        return str(error)
+    major = version.partition(".")[0]
+    if major.isdigit() and int(major) < OLDEST_DRIVER:
+        return f"the driver {version} cannot suspend processes; {OLDEST_DRIVER} and later can"
+    return ""

@@ -1,0 +1,311 @@
+"""Jobs that leave their GPUs and run on later, on one machine: real processes on fake GPUs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.errors import LiveError
+from berth.live.local.entry import End, Entry
+from berth.live.local.protocol import Connection
+from berth.live.local.request import Request, Tasks
+from tests.live.local.fake_world import FakeWorld
+from tests.live.local.world import World, berth
+
+JOB = Path(__file__).with_name("gpu_job.py")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A queue of one fake GPU of 80 GiB."""
+    made = World(gpus="1xA100-80G")
+    try:
+        made.up()
+        yield made
+    finally:
+        made.close()
+
+
+def holds(world: World, mib: int, until: str, *, unkind: str = "", **flags: Any) -> str:
+    """A job that holds GPU memory until a file is there, and runs."""
+    told = f"BERTH_FAKE_CHECKPOINT={unkind} " if unkind else ""
+    job = world.submit(f"{told}exec {sys.executable} {JOB} {mib} {world.folder / until}", **flags)
+    world.until(lambda: f"holds {mib}" in said(world, job), f"job {job} holds {mib} MiB")
+    return job
+
+
+def said(world: World, job: str) -> str:
+    try:
+        return world.output(job)
+    except OSError:
+        return ""
+
+
+def shown(world: World, job: str) -> tuple[str, str, str]:
+    """State, GPUs and reason of a job, as `berth queue` has them."""
+    (row,) = world.ask("queue", ids=[job])["rows"]
+    return row[3], row[10], row[11]
+
+
+def used_mib(world: World) -> int | None:
+    status = world.status()
+    used: int | None = (status or {})["gpus"][0]["used_mib"]
+    return used
+
+
+def pid_of(world: World, job: str) -> int:
+    return int((world.state / "runs" / f"{job}-1" / "began").read_text().split()[0])
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_suspended_job_lends_its_gpu_and_runs_on_with_all_it_held(world: World) -> None:
+    job = holds(world, 60_000, "go")
+    done = berth(world, "suspend", job)
+    assert (done.returncode, done.stdout) == (0, f"job {job}: suspended\n")
+    by_user = f"suspended by its user; after `berth resume {job}` it runs on when GPU 0 has room"
+    assert shown(world, job) == ("suspended", "", by_user)
+    assert by_user in berth(world, "why", job).stdout
+    world.until(lambda: is_stopped(pid_of(world, job)), "its processes stand still")
+    world.until(lambda: used_mib(world) == 0, "the card is seen to be free")
+    status = world.status()
+    assert status is not None
+    assert (status["jobs"]["suspended"], status["jobs"]["running"], status["gpus"][0]["tenants"]) == (
+        1,
+        0,
+        [],
+    )
+    other = holds(world, 70_000, "other")
+    assert berth(world, "resume", job).stdout == (
+        f"job {job}: suspended (it runs on as soon as its GPUs have room)\n"
+    )
+    assert shown(world, job) == ("suspended", "", "suspended; it runs on when GPU 0 has room")
+    (world.folder / "other").touch()
+    assert world.wait(other) == {other: ("completed", 0)}
+    world.until(lambda: world.state_of(job) == "running", "it runs on")
+    (world.folder / "go").touch()
+    assert world.wait(job) == {job: ("completed", 0)}
+    (attempt,) = world.job(job)["attempts"]
+    assert (attempt["attempt"], attempt["peak_mib"]) == (1, 60_000)
+    assert 0 < attempt["suspended_ms"] < attempt["end_ms"] - attempt["start_ms"]
+
+
+@pytest.mark.parametrize("unkind", ["no-lock", "shares"])
+def test_a_job_that_cannot_be_suspended_runs_on_and_its_user_is_told_why(world: World, unkind: str) -> None:
+    job = holds(world, 1000, "go", unkind=unkind)
+    done = berth(world, "suspend", job)
+    assert done.returncode != 0
+    assert f"job {job} could not be suspended: process {pid_of(world, job)} cannot be" in done.stderr
+    assert "it runs on" in done.stderr
+    assert world.state_of(job) == "running"
+    (world.folder / "go").touch()
+    assert world.wait(job) == {job: ("completed", 0)}
+
+
+def test_what_the_machine_has_no_memory_for_is_said_before_it_begins() -> None:
+    world = World(gpus="1xA100-80G")
+    world.environment["BERTH_FAKE_HOST_MIB"] = "500"
+    try:
+        world.up()
+        job = holds(world, 1000, "go")
+        waiting = world.submit("true")
+        with pytest.raises(
+            LiveError, match="it holds 1000 MiB of GPU memory, and the machine has 500 MiB free"
+        ):
+            world.ask("suspend", ids=[job])
+        with pytest.raises(LiveError, match="only a running job can be suspended"):
+            world.ask("suspend", ids=[waiting])
+        with pytest.raises(LiveError, match="only a suspended job can be resumed"):
+            world.ask("resume", ids=[job])
+        assert (world.state_of(job), is_stopped(pid_of(world, job))) == ("running", False)
+    finally:
+        world.close()
+
+
+def test_a_suspended_job_can_be_cancelled(world: World) -> None:
+    job = holds(world, 1000, "go")
+    world.ask("suspend", ids=[job])
+    world.ask("cancel", ids=[job])
+    assert world.wait(job)[job][0] == "cancelled"
+    (attempt,) = world.job(job)["attempts"]
+    assert attempt["suspended_ms"] > 0
+    assert world.wait(world.submit("true"))
+
+
+def fake_world(tmp_path: Path) -> FakeWorld:
+    return FakeWorld(tmp_path / "queue.db", cards=1, policy="preempt+priority+best-fit")
+
+
+def job_of(made: FakeWorld, **asked: Any) -> Entry:
+    return made.submit(Request(("true",), gpus=1, milli=1000, mem_mib=0, **asked), Tasks(None, ((),)))[0]
+
+
+def test_a_time_limit_does_not_run_while_a_job_is_suspended(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    job = job_of(made, time_limit_ms=5000)
+    made.commit()
+    made.now_ms += 2000
+    made.book.suspend(job, made.now_ms)
+    made.commit()
+    made.now_ms += 60_000
+    made.book.expire(job, made.now_ms)
+    assert (job.shown_state, job.stop, job.ran_ms(made.now_ms)) == ("suspended", "", 2000)
+    made.book.let_resume(job, made.now_ms)
+    made.commit()
+    made.commit()
+    made.now_ms += 1000
+    assert (job.shown_state, job.suspended_ms, job.ran_ms(made.now_ms)) == ("running", 60_000, 3000)
+
+
+def test_an_urgent_job_gets_its_gpu_by_suspending_the_one_that_matters_least(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    low = job_of(made)
+    made.commit()
+    assert low.state == "running"
+    made.now_ms += 1000
+    urgent, later = job_of(made, priority=5), job_of(made)
+    for _ in range(3):
+        made.commit()
+    assert (low.shown_state, low.resumes, urgent.state, later.state) == (
+        "suspended",
+        True,
+        "running",
+        "waiting",
+    )
+    made.crash()
+    low, urgent, later = (made.book.jobs[each.id] for each in (low, urgent, later))
+    made.commit()
+    assert (low.shown_state, urgent.state) == ("suspended", "running"), "the next broker knows"
+    made.now_ms += 9000
+    made.end(urgent, End(0))
+    for _ in range(3):
+        made.commit()
+    assert (low.shown_state, low.suspended_ms, later.state) == ("running", 9000, "waiting")
+    assert low.attempt == 1
+
+
+def test_a_job_that_cannot_make_room_by_suspension_is_stopped_as_before(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    made.moved = lambda entry: made.book.stayed(entry, made.now_ms)  # type: ignore[method-assign]
+    low = job_of(made)
+    made.commit()
+    urgent = job_of(made, priority=5)
+    made.commit()
+    assert (low.suspension, low.stop) == ("", "preempted")
+    made.end(low, End(143))
+    for _ in range(3):
+        made.commit()
+    assert (low.state, low.attempt, urgent.state) == ("waiting", 2, "running")
+
+
+def test_a_machine_that_restarts_has_lost_what_was_suspended(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    job = job_of(made, rerun=True)
+    made.commit()
+    made.book.suspend(job, made.now_ms)
+    made.commit()
+    made.reboot()
+    for _ in range(3):
+        made.commit()
+    again = made.book.jobs[job.id]
+    assert (again.shown_state, again.attempt, again.suspended_ms) == ("running", 2, 0)
+
+
+def test_a_job_that_dies_while_it_is_suspended_is_over(world: World) -> None:
+    job = holds(world, 1000, "go")
+    world.ask("suspend", ids=[job])
+    os.kill(pid_of(world, job), signal.SIGKILL)
+    assert world.wait(job)[job][0] == "failed"
+    assert world.wait(world.submit("true"))
+
+
+def test_what_the_driver_has_lost_ends_and_runs_again_if_its_user_said_so(world: World) -> None:
+    job = holds(world, 1000, "go", unkind="fails", rerun=True, grace="1s")
+    world.ask("suspend", ids=[job])
+    world.ask("resume", ids=[job])
+    world.until(lambda: world.job(job)["attempt"] == 2, "it runs again")
+    assert world.job(job)["attempts"][0]["state"] == "node-fail"
+    (world.folder / "go").touch()
+    assert world.wait(job)[job][0] == "completed"
+
+
+def test_a_broker_that_is_killed_at_any_step_loses_nothing(world: World) -> None:
+    storm(world, kills=6, seed=3)
+
+
+@pytest.mark.slow
+def test_many_kills_lose_nothing() -> None:
+    for seed in range(3):
+        world = World(gpus="1xA100-80G")
+        try:
+            world.up()
+            storm(world, kills=12, seed=seed)
+        finally:
+            world.close()
+
+
+def storm(world: World, kills: int, seed: int) -> None:
+    """Suspend and resume a job while brokers and the processes that move it are killed; then nothing is lost."""
+    draw = random.Random(seed)
+    job = holds(world, 1000, "go", unkind="slow", mem="2G")
+    for _ in range(kills):
+        what = draw.choice(("suspend", "resume"))
+        asked(world, what, job)
+        if draw.random() < 0.7:
+            pause(draw.random() * 0.6)
+            world.kill_broker()
+            world.up(ready=False)
+        else:
+            pause(draw.random() * 0.4)
+            for pid in movers(world):
+                os.kill(pid, signal.SIGKILL)
+    world.until(lambda: asked(world, "suspend", job) or world.state_of(job) == "suspended", "it is suspended")
+    world.until(lambda: asked(world, "resume", job) or world.state_of(job) == "running", "it runs on")
+    (world.folder / "go").touch()
+    assert world.wait(job) == {job: ("completed", 0)}
+    (attempt,) = world.job(job)["attempts"]
+    assert (attempt["attempt"], attempt["peak_mib"]) == (1, 1000)
+    world.until(lambda: used_mib(world) == 0, "nothing is held at the end")
+    assert not list(Path(world.environment["BERTH_ROOT"]).glob("job-*"))
+
+
+def pause(seconds: float) -> None:
+    """Until a random moment, at which something is killed."""
+    signal.sigtimedwait([signal.SIGUSR2], seconds)
+
+
+def asked(world: World, what: str, job: str) -> bool:
+    """Ask without waiting for what comes of it; False, so that it can be asked again and again."""
+    with suppress(LiveError):
+        connection = Connection(world.places.socket, timeout_s=0.05)
+        try:
+            connection.ask({"do": what, "ids": [job]})
+        finally:
+            connection.close()
+    return False
+
+
+def movers(world: World) -> list[int]:
+    """The processes that suspend or resume jobs of this queue."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes() if name.isdigit() else b""
+            environment = (
+                Path(f"/proc/{name}/environ").read_bytes() if b"berth.partition.checkpoint" in words else b""
+            )
+        except OSError:
+            continue
+        if f"BERTH_STATE={world.state}\0".encode() in environment:
+            found.append(int(name))
+    return found
