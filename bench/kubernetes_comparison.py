@@ -3,7 +3,7 @@
     python bench/kubernetes_comparison.py [--seeds 10] [--first-seed 0] [--pods 500] [--gpus 20] [--kubelet real|ours]
         [--ways exclusive,best-fit,learned] [--scale 20] [--again]
 
-A real API server, `berth k8s scheduler` and `berth k8s node` as processes. `--kubelet real` is Kubernetes' own
+A real API server, `berth k8s steerer` and `berth k8s node` as processes. `--kubelet real` is Kubernetes' own
 with containerd and runc, and needs root and no other kubelet on the machine; `ours` is the tests' own, whose containers
 are processes in mount namespaces.
 
@@ -16,7 +16,7 @@ Taking turns costs the fake driver nothing, and `learned` is told so: `time-slic
     best-fit   each asks for 1 to 1.5 times its memory (by application), and for its mean of the GPU; easy+fifo+best-fit
     learned    the same pods; learned, which has the thesis's profiles
 
-The node is cordoned until all pods wait and the scheduler has read them; the total time is from then to the last end.
+The node is cordoned until all pods wait and the steerer has read them; the total time is from then to the last end.
 Each run is kept in bench/results/kubernetes_comparison.json when it ends, and is not made again unless `--again`.
 """
 
@@ -48,7 +48,7 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.profiles import Profiles, thesis_profiles, workload_jobs
 from harness import BENCH, save
-from kubernetes_binds import ROOT, World, a_server, find_assets, from_kubeconfig
+from kubernetes_steer import ROOT, World, a_server, find_assets, from_kubeconfig
 from local_queue_peers import NATIVE, interval
 
 sys.path.insert(0, str(ROOT))
@@ -79,7 +79,7 @@ class FreeTurns:
 
 
 def knowledge(workload: Any, interference: Any) -> Any:
-    """The thesis's profiles, as short as the pods; for the scheduler's `--knowledge`."""
+    """The thesis's profiles, as short as the pods; for the steerer's `--knowledge`."""
     from berth.knowledge import History
 
     scale = int(os.environ[SCALE])
@@ -148,7 +148,7 @@ def pod(plan: Plan, at: int, folder: Path) -> dict[str, Any]:
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{at:04}", "annotations": said},
         "spec": {
-            "schedulerName": "berth", "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "schedulingGates": [{"name": names.GATE}], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
             "containers": [container], "enableServiceLinks": False, "dnsPolicy": "Default", "hostNetwork": True,
             "automountServiceAccountToken": False,
             "volumes": [{"name": "bench", "hostPath": {"path": str(folder)}}],
@@ -284,7 +284,7 @@ async def measure(plan: Plan, world: World, top: Path) -> dict[str, Any]:
         words = [
             str(BERTH),
             "k8s",
-            "scheduler",
+            "steerer",
             "--kubeconfig",
             str(world.kubeconfig),
             "--policy",
@@ -295,14 +295,14 @@ async def measure(plan: Plan, world: World, top: Path) -> dict[str, Any]:
         environment = {SCALE: str(plan.scale), "PYTHONPATH": f"{ROOT}:{ROOT / 'bench'}"}
         with process(words, top / "scheduler.log", environment) as scheduler:
             last = f"p{len(plan.works) - 1:04}"
-            await world.until_told(last if "easy" in WAYS[plan.way] else "p0000", "nodes", patience_s=180)
+            await world.until_told(last if "easy" in WAYS[plan.way] else "p0000", "node", patience_s=180)
             await world.patch(f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": False}})
             began = time.time()
             until, most = began + GIVE_UP_S, 0
             while len(list(ends.iterdir())) < len(plan.works) and time.time() < until:
                 await asyncio.sleep(1)
                 if scheduler.poll() is not None:
-                    raise SystemExit(f"the scheduler ended:\n{(top / 'scheduler.log').read_text()[-3000:]}")
+                    raise SystemExit(f"the steerer ended:\n{(top / 'scheduler.log').read_text()[-3000:]}")
                 pods = (await world.pods()).values()
                 most = max(most, sum(each["status"].get("phase") == "Running" for each in pods))
                 if all(each["status"].get("phase") in ("Succeeded", "Failed") for each in pods):

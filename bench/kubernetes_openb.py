@@ -1,4 +1,4 @@
-"""openb on a real API server: what the scheduler allocates there, and what the simulator allocates of the same pods.
+"""openb on a real API server: what the steerer allocates there, and what the simulator allocates of the same pods.
 
     python bench/kubernetes_openb.py [--part 8] [--policies fifo+best-fit,...] [--data DIR]
 
@@ -14,11 +14,9 @@ import asyncio
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes_binds
 from berth.cluster import Cluster
 from berth.knowledge import make_knowledge
 from berth.live.kubernetes import names
@@ -28,7 +26,7 @@ from berth.policies import Setting, make_policy
 from berth.scheduler import NeverFits, Scheduler
 from berth.traces import read, read_nodes
 from harness import data_folder, save
-from kubernetes_binds import ROOT, World, a_server, find_assets, from_kubeconfig, gathered
+from kubernetes_steer import BERTH, ROOT, World, a_server, find_assets, from_kubeconfig, gathered
 
 Places = dict[str, tuple[str, tuple[int, ...]]]
 ASKED = 1.3
@@ -62,7 +60,7 @@ def allocated_pct(places: Places, jobs: dict[str, Job], gpus: int) -> float:
 async def on_server(
     kubeconfig: Path, nodes: list[Node], jobs: list[Job], policy: str
 ) -> tuple[Places, list[str]]:
-    """Where the scheduler places them on the API server, and the order in which that has them."""
+    """Where the steerer places them on the API server, and the order in which that has them."""
     async with Api(from_kubeconfig(kubeconfig)) as api:
         world = World(api, kubeconfig)
         await world.clean()
@@ -90,11 +88,12 @@ async def on_server(
         order = [meta["name"] for meta in waiting]
         done = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, kubernetes_binds.__file__, "--child", str(kubeconfig), policy, "user"],
+            [BERTH, "k8s", "steerer", "--once", "--no-elect", "--kubeconfig", kubeconfig, "--policy", policy,
+             "--knowledge", "user"],
             capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip
         if done.returncode:
-            raise SystemExit(f"the scheduler ended with status {done.returncode}:\n{done.stderr[-3000:]}")
+            raise SystemExit(f"the steerer ended with status {done.returncode}:\n{done.stderr[-3000:]}")
         await world.check()
         pods = await world.pods()
     found: Places = {}

@@ -1,4 +1,4 @@
-"""`berth k8s`: the scheduler on a Kubernetes cluster, what it sees, and how it is installed."""
+"""`berth k8s`: the steerer on a Kubernetes cluster, what it sees, and how it is installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 app = typer.Typer(
-    help="Place pods on a Kubernetes cluster, say why they wait, and install what that needs.",
+    help="Steer pods on a Kubernetes cluster, say why they wait, and install what that needs.",
     no_args_is_help=True,
 )
 app.command("node")(kubernetes_node.node)
@@ -38,7 +38,6 @@ PolicyName = Annotated[
 KnowledgeName = Annotated[
     str, typer.Option(help="Source of beliefs about pods: user, history?begin=FOLDER, or your own.")
 ]
-SchedulerName = Annotated[str, typer.Option(help="Place the pods that name this scheduler.")]
 
 
 class Mode(StrEnum):
@@ -54,15 +53,16 @@ CompatOption = Annotated[
 
 
 @app.command()
-def scheduler(
+def steerer(
     policy: PolicyName = DEFAULT_POLICY,
     knowledge: KnowledgeName = DEFAULT_KNOWLEDGE,
-    mode: Annotated[Mode, typer.Option(help="Bind pods, or say in events where they would go.")] = Mode.PLACE,
+    mode: Annotated[
+        Mode, typer.Option(help="Place pods, or say in events where they would go.")
+    ] = Mode.PLACE,
     compat: CompatOption = None,
-    scheduler_name: SchedulerName = "berth",
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
-        bool, typer.Option(help="Wait to be elected by a Lease; needed if several schedulers run.")
+        bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
     ] = True,
     namespace: Annotated[
         str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the Lease is.")
@@ -70,61 +70,25 @@ def scheduler(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Place pods that name this scheduler, until stopped."""
-    from berth.live.kubernetes.entries import Settings
-    from berth.live.kubernetes.scheduling import Options, Scheduling
+    """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
+    from berth.live.kubernetes.pod_site import Settings
+    from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    settings = Settings(policy, knowledge, scheduler_name, compat)
+    settings = Settings(policy, knowledge, compat)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
         options = Options(
             settings, mode is Mode.ADVISE, once, identity, namespace, elect=elect, own_process=True
         )
-        scheduling = Scheduling(api, options)
-        await scheduling.run()
+        steering = Steering(api, options)
+        await steering.run()
         if once:
-            done = scheduling.counts
-            print(f"bound {done.bound}, advised {done.advised}, stopped {done.stopped}, failed {done.failed}")
-
-    _ask(run, kubeconfig, context)
-
-
-@app.command()
-def extender(
-    certificate: Annotated[Path, typer.Option(help="Certificate of this server, PEM.")],
-    key: Annotated[Path, typer.Option(help="Its private key, PEM.")],
-    client_ca: Annotated[
-        Path, typer.Option(help="Answer only clients with a certificate of this authority, PEM.")
-    ],
-    port: Annotated[int, typer.Option(help="Port to listen on, with TLS.", min=1, max=65535)] = 8443,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    policy: PolicyName = DEFAULT_POLICY,
-    knowledge: KnowledgeName = DEFAULT_KNOWLEDGE,
-    compat: CompatOption = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
-    """Answer another scheduler's filter, prioritize and bind calls, one pod at a time, until stopped."""
-    from aiohttp import web
-
-    from berth.live.kubernetes.entries import Settings
-    from berth.live.kubernetes.extender import Extender, tls_of
-
-    _log()
-    tls = tls_of(certificate, key, client_ca)
-    settings = Settings(policy, knowledge, "", compat)
-
-    async def run(api: Api) -> None:
-        serving = Extender(api, settings)
-        runner = web.AppRunner(serving.application(), access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port, ssl_context=tls).start()
-            await serving.listen()
-        finally:
-            await runner.cleanup()
+            done = steering.counts
+            print(
+                f"placed {done.placed}, advised {done.advised}, removed {done.removed}, failed {done.failed}"
+            )
 
     _ask(run, kubeconfig, context)
 
@@ -134,12 +98,11 @@ def status(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
     compat: CompatOption = None,
-    scheduler_name: SchedulerName = "berth",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
-    seen = _look(scheduler_name, compat, kubeconfig, context)
+    seen = _look(compat, kubeconfig, context)
     if not printed(form, as_json, _rows(seen.gpus, seen.waits), asdict(seen)):
         console().print(_table(seen))
 
@@ -149,7 +112,6 @@ def top(
     every_s: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print once, and stop.")] = False,
     compat: CompatOption = None,
-    scheduler_name: SchedulerName = "berth",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -158,15 +120,15 @@ def top(
 
     from rich.live import Live
 
-    from berth.live.kubernetes.entries import Settings
+    from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.viewing import look
 
     if once:
-        console().print(_table(_look(scheduler_name, compat, kubeconfig, context)))
+        console().print(_table(_look(compat, kubeconfig, context)))
         return
 
     async def run(api: Api) -> None:
-        settings = Settings(scheduler_name=scheduler_name, compat=compat)
+        settings = Settings(compat=compat)
         with Live(console=console(), auto_refresh=False) as live:
             while True:
                 live.update(_table(await look(api, settings)), refresh=True)
@@ -181,19 +143,16 @@ def why(
     as_json: AsJson = False,
     form: Format = Form.TABLE,
     compat: CompatOption = None,
-    scheduler_name: SchedulerName = "berth",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Explain in numbers why a pod waits, or show where it runs."""
-    seen = _look(scheduler_name, compat, kubeconfig, context)
+    seen = _look(compat, kubeconfig, context)
     name = pod if "/" in pod else f"default/{pod}"
     on = [gpu for gpu in seen.gpus if name in gpu.holders]
     waits = [each for each in seen.waits if each.name == name]
     if not on and not waits:
-        raise KubernetesError(
-            f"pod '{name}' neither waits for scheduler '{scheduler_name}' nor holds a GPU; see berth k8s status"
-        )
+        raise KubernetesError(f"pod '{name}' neither waits for berth nor holds a GPU; see berth k8s status")
     answer = {"waits": [asdict(each) for each in waits], "on": [asdict(gpu) for gpu in on]}
     if printed(form, as_json, _rows(on, waits), answer):
         return
@@ -255,10 +214,10 @@ def install(
         ),
     ] = "",
     mode: Annotated[
-        Mode, typer.Option(help="Bind pods, or say in events where they would go.")
-    ] = Mode.ADVISE,
+        Mode, typer.Option(help="Place pods, or say in events where they would go.")
+    ] = Mode.PLACE,
     compat: CompatOption = None,
-    replicas: Annotated[int, typer.Option(help="Number of schedulers; one of them leads.", min=1, max=9)] = 2,
+    replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
     ] = "",
@@ -271,18 +230,14 @@ def install(
     evict: Annotated[
         bool, typer.Option("--evict", help="Let agents delete pods that escaped their limit.")
     ] = False,
-    extender: Annotated[
-        bool,
-        typer.Option("--extender", help="Also serve another scheduler, with the Secret berth-extender-tls."),
-    ] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Install or update the scheduler, the node agents and their access rights. Running pods continue."""
+    """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
     from berth.live.kubernetes.install_options import Install
-    from berth.live.kubernetes.installing import apply
+    from berth.live.kubernetes.installing import apply, manifests_of_0_2, take_away
     from berth.live.kubernetes.manifests import helm_chart, kustomization, manifests
 
     if fake_gpus:
@@ -300,7 +255,6 @@ def install(
         fake_gpus,
         claims,
         evict,
-        extender,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,
     )
@@ -325,17 +279,40 @@ def install(
     async def run(api: Api) -> None:
         for each in [each for made in manifests(how).values() for each in made]:
             print(await apply(api, each))
+        for each in manifests_of_0_2():
+            if done := await take_away(api, each):
+                print(done)
 
     _ask(run, kubeconfig, context)
 
 
-def _look(scheduler_name: str, compat: str | None, kubeconfig: str | None, context: str | None) -> Snapshot:
-    from berth.live.kubernetes.entries import Settings
+@app.command()
+def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+    """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
+    from berth.live.kubernetes.install_options import Install
+    from berth.live.kubernetes.installing import manifests_of_0_2, take_away
+    from berth.live.kubernetes.manifests import manifests
+    from berth.live.kubernetes.removing import clean
+
+    made = [each for group in manifests(Install("", claims=True)).values() for each in group]
+    # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.
+    everything = [*manifests_of_0_2(), *reversed(made)]
+
+    async def run(api: Api) -> None:
+        for each in everything:
+            if done := await take_away(api, each):
+                print(done)
+        for done in await clean(api):
+            print(done)
+
+    _ask(run, kubeconfig, context)
+
+
+def _look(compat: str | None, kubeconfig: str | None, context: str | None) -> Snapshot:
+    from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.viewing import look
 
-    return _ask(
-        lambda api: look(api, Settings(scheduler_name=scheduler_name, compat=compat)), kubeconfig, context
-    )
+    return _ask(lambda api: look(api, Settings(compat=compat)), kubeconfig, context)
 
 
 def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:

@@ -40,6 +40,13 @@ def kinds_of_ours(server: Server) -> None:
         pytest.skip(f"{server.assets.version} serves resource.k8s.io/v1 itself (node/test_dra_scheduler.py)")
 
 
+@pytest.fixture
+def kube_scheduler(server: Server) -> None:
+    """Kubernetes' own scheduler runs on this server, from now on for all tests."""
+    if why := server.start_scheduler():
+        pytest.skip(why)
+
+
 Played = Callable[[Callable[[World], Awaitable[None]]], None]
 
 

@@ -1,4 +1,7 @@
-"""A real API server with its etcd, on loopback: from `KUBEBUILDER_ASSETS`, or from what `build_server.sh` built."""
+"""A real API server with its etcd, on loopback: from `KUBEBUILDER_ASSETS`, or from what `build_server.sh` built.
+
+Kubernetes' own scheduler runs beside it for the tests that need one.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ HERE = Path(__file__).parent
 VERSION = re.findall(r"k8s.io/kubernetes v([\d.]+)", (HERE / "servers" / "go.mod").read_text())[0]
 USERS = {
     "admintoken": ("admin", "system:masters"),
-    "schedulertoken": ("system:serviceaccount:berth-system:berth-scheduler", "system:serviceaccounts"),
+    "steerertoken": ("system:serviceaccount:berth-system:berth-steerer", "system:serviceaccounts"),
     "nodetoken": ("system:serviceaccount:berth-system:berth-node", "system:serviceaccounts"),
     "nobodytoken": ("nobody", ""),
 }
@@ -128,7 +131,7 @@ current-context: c
         return path
 
     def start(self) -> None:
-        """Start both, and wait until the server is ready."""
+        """Start etcd and the API server, and wait until it is ready."""
         etcd = f"http://127.0.0.1:{self.etcd_port}"
         peer = f"http://127.0.0.1:{self._peer}"
         self._start(
@@ -175,15 +178,33 @@ current-context: c
         finally:
             process.send_signal(signal.SIGCONT)
 
+    def start_scheduler(self) -> str:
+        """Start kube-scheduler if it does not run yet. Returns why there is none; empty if it runs."""
+        if "scheduler" in self._processes:
+            return ""
+        program = self.assets.apiserver.with_name("kube-scheduler")
+        if not program.exists() and os.environ.get("CI") and "KUBEBUILDER_ASSETS" not in os.environ:
+            subprocess.run([HERE / "build_server.sh", "kube-scheduler"], capture_output=True, check=True)
+        if not program.exists():
+            return f"no {program}; run {HERE / 'build_server.sh'} kube-scheduler"
+        config = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False}, "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 1,
+            "clientConnection": {"kubeconfig": str(self.kubeconfig())},
+        }  # fmt: skip
+        (self.folder / "scheduler.json").write_text(json.dumps(config))
+        self._start("scheduler", program, f"--config={self.folder / 'scheduler.json'}", "--secure-port=0")
+        return ""
+
     def stop(self) -> None:
-        """Stop both."""
+        """Stop all."""
         for process in reversed(self._processes.values()):
             process.kill()
             process.wait()
         self._processes.clear()
 
     def processor_s(self) -> dict[str, float]:
-        """Processor time that each of the two has used since it started, seconds."""
+        """Processor time that each program has used since it started, seconds."""
         tick = os.sysconf("SC_CLK_TCK")
         found = {}
         for name, process in self._processes.items():

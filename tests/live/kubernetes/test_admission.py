@@ -1,7 +1,4 @@
-"""The admission policies let berth's own accounts write placements and nobody else, by an evaluator of CEL.
-
-An API server that has such policies (1.30) was not to be had; the expressions are what it would evaluate.
-"""
+"""The admission policies let berth's own accounts write placements and nobody else, and give pods their gate."""
 
 from __future__ import annotations
 
@@ -11,13 +8,17 @@ import celpy
 import pytest
 from celpy.adapter import json_to_cel
 
-from berth.live.kubernetes.admission import admission_manifests
+from berth.live.kubernetes.admission import admission_manifests, gate_manifests
+from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.names import PLACED_UID, PLACEMENT
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.server import Server
+from tests.live.kubernetes.world import World
 
-BERTH = "system:serviceaccount:berth-system:berth-scheduler"
+BERTH = "system:serviceaccount:berth-system:berth-steerer"
 AGENT = "system:serviceaccount:berth-system:berth-node"
 PLACEMENTS, NODES = [
-    each for each in admission_manifests(("berth-scheduler",), "berth-node") if "Binding" not in each["kind"]
+    each for each in admission_manifests("berth-steerer", "berth-node") if "Binding" not in each["kind"]
 ]
 
 
@@ -60,7 +61,7 @@ def pod(node: str = "n1", **annotations: str) -> dict[str, Any]:
         (BERTH, "UPDATE", pod(), pod(**{PLACEMENT: "{}"}), True),
     ],
 )
-def test_placements_are_written_by_the_scheduler_alone(
+def test_placements_are_written_by_the_steerer_alone(
     user: str, operation: str, before: Any, now: Any, allowed: bool
 ) -> None:
     request = {"userInfo": {"username": user}, "operation": operation}
@@ -90,3 +91,40 @@ def test_an_agent_changes_what_is_of_its_own_node_alone(
         "userInfo": {"username": user, **extra}, "operation": operation, "resource": {"resource": resource},
     }  # fmt: skip
     assert allows(NODES, request=request, object=now, oldObject=before) is allowed
+
+
+def test_pods_that_ask_for_gpus_get_the_gate_from_the_api_server_and_no_others(
+    play: Played, server: Server
+) -> None:
+    if not server.is_at_least(36):
+        pytest.skip(f"{server.assets.version} has no MutatingAdmissionPolicy")
+
+    async def test(world: World) -> None:
+        for each in gate_manifests(None):
+            await apply(world.api, each)
+        await world.node("n1")
+
+        async def gated() -> bool:
+            await world.pod("asks", gates=())
+            there = (await world.pods())["asks"]["spec"].get("schedulingGates")
+            await world.delete("asks")
+            return bool(there)
+
+        await world.until("the policy is in force", gated)
+        await world.pod("plain", 0, gates=())
+        await world.pod("both", gates=("kueue.x-k8s.io/admission",))
+        await world.pod("old", gates=(), scheduler="berth")
+        await world.pod("said", gates=("berth.dev/gate",))
+        await world.pod("bound", node="n1")
+        pods = await world.pods()
+        gates = {
+            name: sorted(gate["name"] for gate in pod["spec"].get("schedulingGates", []))
+            for name, pod in pods.items()
+        }
+        assert gates == {
+            "plain": [], "both": ["berth.dev/gate", "kueue.x-k8s.io/admission"], "old": ["berth.dev/gate"],
+            "said": ["berth.dev/gate"], "bound": [],
+        }  # fmt: skip
+        assert pods["old"]["spec"]["schedulerName"] == "default-scheduler"
+
+    play(test)

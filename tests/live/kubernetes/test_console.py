@@ -48,6 +48,7 @@ async def until(seen: Callable[[], object], wanted: object) -> None:
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.usefixtures("kube_scheduler")
 def test_pods_are_held_and_released_and_a_drained_gpu_keeps_what_it_has(play: Played, tmp_path: Path) -> None:
     """A pod on half a GPU keeps it while it is drained; a pod that is held waits although there is room."""
 
@@ -56,7 +57,7 @@ def test_pods_are_held_and_released_and_a_drained_gpu_keeps_what_it_has(play: Pl
         await world.pod("first", milli=500, mem=20_000)
         console = Console(tmp_path, kubeconfig=world.kubeconfig, actions=True)
         olga, ann = console.program("olga", Role.OPERATOR), console.program("ann")
-        async with world.scheduler():
+        async with world.steerer():
             await world.until_bound("first")
             job = (await asyncio.to_thread(olga.get, "/api/v1/jobs/default/first")).json()
             assert (job["state"], job["milli"], job["mem_mib"]) == ("starting", 500, 20_000)
@@ -67,7 +68,7 @@ def test_pods_are_held_and_released_and_a_drained_gpu_keeps_what_it_has(play: Pl
             await world.pod("second")
             await world.until_bound("second")  # on the other GPU, which is full now
             await world.pod("third", milli=100, mem=1000)
-            await world.until_told("third", "0/1 nodes")
+            await world.until_told("third", "waits for room")
             command = await asyncio.to_thread(do, olga, "hold", "default/third")
             assert command == "kubectl annotate pod -n default third berth.dev/hold=true --overwrite"
             assert await asyncio.to_thread(do, olga, "undrain", f"n1:{gpu}")

@@ -7,8 +7,8 @@ import contextlib
 from typing import Any
 
 from berth.errors import ApiError
-from berth.live.kubernetes.steps import Bind, Tell
-from berth.live.kubernetes.writing import Events
+from berth.live.kubernetes.steps import Lift, Tell
+from berth.live.kubernetes.writing import Events, in_words
 
 PLACED = '{"gpus":[{"index":1,"uuid":null,"milli":500,"mem_mib":8000}],"policy":"fifo"}'
 
@@ -31,16 +31,17 @@ def events_of(server: Server) -> Events:
     return Events(server, "berth")  # type: ignore[arg-type]
 
 
-def bind(name: str) -> Bind:
-    return Bind(f"uid-{name}", "n", name, "n1", PLACED, frozenset())
+def placed(name: str) -> Tell:
+    lift = Lift(f"uid-{name}", "n", name, "n1", PLACED)
+    return Tell(*lift[:3], "Placed", in_words(lift), False)
 
 
-def test_a_flood_of_pods_that_were_bound_drops_no_warning() -> None:
+def test_a_flood_of_pods_that_were_placed_drops_no_warning() -> None:
     server = Server()
     events = events_of(server)
-    events.add(Tell("u", "n", "waits", "FailedScheduling", "0/1 nodes"), warning=True)
+    events.add(Tell("u", "n", "waits", "Waits", "0/1 nodes"))
     for at in range(5000):
-        events.bound(bind(f"p{at}"))
+        events.add(placed(f"p{at}"))
     asyncio.run(events.write(2))
     assert server.written == [
         ("Warning", "waits", "0/1 nodes"),
@@ -51,8 +52,8 @@ def test_a_flood_of_pods_that_were_bound_drops_no_warning() -> None:
 def test_an_event_is_written_again_after_a_fault_and_dropped_if_it_is_refused() -> None:
     server = Server(ApiError("POST", 500, "InternalError", "", 0.0), ApiError("POST", 403, "Forbidden", ""))
     events = events_of(server)
-    events.bound(bind("a"))
-    events.bound(bind("b"))
+    events.add(placed("a"))
+    events.add(placed("b"))
 
     async def write() -> list[int]:
         left = []

@@ -8,7 +8,7 @@ import json
 import socket
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.entries import Settings
-from berth.live.kubernetes.scheduling import Options, Scheduling
+from berth.live.kubernetes.pod_site import Settings
+from berth.live.kubernetes.steering import Options, Steering
 from berth.live.kubernetes.warming import warm_up
 
 NAMESPACE = "default"
@@ -44,11 +44,12 @@ class World:
             f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases",
         ):
             await self.api.request("DELETE", path, NOW, patience_s=10)
-        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        kinds = ("admissionpolicybindings", "admissionpolicies")
+        for kind in [f"{sort}{kind}" for kind in kinds for sort in ("validating", "mutating")]:
             try:
                 await self.api.request("DELETE", f"/apis/admissionregistration.k8s.io/v1/{kind}", NOW)
             except ApiError as error:
-                if error.status != 404:  # before 1.30 there are none
+                if error.status != 404:  # before 1.30 or 1.36 there are none
                     raise
         for namespace in ("default", "other", names.NAMESPACE):
             await self._make("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": namespace}})
@@ -109,16 +110,18 @@ class World:
         milli: int | str | None = None,
         mem: int | str | None = None,
         namespace: str = NAMESPACE,
-        scheduler: str = names.SCHEDULER_NAME,
+        scheduler: str = "default-scheduler",
+        gates: Sequence[str] = (names.GATE,),
         cpu: str = "100m",
         memory: str = "64Mi",
         annotations: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
         resources: dict[str, str] | None = None,
         node: str | None = None,
+        owners: Sequence[dict[str, Any]] = (),
         **spec: Any,
     ) -> str:
-        """Post a pod; returns its uid."""
+        """Post a pod that berth is to steer, unless it has a node or no gates; returns its uid."""
         said = dict(annotations or {})
         if milli is not None:
             said[names.ASKED_MILLI] = str(milli)
@@ -133,13 +136,17 @@ class World:
         container = {"name": "main", "image": "busybox", "resources": {"requests": takes, "limits": takes}}
         body: dict[str, Any] = {
             "kind": "Pod",
-            "metadata": {"name": name, "annotations": said, "labels": labels or {}},
+            "metadata": {
+                "name": name, "annotations": said, "labels": labels or {}, "ownerReferences": list(owners),
+            },
             "spec": {
                 "schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [container], **spec,
             },
         }  # fmt: skip
         if node is not None:
             body["spec"]["nodeName"] = node
+        elif gates:
+            body["spec"]["schedulingGates"] = [{"name": gate} for gate in gates]
         made = await self._make(f"/api/v1/namespaces/{namespace}/pods", body)
         return str(made["metadata"]["uid"])
 
@@ -203,13 +210,13 @@ class World:
         found: dict[str, str] = await self.until(f"{names_} are bound", bound, patience_s)
         return found
 
-    async def until_counted(self, binds: int, *schedulers: Scheduling) -> None:
-        """Wait until these schedulers have counted this many binds: the server knows of one before its caller does."""
+    async def until_counted(self, placed: int, *steerers: Steering) -> None:
+        """Wait until these have counted this many placements: the server knows of one before its caller does."""
 
         async def counted() -> bool:
-            return sum(scheduler.counts.bound for scheduler in schedulers) == binds
+            return sum(steerer.counts.placed for steerer in steerers) == placed
 
-        await self.until(f"{binds} binds are counted", counted)
+        await self.until(f"{placed} placements are counted", counted)
 
     async def until_told(self, name: str, *words: str, patience_s: float = 60) -> str:
         """Wait until the condition of a pod says all of these words; returns its message."""
@@ -258,16 +265,15 @@ class World:
             name, said = pod["metadata"]["name"], pod["metadata"].get("annotations", {})
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
-            if "nodeName" not in pod["spec"]:
-                assert names.PLACEMENT not in said, f"{name} has a placement and no node"
-                continue
             if names.PLACEMENT not in said:
                 continue
             if names.GANG in said:
                 gangs[pod["metadata"]["namespace"], said[names.GANG]] += 1
             placed = json.loads(said[names.PLACEMENT])
+            node = pod["spec"].get("nodeName", placed["node"])  # it counts before it is bound
+            assert placed["node"] == node, f"{name} has a placement on {placed['node']} and is on {node}"
             for gpu in placed["gpus"]:
-                use = used[pod["spec"]["nodeName"], gpu["index"]]
+                use = used[node, gpu["index"]]
                 use[0] += 100 if placed["best_effort"] else gpu["milli"]
                 use[1] += 0 if placed["best_effort"] else gpu["mem_mib"]
         for slot, (milli, mem_mib) in used.items():
@@ -294,8 +300,8 @@ class World:
             await self.api.request("DELETE", f"{path}/agent", NOW)
 
     @contextlib.asynccontextmanager
-    async def scheduler(self, identity: str = "test", **options: Any) -> AsyncIterator[Scheduling]:
-        """A scheduler that runs in this process, on a connection of its own."""
+    async def steerer(self, identity: str = "test", **options: Any) -> AsyncIterator[Steering]:
+        """A steerer that runs in this process, on a connection of its own."""
         elect = options.pop("elect", False)
         advise = options.pop("advise", False)
         token = options.pop("token", None)
@@ -305,14 +311,14 @@ class World:
         )
         settings = Settings(**options)
         if settings.policy not in _WARM:  # else what a test waits for may wait for a compiler
-            await asyncio.to_thread(warm_up, settings)
+            await asyncio.to_thread(warm_up, settings.policy, settings.knowledge)
             _WARM.add(settings.policy)
         async with Api(access, agent=agent) as api:
-            scheduling = Scheduling(api, Options(settings, advise=advise, identity=identity, elect=elect))
-            task = asyncio.create_task(scheduling.run())
+            steering = Steering(api, Options(settings, advise=advise, identity=identity, elect=elect))
+            task = asyncio.create_task(steering.run())
             self._running.append(task)
             try:
-                yield scheduling
+                yield steering
                 if task.done():
                     task.result()
             finally:

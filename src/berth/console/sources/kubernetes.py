@@ -29,7 +29,7 @@ _ACTIONS: Final = (*_OF_PODS, "drain", "undrain")
 _NO_OWNERS: Final = "Kubernetes does not tell whose a pod is: operators alone change pods from here."
 _LACKS: Final = {
     "priority": "Kubernetes fixes a pod's priority when it is made: delete it and make it again with another class.",
-    "policy": "The policy is an argument of the scheduler's Deployment: run berth k8s install with another --policy.",
+    "policy": "The policy is an argument of the steerer's Deployment: run berth k8s install with another --policy.",
     "resize": "A pod keeps the part of a GPU that it was placed with.",
 }
 
@@ -100,7 +100,7 @@ class KubernetesSource:
     def _snapshot(self) -> viewing.Snapshot:
         from berth.live.kubernetes.access import find_access
         from berth.live.kubernetes.client import Api
-        from berth.live.kubernetes.entries import Settings
+        from berth.live.kubernetes.pod_site import Settings
         from berth.live.kubernetes.viewing import look
 
         async def ask() -> viewing.Snapshot:

@@ -484,6 +484,10 @@ class Driver:
             self._gangs.touch(run.of)
         start_ms = min(now_ms if run.start_ms is None else run.start_ms + run.suspended_ms, now_ms)
         self._number(run.of)
+        names = {scheduler.cluster.nodes[slot.node].name for slot in slots}
+        drained = [name for name in names if self._away.get(name) is NodeState.DRAINED]
+        for name in drained:  # nothing new starts there, and this is not new
+            scheduler.node_back(name)
         wish = Placement(here, slots, share, run.best_effort, run.best_effort)
         try:
             if run.suspended_since_ms is not None:
@@ -497,6 +501,9 @@ class Driver:
             why = "" if placed else f"it runs on {', '.join(map(str, run.gpus or run.nodes))}, which is full"
         except BerthError as error:
             why = str(error)
+        finally:
+            for name in drained:
+                scheduler.node_drained(name)
         if why:
             self.unplaced[job.id] = why
             return False
@@ -1188,6 +1195,11 @@ class Driver:
                 self.site.note(job.job.id, text)
 
     # Values
+
+    def free_on(self, gpu: Gpu) -> Share:
+        """What is free of a GPU; nothing if the cluster has none of that name."""
+        slot = self._slot(gpu)
+        return Share(0, 0) if slot is None else self.scheduler.cluster.free_on(slot)
 
     def job(self, job_id: str) -> Job | None:
         """A waiting job as the scheduler knows it, with what it turned out to need."""

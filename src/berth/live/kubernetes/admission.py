@@ -1,4 +1,4 @@
-"""Who may write what berth believes: admission policies that the API server itself keeps, from Kubernetes 1.30 on.
+"""Admission policies that the API server itself keeps: who may write what berth believes, and which pods get the gate.
 
 The node gives a container what the annotation `berth.dev/placement` says. Without these, every user that may edit or
 bind pods of a namespace may write it; with them, berth's own service accounts alone. An agent is kept to the pods, the
@@ -10,21 +10,71 @@ from __future__ import annotations
 from typing import Any
 
 from berth.live.kubernetes import names
+from berth.live.kubernetes.gpu_words import known_resources
 
 GROUP = "admissionregistration.k8s.io/v1"
 WRITTEN = (names.PLACEMENT, names.PLACED_UID)
 Manifest = dict[str, Any]
 
 
-def admission_manifests(writers: tuple[str, ...], agent: str) -> list[Manifest]:
-    """The policies and their bindings; `writers` are the service accounts that place pods, `agent` that of nodes."""
+def gate_manifests(compat: str | None) -> list[Manifest]:
+    """The policy that adds the gate to pods which ask for GPUs in words that berth reads, from Kubernetes 1.36 on.
+
+    It is the API server that adds it. A berth that is dead stops no pod that asks for nothing of berth, and if the
+    policy fails a pod goes without the gate: kube-scheduler binds it, and berth says which part it gets there.
+    """
+    words = ", ".join(f"'{name}'" for name in sorted(known_resources(compat)))
+    asks = " || ".join(
+        f"(has(it.resources) && has(it.resources.{kind}) && [{words}].exists(word, word in it.resources.{kind}))"
+        for kind in ("limits", "requests")
+    )
+    gated = f"has(object.spec.schedulingGates) && object.spec.schedulingGates.exists(gate, gate.name == '{names.GATE}')"
+    spec = {
+        "failurePolicy": "Ignore",
+        "reinvocationPolicy": "IfNeeded",
+        "matchConstraints": {"resourceRules": [_rule("", "v1", ["CREATE"], ["pods"])]},
+        "matchConditions": [
+            {"name": "asks", "expression": f"object.spec.containers.exists(it, {asks})"
+             f" || (has(object.spec.initContainers) && object.spec.initContainers.exists(it, {asks}))"},
+            {"name": "unbound", "expression": "!has(object.spec.nodeName) || object.spec.nodeName == ''"},
+            {"name": "ungated", "expression": f"!({gated})"},
+        ],
+        "mutations": [
+            {
+                "patchType": "ApplyConfiguration",
+                "applyConfiguration": {
+                    "expression": "Object{spec: Object.spec{schedulingGates:"
+                    f" [Object.spec.schedulingGates{{name: '{names.GATE}'}}],"
+                    f" schedulerName: object.spec.schedulerName == '{names.OLD_SCHEDULER}' ? 'default-scheduler' :"
+                    " object.spec.schedulerName}}"
+                },
+            }
+        ],
+    }  # fmt: skip
+    return [
+        {
+            "apiVersion": GROUP,
+            "kind": "MutatingAdmissionPolicy",
+            "metadata": {"name": "berth-gate"},
+            "spec": spec,
+        },
+        {
+            "apiVersion": GROUP,
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {"name": "berth-gate"},
+            "spec": {"policyName": "berth-gate"},
+        },
+    ]
+
+
+def admission_manifests(writer: str, agent: str) -> list[Manifest]:
+    """The policies and their bindings; `writer` is the service account that places pods, `agent` that of nodes."""
     keys = ", ".join(f"'{key}'" for key in WRITTEN)
-    users = ", ".join(f"'{_user(name)}'" for name in writers)
     placements = {
         "matchConstraints": {
             "resourceRules": [
                 _rule("", "v1", ["CREATE", "UPDATE"], ["pods", "pods/status", "pods/ephemeralcontainers"]),
-                _rule("", "v1", ["CREATE"], ["pods/binding"]),
+                _rule("", "v1", ["CREATE"], ["pods/binding", "bindings"]),
             ]
         },
         "variables": [
@@ -40,10 +90,10 @@ def admission_manifests(writers: tuple[str, ...], agent: str) -> list[Manifest]:
         ],
         "validations": [
             {
-                "expression": f"request.userInfo.username in [{users}] || [{keys}].all(key,"
+                "expression": f"request.userInfo.username == '{_user(writer)}' || [{keys}].all(key,"
                 " (key in variables.now ? variables.now[key] : '')"
                 " == (key in variables.before ? variables.before[key] : ''))",
-                "message": f"{WRITTEN[0]} and {WRITTEN[1]} are written by berth's scheduler alone",
+                "message": f"{WRITTEN[0]} and {WRITTEN[1]} are written by berth's steerer alone",
                 "reason": "Forbidden",
             }
         ],

@@ -11,10 +11,8 @@ import msgspec
 from berth.errors import AskError, LiveError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
-from berth.live.kubernetes.gpu_words import Wish, known_resources, pod_resources, wish_of
+from berth.live.kubernetes.gpu_words import Wish, pod_resources, wish_of
 from berth.live.kubernetes.objects import Meta, Pod
-from berth.live.kubernetes.served import served_by
-from berth.live.kubernetes.spreads import spread_rules
 from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
 
 MOST_GANG = 4096
@@ -67,30 +65,24 @@ class Ask:
     time_limit_ms: int | None
 
 
-def ask_of(pod: Pod, compat: str | None = None, *, places: bool = True) -> Ask:
-    """What the pod asks for. `places` refuses what the placing scheduler must heed and berth does not.
-    Raises AskError in words that its owner can act on. Pods that ask alike get the same object."""
-    key = _key(pod, compat, places=places)
+def ask_of(pod: Pod, compat: str | None = None) -> Ask:
+    """What the pod asks for. Raises AskError in words that its owner can act on. Pods that ask alike get the same
+    object."""
+    key = _key(pod, compat)
     found = _known.get(key)
     if found is None:
         if len(_known) >= MOST_KNOWN:
             _known.clear()
-        found = _known[key] = _read(pod, compat, places=places)
+        found = _known[key] = _read(pod, compat)
     return found
 
 
-def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
-    """All of a pod that its ask is read from; `PodSpec.node_name` is not, nor volumes that are no claims."""
+def _key(pod: Pod, compat: str | None) -> bytes:
+    """All of a pod that its ask is read from; `PodSpec.node_name` is not."""
     meta, spec = pod.metadata, pod.spec
-    claims = [
-        each
-        for each in spec.volumes
-        if each.ephemeral is not None or each.persistent_volume_claim is not None
-    ]
     return msgspec.msgpack.encode(
         (
             compat,
-            places,
             meta.namespace,
             meta.owner_references,
             {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
@@ -101,11 +93,10 @@ def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
             spec.containers,
             spec.init_containers,
             spec.overhead,
+            spec.resources,
+            [(each.name, each.resources) for each in pod.status.container_statuses],
             spec.active_deadline_seconds,
-            spec.resource_claims,
-            claims,
             pod_group(pod),
-            (spec.topology_spread_constraints and (meta.labels, spec.topology_spread_constraints)),
         )
     )
 
@@ -117,15 +108,11 @@ _WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED})
 """Annotations that berth writes."""
 
 
-def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
+def _read(pod: Pod, compat: str | None) -> Ask:
     _refuse_what_nobody_can(pod)
-    if places:
-        _refuse_what_is_not_honoured(pod)
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
     wish = wish_of(pod, resources, compat)
-    known, served = known_resources(compat), {each.resource for each in served_by(compat)}
-    others = {key: value for key, value in resources.items() if key not in known - served | _COUNTED}
     milli, mem_mib, mem_milli = _parts(wish)
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
     kind = _text(said.get(names.KIND, ""), names.KIND)
@@ -139,7 +126,7 @@ def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
         models=wish.models if wish else (),
-        constraint=constraint_of(pod, others, spread_rules(pod) if places else ()),
+        constraint=constraint_of(pod),
         application=(owner if named else kind) or (owner and f"{pod.metadata.namespace}/{owner}"),
         owner=owner,
         gang=_gang(pod),
@@ -162,7 +149,6 @@ def moment_ms(text: str | None) -> int | None:
         return None
 
 
-_COUNTED = frozenset({"cpu", "memory"})
 _GANG = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,98}[A-Za-z0-9])?)/([0-9]{1,9})")
 
 
@@ -188,31 +174,6 @@ def _refuse_what_nobody_can(pod: Pod) -> None:
             raise AskError(
                 f"an init container asks for {names.RESOURCE}; the kubelet does not tell berth's agent which GPU it"
                 " gave to one. Ask in a container, or in a sidecar (restartPolicy: Always)"
-            )
-
-
-def _refuse_what_is_not_honoured(pod: Pod) -> None:
-    """Refuse what would have to be heeded and is not: better a pod that waits than one in the wrong place."""
-    spec = pod.spec
-    affinity = spec.affinity
-    for what, rules in (
-        ("podAffinity", affinity.pod_affinity if affinity else None),
-        ("podAntiAffinity", affinity.pod_anti_affinity if affinity else None),
-    ):
-        if rules and rules.required_during_scheduling_ignored_during_execution:
-            raise AskError(
-                f"required {what} is not honoured; write it as preferred, or use another scheduler for this pod"
-            )
-    if spec.resource_claims:
-        raise AskError(
-            "resourceClaims are allocated by a scheduler that knows DRA, such as Kubernetes' own from 1.34 on; leave"
-            " schedulerName out, or ask by the resource berth.dev/gpu"
-        )
-    for volume in spec.volumes:
-        if volume.ephemeral is not None or volume.persistent_volume_claim is not None:
-            raise AskError(
-                f"volume '{volume.name[:80]}' is a claim, and berth binds no volumes; use another kind of volume, or"
-                " another scheduler for this pod"
             )
 
 

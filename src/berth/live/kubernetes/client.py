@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -16,7 +15,6 @@ import msgspec
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes.access import Access
 from berth.live.kubernetes.objects import Change, Page, Status, decoded
-from berth.live.kubernetes.wire import Answer, Wire
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -31,8 +29,6 @@ PAGE = 2500
 """Objects in one part of a list: 50,000 pods at once would be 98 MB of JSON."""
 MOST_MESSAGE = 500
 
-_SMALL = ("POST", "PATCH")
-"""Requests with short answers, which go over connections of their own."""
 _PASSING = (429, 500, 502, 503, 504)
 
 
@@ -50,11 +46,11 @@ class Api:
         """How many requests were sent, watches included."""
         self._agent = agent
         self._session: aiohttp.ClientSession | None = None
-        self._wire = Wire(access, agent=agent)
 
     async def __aenter__(self) -> Api:
+        self._connector = aiohttp.TCPConnector(ssl=self.access.tls, limit=0, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self.access.tls, limit=0, keepalive_timeout=60),
+            connector=self._connector,
             headers={
                 "User-Agent": self._agent,
                 "Accept": "application/json",
@@ -66,7 +62,7 @@ class Api:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._wire.close()
+        await self._connector.close(abort_ssl=True)  # else each waits 30 s for the server's farewell
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)  # lets the transports close
@@ -142,18 +138,17 @@ class Api:
             async with self._open("GET", path, params=asked, timeout=timeout) as response:
                 if response.status != 200:
                     raise await _refused(what, response)
-                rest = b""
-                async for chunk in response.content.iter_any():
-                    lines = (rest + chunk).split(b"\n")
-                    rest = lines.pop()
-                    for line in lines:
-                        if not line:
-                            continue
+                try:
+                    async for line in _lines(response):
                         change = decoder.decode(line)
                         if change.type == "ERROR":
                             status = msgspec.json.decode(change.object, type=Status)
                             raise ApiError(what, status.code, status.reason, status.message, 0.0)
                         yield change
+                finally:  # one that is left before its end would wait for the server's farewell
+                    connection = response.connection
+                    if connection is not None and connection.transport is not None:
+                        connection.transport.abort()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
         except msgspec.DecodeError as error:  # cut in the middle of a line
@@ -164,10 +159,6 @@ class Api:
             raise KubernetesError("the client is not open: use it as `async with Api(access) as api`")
         self.requests += 1
         headers = keywords.setdefault("headers", {})
-        if method in _SMALL and (data := keywords.get("data")) is not None:
-            target = f"{path}?{urlencode(params)}" if (params := keywords.get("params")) else path
-            kind, limit_s = headers["Content-Type"], keywords["timeout"].total
-            return _Small(self._wire.ask(method, target, data, kind, limit_s))
         if token := self.access.token():
             headers["Authorization"] = f"Bearer {token}"
         return self._session.request(method, self.access.server + path, **keywords)
@@ -197,24 +188,18 @@ class Api:
             raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
 
 
-class _Small:
-    """A small request under way, in the form of aiohttp's."""
-
-    def __init__(self, asked: Coroutine[Any, Any, Answer]) -> None:
-        self._asked = asked
-
-    async def __aenter__(self) -> _Small:
-        self.status, self.reason, self.headers, self._body = await self._asked
-        return self
-
-    async def __aexit__(self, *what: object) -> None:
-        pass
-
-    async def read(self) -> bytes:
-        return self._body
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The lines of an answer that goes on, without empty ones."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            if line:
+                yield line
 
 
-async def _refused(what: str, response: aiohttp.ClientResponse | _Small) -> ApiError:
+async def _refused(what: str, response: aiohttp.ClientResponse) -> ApiError:
     after = response.headers.get("retry-after", "0")
     return _refusal(what, response.status, str(response.reason), after, await response.read())
 

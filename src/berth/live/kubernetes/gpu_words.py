@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from berth.errors import AskError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.objects import Pod
-from berth.live.kubernetes.quantities import amount, whole
+from berth.live.kubernetes.objects import Container, Pod
+from berth.live.kubernetes.quantities import amount, cpu_milli, mem_mib, whole
 
 MOST_GPUS = 1024
 MOST_MIB = 1 << 24
@@ -214,29 +214,42 @@ def _models(said: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 def pod_resources(pod: Pod) -> Iterator[tuple[str, int]]:
     """Each resource that the pod takes while it runs, with its whole amount: what containers and sidecars ask for
-    together, or the largest container that initialises, whichever is more. CPU is in milli, memory in MiB."""
+    together, or the largest container that initialises, whichever is more. CPU is in milli, memory in MiB.
+
+    A container counts with what it has if a resize has not taken that away yet. What the pod asks for as a whole
+    replaces what its containers do.
+    """
+    has = {each.name: each.resources.requests for each in pod.status.container_statuses if each.resources}
     running: dict[str, int] = {}
     most: dict[str, int] = {}
     for container in pod.spec.init_containers:
-        asked = dict(_asked(container.resources.requests, container.resources.limits))
+        asked = _of_container(container, has)
         stays = container.restart_policy == "Always"
         for key, value in asked.items():
             most[key] = max(most.get(key, 0), running.get(key, 0) + value)
             if stays:
                 running[key] = running.get(key, 0) + value
     for container in pod.spec.containers:
-        for key, value in _asked(container.resources.requests, container.resources.limits):
+        for key, value in _of_container(container, has).items():
             running[key] = running.get(key, 0) + value
-    overhead = dict(_asked(pod.spec.overhead, {}))
-    for key in running.keys() | most.keys() | overhead.keys():
-        yield key, max(running.get(key, 0), most.get(key, 0)) + overhead.get(key, 0)
+    found = {key: max(running.get(key, 0), most.get(key, 0)) for key in running.keys() | most.keys()}
+    if (whole_pod := pod.spec.resources) is not None:
+        found |= dict(_asked(whole_pod.requests, whole_pod.limits))
+    for key, value in _asked(pod.spec.overhead, {}):
+        found[key] = found.get(key, 0) + value
+    yield from found.items()
+
+
+def _of_container(container: Container, has: Mapping[str, Mapping[str, str | int | float]]) -> dict[str, int]:
+    asked = dict(_asked(container.resources.requests, container.resources.limits))
+    for key, value in _asked(has.get(container.name, {}), {}):
+        asked[key] = max(asked.get(key, 0), value)
+    return asked
 
 
 def _asked(
     requests: Mapping[str, str | int | float], limits: Mapping[str, str | int | float]
 ) -> Iterator[tuple[str, int]]:
-    from berth.live.kubernetes.quantities import cpu_milli, mem_mib
-
     for key in {**limits, **requests}:
         text = requests.get(key, limits.get(key, 0))
         if key == "cpu":

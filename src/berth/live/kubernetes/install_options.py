@@ -20,16 +20,14 @@ class Install:
     knowledge: str = names.GATHERED
     compat: str | None = None
     replicas: int = 2
-    """Schedulers: one leads, the others wait for it to fail."""
+    """Steerers: one leads, the others wait for it to fail."""
     fake_gpus: str = ""
     """For a demo on nodes without GPUs, such as `2xA100-80G`."""
     claims: bool = False
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
     evict: bool = False
     """Let the agents evict pods that got out of their limit."""
-    extender: bool = False
-    """Also serve another scheduler."""
     gathers: bool = True
-    """Whether a container beside each scheduler gathers the nodes' histories into `names.HISTORY_FOLDER`."""
+    """Whether a container beside each steerer gathers the nodes' histories into `names.HISTORY_FOLDER`."""
     history_claim: str = ""
     """The PersistentVolumeClaim of that folder; empty: it goes with its pod."""

@@ -21,8 +21,8 @@ DURATION_S = 15
 """Time without renewal after which another may take the lease."""
 HELD_S = 10.0
 """Time without renewal after which its holder stops acting. A request that it has sent by then may take
-`BIND_S`, and is over before the lease is."""
-BIND_S = 4.0
+`WRITE_S`, and is over before the lease is."""
+WRITE_S = 4.0
 RENEW_S = 2.0
 UNCERTAIN_S = 0.1
 """Time between two checks whether the lease is held again."""

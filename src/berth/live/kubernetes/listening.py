@@ -1,4 +1,4 @@
-"""What the scheduler listens to: nodes and pods, and what else of use to it the cluster serves."""
+"""What the steerer listens to: nodes, pods, and what else of use to it the cluster serves."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes.pod_site import PodSite
 
 On = Callable[[Callable[..., None]], Callable[[Any], None]]
 """Makes a listener of what is to be done when its turn has come."""
 PATIENCE_S = 30
 WITHOUT_POD_GROUPS = (
-    "pods of PodGroups wait, and all others are placed; give this scheduler the rule: berth k8s install"
+    "pods of PodGroups wait, and all others are placed; give berth the rule: berth k8s install"
 )
 
 
-async def listeners(api: Api, board: Board, on: On) -> list[Informer[Any]]:
+async def listeners(api: Api, site: PodSite, on: On, now_ms: Callable[[], int]) -> list[Informer[Any]]:
     """Those of all but pods."""
+    table = site.table
     found: list[Informer[Any]] = [
         Informer(
-            api, "/api/v1/nodes", objects.Node, changed=on(board.nodes.changed), gone=on(board.nodes.gone)
+            api,
+            "/api/v1/nodes",
+            objects.Node,
+            changed=on(lambda node: site.node_changed(node, now_ms())),
+            gone=on(site.node_gone),
         )
     ]
     path = "/apis/resource.k8s.io/v1"
@@ -35,21 +40,21 @@ async def listeners(api: Api, board: Board, on: On) -> list[Informer[Any]]:
                 api,
                 f"{path}/resourceslices",
                 objects.ResourceSlice,
-                changed=on(board.nodes.slice_changed),
-                gone=on(board.nodes.slice_gone),
+                changed=on(table.slice_changed),
+                gone=on(table.slice_gone),
             ),
             Informer(
                 api,
                 f"{path}/resourceclaims",
                 objects.Claim,
-                changed=on(board.claim_changed),
-                gone=on(board.claim_gone),
+                changed=on(table.claim_changed),
+                gone=on(table.claim_gone),
             ),
         ]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
-        if (served := await _pod_groups(api, group)) is not None:
-            changed = partial(board.pod_group_changed, group)
-            gone = partial(board.pod_group_gone, group)
+        if (served := await pod_groups(api, group)) is not None:
+            changed = partial(_told, site.pod_group_changed, group, now_ms)
+            gone = partial(_told, site.pod_group_gone, group, now_ms)
             found.append(
                 Informer(
                     api,
@@ -63,6 +68,10 @@ async def listeners(api: Api, board: Board, on: On) -> list[Informer[Any]]:
     return found
 
 
+def _told(what: Callable[..., None], group: str, now_ms: Callable[[], int], found: objects.PodGroup) -> None:
+    what(group, found, now_ms())
+
+
 async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:
     """Wait until all was listed once; raises what the informer raises."""
     listed = asyncio.ensure_future(informer.synced.wait())
@@ -72,7 +81,7 @@ async def until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> Non
         task.result()
 
 
-async def _pod_groups(api: Api, group: str) -> str | None:
+async def pod_groups(api: Api, group: str) -> str | None:
     """The path of the PodGroups of an API group, in the version that the server prefers; None where it has none."""
     served = await _answer(api, f"/apis/{group}")
     for each in () if served is None else objects.served_versions(served):

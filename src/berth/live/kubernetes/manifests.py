@@ -1,4 +1,4 @@
-"""What `berth k8s install` puts on a cluster: rights, scheduler, nodes' agents, admission policies, extender.
+"""What `berth k8s install` puts on a cluster: rights, steerer, nodes' agents, admission policies.
 
 The manifests are made here once, as values; the kustomization and the Helm chart are both written from them.
 """
@@ -10,22 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from berth.live.kubernetes import names
-from berth.live.kubernetes.admission import GROUP, admission_manifests
+from berth.live.kubernetes.admission import GROUP, admission_manifests, gate_manifests
 from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.node_manifests import AGENT, device_classes, node_manifests
 
-SCHEDULER = "berth-scheduler"
-EXTENDER = "berth-extender"
-EXTENDER_PORT = 8443
-TLS_SECRET, TLS_FOLDER = "berth-extender-tls", "/etc/berth/tls"
-TLS_FILES = {"certificate": "tls.crt", "key": "tls.key", "client-ca": "ca.crt"}
-"""Options of the extender, and the files of its Secret."""
+STEERER = "berth-steerer"
 Manifest = dict[str, Any]
 
 RULES: tuple[Manifest, ...] = (
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
-    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     {
@@ -39,7 +34,7 @@ RULES: tuple[Manifest, ...] = (
         "verbs": ["list", "watch"],
     },
 )
-"""What the scheduler may do on the whole cluster: what it does, and nothing else."""
+"""What the steerer may do on the whole cluster: what it does, and nothing else."""
 LEASE_RULES: tuple[Manifest, ...] = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
     {
@@ -55,12 +50,6 @@ HISTORY_RULES: tuple[Manifest, ...] = (
     {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
 )
 """And there, where it gathers the nodes' histories."""
-EXTENDER_RULES: tuple[Manifest, ...] = (
-    {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
-)
-"""What the extender may do on the whole cluster."""
 
 
 def manifests(install: Install) -> dict[str, list[Manifest]]:
@@ -78,15 +67,11 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
                 },
             }
         ],
-        "admission": admission_manifests((SCHEDULER, EXTENDER), AGENT),
-        "scheduler-rights": _rights(SCHEDULER, RULES, (*LEASE_RULES, *gathers)),
-        "scheduler": [_scheduler(install)],
+        "admission": admission_manifests(STEERER, AGENT),
+        **({"gate": gate_manifests(install.compat)} if install.mode != "advise" else {}),
+        "steerer-rights": _rights(STEERER, RULES, (*LEASE_RULES, *gathers)),
+        "steerer": [_steerer(install)],
         **node_manifests(install),
-        **(
-            {"extender-rights": _rights(EXTENDER, EXTENDER_RULES, gathers), "extender": _extender(install)}
-            if install.extender
-            else {}
-        ),
         **({"device-class": device_classes()} if install.claims else {}),
     }
 
@@ -122,34 +107,10 @@ def _rights(name: str, rules: tuple[Manifest, ...], own_rules: tuple[Manifest, .
     return made
 
 
-def _scheduler(install: Install) -> Manifest:
-    words = ["berth", "k8s", "scheduler", "--policy", install.policy, "--mode", install.mode]
-    words += ["--knowledge", install.knowledge, *_compat(install)]
-    return _gathering(_deployment(SCHEDULER, install.image, words, install.replicas), install)
-
-
-def _extender(install: Install) -> list[Manifest]:
-    """One pod: two would place twice. Its Secret, of certificate, key and the CA of its clients, is the operator's."""
-    words = ["berth", "k8s", "extender", "--policy", install.policy, "--knowledge", install.knowledge]
-    words += [f"--{option}={TLS_FOLDER}/{name}" for option, name in TLS_FILES.items()]
-    made = _gathering(_deployment(EXTENDER, install.image, [*words, *_compat(install)], 1), install)
-    spec = made["spec"]["template"]["spec"]
-    made["spec"]["strategy"] = {"type": "Recreate"}
-    spec["volumes"].insert(1, {"name": "tls", "secret": {"secretName": TLS_SECRET, "defaultMode": 0o440}})
-    spec["securityContext"]["fsGroup"] = 65534
-    container = spec["containers"][0]
-    container["ports"] = [{"name": "https", "containerPort": EXTENDER_PORT}]
-    container["volumeMounts"].append({"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True})
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": EXTENDER, "namespace": names.NAMESPACE},
-        "spec": {
-            "selector": made["spec"]["selector"]["matchLabels"],
-            "ports": [{"name": "https", "port": EXTENDER_PORT, "targetPort": "https"}],
-        },
-    }
-    return [made, service]
+def _steerer(install: Install) -> Manifest:
+    words = ["berth", "k8s", "steerer", "--policy", install.policy, "--mode", install.mode]
+    words += ["--knowledge", install.knowledge, *(["--compat", install.compat] if install.compat else [])]
+    return _gathering(_deployment(STEERER, install.image, words, install.replicas), install)
 
 
 def _gathering(made: Manifest, install: Install) -> Manifest:
@@ -176,10 +137,6 @@ def _gathering(made: Manifest, install: Install) -> Manifest:
     spec["volumes"].append({"name": "history", **source})
     spec["securityContext"]["fsGroup"] = 65534
     return made
-
-
-def _compat(install: Install) -> list[str]:
-    return ["--compat", install.compat] if install.compat else []
 
 
 def _deployment(name: str, image: str, words: list[str], replicas: int) -> Manifest:
@@ -259,12 +216,15 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         text = _text(each)
         for value in VALUES:
             text = text.replace(f"'@{value}@'", f"{{{{ .Values.{value} | quote }}}}")
-        if name == "scheduler":
+        if name == "steerer":
             text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")
         text = text.replace(f":{names.NAMESPACE}:", ":{{ .Release.Namespace }}:")
-        if name == "admission":
-            there = f'.Capabilities.APIVersions.Has "{GROUP}/ValidatingAdmissionPolicy"'
+        if name in ("admission", "gate"):
+            kind = "Validating" if name == "admission" else "Mutating"
+            there = f'.Capabilities.APIVersions.Has "{GROUP}/{kind}AdmissionPolicy"'
+            if name == "gate":  # where only advice is given, pods are another's to start
+                there = f'and ({there}) (ne .Values.mode "advise")'
             text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
         files[f"templates/{name}.yaml"] = text
     chart = {

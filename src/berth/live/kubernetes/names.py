@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-SCHEDULER_NAME = "berth"
-"""What a pod writes in `schedulerName` to be placed by berth."""
+GATE = "berth.dev/gate"
+"""The scheduling gate of pods that berth steers: kube-scheduler leaves them alone until berth lifts it."""
+OLD_SCHEDULER = "berth"
+"""The `schedulerName` of pods made for berth 0.2, which bound them itself."""
 DRIVER = "gpu.berth.dev"
 """The DRA driver that publishes the GPUs of a node, and the DeviceClass of the same name."""
 DEVICE_CLASS = DRIVER
@@ -14,13 +16,13 @@ MEMORY_SLICE = "memory-slice-"
 RESOURCE = "berth.dev/gpu"
 """A count of GPUs, of each of which the pod gets the part that its annotations say.
 
-The device plugin advertises `SLOTS_PER_GPU` units for each GPU: the kubelet's count is an upper bound only, the
-scheduler does the real count.
+The device plugin advertises `SLOTS_PER_GPU` units for each GPU: the kubelet's count is an upper bound only, berth does
+the real count.
 """
 SLOTS_PER_GPU = 16
 NAMESPACE = "berth-system"
 """Where `berth k8s install` puts everything."""
-LEASE = "berth-scheduler"
+LEASE = "berth-steerer"
 
 ASKED_MILLI = "berth.dev/gpu-milli"
 ASKED_MEM_MIB = "berth.dev/gpu-mem-mib"
@@ -39,21 +41,20 @@ OWN_GROUP = "scheduling.k8s.io"
 """The API group of Kubernetes' own, which a pod names in its spec."""
 EXCLUSIVE = "berth.dev/exclusive"
 HOLD = "berth.dev/hold"
-"""A pod with it is not placed until it is taken away, or is `false`. Kubernetes lets no one add a scheduling gate to a
-pod that there is."""
+"""The gate of a pod with it is not lifted until it is taken away, or is `false`. Kubernetes lets no one add a
+scheduling gate to a pod that there is."""
 BURST = "berth.dev/burst"
 ESTIMATE = "berth.dev/estimate"
 """How long the pod will run, in seconds (`600`) or with a unit (`2h`)."""
 PLACEMENT = "berth.dev/placement"
-"""What the scheduler decided, as JSON, written with the Binding and so there before the kubelet sees the pod:
+"""What berth decided, as JSON, written as the gate is lifted and so there before the kubelet sees the pod:
 
 `{"gpus":[{"index":0,"uuid":"GPU-…" or null,"milli":500,"mem_mib":8192},…],
   "shared":true,"best_effort":false,"policy":"…"}`
 """
 
 PLACED_UID = "berth.dev/placed-uid"
-"""The uid of the pod that the placement is for. In Kubernetes 1.20 a Binding goes by the name alone, so that a pod made
-anew under the name of one that was being bound gets the place of the other; it is told by this."""
+"""The uid of the pod that the placement is for: a pod made from the text of another one has not got its place."""
 
 MEASURED = "berth.dev/measured"
 """What a pod used, written by the node's agent when it has ended, as JSON, by which the scheduler places the next:

@@ -1,4 +1,4 @@
-"""A node as the scheduler sees it: its GPUs by labels and slices, what others use of it, what it is called."""
+"""A node as the steerer sees it: its GPUs by labels and slices, what others use of it, what it is called."""
 
 from __future__ import annotations
 
@@ -56,9 +56,11 @@ class View:
     pods: int = 0
     """How many are on it, of all schedulers."""
     foreign_cpu_milli: int = 0
-    """What pods take that are not the scheduler's."""
+    """What pods take that are not steered."""
     foreign_mem_mib: int = 0
-    traits: NodeTraits = field(default_factory=lambda: NodeTraits("", {}, [], False, False, {}, {}))
+    traits: NodeTraits = field(default_factory=lambda: NodeTraits("", {}, []))
+    cordoned: bool = False
+    ready: bool = True
     problem: str = ""
     """What its labels or slices say that makes no sense."""
     labels: tuple[str, ...] = ()
@@ -84,31 +86,21 @@ class View:
             self.cpu_milli = cpu_milli(there.get("cpu", 0))
             self.mem_mib = mem_mib(there.get("memory", 0), down=True)
             self.pods_most = whole(there["pods"]) if "pods" in there else MOST_PODS
-            others = {key: whole(value) for key, value in there.items() if key not in _COUNTED}
             found = gpus_in(each for each in slices if each.spec.driver == names.DRIVER)
             self.claim_gpus = [(gpu, _model(gpu.model, gpu.mem_mib)) for gpu in found]
             self.gpus, self.model = gpus_of_labels(node.metadata.labels)
-            if not any(others[key] for key in others if key in asked_by):
+            if not any(whole(value) for key, value in there.items() if key in asked_by):
                 self.gpus = []
             elif self.claim_gpus:
                 for_claims = {gpu.index for gpu, _ in self.claim_gpus}
                 self.gpus = [gpu for gpu in self.gpus if gpu.index not in for_claims]
         except AskError as error:
             self.problem = f"node {self.name}: {error}"
-            self.gpus, self.model, self.claim_gpus, others = [], None, [], {}
+            self.gpus, self.model, self.claim_gpus = [], None, []
         ready = [each.status for each in node.status.conditions if each.type == "Ready"]
-        self.traits = NodeTraits(
-            self.name,
-            node.metadata.labels,
-            node.spec.taints,
-            node.spec.unschedulable,
-            not ready or ready[0] == "True",
-            others,
-            self.traits.others_used,
-        )
-
-
-_COUNTED = frozenset({"cpu", "memory", "pods"})
+        self.ready = not ready or ready[0] == "True"
+        self.cordoned = node.spec.unschedulable
+        self.traits = NodeTraits(self.name, node.metadata.labels, node.spec.taints)
 
 
 def gpus_of_labels(labels: Mapping[str, str]) -> tuple[list[Gpu], GpuModel | None]:

@@ -89,14 +89,8 @@ class NodeAffinity(Struct):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
-class PodAffinity(Struct):
-    required_during_scheduling_ignored_during_execution: list[msgspec.Raw] = []
-
-
 class Affinity(Struct):
     node_affinity: NodeAffinity | None = None
-    pod_affinity: PodAffinity | None = None
-    pod_anti_affinity: PodAffinity | None = None
 
 
 class Resources(Struct):
@@ -104,46 +98,14 @@ class Resources(Struct):
     limits: dict[str, str | int | float] = {}
 
 
-class Port(Struct):
-    host_port: int = 0
-
-
 class Container(Struct):
+    name: str = ""
     resources: Resources = msgspec.field(default_factory=Resources)
-    ports: list[Port] = []
     restart_policy: str = ""
     """`Always` in an init container makes it one that stays (a sidecar)."""
 
 
-class LabelSelector(Struct):
-    match_labels: dict[str, str] = {}
-    match_expressions: list[Expression] = []
-
-
-class Spread(Struct):
-    """A topology spread constraint."""
-
-    max_skew: int = 1
-    topology_key: str = ""
-    when_unsatisfiable: str = ""
-    label_selector: LabelSelector | None = None
-    min_domains: int | None = None
-    match_label_keys: list[str] = []
-    node_affinity_policy: str | None = None
-    node_taints_policy: str | None = None
-
-
-class ClaimVolume(Struct):
-    claim_name: str = ""
-
-
-class Volume(Struct):
-    name: str = ""
-    persistent_volume_claim: ClaimVolume | None = None
-    ephemeral: msgspec.Raw | None = None
-
-
-class PodClaim(Struct):
+class Gate(Struct):
     name: str = ""
 
 
@@ -161,12 +123,10 @@ class PodSpec(Struct):
     containers: list[Container] = []
     init_containers: list[Container] = []
     overhead: dict[str, str | int | float] = {}
+    resources: Resources | None = None
+    """Of the pod as a whole, from 1.34 on."""
     active_deadline_seconds: int | None = None
-    topology_spread_constraints: list[Spread] = []
-    volumes: list[Volume] = []
-    resource_claims: list[PodClaim] = []
-    scheduling_gates: list[PodClaim] = []
-    preemption_policy: str = ""
+    scheduling_gates: list[Gate] = []
     scheduling_group: SchedulingGroup | None = None
 
 
@@ -188,7 +148,10 @@ class State(Struct):
 
 
 class ContainerStatus(Struct):
+    name: str = ""
     state: State = msgspec.field(default_factory=State)
+    resources: Resources | None = None
+    """What it has now, which a resize may be about to change."""
 
 
 class PodStatus(Struct):

@@ -1,4 +1,4 @@
-"""What the scheduler decided for a pod, as the annotation `berth.dev/placement` that the node reads."""
+"""What was decided for a pod, as the annotation `berth.dev/placement` that the node reads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Annotated
 
 import msgspec
 
+from berth.live.driver.site import Start
 from berth.live.kubernetes import names
 from berth.live.kubernetes.gpu_labels import MOST_GPUS
 from berth.live.kubernetes.nodes import View
-from berth.model import GpuSlot, Placement
+from berth.model import NO_GPU
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
 Milli = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -32,20 +33,23 @@ class Placed(msgspec.Struct):
     shared: bool = False
     best_effort: bool = False
     policy: str = ""
+    node: str = ""
+    """Empty in what berth 0.2 wrote."""
 
 
-def annotation_of(placement: Placement, view: View, policy: str) -> str:
-    """The annotation for a placement on one node. A part for which no memory was said is all that the card has."""
-    share = placement.share
+def annotation_of(start: Start, view: View, policy: str) -> str:
+    """The annotation for a start on one node. A part for which no memory was said is all that the card has."""
+    share = start.share
     card_mib = view.model.mem_mib if view.model else 0
     gpus = [
         PlacedGpu(
-            view.gpus[slot.index].index, view.gpus[slot.index].uuid, share.milli, share.mem_mib or card_mib
+            view.gpus[gpu.index].index, view.gpus[gpu.index].uuid, share.milli, share.mem_mib or card_mib
         )
-        for slot in placement.slots
-        if placement.job.gpus
+        for gpu in start.gpus
+        if gpu.index != NO_GPU
     ]
-    return msgspec.json.encode(Placed(gpus, placement.shared, placement.best_effort, policy)).decode()
+    placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name)
+    return msgspec.json.encode(placed).decode()
 
 
 def placed_of(annotations: dict[str, str]) -> Placed | None:
@@ -59,8 +63,9 @@ def placed_of(annotations: dict[str, str]) -> Placed | None:
         return None
 
 
-def slots_of(placed: Placed, view: View, row: int) -> tuple[GpuSlot, ...] | None:
-    """The slots of a placement on its node, by uuid where there is one; None where a GPU is not there any more."""
+def places_of(placed: Placed, view: View) -> tuple[int, ...] | None:
+    """The GPUs of a placement as places in the node's list, by uuid where there is one; None if a GPU is not there any
+    more."""
     found = []
     for gpu in placed.gpus:
         at = next(
@@ -73,5 +78,5 @@ def slots_of(placed: Placed, view: View, row: int) -> tuple[GpuSlot, ...] | None
         )
         if at is None:
             return None
-        found.append(GpuSlot(row, at))
+        found.append(at)
     return tuple(found) if len(set(found)) == len(found) else None

@@ -1,12 +1,14 @@
-"""What the board wants done on the cluster."""
+"""What is to be done on the cluster."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from berth.live.kubernetes.objects import Term
 
-class Bind(NamedTuple):
-    """Bind a pod to a node, with its placement."""
+
+class Lift(NamedTuple):
+    """Lift the gate of a pod, with its placement and pinned to its node."""
 
     uid: str
     namespace: str
@@ -14,12 +16,35 @@ class Bind(NamedTuple):
     node: str
     placement: str
     """The annotation."""
-    after: frozenset[str]
+    terms: tuple[Term, ...] = ()
+    """Its required node affinity, to each term of which the pin is added."""
+    after: frozenset[str] = frozenset()
     """Ids of the pods that must have left the node before."""
 
 
-class Stop(NamedTuple):
-    """Delete a pod, for another takes its place or it should not be there."""
+class Assign(NamedTuple):
+    """Write the placement of a pod that kube-scheduler has bound without one."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    placement: str
+    after: frozenset[str] = frozenset()
+
+
+class Withdraw(NamedTuple):
+    """Take away the placement of a pod that is pinned to a node which refuses it."""
+
+    uid: str
+    namespace: str
+    name: str
+    version: str
+    """The resource version at which it was refused: a pod that was bound meanwhile keeps its placement."""
+
+
+class Remove(NamedTuple):
+    """Evict a pod: another takes its place, or its controller is to make a new one."""
 
     uid: str
     namespace: str
@@ -29,14 +54,14 @@ class Stop(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Say something about a pod: an event, and where it waits a condition."""
+    """Say something about a pod in an event."""
 
     uid: str
     namespace: str
     name: str
     reason: str
     message: str
-    waits: bool = True
+    warning: bool = True
 
 
-Step = Bind | Stop | Tell
+Step = Lift | Assign | Withdraw | Remove | Tell

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from berth.errors import ApiError, AskError
+from berth.errors import ApiError
+from berth.live.driver.driver import Driver
+from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.kubernetes import names, objects
-from berth.live.kubernetes.asks import ask_of, created_ms, moment_ms
-from berth.live.kubernetes.board import Board
+from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.entries import Entry, Settings, is_held, waiting
-from berth.live.kubernetes.reasons import Reasons
+from berth.live.kubernetes.listening import pod_groups
+from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
+from berth.live.kubernetes.steering import waits_of
 from berth.model import GpuSlot
 
 
@@ -81,49 +83,56 @@ class Snapshot:
 async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
-    board = Board(settings)
+    site = PodSite(settings, lambda step: None)
     async for _, nodes in api.list("/api/v1/nodes", objects.Node):
         for node in nodes:
-            board.nodes.changed(node)
+            site.node_changed(node, now_ms)
     try:
         async for _, slices in api.list("/apis/resource.k8s.io/v1/resourceslices", objects.ResourceSlice):
             for each in slices:
-                board.nodes.slice_changed(each)
+                site.table.slice_changed(each)
         async for _, claims in api.list("/apis/resource.k8s.io/v1/resourceclaims", objects.Claim):
             for claim in claims:
-                board.claim_changed(claim)
+                site.table.claim_changed(claim)
     except ApiError as error:
         if error.status != 404:
             raise
-    board.sync_nodes(now_ms)
-    held: list[Waits] = []
+    for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
+        if (path := await pod_groups(api, group)) is None:
+            continue
+        try:
+            async for _, groups in api.list(path, objects.PodGroup):
+                for found in groups:
+                    site.pod_group_changed(group, found, now_ms)
+        except ApiError as error:
+            if error.status != 403:  # who may not list them sees all else
+                raise
+    site.refresh(now_ms)
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
-            board.pod_changed(pod, now_ms)
-            if _waits_held(pod, settings) and len(held) < most_waits:
-                held.append(_held(pod, settings, now_ms))
-    board.begin(now_ms)
-    board.sync_nodes(now_ms)
-    seen = snapshot(board, now_ms, most_waits)
-    return replace(seen, waits=(*seen.waits, *held))
+            site.pod_changed(pod, now_ms)
+    return snapshot(site, now_ms, most_waits)
 
 
-def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
-    """What a board knows: of pods that are held, nothing."""
-    cluster = board.cluster
-    gpus = []
-    for name, view in sorted(board.views.items()):
+def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
+    """What a site knows of its cluster."""
+    settings = DriverSettings(site.settings.policy, site.settings.knowledge, notes=0)
+    driver = Driver(site, settings)
+    site.refresh(now_ms)
+    driver.step(now_ms, for_real=False)
+    cluster, gpus = driver.scheduler.cluster, list[GpuUse]()
+    for name, view in sorted(site.table.views.items()):
         row = cluster.row_of(name)
         if row is None:
             continue
         card_mib = view.model.mem_mib if view.model else 0
-        cordoned = "its node is cordoned" if view.traits.unschedulable else ""
-        not_ready = "" if view.traits.ready else "its node is not ready"
+        cordoned = "its node is cordoned" if view.cordoned else ""
+        not_ready = "" if view.ready else "its node is not ready"
         for at, gpu in enumerate(view.gpus):
             slot = GpuSlot(row, at)
             free, others = cluster.free_on(slot), cluster.strangers_on(slot)
             runs = tuple(cluster.jobs_on(slot))
-            holders = tuple(_named(board.entries[run.job.id]) for run in runs)
+            holders = tuple(site.entries[run.job.id].title for run in runs)
             shares = tuple((run.share.milli, run.share.mem_mib or card_mib) for run in runs)
             milli, foreign = 1000 - free.milli, others.milli
             used_mib = card_mib - free.mem_mib if card_mib else 0
@@ -147,7 +156,7 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
                 )
             )
         for part, model in view.claim_gpus:
-            share = board.foreign.claimed(name, part)
+            share = site.table.claimed(name, part)
             gpus.append(
                 GpuUse(
                     name,
@@ -163,54 +172,31 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
                     ailing=not_ready,
                 )
             )
-    reasons = Reasons(board)
+    entries = sorted(site.waits(), key=lambda entry: entry.order)[:most_waits]
+    reasons = waits_of(site, driver, entries)
     waits = tuple(
         Waits(
-            _named(entry),
+            entry.title,
             max(0.0, (now_ms - entry.submit_ms) / 1000),
-            reasons.of(entry).message,
+            reasons[entry.uid],
             *((entry.ask.gpus, entry.ask.milli, entry.ask.mem_mib) if entry.ask else (0, 1000, 0)),
-            priority=entry.priority,
+            held=entry.state is State.HELD,
+            priority=entry.ask.priority if entry.ask else 0,
         )
-        for entry in waiting(board.entries.values())[:most_waits]
+        for entry in entries
     )
-    running = (board.entries[uid] for uid in cluster.running)
-    return Snapshot(len(board.views), tuple(gpus), waits, len(cluster.running), tuple(map(_runs, running)))
+    running = [_runs(entry) for entry in site.entries.values() if entry.state in (State.LIFTED, State.RUNS)]
+    return Snapshot(len(site.table.views), tuple(gpus), waits, len(running), tuple(running))
 
 
 def _runs(entry: Entry) -> Runs:
     began = entry.pod.status.start_time if entry.pod is not None else None
+    ask = entry.ask
     return Runs(
-        _named(entry),
+        entry.title,
         entry.submit_ms,
         moment_ms(began),
-        entry.ask.gpus if entry.ask else 0,
+        ask.gpus if ask else 0,
         entry.node,
-        entry.priority,
+        ask.priority if ask else 0,
     )
-
-
-def _waits_held(pod: objects.Pod, settings: Settings) -> bool:
-    return (
-        pod.spec.scheduler_name == settings.scheduler_name
-        and not pod.spec.node_name
-        and pod.metadata.deletion_timestamp is None
-        and is_held(pod)
-    )
-
-
-def _held(pod: objects.Pod, settings: Settings, now_ms: int) -> Waits:
-    meta = pod.metadata
-    gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-    why = f"held by scheduling gate {gates}" if gates else f"held by annotation {names.HOLD}"
-    try:
-        ask = ask_of(pod, settings.compat)
-        parts = ask.gpus, ask.milli, ask.mem_mib
-    except AskError as error:
-        why, parts = f"{why}; {error}", (0, 1000, 0)
-    since_s = max(0.0, (now_ms - created_ms(meta)) / 1000)
-    return Waits(f"{meta.namespace}/{meta.name}", since_s, why, *parts, held=True, priority=pod.spec.priority)
-
-
-def _named(entry: Entry) -> str:
-    return f"{entry.namespace}/{entry.name}"

@@ -5,16 +5,15 @@ from __future__ import annotations
 from berth.cluster import Cluster
 from berth.gpu_models import gpu_model
 from berth.knowledge import make_knowledge
-from berth.live.kubernetes.entries import Settings
 from berth.model import GpuSlot, Job, Node, RecordState, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
 
 
-def warm_up(settings: Settings) -> None:
+def warm_up(policy_name: str, knowledge_name: str) -> None:
     """Decide on jobs that are not there, on a cluster that is not there: whole GPUs, parts, several, none."""
-    knowledge = make_knowledge(settings.knowledge, grows=True)
-    policy = make_policy(settings.policy, Setting(knowledge=knowledge))
+    knowledge = make_knowledge(knowledge_name, grows=True)
+    policy = make_policy(policy_name, Setting(knowledge=knowledge))
     nodes = [Node(f"warm-{at}", 2, gpu_model("A100-80"), 64_000, 262_144, ("warm",)) for at in range(2)]
     scheduler = Scheduler(Cluster(nodes), policy, knowledge)
     applications = list(knowledge.profiles)[:2] or ["warm"]

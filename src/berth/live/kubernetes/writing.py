@@ -1,4 +1,4 @@
-"""What the scheduler writes to the API server: bindings, deletions, events and conditions."""
+"""What the steerer writes to the API server: placements, evictions, events and conditions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import random
 import time
 from collections import deque
 from datetime import UTC, datetime
+from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.client import STRATEGIC_PATCH, Api
-from berth.live.kubernetes.lease import BIND_S
-from berth.live.kubernetes.objects import Pod
+from berth.live.kubernetes.client import MERGE_PATCH, STRATEGIC_PATCH, Api
+from berth.live.kubernetes.lease import WRITE_S
+from berth.live.kubernetes.objects import Expression, Pod, Term
 from berth.live.kubernetes.placements import placed_of
-from berth.live.kubernetes.steps import Bind, Stop, Tell
+from berth.live.kubernetes.steps import Assign, Lift, Remove, Tell, Withdraw
 
 log = logging.getLogger(__name__)
 
@@ -26,83 +27,95 @@ MOST_MESSAGE = 1000
 
 
 class Taken(Exception):  # noqa: N818  it is an answer
-    """The pod cannot be bound: it is gone, is being deleted, is another pod of the same name, or is bound already."""
+    """The pod cannot be placed: it is gone, is another pod of the same name, or was placed by somebody else."""
 
 
-async def bind(api: Api, step: Bind) -> None:
-    """Bind a pod, placement and node in one request. Raises Taken, or ApiError where it may be attempted again.
+async def place(api: Api, step: Lift | Assign) -> None:
+    """Write the placement of a pod, and with it lift its gate and pin it to its node, in one request.
 
-    An answer that was lost is found out: a pod that is bound as wanted is bound.
+    Raises Taken, or ApiError if it may be attempted again. An answer that was lost is found out: a pod that has the
+    placement is placed.
     """
-    path = f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
-    body = {
-        "apiVersion": "v1",
-        "kind": "Binding",
+    body: dict[str, Any] = {
         "metadata": {
-            "name": step.name,
-            "namespace": step.namespace,
-            "uid": step.uid,  # heeded by newer versions; for others see `PLACED_UID`
+            "uid": step.uid,
             "annotations": {names.PLACEMENT: step.placement, names.PLACED_UID: step.uid},
-        },
-        "target": {"apiVersion": "v1", "kind": "Node", "name": step.node},
+        }
     }
+    if isinstance(step, Lift):
+        pin = Expression("metadata.name", "In", [step.node])
+        terms = [Term(each.match_expressions, [*each.match_fields, pin]) for each in step.terms or (Term(),)]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        # Others' gates are gone: while one is left, a pod is not decided on.
+        body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": required}}
     try:
-        await api.request(
-            "POST",
-            f"{path}/binding",
-            body,
-            params={"timeout": f"{BIND_S:.0f}s"},
-            patience_s=0,
-            limit_s=BIND_S,
-        )
+        await api.request("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
     except ApiError as error:
         if error.status == 404:
             raise Taken(error.message) from error
-        if error.status != 409 and error.retry_after_s is None:
+        if error.status not in (409, 422) and error.retry_after_s is None:
             raise
         try:
-            pod = await api.get(path, Pod, patience_s=1.0)
+            pod = await api.get(_path(step), Pod, patience_s=1.0)
         except ApiError as second:
             if second.status == 404:
                 raise Taken("the pod is gone") from second
             raise error from second
-        as_wanted = pod.spec.node_name == step.node and (
-            pod.metadata.annotations.get(names.PLACEMENT) == step.placement
-        )
-        if pod.metadata.uid == step.uid and as_wanted:
+        is_there = pod.metadata.uid == step.uid
+        gated = any(gate.name == names.GATE for gate in pod.spec.scheduling_gates)
+        if is_there and not gated and pod.metadata.annotations.get(names.PLACEMENT) == step.placement:
             return
-        if pod.metadata.uid != step.uid or pod.spec.node_name or pod.metadata.deletion_timestamp:
+        if not is_there or pod.metadata.deletion_timestamp or (isinstance(step, Lift) and not gated):
             raise Taken(error.message) from error
         raise
 
 
-async def stop(api: Api, step: Stop) -> None:
-    """Delete a pod with its own grace; one that is gone is no error."""
-    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": step.uid}}
-    path = f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
+async def withdraw(api: Api, step: Withdraw) -> None:
+    """Take a placement away. A pod that has changed meanwhile keeps it, for it may have been bound."""
+    gone = {names.PLACEMENT: None, names.PLACED_UID: None}
+    meta = {"uid": step.uid, "resourceVersion": step.version, "annotations": gone}
     try:
-        await api.request("DELETE", path, body, limit_s=BIND_S)
+        await api.request("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise
+
+
+async def remove(api: Api, step: Remove) -> None:
+    """Evict a pod, within the disruption budgets and with its own grace; one that is gone is no error. Raises ApiError,
+    with status 429 while a budget forbids it."""
+    options = {"preconditions": {"uid": step.uid}}
+    meta = {"name": step.name, "namespace": step.namespace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, "deleteOptions": options}
+    try:
+        await api.request("POST", f"{_path(step)}/eviction", body, limit_s=WRITE_S)
     except ApiError as error:
         if error.status not in (404, 409):
             raise
 
 
 async def note_waiting(api: Api, step: Tell) -> None:
-    """Write why a pod waits into its condition PodScheduled. Raises ApiError; a pod that is gone is no error."""
+    """Write why a gated pod waits into its condition PodScheduled. Raises ApiError; a pod that is gone is no error.
+
+    The reason stays that of a gate, so that an autoscaler makes no node for it.
+    """
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        "reason": step.reason,
+        "reason": "SchedulingGated",
         "message": step.message[:MOST_MESSAGE],
         "lastTransitionTime": _now(),
     }
-    path = f"/api/v1/namespaces/{step.namespace}/pods/{step.name}/status"
     body = {"metadata": {"uid": step.uid}, "status": {"conditions": [condition]}}
     try:
-        await api.request("PATCH", path, body, content_type=STRATEGIC_PATCH)
+        await api.request("PATCH", f"{_path(step)}/status", body, content_type=STRATEGIC_PATCH)
     except ApiError as error:
         if error.status not in (404, 409):
             raise
+
+
+def _path(step: Lift | Assign | Withdraw | Remove | Tell) -> str:
+    return f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
 
 
 class Events:
@@ -112,29 +125,24 @@ class Events:
         self._api = api
         self._source = source
         self._warnings: deque[Tell] = deque(maxlen=MOST_EVENTS)
-        self._others: deque[Tell | Bind] = deque(maxlen=MOST_EVENTS)
+        self._others: deque[Tell] = deque(maxlen=MOST_EVENTS)
         self._missed_s: dict[str, float] = {}  # a right that was missed -> when that was said
 
     def __len__(self) -> int:
         return len(self._warnings) + len(self._others)
 
-    def add(self, step: Tell, *, warning: bool = False) -> None:
+    def add(self, step: Tell) -> None:
         """Have an event written about a pod; warnings come before all others."""
-        (self._warnings if warning else self._others).append(step)
-
-    def bound(self, step: Bind) -> None:
-        """Have it told where a pod was placed."""
-        self._others.append(step)
+        (self._warnings if step.warning else self._others).append(step)
 
     async def write(self, most: int) -> None:
         """Write at most this many of those that wait. Raises ApiError; the event is then attempted again."""
         for _ in range(min(most, len(self))):
             queue = self._warnings or self._others
             step = queue[0]
-            tell = Tell(*step[:3], "Scheduled", in_words(step), False) if isinstance(step, Bind) else step
-            body = self._body(tell, warning=queue is self._warnings)
             try:
-                await self._api.request("POST", f"/api/v1/namespaces/{step.namespace}/events", body)
+                path = f"/api/v1/namespaces/{step.namespace}/events"
+                await self._api.request("POST", path, self._body(step))
             except ApiError as error:
                 if error.retry_after_s is not None:
                     raise
@@ -151,7 +159,7 @@ class Events:
             self._missed_s[right] = time.monotonic()
             log.warning("%s", error)
 
-    def _body(self, step: Tell, *, warning: bool) -> dict[str, object]:
+    def _body(self, step: Tell) -> dict[str, object]:
         now = _now()
         return {
             "apiVersion": "v1",
@@ -169,7 +177,7 @@ class Events:
             },
             "reason": step.reason,
             "message": step.message[:MOST_MESSAGE],
-            "type": "Warning" if warning else "Normal",
+            "type": "Warning" if step.warning else "Normal",
             "source": {"component": self._source},
             "firstTimestamp": now,
             "lastTimestamp": now,
@@ -177,7 +185,7 @@ class Events:
         }
 
 
-def in_words(step: Bind) -> str:
+def in_words(step: Lift | Assign) -> str:
     """What was decided for a pod."""
     placed = placed_of({names.PLACEMENT: step.placement})
     gpus = (

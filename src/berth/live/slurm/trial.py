@@ -26,7 +26,7 @@ _DROPPED = re.compile(
     re.IGNORECASE,
 )
 """Settings that the copy does without: they name the site's own folders, databases and programs."""
-_GRES = re.compile(r"Gres Name=(\S+) Type=(\S+) Count=(\d+) Index=(\d+)")
+_GRES = re.compile(r"Gres Name=(\S+) Type=(\S+) Count=(\d+)")
 _RUNS = "Running as primary controller"
 _UNSHARE = ("--user", "--map-current-user", "--net")
 
@@ -121,9 +121,11 @@ def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) 
         if done.returncode or "fatal:" in said:
             return f"slurmd of node {node.name} would not start: {_worst(said)}"
         found = _GRES.findall(said)
-        kinds = sorted({(index, kind) for name, kind, _, index in found if name == "gpu"})
-        gpus_found = len(kinds) if node.slices else sum(int(n) for name, _, n, _ in found if name == "gpu")
-        shards = sum(int(count) for name, _, count, _ in found if name == "shard")
+        gpus_found = sum(int(count) for name, _, count in found if name == "gpu")
+        if node.slices:  # it lists each file of an instance
+            kinds = {kind for name, kind, _ in found if name == "gpu"}
+            gpus_found = sum(kind in kinds for kind in node.new_kinds)
+        shards = sum(int(count) for name, _, count in found if name == "shard")
         if (gpus_found, shards) != (len(node.new_kinds), node.new_shards):
             return (
                 f"slurmd of node {node.name} would find {gpus_found} GPUs and {shards} shards, and slurm.conf says"

@@ -1,6 +1,6 @@
 """The steps of docs/kubernetes.md, "Twelve pods on two GPUs", with a real API server, kubelet, containerd and runc.
 
-Scheduler and agent run as processes, since no image of berth can be built without a network; the pods are those of
+Steerer and agent run as processes, since no image of berth can be built without a network; the pods are those of
 examples/kubernetes, whose programs run by this machine's Python.
 """
 
@@ -64,6 +64,7 @@ async def berth(*words: str, kubeconfig: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.usefixtures("kube_scheduler")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a kubelet runs as root")
 def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_so(
     play: Played, folder: Path
@@ -75,7 +76,7 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
     names = [*(f"share{number}" for number in range(1, 12)), "exceeds"]
 
     async def story(world: World) -> None:
-        real, running, scheduler = RealNode(folder, world.kubeconfig), None, None
+        real, running, steerer = RealNode(folder, world.kubeconfig), None, None
         (folder / "go").mkdir()
         try:
             await asyncio.to_thread(real.start)
@@ -89,9 +90,9 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
                 return state["Ready"] == "True" and allocatable == "32" and "berth.dev/gpu-indices" in labels
 
             await world.until("the node is ready", ready, 120)
-            words = [str(BERTH), "k8s", "scheduler", "--kubeconfig", str(world.kubeconfig)]
-            with (folder / "scheduler.log").open("w") as log:
-                scheduler = subprocess.Popen(words, stdout=log, stderr=log)
+            words = [str(BERTH), "k8s", "steerer", "--kubeconfig", str(world.kubeconfig)]
+            with (folder / "steerer.log").open("w") as log:
+                steerer = subprocess.Popen(words, stdout=log, stderr=log)
             path = "/api/v1/namespaces/default/pods"
             for name in names:
                 made = manifest("exceeds.yaml" if name == "exceeds" else "shares.yaml", name, folder / "go")
@@ -129,12 +130,12 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
             await collected(world, running)
         except BaseException:
             print(real.said("kubelet"), running.said if running else "")
-            print((folder / "scheduler.log").read_text() if scheduler else "")
+            print((folder / "steerer.log").read_text() if steerer else "")
             raise
         finally:
-            if scheduler is not None:
-                scheduler.kill()
-                scheduler.wait()
+            if steerer is not None:
+                steerer.kill()
+                steerer.wait()
             if running is not None:
                 running.close()
             await asyncio.to_thread(real.close)

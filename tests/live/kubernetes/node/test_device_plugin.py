@@ -245,7 +245,7 @@ def test_units_that_the_kubelet_gives_anew_get_the_new_pods_limits(folder: Path)
     ("change", "why"),
     [
         ({"node": "there"}, "is bound to the node 'there'"),
-        ({"annotations": {}}, "was not placed by berth; write schedulerName: berth"),
+        ({"annotations": {}}, "has no placement yet"),
         ({"annotations": {PLACEMENT: "{"}}, "is no placement"),
         ({"annotations": {PLACEMENT: '{"gpus":[{"index":0,"milli":5000,"mem_mib":10}]}'}}, "out of range"),
         ({"annotations": {PLACEMENT: '{"gpus":[{"index":7,"milli":100,"mem_mib":10}]}'}}, "placed on GPU 7"),

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from berth.errors import ApiError
-from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER
 from berth.live.kubernetes.node_manifests import device_classes
+from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.viewing import look
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.node.containers import of_cdi
@@ -34,29 +34,6 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{RESOURCES}/namespaces/default/resourceclaims"
 ASKED = {"first": (300, 20_000), "second": (300, 20_000), "large": (900, 60_000), "too-much": (500, 70_000)}
 """Milli and MiB, in the order of the pods."""
-
-
-@pytest.fixture
-def scheduler(server: Server, folder: Path) -> Iterator[None]:
-    """Kubernetes' own scheduler on this server."""
-    program = server.assets.apiserver.with_name("kube-scheduler")
-    if not program.exists() or not server.is_at_least(36):
-        pytest.skip(f"{server.assets.version} with {program}: wanted both of Kubernetes 1.36 or later")
-    config = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False}, "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 2,
-        "clientConnection": {"kubeconfig": str(server.kubeconfig())},
-    }  # fmt: skip
-    (folder / "scheduler.json").write_text(json.dumps(config))
-    words = [program, f"--config={folder / 'scheduler.json'}", "--secure-port=0"]
-    with (folder / "scheduler.log").open("w") as log:
-        process = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
-    try:
-        yield
-        assert process.poll() is None, (folder / "scheduler.log").read_text()[-3000:]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def claim(name: str) -> dict[str, Any]:
@@ -93,7 +70,7 @@ async def listed(world: World, path: str) -> dict[str, Any]:
 
 
 @needs_root
-@pytest.mark.usefixtures("scheduler")
+@pytest.mark.usefixtures("kube_scheduler")
 def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
     play: Played, folder: Path
 ) -> None:
@@ -108,7 +85,7 @@ def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
             for name in ASKED:
                 await world.api.request("POST", CLAIMS, claim(name))
                 uses = {"name": "gpu", "resourceClaimName": name}
-                await world.pod(name, 0, scheduler="default-scheduler", resourceClaims=[uses])
+                await world.pod(name, 0, gates=(), resourceClaims=[uses])
                 if name != "too-much":
                     await world.until_bound(name)
             await world.until_told("too-much", "cannot allocate all claims")
@@ -138,7 +115,7 @@ def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
 
 @needs_root
 @pytest.mark.slow
-@pytest.mark.usefixtures("scheduler")
+@pytest.mark.usefixtures("kube_scheduler")
 def test_a_real_kubelet_starts_containers_with_the_parts_of_their_claims(
     play: Played, server: Server, folder: Path
 ) -> None:

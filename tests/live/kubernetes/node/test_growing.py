@@ -1,4 +1,4 @@
-"""Profiles grow by themselves: from a node's agent to the folder of a scheduler that runs, on a real API server."""
+"""Profiles grow by themselves: from a node's agent to the folder of a steerer that runs, on a real API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.manifests import manifests
 from berth.live.kubernetes.names import APPLICATION, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
-from berth.live.kubernetes.scheduling import Scheduling
+from berth.live.kubernetes.steering import Steering
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_device_plugin, share_of, start
@@ -59,6 +59,7 @@ async def run_for_a_while(world: World, kubelet: Kubelet, name: str, scratch: Pa
     await world.ended(name)
 
 
+@pytest.mark.usefixtures("kube_scheduler")
 @pytest.mark.slow  # an agent, a container and its pod's whole life
 @pytest.mark.skipif(os.geteuid() != 0, reason="the node's agent runs as root")
 def test_an_unknown_application_runs_alone_once_and_shares_from_then_on(
@@ -71,7 +72,7 @@ def test_an_unknown_application_runs_alone_once_and_shares_from_then_on(
     resnet = {APPLICATION: "resnet"}
 
     async def story(world: World) -> None:
-        for each in manifests(Install("image"))["scheduler-rights"]:
+        for each in manifests(Install("image"))["steerer-rights"]:
             await apply(world.api, each)
         async with node(world, folder) as (running, kubelet):
             await kubelet.until_registered(RESOURCE)
@@ -81,24 +82,24 @@ def test_an_unknown_application_runs_alone_once_and_shares_from_then_on(
             await world.patch(
                 "/api/v1/nodes/here", {"metadata": {"labels": {"berth.dev/gpu-drained-1": "true"}}}
             )
-            access = from_kubeconfig(world.kubeconfig.with_name("schedulertoken.kubeconfig"))
+            access = from_kubeconfig(world.kubeconfig.with_name("steerertoken.kubeconfig"))
             async with (
                 Api(access) as api,
                 world.agent_pod(running.port),
-                world.scheduler(policy="learned", knowledge=f"history?begin={history}") as scheduling,
+                world.steerer(policy="learned", knowledge=f"history?begin={history}") as steering,
             ):
                 gathering = asyncio.create_task(Collector(api, history).follow(0.2))
                 try:
-                    await grows(world, running, kubelet, scheduling)
+                    await grows(world, running, kubelet, steering)
                 finally:
                     gathering.cancel()
                     await asyncio.gather(gathering, return_exceptions=True)
 
-    async def grows(world: World, running: Running, kubelet: Kubelet, scheduling: Scheduling) -> None:
+    async def grows(world: World, running: Running, kubelet: Kubelet, steering: Steering) -> None:
         await world.pod("first", annotations=resnet)
         await world.until_bound("first")
         await world.pod("beside", annotations=resnet)
-        await world.until_told("beside", "nodes")  # an unknown application has its GPU to itself
+        await world.until_told("beside", "room")  # an unknown application has its GPU to itself
         await world.delete("beside")
         await run_for_a_while(world, kubelet, "first", folder / "scratch")
 
@@ -113,9 +114,9 @@ def test_an_unknown_application_runs_alone_once_and_shares_from_then_on(
         )  # fmt: skip
 
         async def is_known() -> bool:
-            return "resnet" in scheduling.board.knowledge.profiles
+            return "resnet" in steering.driver.knowledge.profiles
 
-        await world.until("the scheduler has taken it up", is_known)
+        await world.until("the steerer has taken it up", is_known)
         for name in ("second", "third"):
             await world.pod(name, annotations=resnet)
         await world.until_bound("second", "third")

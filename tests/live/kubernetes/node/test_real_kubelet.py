@@ -35,7 +35,7 @@ async def make_pod(world: World, name: str, gpu: int, milli: int, mem_mib: int, 
     body = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {
-            "schedulerName": "berth", "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "schedulerName": "nobody", "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
             "containers": [container], "enableServiceLinks": False,
             "tolerations": [{"operator": "Exists"}], "dnsPolicy": "Default", "hostNetwork": True,
         },

@@ -104,6 +104,7 @@ async def node(world: World, folder: Path, *more: str) -> AsyncIterator[tuple[Ru
         await kubelet.stop()
 
 
+@pytest.mark.usefixtures("kube_scheduler")
 @needs_root
 def test_a_pod_in_the_words_of_hami_gets_the_gpu_that_it_was_placed_on_and_is_held_to_its_part(
     play: Played, folder: Path
@@ -114,8 +115,9 @@ def test_a_pod_in_the_words_of_hami_gets_the_gpu_that_it_was_placed_on_and_is_he
             await kubelet.until_registered(RESOURCE)
             units, _ = kubelet.capacity("nvidia.com/gpu")
             counted = {"cpu": "8", "memory": "8Gi", "nvidia.com/gpu": str(units), RESOURCE: str(units)}
+            counted |= {"nvidia.com/gpumem": "160000", "nvidia.com/gpucores": "200"}
             await world.patch("/api/v1/nodes/here/status", {"status": {"allocatable": counted}})
-            async with world.scheduler(compat="hami"):
+            async with world.steerer(compat="hami"):
                 # the first fills a GPU, so that the second is on the other
                 for name, percent in (("first", "100"), ("second", "25")):
                     takes = {
@@ -197,6 +199,7 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
     play(story)
 
 
+@pytest.mark.usefixtures("kube_scheduler")
 @needs_root
 def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
     play: Played, folder: Path
@@ -207,7 +210,7 @@ def test_a_pod_that_is_deleted_between_its_bind_and_its_start_gets_nothing(
             units, _ = kubelet.capacity(RESOURCE)
             counted = {"cpu": "8", "memory": "8Gi", RESOURCE: str(units)}
             await world.patch("/api/v1/nodes/here/status", {"status": {"allocatable": counted}})
-            async with world.scheduler():
+            async with world.steerer():
                 await world.pod("one", milli=300, mem=5000)
                 await world.until_bound("one")
                 server = ApiServer(world.api, "here", served_by(None))

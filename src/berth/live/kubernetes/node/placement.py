@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import BURST, PLACED_UID, PLACEMENT, SCHEDULER_NAME
+from berth.live.kubernetes.names import BURST, PLACED_UID, PLACEMENT
 from berth.live.kubernetes.node.allotments import Part
 from berth.live.kubernetes.node.cluster_api import Pod
 from berth.live.local.cards import Card
@@ -53,7 +53,7 @@ def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
     text = pod.annotations.get(PLACEMENT)
     if text is None:
         raise KubernetesError(
-            f"{pod} asks for GPUs and was not placed by berth; write schedulerName: {SCHEDULER_NAME} into it"
+            f"{pod} asks for GPUs and has no placement yet; it starts when berth has one for it: berth k8s why {pod}"
         )
     if pod.annotations.get(PLACED_UID) != pod.uid:
         raise KubernetesError(
@@ -62,6 +62,11 @@ def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
         )
     try:
         told = json.loads(text)
+        if (node := told.get("node", "")) not in ("", pod.node):
+            raise KubernetesError(
+                f"the placement of {pod} is for node {node}, and it is bound to {pod.node}; it starts when berth has"
+                " one for it here"
+            )
         best_effort = bool(told.get("best_effort", False))
         burst = pod.annotations.get(BURST, "").lower() in ("true", "1", "yes")
         return tuple(_part(gpu, by_uuid, best_effort=best_effort, burst=burst) for gpu in told["gpus"])

@@ -1,0 +1,331 @@
+"""The nodes as the driver is to see them, with what is used there by pods and claims that berth did not place.
+
+A GPU of the driver is a place in the node's list of GPUs (`View.gpus`), not the index by which the node knows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from berth.errors import AskError
+from berth.live.driver.site import Gpu, NodeState, SiteNode
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.consumed import consumed_of
+from berth.live.kubernetes.gpu_words import known_resources
+from berth.live.kubernetes.jobs import Cards
+from berth.live.kubernetes.kinds import Kinds
+from berth.live.kubernetes.nodes import View, named_by_size, plain_name
+from berth.live.kubernetes.slices import SliceGpu
+from berth.model import Share
+
+log = logging.getLogger(__name__)
+
+_DEVICE = re.compile(r"gpu-(\d{1,4})(-.+)?")
+"""A GPU, or an instance of MIG on it."""
+WHOLE = Share(1000, 1 << 24)
+"""All of a GPU; the memory is cut to what the card has."""
+NOTHING = Share(0, 0)
+
+
+@dataclass(slots=True)
+class Seat:
+    """What a pod takes of its node that is no job of the driver's."""
+
+    cpu_milli: int = 0
+    mem_mib: int = 0
+    gpus: Mapping[int, Share] = field(default_factory=dict)
+    """By the place of the GPU."""
+    some_gpus: int = 0
+    """Whole GPUs besides, of which it does not say which."""
+
+
+class Refreshed(NamedTuple):
+    """What has become of the nodes."""
+
+    moved: frozenset[str]
+    """Nodes that came or went, or whose GPUs are others or in other places: pods there are to be looked at again."""
+    has_other_models: bool
+    """Whether the cluster has other GPU models than before."""
+
+
+class NodeTable:
+    """Keeps the nodes, and counts what is on each."""
+
+    def __init__(self, kinds: Kinds, compat: str | None) -> None:
+        self.cards = Cards(())
+        """The GPU models of the nodes."""
+        self.views: dict[str, View] = {}
+        self._kinds = kinds
+        self._asked_by = known_resources(compat)
+        self._objects: dict[str, api.Node] = {}
+        self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
+        self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
+        self._told: dict[str, SiteNode] = {}
+        self._nodes: tuple[SiteNode, ...] = ()
+        self._pods: dict[
+            str, dict[str, Seat | None]
+        ] = {}  # node -> pods there; None: it is a job of the driver's
+        self._used: dict[
+            str, dict[str, Mapping[int, Share]]
+        ] = {}  # node -> jobs -> what they have of its GPUs
+        self._claims: dict[str, list[api.Allocated]] = {}
+        self._claims_on: dict[str, set[str]] = {}  # node -> claims
+        self._others_of: dict[str, dict[Gpu, Share]] = {}
+        self._others: dict[Gpu, Share] = {}
+
+    # What the cluster says
+
+    def changed(self, node: api.Node) -> bool:
+        """A node came or changed; whether that means anything, or its kubelet said that it lives."""
+        name = node.metadata.name
+        before, self._objects[name] = self._objects.get(name), node
+        if before is not None and (before.metadata.labels, before.spec, before.status) == (
+            node.metadata.labels, node.spec, node.status,
+        ):  # fmt: skip
+            return False
+        self._dirty[name] = None
+        return True
+
+    def gone(self, node: api.Node) -> None:
+        """A node is gone."""
+        self._objects.pop(node.metadata.name, None)
+        self._dirty[node.metadata.name] = None
+
+    def slice_changed(self, each: api.ResourceSlice) -> None:
+        """A ResourceSlice came or changed."""
+        if each.spec.driver == names.DRIVER and each.spec.node_name:
+            self._slices.setdefault(each.spec.node_name, {})[each.metadata.name] = each
+            self._dirty[each.spec.node_name] = None
+
+    def slice_gone(self, each: api.ResourceSlice) -> None:
+        """A ResourceSlice is gone."""
+        if self._slices.get(each.spec.node_name, {}).pop(each.metadata.name, None) is not None:
+            self._dirty[each.spec.node_name] = None
+
+    def claim_changed(self, claim: api.Claim) -> None:
+        """Count what a claim was allocated of our devices."""
+        self.claim_gone(claim)
+        if claim.status.allocation is None:
+            return
+        uid = claim.metadata.uid
+        results = [each for each in claim.status.allocation.devices.results if each.driver == names.DRIVER]
+        if results:
+            self._claims[uid] = results
+            for node in {each.pool for each in results}:
+                self._claims_on.setdefault(node, set()).add(uid)
+                self._dirty[node] = None
+
+    def claim_gone(self, claim: api.Claim) -> None:
+        """Forget a claim."""
+        for each in self._claims.pop(claim.metadata.uid, ()):
+            self._claims_on[each.pool].discard(claim.metadata.uid)
+            self._dirty[each.pool] = None
+
+    # What pods are on it
+
+    def seat(self, uid: str, node: str, seat: Seat) -> None:
+        """A pod is there that is no job of the driver's."""
+        if self._pods.setdefault(node, {}).get(uid) != seat:
+            self._pods[node][uid] = seat
+            self._dirty[node] = None
+
+    def run(self, uid: str, node: str, gpus: Mapping[int, Share]) -> None:
+        """A job of the driver's is there, on these GPUs."""
+        pods = self._pods.setdefault(node, {})
+        if uid in pods and pods[uid] is None and self._used[node].get(uid) == gpus:
+            return
+        self.leave(uid, node)
+        self._pods.setdefault(node, {})[uid] = None
+        self._used.setdefault(node, {})[uid] = gpus
+        self._job_moved(node, gpus)
+
+    def leave(self, uid: str, node: str) -> None:
+        """A pod is no longer there."""
+        pods = self._pods.get(node, {})
+        if uid not in pods:
+            return
+        self._job_moved(node, self._used.get(node, {}).pop(uid, {}))
+        if pods.pop(uid) is not None or node not in self._objects:
+            self._dirty[node] = None
+
+    def _job_moved(self, node: str, gpus: Mapping[int, Share]) -> None:
+        """A job came or left. That is the driver's to count, unless the node is full or one of the GPUs is closed."""
+        view = self.views.get(node)
+        if view is not None and (
+            len(self._pods[node]) >= view.pods_most
+            or any(at < len(view.gpus) and not view.gpus[at].is_open for at in gpus)
+        ):
+            self._dirty[node] = None
+
+    # What the driver is told
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `refresh` has something to do."""
+        return bool(self._dirty) or self._kinds.stale
+
+    def refresh(self) -> Refreshed:
+        """Read again what has changed."""
+        models, moved, read = self.cards.models, set[str](), [*self._dirty]
+        for name in read:
+            if self._read(name):
+                moved.add(name)
+        if read:
+            self._name_cards()
+            self.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
+        stale, self._kinds.stale = self._kinds.stale, False
+        dirty, self._dirty = self._dirty, {}
+        for name in self.views if stale else dirty:
+            if name in self.views:
+                self._told[name] = self._site_node(name)
+        if dirty:
+            for name in dirty:
+                self._others_of[name] = self._others_on(name)
+            self._others = {gpu: share for each in self._others_of.values() for gpu, share in each.items()}
+        if dirty or stale:
+            self._nodes = tuple(self._told.values())
+        return Refreshed(frozenset(moved), self.cards.models != models)
+
+    def nodes(self) -> tuple[SiteNode, ...]:
+        """The nodes, as of the last `refresh`."""
+        return self._nodes
+
+    def node_state(self, name: str) -> NodeState:
+        """Whether pods start on a node, as of the last `refresh`."""
+        told = self._told.get(name)
+        return NodeState.LOST if told is None else told.state
+
+    def others(self) -> Mapping[Gpu, Share]:
+        """What claims and pods that berth did not place hold of each GPU; all of one on which nothing may start."""
+        return self._others
+
+    def _read(self, name: str) -> bool:
+        """Take over what a node has become. Returns whether pods there are to be looked at again."""
+        node, view = self._objects.get(name), self.views.get(name)
+        if node is None:
+            return self._lose(name)
+        before = None if view is None else view.gpus
+        if view is None:
+            view = self.views[name] = View(name)
+        was_there = name in self._told and self._told[name].state is not NodeState.LOST
+        view.read(node, self._slices.get(name, {}).values(), self._asked_by)
+        if view.problem:
+            log.warning("%s", view.problem)
+        self._kinds.node_changed(view.traits)
+        return not was_there or [gpu.index for gpu in before or ()] != [gpu.index for gpu in view.gpus]
+
+    def _lose(self, name: str) -> bool:
+        """A node is gone. While pods are known there, it is a lost node: it may come back with them."""
+        if name not in self.views:
+            return False
+        if self._pods.get(name):
+            return name not in self._told or self._told[name].state is not NodeState.LOST
+        for table in (self.views, self._told, self._others_of, self._pods, self._used):
+            table.pop(name, None)
+        self._kinds.node_gone(name)
+        return True
+
+    def _site_node(self, name: str) -> SiteNode:
+        view, pods = self.views[name], self._pods.get(name, {})
+        seats = [seat for seat in pods.values() if seat is not None]
+        view.foreign_cpu_milli = sum(seat.cpu_milli for seat in seats)
+        view.foreign_mem_mib = sum(seat.mem_mib for seat in seats)
+        view.pods, view.labels = len(pods), self._kinds.labels_on(name)
+        state = NodeState.UP
+        if name not in self._objects:
+            state = NodeState.LOST
+        elif view.cordoned or not view.ready or view.pods >= view.pods_most:
+            state = NodeState.DRAINED
+        before, node = self._told.get(name), view.node()
+        return before if before is not None and before == (node, state) else SiteNode(node, state)
+
+    def _name_cards(self) -> None:
+        """Tell cards of one name and different memory apart, for half of a card is half of the one that is chosen: all
+        but those of the commonest size have their memory in their name."""
+        sizes: dict[str, Counter[int]] = {}
+        for view in self.views.values():
+            if view.model is not None and view.gpus:
+                sizes.setdefault(plain_name(view.model), Counter())[view.model.mem_mib] += 1
+        for name, counts in sizes.items():
+            commonest = min(counts, key=lambda mib: (-counts[mib], mib))
+            for view in self.views.values():
+                if view.model is not None and plain_name(view.model) == name:
+                    apart = view.model.mem_mib != commonest
+                    model = named_by_size(view.model) if apart else replace(view.model, name=name)
+                    if model != view.model:
+                        view.model = model
+                        self._dirty[view.name] = None
+
+    # What others use
+
+    def claimed(self, node: str, gpu: SliceGpu) -> Share:
+        """What claims were allocated of a GPU: parts of its device, or devices that are parts of it."""
+        total = NOTHING
+        for uid in self._claims_on.get(node, ()):
+            for each in self._claims[uid]:
+                if each.pool == node and (each.device == gpu.device or each.device in gpu.parts):
+                    total = _sum(total, gpu.parts.get(each.device) or _consumed(each))
+        return total
+
+    def _others_on(self, name: str) -> dict[Gpu, Share]:
+        view = self.views.get(name)
+        if view is None:
+            return {}
+        card_mib = view.model.mem_mib if view.model else 0
+        jobs = self._used.get(name, {}).values()
+        used: dict[int, Share] = {}
+        for at, gpu in enumerate(view.gpus):
+            if not gpu.is_open:  # all that no job has
+                has = [gpus[at] for gpus in jobs if at in gpus]
+                milli, mem_mib = (
+                    sum(each.milli for each in has),
+                    sum(each.mem_mib or card_mib for each in has),
+                )
+                used[at] = Share(max(0, 1000 - milli), max(0, card_mib - mem_mib))
+        for at, share in self._claims_of(name, view):
+            used[at] = _sum(used.get(at, NOTHING), share)
+        seats = [seat for seat in self._pods.get(name, {}).values() if seat is not None]
+        for seat in seats:
+            for at, share in seat.gpus.items():
+                used[at] = _sum(used.get(at, NOTHING), share)
+        of_jobs = set[int]().union(*jobs)
+        for seat in (
+            seats
+        ):  # which GPUs it has can only be guessed: those that nobody is known to have, the last first
+            free = [at for at in reversed(range(len(view.gpus))) if at not in used and at not in of_jobs]
+            for at in free[: seat.some_gpus]:
+                used[at] = WHOLE
+        return {
+            Gpu(name, at): Share(min(1000, share.milli), min(card_mib, share.mem_mib) if card_mib else 0)
+            for at, share in used.items()
+            if at < len(view.gpus)
+        }
+
+    def _claims_of(self, name: str, view: View) -> Iterable[tuple[int, Share]]:
+        """What claims have of GPUs for pods: a GPU that was for claims until now."""
+        places = {gpu.index: at for at, gpu in enumerate(view.gpus)}
+        for uid in self._claims_on.get(name, ()):
+            for each in self._claims[uid]:
+                named = _DEVICE.fullmatch(each.device)
+                at = places.get(int(named[1])) if named and each.pool == name else None
+                if named is not None and at is not None:
+                    # How large an instance is, its slice said, which is gone.
+                    yield at, WHOLE if named[2] else _consumed(each)
+
+
+def _sum(one: Share, other: Share) -> Share:
+    return Share(one.milli + other.milli, one.mem_mib + other.mem_mib)
+
+
+def _consumed(allocated: api.Allocated) -> Share:
+    try:
+        mem_mib, milli = consumed_of(allocated.consumed_capacity)
+    except AskError:
+        return WHOLE
+    return Share(WHOLE.milli if milli is None else milli, WHOLE.mem_mib if mem_mib is None else mem_mib)

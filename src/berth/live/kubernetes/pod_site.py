@@ -1,0 +1,868 @@
+"""A Kubernetes cluster as a site of the driver: gated pods wait, pods whose gate was lifted start, bound pods run.
+
+Objects of the API come in, `Step`s go out; it does no I/O and knows no clock. All of it can be learned again from the
+cluster at any time, because each pod's place is in its annotation. Jobs have the uid of their pod as id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from berth.errors import AskError
+from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.site import (
+    Again,
+    End,
+    FailedStart,
+    GiveUp,
+    Gpu,
+    NodeState,
+    SiteGang,
+    SiteJob,
+    SiteNode,
+    SiteRun,
+    Start,
+)
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
+from berth.live.kubernetes.constraints import Constraint, why_not
+from berth.live.kubernetes.gangs import Gangs
+from berth.live.kubernetes.gpu_words import pod_resources
+from berth.live.kubernetes.jobs import job_of, with_memory
+from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
+from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
+from berth.live.kubernetes.node_table import NodeTable, Seat
+from berth.live.kubernetes.nodes import View
+from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of
+from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.model import Job, RecordState, Share
+
+log = logging.getLogger(__name__)
+
+PATIENCE_MS = 10_000
+"""How long kube-scheduler may refuse a pod on its node before its part is given back: what it asked for may be about
+to leave, or to be made."""
+AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
+"""How long pods alike avoid a node that was refused; twice as long each further time."""
+MOST_OWNERS = 10_000
+"""Owners of which it is known that nodes refused their pods."""
+MOST_GROUPS = 6
+"""Groups of nodes in one message."""
+_DONE = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a cluster is steered."""
+
+    policy: str = DEFAULT_POLICY
+    knowledge: str = DEFAULT_KNOWLEDGE
+    compat: str | None = None
+    advise: bool = False
+    """Whether nothing of what is decided is done, so that pods without a gate are looked at as well."""
+    patience_ms: int = PATIENCE_MS
+
+
+class State(StrEnum):
+    """What has become of a pod."""
+
+    HELD = "held"
+    """It waits for somebody else: a gate of others, its PodGroup, its user who wrote what makes no sense."""
+    WAITING = "waiting"
+    LIFTED = "lifted"
+    """kube-scheduler may bind it."""
+    STRAY = "stray"
+    """The same, and it has no part of a GPU: its node refused it."""
+    RUNS = "runs"
+    """It is bound, and has its part."""
+    OTHER = "other"
+    """It is bound, and only counted."""
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Entry:
+    """A pod that matters."""
+
+    uid: str
+    namespace: str
+    name: str
+    state: State = State.HELD
+    pod: api.Pod | None = None
+    """As it was seen last; None of a pod that is only counted."""
+    ask: Ask | None = None
+    why: str = ""
+    """Why it is held, or why it has no part."""
+    node: str = ""
+    submit_ms: int = 0
+    order: tuple[int, ...] = ()
+    version: int = 0
+    kind: Constraint | None = None
+    """What it waits with."""
+    label: str = ""
+    variant: int = 0
+    """Which size of card is looked for, if it asks for a part of a card's memory."""
+    start_failures: int = 0
+    not_before_ms: int = 0
+    refused_ms: int | None = None
+    """Since when kube-scheduler refuses it."""
+    leaving: bool = False
+    """Whether berth evicts it."""
+    no_room: bool = False
+    """Whether it is bound, and the driver found no room for it."""
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def owner(self) -> tuple[str, object]:
+        """What it has in common with the pods that are made like it."""
+        assert self.ask is not None
+        return self.namespace, self.ask.owner or self.ask
+
+
+@dataclass(slots=True)
+class _Avoided:
+    """Nodes that refused pods of one owner."""
+
+    until_ms: dict[str, int] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
+
+
+class PodSite:
+    """Pods and nodes in, steps out."""
+
+    name = "kubernetes"
+
+    def __init__(self, settings: Settings, do: Callable[[Step], None]) -> None:
+        """`do` is given each step as it is decided; it may be called from the thread that decides."""
+        self.settings = settings
+        self.entries: dict[str, Entry] = {}
+        self.kinds = Kinds()
+        self.table = NodeTable(self.kinds, settings.compat)
+        self.gangs = Gangs()
+        self.stirred = True
+        self._now_ms = 0
+        self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
+        """Hears of pods that were found to have run out of GPU memory after they had ended."""
+        self._do = do
+        self._memories = Memories()
+        self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
+        self._waiting: dict[str, SiteJob] = {}
+        self._running: dict[str, SiteRun] = {}
+        self._changed: dict[str, None] = {}  # in order, so that the same news lead to the same decisions
+        self._ends: list[End | FailedStart] = []
+        self._on: dict[str, set[str]] = {}  # node -> pods there
+        self._avoided: dict[tuple[str, object], _Avoided] = {}
+        self._refused: set[str] = set()  # pods that kube-scheduler refuses, for a while at least
+        self._crowded: set[str] = set()  # held because too many different kinds wait
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a decision could differ from the last one. That a node lives, or a pod is told why it waits, is no
+        reason to, and there is much of it."""
+        return self.stirred or bool(self._ends) or self.table.has_news
+
+    # What the driver asks
+
+    def nodes(self) -> tuple[SiteNode, ...]:
+        """See `Site`."""
+        return self.table.nodes()
+
+    def waiting(self) -> Mapping[str, SiteJob]:
+        """See `Site`."""
+        return self._waiting
+
+    def running(self) -> Mapping[str, SiteRun]:
+        """See `Site`."""
+        return self._running
+
+    def others(self) -> Mapping[Gpu, Share]:
+        """See `Site`."""
+        return self.table.others()
+
+    def ended(self) -> list[End | FailedStart]:
+        """See `Site`."""
+        ends, self._ends = self._ends, []
+        return ends
+
+    def changed(self) -> Set[str]:
+        """See `NamesChanges`."""
+        changed, self._changed = self._changed, {}
+        return changed.keys()
+
+    def ended_tasks(self, gang: str) -> int:
+        """See `HasGangs`."""
+        return self.gangs.completed(gang)
+
+    # What the driver wants
+
+    def start(self, start: Start) -> None:
+        """Lift the gate of a pod; one that is bound already is told its part."""
+        entry = self.entries.get(start.job_id)
+        if entry is None or entry.pod is None:
+            self.start_failed(start.job_id, "")
+            return
+        (node,) = start.nodes
+        view, spec = self.table.views[node], entry.pod.spec
+        text = annotation_of(start, view, self.settings.policy)
+        after = frozenset(uid for uid in self._on.get(node, ()) if self.entries[uid].leaving)
+        if spec.node_name:
+            self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after))
+            return
+        affinity = spec.affinity.node_affinity if spec.affinity else None
+        required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+        terms = tuple(required.node_selector_terms) if required else ()
+        self._do(Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after))
+
+    def again(self, again: Again) -> None:
+        """A pod that could not be started waits for another attempt; another pod takes the place of one that ran."""
+        entry = self.entries.get(again.job_id)
+        if entry is not None and entry.state is State.WAITING:
+            entry.start_failures, entry.not_before_ms = again.start_failures, again.not_before_ms
+            entry.why = again.why
+            self._requeue(entry)
+
+    def give_up(self, given_up: GiveUp) -> None:
+        """What has ended here has ended for good."""
+
+    def note(self, job_id: str, why: str) -> None:
+        """Reasons are asked of the driver, a few at a time."""
+
+    def evict(self, job_id: str) -> None:
+        """Evict a pod; its controller makes another one."""
+        entry = self.entries.get(job_id)
+        if entry is not None:
+            self._remove(entry, "a pod of a higher priority takes its place", "Preempted")
+
+    # What the cluster says
+
+    def pod_group_changed(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
+        """A PodGroup came or changed."""
+        self._look_again(self.gangs.group_changed(api_group, group), now_ms)
+
+    def pod_group_gone(self, api_group: str, group: api.PodGroup, now_ms: int) -> None:
+        """A PodGroup is gone."""
+        self._look_again(self.gangs.group_gone(api_group, group), now_ms)
+
+    def node_changed(self, node: api.Node, now_ms: int) -> None:
+        """A node came or changed. What was refused there before may be accepted now."""
+        if self.table.changed(node):
+            self.stirred = True
+            for avoided in self._avoided.values():
+                if avoided.until_ms.get(node.metadata.name):
+                    avoided.until_ms[node.metadata.name] = now_ms
+
+    def node_gone(self, node: api.Node) -> None:
+        """A node is gone."""
+        self.table.gone(node)
+        self.stirred = True
+
+    def pod_changed(self, pod: api.Pod, now_ms: int) -> None:
+        """A pod came or changed. One that makes no sense harms no other."""
+        self._now_ms = now_ms
+        try:
+            self._pod_changed(pod, now_ms)
+        except Exception:
+            meta = pod.metadata
+            log.exception("%s/%s is left out: berth has a fault", meta.namespace, meta.name)
+            entry = self._entry(pod)
+            self._become(entry, State.HELD)
+            entry.why = "berth fails to read it; its log says why"
+
+    def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
+        """A pod is gone."""
+        self._learned.discard(pod.metadata.uid)
+        entry = self.entries.get(pod.metadata.uid)
+        if entry is None:
+            return
+        if entry.state is State.RUNS:
+            how = RecordState.PREEMPTED if entry.leaving else RecordState.CANCELLED
+            self._ends.append(End(entry.uid, how, now_ms, waits_again=True))
+        self._forget(entry)
+
+    def refresh(self, now_ms: int) -> None:
+        """Take in what the nodes have become, and what time has brought; to be called before each step."""
+        self.stirred = False
+        refreshed = self.table.refresh()
+        for name in refreshed.moved:
+            self._look_again([*self._on.get(name, ())], now_ms)
+        if refreshed.has_other_models:
+            asked = (each for each in self.entries.values() if each.state is State.WAITING)
+            for entry in [each for each in asked if each.ask and (each.ask.models or each.ask.mem_milli)]:
+                self._requeue(entry)
+        if self.kinds.left and self._crowded:
+            self.kinds.left = False
+            self._look_again([*self._crowded][: MOST_OF_ONE // 2], now_ms)
+        for uid in [*self._refused]:
+            entry = self.entries[uid]
+            if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
+                self._give_back(entry, now_ms)
+        self._forgive(now_ms)
+        if refreshed.moved or self.kinds.stale:
+            self.table.refresh()
+
+    def next_ms(self) -> int | None:
+        """When `refresh` has something to do if nothing happens before."""
+        if not self._avoided and not self._refused:
+            return None
+        times = [avoided_ms for each in self._avoided.values() for avoided_ms in each.until_ms.values()]
+        refused = (self.entries[uid].refused_ms for uid in self._refused)
+        times += [since_ms + self.settings.patience_ms for since_ms in refused if since_ms is not None]
+        return min(times, default=None)
+
+    # What became of steps
+
+    def start_failed(self, uid: str, why: str) -> None:
+        """A pod could not be started; without a reason it is no failure of its own."""
+        self._ends.append(FailedStart(uid, why))
+        self.stirred = True
+
+    def displace(self, unplaced: Iterable[str], free: Callable[[Gpu], Share]) -> None:
+        """Pods run for which the driver has no room. Those that have what was given to others, as two steerers did,
+        lose it if they have not begun; all others are only counted from now on."""
+        for uid in [*unplaced]:
+            entry, run = self.entries.get(uid), self._running.get(uid)
+            if entry is None or entry.pod is None or run is None or run.share is None or entry.leaving:
+                continue
+            if self.table.node_state(entry.node) is NodeState.LOST:
+                continue
+            share = run.share
+            is_short = any(
+                has.milli < share.milli or has.mem_mib < share.mem_mib for has in map(free, run.gpus)
+            )
+            if entry.pod.status.phase == "Pending" and is_short:
+                why = f"the GPUs that it was given on node {entry.node} are other pods'"
+                self._take_away(entry, why, "Overcommitted")
+            elif entry.state is State.RUNS:
+                entry.no_room = True
+                self._only_count(entry, _placed(entry.pod))
+
+    def look_for_other_card(self, job: Job, fits: Callable[[Job], bool]) -> None:
+        """Have a pod that asks for a part of a card's memory wait for the first size of card that has room for it."""
+        entry = self.entries.get(job.id)
+        if entry is None or entry.ask is None or not entry.ask.mem_milli:
+            return
+        sizes = [*self.table.cards.variants(job, entry.ask)]
+        at = next((at for at, other in enumerate(sizes) if fits(other)), None)
+        if at is not None and at != entry.variant:
+            entry.variant = at
+            self._requeue(entry)
+
+    def lacks(self, entry: Entry) -> str:
+        """What nodes are short of for a pod that no node may run, as `2 no label zone=a, 5 taint gpu:NoSchedule`."""
+        if entry.ask is None:
+            return ""
+        counts: Counter[str] = Counter()
+        models = self.table.cards.called(entry.ask.models)
+        for view in self.table.views.values():
+            why = "not ready" if not view.ready else "cordoned" if view.cordoned else ""
+            why = why or why_not(entry.kind or entry.ask.constraint, view.traits)
+            counts[why or _lacks(entry.ask, view, models)] += 1
+        del counts[""]
+        most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_GROUPS]
+        said = ", ".join(f"{count:,} {why}" for why, count in most)
+        return f"of {len(self.table.views):,} nodes, {said}" if said else ""
+
+    # How: pods that wait
+
+    def _pod_changed(self, pod: api.Pod, now_ms: int) -> None:
+        if pod.status.phase in _DONE:
+            self._has_ended(pod, now_ms)
+        elif pod.spec.node_name:
+            self._is_bound(pod)
+        else:
+            self._is_unbound(pod, now_ms)
+
+    def _is_unbound(self, pod: api.Pod, now_ms: int) -> None:
+        meta = pod.metadata
+        gates = [gate.name for gate in pod.spec.scheduling_gates]
+        placed = _placed(pod)
+        entry = self.entries.get(meta.uid)
+        if meta.deletion_timestamp is not None:
+            if entry is not None:
+                self._forget(entry)
+        elif names.GATE in gates:
+            others = [gate for gate in gates if gate != names.GATE]
+            held = f"held by scheduling gate {', '.join(others)}" if others else ""
+            if meta.annotations.get(names.HOLD, "false") != "false":
+                held = f"held by annotation {names.HOLD}"
+            self._waits(self._entry(pod), held, now_ms)
+        elif placed is not None:
+            self._is_lifted(self._entry(pod), placed, now_ms)
+        elif self.settings.advise and self._wants(pod):
+            self._waits(self._entry(pod), "", now_ms)
+        elif entry is not None and entry.state in (State.LIFTED, State.STRAY):
+            entry.pod = pod
+            self._become(entry, State.STRAY)
+            entry.why = entry.why or _refusal(pod)
+        elif pod.spec.scheduler_name == names.OLD_SCHEDULER:
+            self._become(entry := self._entry(pod), State.HELD)
+            entry.why = (
+                f"it names the scheduler '{names.OLD_SCHEDULER}', which was that of berth 0.2; make it again without"
+                " schedulerName"
+            )
+        elif entry is not None:
+            self._forget(entry)
+
+    def _wants(self, pod: api.Pod) -> bool:
+        """Whether a pod asks for GPUs in words that berth reads."""
+        try:
+            return ask_of(pod, self.settings.compat).gpus > 0
+        except AskError:
+            return True
+
+    def _waits(self, entry: Entry, held: str, now_ms: int) -> None:
+        """A gated pod is there; it waits unless something else holds it."""
+        assert entry.pod is not None
+        before, gang = entry.ask, None
+        try:
+            entry.ask = ask_of(entry.pod, self.settings.compat)
+            if before is not None and before.gang is not None and entry.ask.gang != before.gang:
+                self._leave_gang(before.gang, entry.uid)
+            if entry.ask.gang is not None:
+                gang = self.gangs.join(entry.ask.gang, entry.uid)
+            if not held and not self._joins(entry, now_ms):
+                held = (
+                    f"pods of {MOST_KINDS} different selectors, affinities and tolerations wait already, or of"
+                    f" {MOST_OF_ONE} in this namespace; this pod is looked at again when there are fewer"
+                )
+        except AskError as error:
+            held = f"{held}; {error}" if held else str(error)
+        if held:
+            self._become(entry, State.HELD)
+            entry.why = held
+            return
+        if entry.state is State.WAITING and entry.ask == before and self._gang_of(entry) == gang:
+            return
+        if before is not None and before != entry.ask:
+            entry.version += 1
+        if entry.state is not State.WAITING:
+            self._become(entry, State.WAITING)
+            self._joins(entry, now_ms)
+            entry.why = ""
+        self._queue(entry, gang)
+
+    def _leave_gang(self, gang: Gang, uid: str, *, completed: bool = False) -> None:
+        if self.gangs.leave(gang, uid, completed=completed):
+            self._renew_gang(gang)
+
+    def _renew_gang(self, gang: Gang) -> None:
+        """The pods of a gang that wait start with it from now on, or each by itself."""
+        for uid in self.gangs.pods(gang.key):
+            entry = self.entries.get(uid)
+            if entry is not None and entry.state is State.WAITING and not entry.node:
+                with contextlib.suppress(AskError):
+                    self._queue(entry, self.gangs.join(gang, uid))
+
+    def _gang_of(self, entry: Entry) -> SiteGang | None:
+        job = self._waiting.get(entry.uid)
+        return None if job is None else job.gang
+
+    def _joins(self, entry: Entry, now_ms: int) -> bool:
+        """Have a pod wait with its kind; False if too many different ones wait."""
+        assert entry.ask is not None
+        kind = entry.ask.constraint
+        avoided = self._avoided.get(entry.owner)
+        if avoided is not None and avoided.until_ms:
+            kind = replace(kind, avoids=tuple(sorted(avoided.until_ms)))
+        if kind == entry.kind:
+            return True
+        traits = (view.traits for view in self.table.views.values())
+        label = self.kinds.join(kind, traits, entry.namespace)
+        if not label:
+            self._crowded.add(entry.uid)
+            return False
+        self._crowded.discard(entry.uid)
+        if entry.kind is not None:
+            self.kinds.leave(entry.kind)
+        entry.kind, entry.label = kind, label
+        return True
+
+    def _requeue(self, entry: Entry) -> None:
+        """The same with the gang that it has."""
+        self._queue(entry, self._gang_of(entry))
+
+    def _queue(self, entry: Entry, gang: SiteGang | None) -> None:
+        """Have the driver see a waiting pod as it is now."""
+        uid = entry.uid
+        job = SiteJob(
+            self._job(entry),
+            entry.order,
+            start_failures=entry.start_failures,
+            not_before_ms=entry.not_before_ms,
+            why=entry.why,
+            version=entry.version,
+            gang=gang,
+            only_gpus=self._gpus_of(entry.node) if entry.node else (),
+        )
+        self._waiting[uid] = job
+        self._changed[uid] = None
+        self.stirred = True
+
+    def _gpus_of(self, node: str) -> tuple[Gpu, ...]:
+        view = self.table.views.get(node)
+        return () if view is None else tuple(Gpu(node, at) for at in range(len(view.gpus)))
+
+    def _job(self, entry: Entry) -> Job:
+        """The job of a pod, on the cards of today."""
+        assert entry.ask is not None
+        ask, cards = entry.ask, self.table.cards
+        memory = self._memories.of((entry.namespace, ask.owner))
+        if ask.gpus and memory is not None:
+            ask = with_memory(ask, memory, cards)
+        labels = (entry.label,) if entry.label else ()
+        job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, cards)
+        if ask.gpus and ask.mem_milli and entry.variant and (sizes := [*cards.variants(job, ask)]):
+            return sizes[entry.variant % len(sizes)]
+        return job
+
+    # How: pods whose gate is lifted
+
+    def _is_lifted(self, entry: Entry, placed: Placed, now_ms: int) -> None:
+        """Count a pod from the patch that lifted its gate, though nobody has bound it yet."""
+        assert entry.pod is not None
+        entry.node = placed.node
+        if not self._runs(entry, placed, started=False):
+            self._become(entry, State.STRAY)
+            entry.why = f"its GPUs on node {placed.node} are not there"
+            return
+        self._become(entry, State.LIFTED)
+        words = _refusal(entry.pod)
+        if words and not entry.pod.status.nominated_node_name and not entry.leaving:
+            entry.why = f"kube-scheduler refuses it on node {entry.node}: {words}"
+            if entry.refused_ms is None:
+                entry.refused_ms = now_ms
+                self._refused.add(entry.uid)
+        else:
+            entry.refused_ms, entry.why = None, ""
+            self._refused.discard(entry.uid)
+
+    def _give_back(self, entry: Entry, now_ms: int) -> None:
+        """kube-scheduler refuses a pod on the node that it is pinned to: pods alike go elsewhere from now on."""
+        assert entry.ask is not None
+        avoided = self._avoided.setdefault(entry.owner, _Avoided())
+        if len(self._avoided) > MOST_OWNERS:
+            del self._avoided[next(iter(self._avoided))]
+        times = avoided.times[entry.node] = avoided.times.get(entry.node, 0) + 1
+        avoided.until_ms[entry.node] = now_ms + min(MOST_AVOID_MS, AVOID_MS << min(times - 1, 16))
+        self._rejoin(entry.owner, now_ms)
+        others = []
+        if entry.ask.gang is not None:
+            others = [self.entries[uid] for uid in self.gangs.pods(entry.ask.gang.key) if uid != entry.uid]
+        self._take_away(entry, entry.why, "PinsRefused")
+        for other in others:
+            if other.state is State.LIFTED and not other.leaving:
+                why = f"pod {entry.name} of its gang cannot start: {entry.why}"
+                self._take_away(other, why, "PinsRefused")
+
+    def _take_away(self, entry: Entry, why: str, reason: str) -> None:
+        """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
+        assert entry.pod is not None
+        entry.why, entry.refused_ms = why, None
+        self._refused.discard(entry.uid)
+        if any(owner.controller for owner in entry.pod.metadata.owner_references):
+            self._remove(entry, why, reason)
+            return
+        version = entry.pod.metadata.resource_version
+        self._do(Withdraw(entry.uid, entry.namespace, entry.name, version))
+        entry.why = (
+            f"{why}. Its part of the GPU is given back; nothing makes this pod anew, so end its wait with: kubectl"
+            f" delete pod -n {entry.namespace} {entry.name}"
+        )
+        self._do(Tell(entry.uid, entry.namespace, entry.name, reason, entry.why))
+
+    def _remove(self, entry: Entry, why: str, reason: str) -> None:
+        entry.leaving = True
+        self._do(Remove(entry.uid, entry.namespace, entry.name, why, reason))
+
+    def _forgive(self, now_ms: int) -> None:
+        """Nodes that refused pods long ago, or have changed since, are looked at again."""
+        for owner, avoided in self._avoided.items():
+            over = [node for node, until_ms in avoided.until_ms.items() if until_ms <= now_ms]
+            for node in over:
+                del avoided.until_ms[node]
+            if over:
+                self._rejoin(owner, now_ms)
+
+    def _rejoin(self, owner: tuple[str, object], now_ms: int) -> None:
+        """Pods of one owner avoid other nodes than before."""
+        for entry in self.entries.values():
+            if entry.state is State.WAITING and entry.owner == owner and self._joins(entry, now_ms):
+                self._requeue(entry)
+
+    # How: pods that are bound
+
+    def _is_bound(self, pod: api.Pod) -> None:
+        entry, node = self._entry(pod), pod.spec.node_name
+        if entry.node not in ("", node):
+            self._running.pop(entry.uid, None)
+            self.table.leave(entry.uid, entry.node)
+            self._on[entry.node].discard(entry.uid)
+        self._refused.discard(entry.uid)
+        entry.node, entry.refused_ms = node, None
+        placed = _placed(pod)
+        if placed is not None and placed.node not in ("", node):
+            placed = None  # it was meant for another node
+        if entry.no_room:
+            return
+        if placed is not None and self._runs(entry, placed, started=True):
+            self._become(entry, State.RUNS)
+            entry.why = ""
+            return
+        try:
+            ask = ask_of(pod, self.settings.compat)
+        except AskError:
+            ask = None
+        pending = pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None
+        gpus = self._gpus_of(node)
+        if ask is not None and ask.gpus and pending and placed is None and gpus:
+            # kube-scheduler bound it where it liked; which of the GPUs there it has is still berth's to say.
+            known = self._waiting.get(entry.uid)
+            if known is None or entry.ask != ask or known.only_gpus != gpus:
+                entry.ask = ask
+                entry.version += 1  # a start that is under way is not this one
+                self._become(entry, State.WAITING)
+                entry.why = ""
+                self._requeue(entry)
+            return
+        self._only_count(entry, placed)
+
+    def _only_count(self, entry: Entry, placed: Placed | None) -> None:
+        """Count a pod that is no job of the driver's."""
+        assert entry.pod is not None
+        self._become(entry, State.OTHER)
+        seat = self._seat(entry.pod, placed)
+        self.table.seat(entry.uid, entry.node, seat)
+        if placed is None and not seat.some_gpus:
+            entry.pod = None  # nothing about it depends on its node
+
+    def _runs(self, entry: Entry, placed: Placed, *, started: bool) -> bool:
+        """Have the driver see that a pod has its part; False if the GPUs are not there."""
+        assert entry.pod is not None
+        view = self.table.views.get(entry.node)
+        at = None if view is None else places_of(placed, view)
+        if view is None or at is None:
+            return False
+        gang, card_mib = None, view.model.mem_mib if view.model else 0
+        try:
+            entry.ask = ask_of(entry.pod, self.settings.compat)
+        except AskError as error:
+            if entry.ask is None:
+                log.warning("%s is only counted: %s", entry.title, error)
+                return False
+        if entry.ask.gang is not None:
+            gang, is_first = self.gangs.begin(entry.ask.gang, entry.uid)
+            if is_first:
+                self._renew_gang(entry.ask.gang)
+        share = _share(entry.ask, placed, card_mib)
+        asked = Share(
+            max(entry.ask.milli, share.milli), entry.ask.mem_mib if placed.best_effort else share.mem_mib
+        )
+        job = replace(self._job(entry), models=(), labels=(), gpus=len(at), share=asked)
+        of = SiteJob(job, entry.order, version=entry.version, gang=gang)
+        gpus = tuple(Gpu(entry.node, place) for place in at)
+        nodes = () if gpus else (entry.node,)
+        run = SiteRun(of, gpus, nodes, share, placed.best_effort, None, started)
+        if self._running.get(entry.uid) != run:
+            self._running[entry.uid] = run
+            self._changed[entry.uid] = None
+            self.stirred = True
+        self.table.run(entry.uid, entry.node, dict.fromkeys(at, share))
+        return True
+
+    def _seat(self, pod: api.Pod, placed: Placed | None) -> Seat:
+        """What a pod takes of its node that berth did not place, or whose GPUs are not where they were."""
+        try:
+            takes = dict(pod_resources(pod))
+        except AskError as error:
+            log.warning("%s/%s is not counted: %s", pod.metadata.namespace, pod.metadata.name, error)
+            return Seat()
+        view = self.table.views.get(pod.spec.node_name)
+        at = places_of(placed, view) if placed is not None and view is not None else None
+        seat = Seat(takes.get("cpu", 0), takes.get("memory", 0))
+        if placed is not None and at is not None:
+            parts = (Share(gpu.milli, gpu.mem_mib) for gpu in placed.gpus)
+            seat.gpus = dict(zip(at, parts, strict=True))
+        else:
+            seat.some_gpus = takes.get(names.RESOURCE, 0) or takes.get("nvidia.com/gpu", 0)
+        return seat
+
+    # How: pods that have ended
+
+    def _has_ended(self, pod: api.Pod, now_ms: int) -> None:
+        """A pod has ended: its place is free. What its node's agent measured may be written into it later."""
+        meta, entry = pod.metadata, self.entries.get(pod.metadata.uid)
+        completed, measured = pod.status.phase == "Succeeded", measured_of(meta.annotations)
+        known = entry is not None and entry.state in (State.RUNS, State.LIFTED)
+        if not completed and measured is not None and measured.refused > 0:
+            if meta.uid not in self._learned and _placed(pod) is not None:
+                self._learned.add(meta.uid)
+                self._ran_out(pod, measured, is_known=known)
+            how = RecordState.OUT_OF_MEMORY
+        else:
+            how = RecordState.COMPLETED if completed else RecordState.FAILED
+            if known and not completed and killed_by_kernel(pod):
+                why = "a container exceeded its own limit of the node's memory: raise resources.limits.memory"
+                self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
+        if entry is None and _placed(pod) is None:
+            return
+        entry = self._entry(pod)
+        if known:
+            held_mib = 0 if measured is None else max(measured.peak_mib, measured.needed_mib)
+            self._ends.append(End(meta.uid, how, now_ms, needed_mib=held_mib, waits_again=True))
+        if entry.state is not State.ENDED:
+            try:
+                ask = ask_of(pod, self.settings.compat)
+            except AskError:
+                ask = None
+            self._become(entry, State.ENDED)
+            if ask is not None and ask.gang is not None and completed:
+                self.gangs.begin(ask.gang, meta.uid)
+                self._leave_gang(ask.gang, meta.uid, completed=True)
+                self._changed |= dict.fromkeys(self.gangs.pods(ask.gang.key))
+            entry.ask, entry.node = ask, pod.spec.node_name
+        entry.pod = None
+
+    def _ran_out(self, pod: api.Pod, measured: Measured, *, is_known: bool) -> None:
+        """Give the next pod of the owner more than this one had, and say so. `is_known`: the driver hears of it."""
+        meta = pod.metadata
+        message = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
+        try:
+            ask = ask_of(pod, self.settings.compat)
+        except AskError:
+            ask = None
+        if ask is not None and ask.owner:
+            if not is_known:
+                job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), self.table.cards)
+                self.ran_out(job, max(measured.peak_mib, measured.needed_mib))
+            need = self._memories.ran_out((meta.namespace, ask.owner), measured)
+            for other in [each for each in self.entries.values() if each.state is State.WAITING]:
+                if other.ask is not None and other.owner == (meta.namespace, ask.owner):
+                    self._requeue(other)
+            gets = "whole GPUs" if need.alone else f"{need.mib} MiB of each GPU"
+            message = f"{message}; the next pod of {ask.owner} gets {gets}"
+        if meta.uid in self.entries:  # else it ended before this steerer began, and another has said so
+            self._do(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", message, False))
+
+    # What all of them need
+
+    def _entry(self, pod: api.Pod) -> Entry:
+        meta = pod.metadata
+        entry = self.entries.get(meta.uid)
+        if entry is None:
+            created = min(created_ms(meta), self._now_ms)  # the API server's clock may be ahead of ours
+            order = created, int(meta.resource_version) if meta.resource_version.isdigit() else 0
+            entry = Entry(meta.uid, meta.namespace, meta.name, submit_ms=order[0], order=order)
+            self.entries[meta.uid] = entry
+        entry.pod = pod
+        return entry
+
+    def _become(self, entry: Entry, state: State) -> None:
+        """Have a pod leave what it was for what it is."""
+        uid = entry.uid
+        if entry.node:
+            self._on.setdefault(entry.node, set()).add(uid)
+        if state is entry.state:
+            return
+        self.stirred = True
+        self._changed[uid] = None
+        if state is not State.WAITING:
+            self._waiting.pop(uid, None)
+            if entry.kind is not None:
+                self.kinds.leave(entry.kind)
+                entry.kind, entry.label = None, ""
+        if state not in (State.LIFTED, State.RUNS):
+            self._running.pop(uid, None)
+            if entry.node:
+                self.table.leave(uid, entry.node)
+        if state is not State.LIFTED:
+            self._refused.discard(uid)
+        if state is not State.HELD:
+            self._crowded.discard(uid)
+        if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
+            self._leave_gang(entry.ask.gang, uid)
+        entry.state = state
+
+    def _forget(self, entry: Entry) -> None:
+        gang = entry.ask.gang if entry.ask is not None else None
+        self._become(entry, State.ENDED)
+        if gang is not None:
+            self._leave_gang(gang, entry.uid)
+        if entry.node:
+            self.table.leave(entry.uid, entry.node)
+            self._on.get(entry.node, set()).discard(entry.uid)
+        del self.entries[entry.uid]
+
+    def _look_again(self, uids: Iterable[str], now_ms: int) -> None:
+        """Something that these pods depend on has changed."""
+        for uid in uids:
+            entry = self.entries.get(uid)
+            if entry is not None and entry.pod is not None:
+                self._changed[uid] = None
+                self.pod_changed(entry.pod, now_ms)
+        self.stirred = True
+
+    def waits(self) -> Iterator[Entry]:
+        """The pods that wait for whatever reason."""
+        there = (State.HELD, State.WAITING, State.STRAY)
+        return (
+            each
+            for each in self.entries.values()
+            if each.state in there or (each.why and each.state is State.LIFTED)
+        )
+
+
+def _placed(pod: api.Pod) -> Placed | None:
+    """The placement of a pod; None if it has none, or that of another pod."""
+    said = pod.metadata.annotations
+    placed = placed_of(said)
+    if placed is None or said.get(names.PLACED_UID, pod.metadata.uid) != pod.metadata.uid:
+        return None
+    return placed
+
+
+def _refusal(pod: api.Pod) -> str:
+    """kube-scheduler's words on why a pod cannot be bound now; empty if it has none."""
+    for each in pod.status.conditions:
+        if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
+            return each.message
+    return ""
+
+
+def _lacks(ask: Ask, view: View, models: Collection[str]) -> str:
+    """What a node is short of for a pod if nothing else runs there; empty if nothing is."""
+    if ask.gpus and not view.gpus:
+        return "no GPU for pods"
+    if models and (view.model is None or view.model.name not in models):
+        return f"no model {', '.join(ask.models)}"
+    if len(view.gpus) < ask.gpus:
+        return f"fewer than {ask.gpus} GPUs"
+    if ask.gpus and view.model is not None and 0 < view.model.mem_mib < ask.mem_mib:
+        return f"less than {ask.mem_mib} MiB on a GPU"
+    if view.cpu_milli < ask.cpu_milli:
+        return f"fewer than {ask.cpu_milli / 1000:g} CPUs"
+    return f"less than {ask.host_mem_mib} MiB of memory" if view.mem_mib < ask.host_mem_mib else ""
+
+
+def _share(ask: Ask, placed: Placed, card_mib: int) -> Share:
+    """What a placement gives of each GPU, the largest of its parts. An annotation may have been edited: a promised part
+    counts as no less than the pod asks for."""
+    if not placed.gpus:
+        return Share(ask.milli, ask.mem_mib)
+    milli = max(gpu.milli for gpu in placed.gpus)
+    mem_mib = max(gpu.mem_mib for gpu in placed.gpus)
+    if not (placed.shared or placed.best_effort):
+        asked_mib = ask.mem_mib or card_mib * ask.mem_milli // 1000
+        milli, mem_mib = max(milli, ask.milli), max(mem_mib, asked_mib)
+    if ask.milli == 1000 and not ask.mem_mib and mem_mib == card_mib:
+        mem_mib = 0  # the whole card, as it was asked for
+    return Share(milli, min(mem_mib, card_mib) if card_mib else mem_mib)

@@ -1,0 +1,54 @@
+"""Take berth out of a cluster: the gates of pods that wait, the labels of nodes, the slices of the DRA driver."""
+
+from __future__ import annotations
+
+from berth.errors import ApiError
+from berth.live.kubernetes import names, objects
+from berth.live.kubernetes.client import MERGE_PATCH, Api
+
+
+async def clean(api: Api) -> list[str]:
+    """Lift all gates, so that kube-scheduler alone decides, and remove what the agents wrote into nodes. Returns what
+    was done, in words. Raises ApiError."""
+    done = []
+    async for _, pods in api.list("/api/v1/pods", objects.Pod):
+        for pod in pods:
+            gates = [gate for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
+            if len(gates) == len(pod.spec.scheduling_gates):
+                continue
+            meta = pod.metadata
+            body = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": gates or None}}
+            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
+            if await _there(api, "PATCH", path, body):
+                done.append(f"the gate of pod {meta.namespace}/{meta.name} is lifted")
+    async for _, nodes in api.list("/api/v1/nodes", objects.Node):
+        for node in nodes:
+            ours = {key: None for key in node.metadata.labels if key.startswith(_PREFIX)}
+            path = f"/api/v1/nodes/{node.metadata.name}"
+            if ours and await _there(api, "PATCH", path, {"metadata": {"labels": ours}}):
+                done.append(f"the labels of node {node.metadata.name} are removed")
+    try:
+        async for _, slices in api.list(_SLICES, objects.ResourceSlice):
+            for each in slices:
+                path = f"{_SLICES}/{each.metadata.name}"
+                if each.spec.driver == names.DRIVER and await _there(api, "DELETE", path, None):
+                    done.append(f"ResourceSlice {each.metadata.name} deleted")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    return done
+
+
+_PREFIX = "berth.dev/"
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+async def _there(api: Api, method: str, path: str, body: object) -> bool:
+    """Change or delete an object; False if it is gone."""
+    try:
+        await api.request(method, path, body, content_type=MERGE_PATCH, patience_s=10)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True

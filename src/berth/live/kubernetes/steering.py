@@ -1,0 +1,482 @@
+"""The steerer on a cluster: listens, has the driver decide, lifts gates, and tells why the rest waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from berth.errors import ApiError
+from berth.knowledge import History, make_knowledge
+from berth.live.driver.driver import Driver, Round
+from berth.live.driver.driver import Settings as DriverSettings
+from berth.live.driver.wait_reasons import WaitKind
+from berth.live.kubernetes import names, objects, writing
+from berth.live.kubernetes.client import Api, backoff_s
+from berth.live.kubernetes.clock import steady_clock
+from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes.lease import Leadership
+from berth.live.kubernetes.listening import listeners, until_listed
+from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
+from berth.live.kubernetes.renewing import Renewal
+from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.warming import warm_up
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+WRITERS = 48
+"""Requests under way at once: beyond that an API server on two cores gets no faster."""
+MOST_ATTEMPTS = 5
+SLICE_S = 0.5
+"""Time of deciding after which what has happened meanwhile is taken in."""
+TELL_S = 0.5
+TOLD_AT_ONCE = 25
+"""Pods whose reasons are written each `TELL_S`, and as many events."""
+TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
+"""The same while gates wait to be lifted: each of these costs the server as much as a gate."""
+MOST_LOOKED_AT = 1000
+"""Waiting pods whose reasons are looked for at once."""
+QUIET_MS = 1000
+"""A pod that waits for less than this is not explained."""
+AGAIN_S = 60.0
+"""Time after which a reason that has changed in its numbers alone is written again."""
+RESTARTS_S = 1.0
+_NUMBERS = re.compile(r"[\d.,:]+")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a steerer runs."""
+
+    settings: Settings = field(default_factory=Settings)
+    advise: bool = False
+    """Say in events what would be done, and do nothing."""
+    once: bool = False
+    """Decide until nothing more can start, lift those gates, and stop."""
+    identity: str = "berth"
+    namespace: str = names.NAMESPACE
+    """Of the Lease."""
+    elect: bool = True
+    """Whether another steerer may run, so that one of them is to be elected."""
+    own_process: bool = False
+    """Whether the process does nothing else, so that its garbage collector and threads may be set to suit it."""
+
+
+@dataclass
+class Counts:
+    """What a steerer has done since it began."""
+
+    placed: int = 0
+    advised: int = 0
+    removed: int = 0
+    failed: int = 0
+
+
+class Steering:
+    """One steerer; `run` ends when it is cancelled, or with `once` when it is done."""
+
+    def __init__(self, api: Api, options: Options) -> None:
+        """Raises BerthError if there is no such policy or knowledge."""
+        self.api = api
+        self.options = options
+        self.counts = Counts()
+        self._settings = replace(options.settings, advise=options.advise)
+        self.renewal = Renewal(self._settings.knowledge)
+        self._knowledge = make_knowledge(self._settings.knowledge, grows=True)
+        self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
+        self._events = writing.Events(api, "berth")
+        self._now_ms = steady_clock()
+        self._thread = ThreadPoolExecutor(1, "decide")
+        if options.own_process:
+            sys.setswitchinterval(0.001)
+            gc.set_threshold(100_000, 50, 50)
+        self._using_site = asyncio.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin anew: all that is known comes from the cluster."""
+        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._wake = asyncio.Event()
+        self._steps: asyncio.Queue[Step] = asyncio.Queue()
+        self._held: list[Lift | Assign] = []
+        self._under_way: set[str] = set()
+        self._told: dict[str, tuple[str, str, float]] = {}
+        self._turn = 0
+        self.site = PodSite(self._settings, self._hand_out)
+        settings = DriverSettings(
+            self._settings.policy, self._settings.knowledge, most_start_failures=None, notes=0
+        )
+        self.driver = Driver(self.site, settings, self._knowledge)
+        self.site.ran_out = self._ran_out
+
+    def _ran_out(self, job: Any, held_mib: int) -> None:
+        if self._knowledge.learns:
+            self._knowledge.ran_out_of_memory(job, held_mib)
+
+    async def run(self) -> None:
+        """Warm up, be elected, lead; begin anew when the lease is lost."""
+        self._loop = asyncio.get_running_loop()
+        await self._loop.run_in_executor(None, warm_up, self._settings.policy, self._settings.knowledge)
+        while True:
+            if self.options.elect:
+                await self.lease.acquire()
+            try:
+                if await self._lead():
+                    return
+            finally:
+                if self.options.elect:
+                    await self.lease.release()
+            await asyncio.sleep(RESTARTS_S)
+            self._reset()
+
+    async def _lead(self) -> bool:
+        """Decide and do until the lease is lost; True if all is done (`once`)."""
+        tasks: list[asyncio.Task[Any]] = []
+
+        def begin(work: Any, name: str) -> asyncio.Task[Any]:
+            task = asyncio.create_task(work, name=name)
+            tasks.append(task)
+            return task
+
+        try:
+            if self.options.elect:
+                begin(self.lease.keep(), "lease")
+            listing = begin(self._listen(begin), "listen")
+            if await self._first_of(tasks) is not listing:
+                return False
+            tasks.remove(listing)
+            if self.options.own_process:
+                gc.collect()
+                gc.freeze()
+            self._wake.set()
+            for number in range(WRITERS):
+                begin(self._write_all(), f"write {number}")
+            begin(self._tell_all(), "tell")
+            begin(self.renewal.follow(self._on(self._renew)), "renew")
+            deciding = begin(self._decide_all(), "decide")
+            return await self._first_of(tasks) is deciding
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _in_thread(self, what: Callable[[], T]) -> T:
+        """Have the site and the driver do something in their thread, while nothing else uses them."""
+        async with self._using_site:
+            return await self._loop.run_in_executor(self._thread, what)
+
+    @staticmethod
+    async def _first_of(tasks: list[asyncio.Task[Any]]) -> asyncio.Task[Any]:
+        """The first task to end. What it raises is raised here: none of them may fail unseen."""
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        return done.pop()
+
+    # What happens
+
+    async def _listen(self, begin: Callable[[Any, str], Any]) -> None:
+        """List and watch; returns when all was listed once. What was listed waits in the inbox, the nodes before the
+        pods, and pods in the order in which they were made."""
+        others = await listeners(self.api, self.site, self._on, self._now_ms)
+        self.pods = Informer(
+            self.api,
+            "/api/v1/pods",
+            objects.Pod,
+            changed=self._on(self._pod_changed),
+            gone=self._on(self._pod_gone),
+        )
+        listed = [*others, self.pods]
+        tasks = {informer: begin(informer.run(), informer.path) for informer in listed}
+        for informer, task in tasks.items():
+            await until_listed(informer, task)
+
+        def at(item: tuple[Callable[..., None], tuple[Any, ...]]) -> tuple[bool, str]:
+            is_of_pod = item[0] == self._pod_changed
+            return is_of_pod, item[1][0].metadata.creation_timestamp or "" if is_of_pod else ""
+
+        if not any(what == self._pod_gone for what, _ in self._inbox):
+            self._inbox = deque(sorted(self._inbox, key=at))
+
+    def _on(self, what: Callable[..., None]) -> Callable[[Any], None]:
+        def note(thing: Any) -> None:
+            self._inbox.append((what, (thing,)))
+            self._wake.set()
+
+        return note
+
+    def _pod_changed(self, pod: objects.Pod) -> None:
+        self.site.pod_changed(pod, self._now_ms())
+
+    def _pod_gone(self, pod: objects.Pod) -> None:
+        self.site.pod_gone(pod, self._now_ms())
+        self._told.pop(pod.metadata.uid, None)
+
+    def _renew(self, seen: History) -> None:
+        """The history has grown: pods that wait are decided on by what it knows by now."""
+        if isinstance(self._knowledge, History):
+            self._knowledge.renew(seen)
+            self.site.stirred = True
+
+    # What is decided
+
+    async def _decide_all(self) -> None:
+        """Decide whenever something has happened, or when the policy or a gang wants to be asked."""
+        while True:
+            await self._until_woken()
+            self._wake.clear()
+            done = await self._in_thread(self._step)
+            self._release_held()
+            if done is None:
+                pass
+            elif done.fault is not None:
+                log.error("%s", done.fault)
+                await asyncio.sleep(RESTARTS_S)
+                self.site.stirred = True
+                self._wake.set()
+            elif done.out_of_time or self.site.has_news:
+                self.site.stirred = True
+                self._wake.set()
+            if self.options.once and self._is_idle():
+                return
+
+    def _step(self) -> Round | None:
+        """Take in what has happened and decide; None if nothing has that matters."""
+        site, driver = self.site, self.driver
+        inbox, now_ms = self._inbox, self._now_ms()
+        while inbox:
+            what, things = inbox.popleft()
+            what(*things)
+        due = [ms for ms in (driver.next_ms(0), site.next_ms()) if ms is not None and ms <= now_ms]
+        if driver.begun and not due and not site.has_news:
+            return None
+        site.refresh(now_ms)
+        end_s = time.monotonic() + SLICE_S
+        done = driver.step(
+            now_ms,
+            out_of_time=lambda: time.monotonic() > end_s and bool(inbox),
+            for_real=not self.options.advise,
+        )
+        for refused in done.refused:
+            log.warning("%s", refused)
+        if self.options.advise:
+            self._advise(done)
+        elif driver.unplaced:
+            site.displace(driver.unplaced, driver.free_on)
+        switch_cards(site, driver)
+        return done
+
+    def _advise(self, done: Round) -> None:
+        """Say where pods would go."""
+        nodes = self.driver.scheduler.cluster.nodes
+        for placement in done.placed:
+            entry = self.site.entries.get(placement.job.id)
+            if entry is not None:
+                where = ", ".join(
+                    f"node {nodes[slot.node].name}" + (f", GPU {slot.index}" if slot.index >= 0 else "")
+                    for slot in placement.slots
+                )
+                self._say(entry, "Advised", f"{self._settings.policy} places it on {where}")
+        for uid in done.evicted:
+            if (entry := self.site.entries.get(uid)) is not None:
+                self._say(entry, "Advised", "it would be evicted: a pod of a higher priority takes its place")
+
+    def _say(self, entry: Entry, reason: str, message: str) -> None:
+        kind, said, _ = self._told.get(entry.uid, ("", "", 0.0))
+        if (kind, said) != (reason, message):
+            self._told[entry.uid] = reason, message, time.monotonic()
+            self.counts.advised += 1
+            self._hand_out(Tell(entry.uid, entry.namespace, entry.name, reason, message, False))
+
+    def _hand_out(self, step: Step) -> None:
+        """Have something done; called from the thread that decides."""
+        self._loop.call_soon_threadsafe(self._take, step)
+
+    def _take(self, step: Step) -> None:
+        if isinstance(step, Tell):
+            self._events.add(step)
+        elif isinstance(step, Lift | Assign) and step.after:
+            self._held.append(step)
+        else:
+            self._under_way.add(step.uid)
+            self._steps.put_nowait(step)
+
+    def _release_held(self) -> None:
+        """Let those gates be lifted whose place is empty now."""
+        held, self._held = self._held, []
+        for step in held:
+            if any(uid in self.site.entries for uid in step.after):
+                self._held.append(step)
+            else:
+                self._take(step._replace(after=frozenset()))
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is under way or to be done at once."""
+        return not (
+            self._under_way or self._held or self._inbox or self.site.has_news or not self._steps.empty()
+        )
+
+    async def _until_woken(self) -> None:
+        times = [ms for ms in (self.driver.next_ms(self._now_ms()), self.site.next_ms()) if ms is not None]
+        wait_s = max(0.001, (min(times) - self._now_ms()) / 1000) if times else None
+        if self.options.once:
+            wait_s = min(wait_s or 1.0, 0.05)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), wait_s)
+
+    # What is done
+
+    async def _write_all(self) -> None:
+        while True:
+            step = await self._steps.get()
+            try:
+                await self._write(step)
+            finally:
+                self._under_way.discard(step.uid)
+                self._wake.set()
+
+    async def _write(self, step: Step) -> None:
+        """Do one step; what cannot be done now is attempted again. A steerer that no longer leads does nothing."""
+        attempt = 0
+        while True:
+            if self.options.elect:
+                await self.lease.until_held()
+            try:
+                await self._write_once(step)
+                return
+            except ApiError as error:
+                if isinstance(step, Lift | Assign) and (
+                    attempt >= MOST_ATTEMPTS or (error.retry_after_s is None and error.status != 409)
+                ):
+                    log.warning("%s/%s: %s", step.namespace, step.name, error)
+                    self.counts.failed += 1
+                    self._note(partial(self.site.start_failed, step.uid, f"its gate is not lifted: {error}"))
+                    return
+                log.info("%s/%s: %s", step.namespace, step.name, error)
+                pause_s = backoff_s(attempt, most_s=10 if isinstance(step, Lift | Assign) else 60)
+                await asyncio.sleep(max(error.retry_after_s or 0.0, pause_s))
+                attempt += 1
+            if step.uid not in self.site.entries:
+                return
+
+    async def _write_once(self, step: Step) -> None:
+        if isinstance(step, Lift | Assign):
+            try:
+                await writing.place(self.api, step)
+            except writing.Taken as error:
+                log.info("%s/%s: %s", step.namespace, step.name, error)
+                self.counts.failed += 1
+                self._note(partial(self.site.start_failed, step.uid, ""))
+                return
+            self.counts.placed += 1
+            self._told.pop(step.uid, None)
+            self._events.add(Tell(*step[:3], "Placed", writing.in_words(step), False))
+        elif isinstance(step, Withdraw):
+            await writing.withdraw(self.api, step)
+        elif isinstance(step, Remove):
+            await writing.remove(self.api, step)
+            self.counts.removed += 1
+            self._events.add(Tell(*step[:3], step.reason, step.why))
+
+    def _note(self, what: Callable[[], None]) -> None:
+        self._inbox.append((what, ()))
+        self._wake.set()
+
+    # What is told
+
+    async def _tell_all(self) -> None:
+        """Write events and reasons, a few at a time, and fewer while gates are lifted."""
+        while True:
+            busy = not self._steps.empty()
+            await asyncio.sleep(BUSY_TELL_S if busy else TELL_S)
+            most = TOLD_WHILE_BUSY if busy else TOLD_AT_ONCE
+            try:
+                await self._tell_reasons(most)
+                await self._events.write(most)
+            except ApiError as error:
+                self._events.unwritten(error)
+
+    async def _tell_reasons(self, most: int) -> None:
+        for tell, kind in await self._in_thread(lambda: self._reasons(most)):
+            entry = self.site.entries.get(tell.uid)
+            if entry is None or entry.state not in (State.HELD, State.WAITING):
+                continue  # placed since
+            is_new = self._told.get(tell.uid, ("", "", 0.0))[0] != kind
+            if not self.options.advise and not entry.node:  # a pod that is bound has another condition
+                await writing.note_waiting(self.api, tell)
+            self._told[tell.uid] = kind, tell.message, time.monotonic()
+            if is_new:
+                self._events.add(tell)
+
+    def _reasons(self, most: int) -> list[tuple[Tell, str]]:
+        """The reasons that are to be written now, each with what it says without its numbers: those that are new, or
+        were written long ago."""
+        now_ms, now_s = self._now_ms(), time.monotonic()
+        if not self.driver.begun:
+            return []
+        waits = [each for each in self.site.waits() if each.state in (State.HELD, State.WAITING)]
+        entries = sorted(waits, key=lambda each: each.order)
+        first = self._turn % max(1, len(entries))
+        looked_at = [*entries[first:], *entries[:first]][:MOST_LOOKED_AT]
+        found = waits_of(self.site, self.driver, looked_at)
+        told: list[tuple[Tell, str]] = []
+        for entry in looked_at:
+            self._turn += 1
+            if entry.state is State.WAITING and now_ms - entry.submit_ms < QUIET_MS:
+                continue
+            message = found[entry.uid]
+            kind = _NUMBERS.sub("", message)
+            known, before, told_s = self._told.get(entry.uid, ("", "", -1e9))
+            if kind == known and (message == before or now_s - told_s < AGAIN_S):
+                continue
+            reason = "Waits" if entry.state is State.WAITING else "Held"
+            told.append((Tell(entry.uid, entry.namespace, entry.name, reason, message), kind))
+            if len(told) >= most:
+                break
+        return told
+
+
+def switch_cards(site: PodSite, driver: Driver) -> None:
+    """Let pods that ask for a part of a card's memory look for another kind of card if theirs has no room."""
+    cluster = driver.scheduler.cluster
+    if len(site.table.cards.sizes_mib) < 2:
+        return
+    for job in [job for job in driver.scheduler.queue if not job.tasks][:MOST_LOOKED_AT]:
+        if not len(cluster.fitting_nodes(job)):
+            site.look_for_other_card(job, lambda other: bool(len(cluster.fitting_nodes(other))))
+
+
+def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[str, str]:
+    """Why pods wait, by uid."""
+    asked = [each.uid for each in entries if each.state is State.WAITING]
+    reasons, found = driver.reasons(asked), dict[str, str]()
+    for entry in entries:
+        reason = reasons.get(entry.uid)
+        if reason is None:
+            found[entry.uid] = entry.why or "it is about to be looked at"
+            continue
+        text = _UID.sub(lambda uid: _name_of(site, uid[0]), reason.text)
+        if reason.kind in (WaitKind.NODES, WaitKind.MISFIT):
+            text = f"no node can hold it: {site.lacks(entry) or 'others use too much of each'}"
+        found[entry.uid] = f"{entry.why}; {text}" if entry.why and entry.why not in text else text
+    return found
+
+
+_UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def _name_of(site: PodSite, uid: str) -> str:
+    entry = site.entries.get(uid)
+    return uid if entry is None else entry.title

@@ -1,0 +1,286 @@
+"""The site without a cluster: it decides as the simulator does, counts from the patch on, and gives back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.gpu_models import gpu_model
+from berth.knowledge import make_knowledge
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, State
+from berth.live.kubernetes.steps import Assign, Lift, Remove, Withdraw
+from berth.model import Job, Node, Placement, Share
+from berth.policies import Setting, make_policy
+from berth.scheduler import Scheduler
+from tests.live.kubernetes.steered import (
+    MODEL,
+    bound,
+    ended,
+    indices,
+    lifted,
+    node,
+    of,
+    pod,
+    refused,
+    steered,
+)
+
+WORDS = "0/1 nodes are available: 1 node(s) had volume node affinity conflict."
+
+
+@pytest.mark.parametrize(
+    "policy", ["fifo+best-fit", "fifo+fgd", "easy+fifo+best-fit", "sjf-requested+first-fit"]
+)
+def test_pods_are_placed_as_the_simulator_places_the_same_jobs(policy: str) -> None:
+    draw = random.Random(7)
+    shapes = [
+        (draw.choice((1, 1, 1, 2)), draw.choice((100, 250, 500, 1000)), draw.choice((1_000, 20_000, 60_000)))
+        for _ in range(150)
+    ]
+    nodes = [node(f"n{at}", 4) for at in range(6)]
+    pods = [
+        pod(f"p{at}", gpus, version=at, gpu_milli=milli, gpu_mem_mib=mem)
+        for at, (gpus, milli, mem) in enumerate(shapes)
+    ]
+    board = steered(nodes, pods, policy=policy, knowledge="user")
+    placed = {name: (step.node, indices(step)) for name, step in board.lifts(1).items()}
+    knowledge = make_knowledge("user")
+    cluster = Cluster([Node(f"n{at}", 4, gpu_model(MODEL), 64_000, 256 * 1024) for at in range(6)])
+    scheduler = Scheduler(cluster, make_policy(policy, Setting(knowledge=knowledge)), knowledge)
+    for at, (gpus, milli, mem) in enumerate(shapes):
+        scheduler.submit(
+            Job(f"p{at}", 0, None, gpus=gpus, share=Share(milli, mem), cpu_milli=1000, mem_mib=1024)
+        )
+    simulated = {
+        outcome.job.id: (cluster.nodes[outcome.slots[0].node].name, [slot.index for slot in outcome.slots])
+        for outcome in scheduler.decide(1)
+        if isinstance(outcome, Placement)
+    }
+    assert placed == simulated
+    assert 20 < len(placed) < 150
+    assert board.cluster.free_total_milli == cluster.free_total_milli
+
+
+def test_a_pod_counts_from_the_patch_until_it_has_ended() -> None:
+    board = steered([node(gpus=1)], [pod("a")])
+    lift = board.lifts(1)["a"]
+    board.pods(2, pod("b"))
+    for now, there in enumerate((lifted(lift), bound(lift)), 3):
+        board.pods(now, there)
+        assert board.lifts(now) == {}
+    board.pods(6, ended(bound(lift)))
+    assert list(board.lifts(6)) == ["b"]
+
+
+def test_the_pin_is_added_to_what_the_pod_requires_of_nodes() -> None:
+    each = pod("a")
+    terms = [api.Term([api.Expression("disk", "In", ["ssd"])])]
+    each.spec.affinity = api.Affinity(api.NodeAffinity(api.NodeSelector(terms)))
+    there = node("n2")
+    there.metadata.labels["disk"] = "ssd"
+    lift = steered([node("n1"), there], [each]).lifts(1)["a"]
+    assert (lift.node, lift.terms) == ("n2", tuple(terms))
+
+
+@pytest.mark.parametrize("owner", ["Job/train", ""])
+def test_a_part_that_its_node_refuses_is_given_back_and_pods_alike_go_elsewhere(owner: str) -> None:
+    board = steered([node("n1", 1), node("n2", 1)], [pod("a", owner=owner)])
+    lift = board.lifts(1)["a"]
+    board.pods(2, refused(lifted(lift, owner=owner), WORDS))
+    assert board.steps(3) == []  # it may pass
+    steps = board.steps(2 + PATIENCE_MS)
+    if owner:
+        assert [step.name for step in steps if isinstance(step, Remove)] == ["a"]
+        board.gone(PATIENCE_MS + 3, lifted(lift, owner=owner))
+    else:
+        assert [step.name for step in steps if isinstance(step, Withdraw)] == ["a"]
+        board.pods(PATIENCE_MS + 3, refused(pod("a", gates=()), WORDS))
+        assert board.state("a") is State.STRAY
+        assert WORDS in board.why("a")
+        assert "kubectl delete pod -n n a" in board.why("a")
+    now = PATIENCE_MS + 4
+    board.pods(now, pod("b", owner=owner, version=2), pod("other", version=3))
+    again = board.lifts(now)
+    assert again["b"].node != lift.node  # a pod alike
+    if owner:
+        assert again["other"].node == lift.node  # any other
+
+
+def test_a_node_that_refused_is_looked_at_again_after_a_while_or_as_soon_as_it_changes() -> None:
+    for changes in (False, True):
+        board = steered([node("n1", 1)], [pod("a", owner="Job/train")])
+        lift = board.lifts(1)["a"]
+        there = lifted(lift, owner="Job/train")
+        board.pods(2, refused(there, WORDS))
+        board.steps(2 + PATIENCE_MS)
+        board.gone(PATIENCE_MS + 3, there)
+        board.pods(PATIENCE_MS + 4, pod("b", owner="Job/train"))
+        assert board.lifts(PATIENCE_MS + 4) == {}
+        assert "refused by kube-scheduler before" in board.why("b")
+        if changes:
+            board.nodes(PATIENCE_MS + 5, node("n1", 1, zone="b"))
+            assert list(board.lifts(PATIENCE_MS + 5)) == ["b"]
+        else:
+            assert board.site.next_ms() == 2 + PATIENCE_MS + AVOID_MS
+            assert list(board.lifts(2 + PATIENCE_MS + AVOID_MS)) == ["b"]
+
+
+def test_a_pod_for_which_kube_scheduler_makes_room_keeps_its_part() -> None:
+    board = steered([node(gpus=1)], [pod("a", owner="Job/train")])
+    there = refused(lifted(board.lifts(1)["a"], owner="Job/train"), "preemption is under way")
+    there.status.nominated_node_name = "n1"
+    board.pods(2, there)
+    assert board.steps(2 + PATIENCE_MS) == []
+
+
+def test_a_pod_that_was_bound_without_a_part_gets_one_on_its_node() -> None:
+    board = steered([node("n1", 1), node("n2", 1)], [pod("a", on="n2")])
+    (step,) = board.steps(1)
+    assert isinstance(step, Assign)
+    assert (step.node, indices(step)) == ("n2", [0])
+    board.pods(2, bound(step))
+    assert board.state("a") is State.RUNS
+    board.pods(3, pod("late", on="n2"))
+    assert board.steps(3) == []
+    assert board.why("late") == "waits for room"
+    board.gone(4, bound(step))
+    assert [step.name for step in board.steps(4)] == ["late"]
+
+
+def test_a_placement_that_is_for_another_node_is_none() -> None:
+    board = steered([node("n1", 1), node("n2", 1)], [pod("a")])
+    lift = board.lifts(1)["a"]
+    other = "n2" if lift.node == "n1" else "n1"
+    board.pods(2, lifted(lift))
+    board.pods(3, lifted(lift, on=other))  # somebody bound it past its pin
+    (step,) = board.steps(3)
+    assert isinstance(step, Assign)
+    assert step.node == other
+    board.pods(4, pod("b"))
+    assert board.lifts(4)["b"].node == lift.node
+
+
+def test_gates_of_others_come_first() -> None:
+    kueue = "kueue.x-k8s.io/admission"
+    board = steered([node(gpus=1)], [pod("a", gates=(kueue, names.GATE))])
+    assert board.steps(1) == []
+    assert board.why("a") == f"held by scheduling gate {kueue}"
+    board.pods(2, pod("a"))
+    assert list(board.lifts(2)) == ["a"]
+
+
+def test_a_pod_of_berth_0_2_keeps_its_place_and_one_that_waits_is_told() -> None:
+    placed = '{"gpus":[{"index":1,"uuid":null,"milli":600,"mem_mib":4000}],"policy":"fifo"}'
+    runs = pod("old", on="n1", gpu_milli=600, gpu_mem_mib=4000, placement=placed, placed_uid="uid-old")
+    waits = pod("waits", gates=())
+    for each in (runs, waits):
+        each.spec.scheduler_name = "berth"
+    board = steered([node(gpus=2)], [runs, waits])
+    assert board.steps(1) == []
+    assert board.state("old") is State.RUNS
+    assert board.cluster.free_total_milli == 1400
+    assert "make it again without schedulerName" in board.why("waits")
+
+
+def test_what_cannot_change_a_decision_leads_to_none() -> None:
+    board = steered([node(gpus=1)], [pod("a"), pod("waits", version=2)])
+    lift = board.lifts(1)["a"]
+    assert not board.site.has_news
+    told = pod("waits", version=7)  # its condition was written
+    told.status.conditions = [api.Condition("PodScheduled", "False")]
+    board.pods(2, told)
+    board.nodes(3, node(gpus=1))  # its kubelet lives
+    assert not board.site.has_news
+    board.pods(4, lifted(lift))
+    board.steps(4)
+    runs = bound(lift)
+    board.pods(5, runs)
+    board.steps(5)
+    runs.status.phase = "Running"
+    board.pods(6, runs)
+    assert not board.site.has_news
+    board.gone(7, runs)
+    assert board.site.has_news
+    assert list(board.lifts(7)) == ["waits"]
+
+
+def test_a_steerer_that_begins_again_knows_what_it_gave() -> None:
+    pods = [pod(f"p{at}", version=at, gpu_milli=600, gpu_mem_mib=1000) for at in range(4)]
+    first = steered([node("n1", 2), node("n2", 2)], pods)
+    lifts = first.lifts(1)
+    there = [
+        (bound if at % 2 else lifted)(lifts[f"p{at}"], gpu_milli=600, gpu_mem_mib=1000) for at in range(4)
+    ]
+    again = steered(
+        [node("n1", 2), node("n2", 2)], [*there, pod("next", gpu_milli=500), pod("fits", gpu_milli=400)]
+    )
+    assert list(again.lifts(1)) == ["fits"]
+    assert {run.job.id for run in again.cluster.running.values()} >= {f"uid-p{at}" for at in range(4)}
+
+
+def test_what_two_steerers_gave_twice_is_taken_from_the_one_that_came_second() -> None:
+    lift = steered([node(gpus=1)], [pod("a", gpu_milli=600)]).lifts(1)["a"]
+    pods = [
+        pod(name, on="n1", gpu_milli=600, placement=lift.placement, placed_uid=f"uid-{name}", owner=owner)
+        for name, owner in (("a", ""), ("b", ""), ("c", "Job/train"))
+    ]
+    board = steered([node(gpus=1)], pods)
+    steps = board.steps(1)
+    assert [step.name for step in steps if isinstance(step, Withdraw)] == ["b"]
+    assert [step.name for step in steps if isinstance(step, Remove)] == ["c"]
+    running = steered([node(gpus=1)], [ended(each, "Running") for each in pods[:2]])
+    assert running.steps(1) == []  # it has begun
+
+
+def test_a_pod_of_ours_keeps_its_gpu_though_others_took_its_cpu() -> None:
+    lift = steered([node(cpu=2)], [pod("a", cpu="2")]).lifts(1)["a"]
+    board = steered([node(cpu=1)], [bound(lift, cpu="2")])
+    assert board.steps(1) == []
+    board.pods(2, pod("b", 2, cpu="0"))
+    assert board.steps(3) == []  # its GPU is not given away all the same
+
+
+def test_what_the_pod_asks_for_as_a_whole_and_what_a_resize_left_it_is_counted() -> None:
+    whole = pod("whole", 0, cpu="1")
+    whole.spec.resources = api.Resources({"cpu": "60"})
+    resized = pod("resized", 0, on="n1", cpu="1")
+    resized.status.container_statuses = [api.ContainerStatus("main", resources=api.Resources({"cpu": "4"}))]
+    board = steered([node(cpu=64)], [whole, resized])
+    assert list(board.lifts(1)) == ["whole"]
+    assert board.site.table.views["n1"].node().cpu_milli == 60_000
+    board.pods(2, pod("small", 0, cpu="1"))
+    assert board.steps(2) == []
+
+
+def test_a_pod_of_higher_priority_starts_when_its_victim_has_left() -> None:
+    board = steered([node(gpus=1)], [pod("low")], policy="preempt+fifo+best-fit")
+    there = bound(board.lifts(1)["low"])
+    board.pods(2, there)
+    board.steps(2)
+    urgent = pod("urgent", version=2)
+    urgent.spec.priority = 1000
+    board.pods(3, urgent)
+    steps = board.steps(3)
+    assert [step.name for step in steps if isinstance(step, Remove)] == ["low"]
+    lifts = [step for step in steps if isinstance(step, Lift)]
+    assert [(step.name, step.after) for step in lifts] in ([], [("urgent", frozenset({"uid-low"}))])
+    board.gone(4, there)
+    assert lifts or list(board.lifts(4)) == ["urgent"]
+
+
+def test_a_volume_of_any_kind_is_no_reason_to_leave_a_pod_out() -> None:
+    body = {
+        "metadata": {"name": "a", "namespace": "n", "uid": "u"},
+        "spec": {
+            "schedulingGates": [{"name": names.GATE}],
+            "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}],
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "14"}}}],
+        },
+    }
+    board = steered([node(cpu=8)], [of(api.Pod, body)])
+    assert board.steps(1) == []
+    assert "waits" in board.site.entries["u"].why or board.driver.misfits
