@@ -396,6 +396,8 @@ class Driver:
             elif run.suspended or job_id in cluster.suspended:
                 self._keep_suspension(run, known, now_ms)
             else:
+                if self._told.get(job_id) is False:
+                    del self._told[job_id]  # it comes back, as it was told to
                 if run.share not in (None, known.share):
                     self._take_size(run, now_ms)
                 if run.started and job_id in self._starting:
