@@ -67,6 +67,7 @@ OTHERS = (
     "berth sample",
     "berth advise",
     "berth train",
+    "berth console",
     *("berth up", "berth submit", "berth wait", "berth top"),
 )
 """What marks a line that needs the network, a file or history of the reader's, a GPU, or many minutes."""
