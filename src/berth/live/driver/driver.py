@@ -379,7 +379,10 @@ class Driver:
     def _take_runs(self, changed: Collection[str] | None, now_ms: int, records: list[Record]) -> None:
         """Adopt what runs that is not known, confirm what has begun, and let go of what the site no longer has."""
         cluster, running, waiting = self.scheduler.cluster, self.site.running(), self.site.waiting()
-        for job_id in list(running) if changed is None else [*changed, *self.unplaced]:
+        told = list(running) if changed is None else [*changed, *self.unplaced]
+        # What one left, another may have grown by.
+        told.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
+        for job_id in told:
             run = running.get(job_id)
             if run is None or job_id in self._leaving:
                 continue
