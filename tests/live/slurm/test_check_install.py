@@ -442,9 +442,12 @@ def test_a_mail_at_a_jobs_end_has_the_report_and_others_stay_as_they_are(tmp_pat
     script = plan(how, there, node("gpu:v100:2"), {"n1"}).files["berth/mail.sh"]  # type: ignore[arg-type]
     ended = "Slurm Array Task Job_id=8_3 (11) Name=x y Ended, Run time 00:00:01, COMPLETED, ExitCode 0"
     began = "Slurm Job_id=8 Name=x Began, Queued time 00:00:01"
+    (tmp_path / "mail.sh").write_text(script)
+    (tmp_path / "mail.sh").chmod(0o755)
     for user, subject in (("ann", ended), ("bob", began)):
-        words = ["bash", "-c", f"{script}", "mail.sh", "-s", subject, user]
-        subprocess.run(words, stdin=subprocess.DEVNULL, check=True, timeout=60)
+        subprocess.run(
+            [tmp_path / "mail.sh", "-s", subject, user], stdin=subprocess.DEVNULL, check=True, timeout=60
+        )
     until = time.monotonic() + 60  # the mail of an end is not waited for
     while not ((tmp_path / "ann").exists() and ended in (tmp_path / "ann").read_text()):
         assert time.monotonic() < until

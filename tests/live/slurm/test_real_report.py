@@ -36,7 +36,7 @@ scancel $waits
 def test_a_jobs_user_reads_what_it_used_and_an_operator_why_nothing_starts(open_folder: Path) -> None:
     told = tell(open_folder / "c", STORY)
     report = (told / "report.txt").read_text()
-    assert "1 GiB of GPU memory" not in report  # of 256 MiB promised, it used 100
+    assert "0.1 of a GPU and 128 MiB of GPU memory would have done" in report
     assert "| 0.1 GiB of 0.2 GiB, card 1.0 GiB" in report
     assert (told / "mail.txt").read_text().startswith("Job ")
     assert (told / "admin.txt").read_text().startswith("ticket 12 berth:1;")

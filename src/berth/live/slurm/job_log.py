@@ -197,17 +197,19 @@ def _enough(record: Record, end: Decision) -> Iterator[str]:
     promise = record.share.mem_mib or end.card_mib
     if record.state is not RecordState.COMPLETED or not end.peak_mib or not promise:
         return
-    mem_gib = ceil(end.peak_mib * MARGIN / 1024)
+    step_mib = 1024 if end.peak_mib > 4096 else 128
+    mem_mib = min(promise, ceil(end.peak_mib * MARGIN / step_mib) * step_mib)
     pct = None if record.gpu_use_mean is None else max(10, ceil(record.gpu_use_mean * MARGIN * 10) * 10)
-    less_mem = mem_gib << 10 < promise
-    less_time = pct is not None and pct < record.share.milli // 10
-    if not less_mem and not less_time:
+    if mem_mib >= promise and (pct is None or pct >= record.share.milli // 10):
         yield "What it was promised was about what it used."
         return
     part = f"{pct / 100:.1f} of a GPU and " if pct is not None and pct < 100 else ""
     pct_word = f" gpu_pct={pct}" if part else ""
-    asked = f'sbatch --gres=gpu:{record.gpus} --comment "gpu_mem={mem_gib}G{pct_word}"'
-    yield f"{part}{mem_gib} GiB of GPU memory would have done: {asked}"
+    word, text = (
+        (f"{mem_mib}M", f"{mem_mib} MiB") if mem_mib % 1024 else (f"{mem_mib >> 10}G", f"{mem_mib >> 10} GiB")
+    )
+    asked = f'sbatch --gres=gpu:{record.gpus} --comment "gpu_mem={word}{pct_word}"'
+    yield f"{part}{text} of GPU memory would have done: {asked}"
     if pct is None:
         yield "Its compute was not measured, as it was not limited."
 
