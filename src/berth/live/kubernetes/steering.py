@@ -364,7 +364,8 @@ class Steering:
                     self.counts.failed += 1
                     self._note(partial(self.site.start_failed, step.uid, f"its gate is not lifted: {error}"))
                     return
-                log.info("%s/%s: %s", step.namespace, step.name, error)
+                passes = error.retry_after_s is not None  # such as a disruption budget
+                log.log(logging.INFO if passes else logging.WARNING, "%s/%s: %s", *step[1:3], error)
                 pause_s = backoff_s(attempt, most_s=10 if isinstance(step, Lift | Assign) else 60)
                 await asyncio.sleep(max(error.retry_after_s or 0.0, pause_s))
                 attempt += 1
@@ -465,7 +466,10 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
     for entry in entries:
         reason = reasons.get(entry.uid)
         if reason is None:
-            found[entry.uid] = entry.why or "it is about to be looked at"
+            soon = "it is about to be looked at"
+            if driver.begun and entry.uid in driver.scheduler.cluster.running:
+                soon = "it starts when those whose place it takes have left"
+            found[entry.uid] = entry.why or soon
             continue
         text = _UID.sub(lambda uid: _name_of(site, uid[0]), reason.text)
         if reason.kind in (WaitKind.NODES, WaitKind.MISFIT):
