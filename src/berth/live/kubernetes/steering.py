@@ -115,10 +115,7 @@ class Steering:
         self._told: dict[str, tuple[str, str, float]] = {}
         self._turn = 0
         self.site = PodSite(self._settings, self._hand_out)
-        settings = DriverSettings(
-            self._settings.policy, self._settings.knowledge, most_start_failures=None, notes=0
-        )
-        self.driver = Driver(self.site, settings, self._knowledge)
+        self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
 
     def _ran_out(self, job: Any, held_mib: int) -> None:
@@ -447,6 +444,15 @@ class Steering:
             if len(told) >= most:
                 break
         return told
+
+
+def driving(settings: Settings) -> DriverSettings:
+    """How a driver decides on a cluster that is steered so."""
+    # The records of nodes name no virtual cluster, and quotas are compared with those that records name.
+    quotas = None if settings.quotas is None else {**settings.quotas, "": 0}
+    return DriverSettings(
+        settings.policy, settings.knowledge, quotas, settings.borrow, most_start_failures=None, notes=0
+    )
 
 
 def switch_cards(site: PodSite, driver: Driver) -> None:
