@@ -1,9 +1,11 @@
-"""berth's `learned` against Slurm's own backfill with whole GPUs, and against its shards, on one real Slurm.
+"""berth against Slurm's own backfill with whole GPUs, and against its shards, on one real Slurm.
 
-    python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,learned] [--more]
+    python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,berth] [--more]
+        [--policy learned]
 
-Six slurmd of two fake GPUs each, whose kernels take turns, and applications like those of local_queue_peers.py, in an
-order of the seed. They last for 8 s and stand for jobs of hours, so that berth looks every 0.1 s, not every 5 s.
+Six slurmd of two fake GPUs each, whose kernels take turns. Each seed draws twelve applications of its own and the order
+of their jobs, and runs them in all ways in the same minutes. They last for 8 s and stand for jobs of hours, so that
+berth looks every 0.1 s, not every 5 s.
 slurm.conf has what `berth slurm install` sets that bears on when jobs start, for all ways alike: an Epilog, and
 batch_sched_delay=1. `--more` adds to the seeds of the runs before, which are kept after each seed.
 Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down; the total
@@ -12,7 +14,7 @@ themselves: Prologs of six nodes on one machine would take its processors from t
 
     whole     `--gres=gpu:1`, Slurm's own backfill
     shards    `--gres=shard:N`, as many eighths of a GPU as the declared memory takes
-    learned   `--gres=gpu:1` with `gpu_mem=` and `gpu_pct=` in the comment, placed by `berth slurm run --policy learned`
+    berth     `--gres=gpu:1` with `gpu_mem=` in the comment, so that compute is best effort; `berth slurm run` places it
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ GIVE_UP_S = 1200.0
 
 
 def applications(seed: int, count: int) -> list[Application]:
-    """Jobs of twelve kinds, in the order of their submission."""
-    kinds = random.Random(1)
+    """Jobs of the seed's twelve kinds, in the order of their submission."""
+    kinds = random.Random(seed)
     made = []
     for at in range(12):
         busy = kinds.choice((0.1, 0.2, 0.3, 0.5, 0.7))
@@ -49,7 +51,7 @@ def applications(seed: int, count: int) -> list[Application]:
         kernel_ms = max(4, round(40 * busy))
         made.append(Application(f"app{at}", mem_mib, kernel_ms, 40 - kernel_ms, steps, declared))
     jobs = [made[at % len(made)] for at in range(count)]
-    random.Random(seed).shuffle(jobs)
+    kinds.shuffle(jobs)
     return jobs
 
 
@@ -73,8 +75,7 @@ def words_of(way: str, job: Application) -> list[str]:
         return ["-p", "plain", "--gres=gpu:1"]
     if way == "shards":
         return ["-p", "plain", f"--gres=shard:{-(-job.declared_mib * SHARDS // CARD_MIB)}"]
-    pct = max(10, round(100 * job.kernel_ms / (job.kernel_ms + job.think_ms)))
-    return ["-p", "gpu", "--gres=gpu:1", "--comment", f"{job.name} gpu_mem={job.declared_mib}M gpu_pct={pct}"]
+    return ["-p", "gpu", "--gres=gpu:1", "--comment", f"{job.name} gpu_mem={job.declared_mib}M"]
 
 
 def quietly(*words: str) -> None:
@@ -82,12 +83,12 @@ def quietly(*words: str) -> None:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
-def berth_words(folder: Path) -> list[str]:
+def berth_words(folder: Path, policy: str) -> list[str]:
     """The command of the berth that places. The jobs are as long as its `--ahead`, so that each GPU's next job is told
     to Slurm as soon as it is known when the one before ends."""
     return [
         str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
-        "--policy", "learned", "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
+        "--policy", policy, "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
         "--interval", "0.1", "--ahead", "12", "--state", str(folder / "state"), "--rest", str(Path("rest").resolve()),
     ]  # fmt: skip
 
@@ -109,16 +110,16 @@ def warm(folder: Path) -> None:
         time.sleep(0.2)
 
 
-def once(way: str, jobs: list[Application], top: Path) -> dict[str, Any]:
+def once(way: str, jobs: list[Application], top: Path, policy: str) -> dict[str, Any]:
     """One run: the total time, and how many jobs did not do their work."""
     folder = Path(tempfile.mkdtemp(dir=top))
     for name in ("ends", "state/results"):
         (folder / name).mkdir(parents=True)
-    partition = "gpu" if way == "learned" else "plain"
+    partition = "gpu" if way == "berth" else "plain"
     berth = None
-    if way == "learned":
+    if way == "berth":
         with open(folder / "berth.err", "w") as errors:
-            berth = subprocess.Popen(berth_words(folder), stderr=errors)
+            berth = subprocess.Popen(berth_words(folder, policy), stderr=errors)
         warm(folder)
     quietly("scontrol", "update", f"PartitionName={partition}", "State=DOWN")
     queries = seen(folder, "queries")
@@ -156,7 +157,7 @@ def main() -> None:
     if told := os.environ.get("INNER"):
         words = json.loads(told)
         jobs = applications(words["seed"], words["jobs"])
-        found = {way: once(way, jobs, Path(words["top"])) for way in words["ways"]}
+        found = {way: once(way, jobs, Path(words["top"]), words["policy"]) for way in words["ways"]}
         Path(words["out"]).write_text(json.dumps(found))
         return
     parser = argparse.ArgumentParser(
@@ -165,7 +166,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=200)
-    parser.add_argument("--only", default="whole,shards,learned")
+    parser.add_argument("--only", default="whole,shards,berth")
+    parser.add_argument("--policy", default="learned")
     parser.add_argument("--more", action="store_true")
     asked = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
@@ -173,20 +175,21 @@ def main() -> None:
     source, program = ROOT / "bench" / "local_queue_job.c", NATIVE / "local_queue_job"
     subprocess.run([shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", program, *link], check=True)
     ways = asked.only.split(",")
-    told: dict[str, Any] = {"jobs": asked.jobs, "runs": {}}
+    told: dict[str, Any] = {"jobs": asked.jobs, "policy": asked.policy, "runs": {}}
     kept = ROOT / "bench" / "results" / "slurm_comparison.json"
     if asked.more and kept.exists():
         told |= json.loads(kept.read_text())["results"]
-        if told["jobs"] != asked.jobs:
-            raise SystemExit(
-                f"{kept} has runs of {told['jobs']} jobs, not of {asked.jobs}; run without --more"
-            )
+        if (told["jobs"], told.get("policy")) != (asked.jobs, asked.policy):
+            raise SystemExit(f"{kept} has runs of other jobs or another policy; run without --more")
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         ways = ways[1:] + ways[:1]  # none always goes first
         with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as top:
             folder = Path(top)
             folder.chmod(0o755)  # slurmrestd is started as another user
-            words = {"seed": seed, "jobs": asked.jobs, "ways": ways, "top": top, "out": f"{top}/out.json"}
+            words = {
+                "seed": seed, "jobs": asked.jobs, "ways": ways, "top": top, "out": f"{top}/out.json",
+                "policy": asked.policy,
+            }  # fmt: skip
             script = setup(folder)
             with open(script, "a") as file:  # eight shards a GPU
                 file.write(
@@ -211,18 +214,18 @@ def main() -> None:
 
 
 def compare(told: dict[str, Any]) -> None:
-    """Add and print how `learned` compares, over the seeds that have both."""
+    """Add and print how berth compares, over the seeds that have both."""
     for way in ("whole", "shards"):
-        both = [each for each in told["runs"].values() if way in each and "learned" in each]
+        both = [each for each in told["runs"].values() if way in each and "berth" in each]
         if both:
-            more = [100 * (each["learned"]["total_s"] / each[way]["total_s"] - 1) for each in both]
+            more = [100 * (each["berth"]["total_s"] / each[way]["total_s"] - 1) for each in both]
             mean, half = interval(more)
-            told[f"learned against {way}, %"] = {
+            told[f"berth against {way}, %"] = {
                 "seeds": len(both),
                 "mean": round(mean, 1),
                 "half": round(half, 1),
             }
-            print(f"learned against {way}, {len(both)} seeds: {mean:+.1f} % ± {half:.1f}", flush=True)
+            print(f"berth against {way}, {len(both)} seeds: {mean:+.1f} % ± {half:.1f}", flush=True)
 
 
 if __name__ == "__main__":

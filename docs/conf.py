@@ -12,6 +12,7 @@ copyright = author  # noqa: A001, Sphinx's own name for it
 version = release = berth.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
+smartquotes = False  # they would make one dash of the two of an option
 default_role = "code"  # docstrings mark code with one backtick
 myst_heading_anchors = 3
 exclude_patterns = ["growth_picture.py", "make_pictures.py", "make_reference.py"]

@@ -18,7 +18,7 @@ from berth.experiments.compare.filling import filling, two_to_show
 from berth.plots import policy_styles
 from berth.report.image import write_image
 
-DEMO = ("fifo+first-fit", "easy+fifo+best-fit")
+DEMO = ("fifo+whole-gpus", "easy+fifo+best-fit")
 """The policies of the README's picture, which `make demo` compares."""
 
 

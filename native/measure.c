@@ -30,6 +30,7 @@ struct probe {
     shared64 begun_ns, charged_ns;
     uint64_t last_charged_ns, blocks;
     uint32_t launches;
+    uint32_t stops;          /* of the partition when it began */
     bool behind;             /* the stream was not done with what was before */
     _Atomic bool per_thread; /* of the stream */
     _Atomic bool estimated;  /* no such launch was measured before */
@@ -109,13 +110,20 @@ static bool elapsed(const struct probe *probe, float *ms)
     return ask(ms, probe->from, probe->to) == CUDA_SUCCESS && *ms >= 0;
 }
 
+/* How often the partition was kept from the GPU. */
+static uint32_t stops_of(const struct device *device)
+{
+    return atomic_load_explicit(&device->region.limit->stops, memory_order_relaxed);
+}
+
 static void read_probe(struct probe *probe)
 {
     float ms = 0;
     CUresult result;
     if (!hold_done(probe, &result))
         return;
-    if (result == CUDA_SUCCESS && elapsed(probe, &ms))
+    bool stopped = probe->stops != stops_of(probe->device);
+    if (result == CUDA_SUCCESS && !stopped && elapsed(probe, &ms))
         settle(probe, (uint64_t)((double)ms * 1e6));
     done_with(probe);
 }
@@ -287,6 +295,7 @@ struct probe *measure_begin(const struct launch *launch)
     probe->blocks = launch->blocks;
     probe->launches = 1;
     probe->estimated = launch->estimated;
+    probe->stops = stops_of(launch->device);
     probe->begun_ns = clock_ns();
     probe->behind = busy(launch->stream, launch->per_thread);
     atomic_fetch_add(&launch->family->probing, 1);

@@ -75,7 +75,10 @@ static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint
     }
     atomic_store(&limit->mem_bytes, mem_bytes);
     atomic_store(&limit->core_pct, core_pct);
-    atomic_store(&limit->flags, flags | (atomic_load(&limit->flags) & BERTH_SHOWS_MAX));
+    uint32_t kept = atomic_load(&limit->flags) & BERTH_SHOWS_MAX;
+    atomic_store(&limit->flags, (flags & ~BERTH_STOPPED) | kept);
+    if (flags & BERTH_STOPPED)
+        atomic_fetch_add(&limit->stops, 1);
     munmap(limit, sizeof *limit);
     return 0;
 }

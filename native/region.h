@@ -38,7 +38,14 @@ enum {
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
 #define BERTH_USE_MAGIC 0x3155485452454231ull
 
-enum { BERTH_BURST = 1u, BERTH_AGENT = 2u, BERTH_HIGH = 4u, BERTH_LOW = 8u, BERTH_SHOWS_MAX = 16u };
+enum {
+    BERTH_BURST = 1u,
+    BERTH_AGENT = 2u,
+    BERTH_HIGH = 4u,
+    BERTH_LOW = 8u,
+    BERTH_SHOWS_MAX = 16u,
+    BERTH_STOPPED = 32u /* of berth_resize alone: counts one of `stops` */
+};
 
 typedef _Atomic uint64_t shared64;
 typedef _Atomic uint32_t shared32;
@@ -61,7 +68,8 @@ struct berth_limit_file {
     shared64 max_bytes;     /* how far `mem_bytes` may grow; 0: not at all */
     shared32 ask_ms;        /* how long a call that does not fit waits for room; 0: not at all */
     shared32 answers;       /* how many wishes were answered; those that wait sleep on this word */
-    unsigned char reserved[3944];
+    shared32 stops;         /* how often all processes were kept from the GPU for a while */
+    unsigned char reserved[3940];
 };
 
 struct berth_slot {

@@ -167,20 +167,22 @@ for node in $(seq -f node%g "$nodes"); do
 done
 idle() { [ "$(sinfo -h -N -t idle -o %n | sort -u | wc -l)" = "$nodes" ]; }
 until_works 30 idle
-if [ "$rest" != no ]; then
-    serves=openapi/v0.0.38 drop=()
+start_rest() { # a story calls it again once it has changed slurm.conf
+    local serves=openapi/v0.0.38 security=disable_user_check drop=()
     [ -z "$(compgen -G "${plugins#*=}/openapi_slurmctld.so")" ] || serves=openapi/slurmctld # Slurm 23.11 and later
     # As SlurmUser it does not start without this, and a later one not at all; whoever asks needs a token all the same.
-    export SLURMRESTD_SECURITY=disable_user_check
     if [ "$me" = root ]; then
-        drop=(setpriv --reuid daemon --regid daemon --clear-groups) SLURMRESTD_SECURITY=
-        install -d -o daemon "$dir/rest.d" && ln -s rest.d/socket "$dir/rest"
+        drop=(setpriv --reuid daemon --regid daemon --clear-groups) security=
+        install -d -o daemon "$dir/rest.d" && ln -sfn rest.d/socket "$dir/rest"
     fi
-    SLURM_JWT=daemon "${drop[@]}" slurmrestd -s $serves -a rest_auth/jwt unix:"$(readlink -m "$dir/rest")" \
-        >"$dir/log/rest" 2>&1 &
+    rm -f "$(readlink -m "$dir/rest")"
+    SLURM_JWT=daemon SLURMRESTD_SECURITY=$security "${drop[@]}" slurmrestd -s $serves -a rest_auth/jwt \
+        unix:"$(readlink -m "$dir/rest")" >>"$dir/log/rest" 2>&1 &
     echo $! >"$dir/rest.pid"
     until_works 10 test -S "$dir/rest"
-fi
+}
+[ "$rest" = no ] || start_rest
 export BERTH_SLURMDBD=mysql+pymysql://reader:reader@127.0.0.1:33306/slurm_acct_db
-export -f ended
+export dir me plugins
+export -f ended start_rest until_works
 cd "$dir" && bash -euc "$command"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from berth.console.roles import Role
 from berth.console.sources.values import ValuesSource, look_of
 from tests.console.world import World
+
+ROOT = Path(__file__).parents[2]
 
 SETTINGS = hypothesis.settings(
     max_examples=8,
@@ -60,10 +64,29 @@ def test_metrics_need_a_token_and_name_each_gpu(world: World) -> None:
     assert 'berth_jobs{source="local",state="waiting"} 12.0' in text
     assert 'berth_gpu_tenants{gpu="1",model="A100-80G",node="node0000",source="local"} 2\n' in text
     assert 'berth_gpu_drained{gpu="3",model="H100-80G",node="node0001",source="local"} 1\n' in text
+    job = 'berth_gpu_job{gpu="1",model="A100-80G",node="node0000",source="local",hpc_job="'
+    assert sum(line.startswith(job) for line in text.splitlines()) == 2
     assert {family.name for family in text_string_to_metric_families(text)} >= {
         "berth_jobs",
         "berth_gpu_used_bytes",
     }
+
+
+def test_the_board_for_slurm_shows_metrics_that_the_console_has(world: World) -> None:
+    board = json.loads((ROOT / "deploy" / "grafana-slurm.json").read_text())
+    text = world.program("prometheus", Role.VIEWER).get("/metrics").text
+    has = {family.name for family in text_string_to_metric_families(text)}
+    asked = [each["expr"] for panel in board["panels"] for each in panel["targets"]]
+    shown = {name for expr in asked for name in re.findall(r"berth_\w+", expr)}
+    assert shown <= has
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= board.keys()
+    places = [panel["gridPos"] for panel in board["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    assert (
+        len({panel["id"] for panel in board["panels"]})
+        == len({(p["x"], p["y"]) for p in places})
+        == len(places)
+    )
 
 
 def test_whatever_is_asked_nothing_breaks(world: World) -> None:

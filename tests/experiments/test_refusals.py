@@ -68,8 +68,8 @@ JOBS = tuple(Job(str(number), 0, 1000, gpus=1) for number in range(3))
         ),
         (
             lambda: compare(JOBS, policies=cast(Any, [print]), cluster=NODES),
-            "a comparison names its policies, such as 'my_module:my_policy'; not an object of type "
-            "'builtin_function_or_method'",
+            "a comparison takes names of policies, such as 'my_module:my_policy', and functions or classes at the top"
+            " of a module, which can be named; not <built-in function print>",
         ),
     ],
 )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -57,6 +60,16 @@ class _Commands(TyperGroup):
             for name, entry in COMMANDS.items()
         }
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """As always, with mistakes in the options said as berth says others."""
+        with _in_one_line():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As always, likewise for the command that is named."""
+        with _in_one_line():
+            return super().invoke(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first argument names, imported, and the arguments behind it."""
         name, listed, rest = super().resolve_command(ctx, args)
@@ -65,6 +78,23 @@ class _Commands(TyperGroup):
         if COMMANDS[name].reads_history:
             _read_history_of_queue()
         return name, load(name), rest
+
+
+_UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """End with one line and status 2 for a mistake in the words of the command line."""
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
+            raise
+        said = error.format_message().rstrip(".")
+        path = error.ctx.command_path if error.ctx else "berth"
+        print(f"berth: {said}; see: {path} --help", file=sys.stderr)
+        raise typer.Exit(2) from error
 
 
 def _read_history_of_queue() -> None:

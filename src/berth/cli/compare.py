@@ -59,7 +59,7 @@ def compare(
     policies: Annotated[
         str, typer.Option(metavar="A,B,…", help="Names that `berth policies` lists, or my.module:thing.")
     ] = "fifo+first-fit,sjf+best-fit,fgd",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ….")] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
@@ -247,7 +247,21 @@ def _run(
         printed(options.form, options.as_json, result.rows(), result.to_dict())
     else:
         _show(result, written)
+    _warn_of_models(result, options.cluster)
     _warn_of_idle(result)
+
+
+def _warn_of_models(result: Comparison, cluster: object) -> None:
+    """End with status 1 if jobs ask for GPU models that the cluster that was named does not have."""
+    if cluster is None or not any("GPU model" in str(shortage) for shortage in result.never_fitting):
+        return
+    models = sorted({node.gpu_model.name for node in result.nodes if node.gpu_model})
+    print(
+        f"berth: warning: jobs ask for GPU models that --cluster {cluster} does not have: its GPUs are"
+        f" {', '.join(models) or 'none'}; name those that the trace asks for",
+        file=sys.stderr,
+    )
+    raise typer.Exit(1)
 
 
 def _warn_of_idle(result: Comparison) -> None:

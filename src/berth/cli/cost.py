@@ -25,8 +25,9 @@ COLUMNS = ("gpu_hours", "cpu_hours", "energy_kwh", "co2_kg", "cost")
 
 def cost(
     prices: Annotated[
-        Path, typer.Option("--prices", metavar="FILE.toml", help="The price list; see docs/accounting.md.")
-    ],
+        Path | None,
+        typer.Option("--prices", metavar="FILE.toml", help="The price list; see docs/accounting.md."),
+    ] = None,
     by: By = "account,user",
     begin: From = "",
     end: To = "",
@@ -43,6 +44,12 @@ def cost(
     from berth.statistics.accounting import check_dimensions
     from berth.statistics.cost import costs, read_prices
 
+    if prices is None:
+        from berth.errors import SettingError
+
+        raise SettingError(
+            "berth cost needs prices: name a list with --prices FILE.toml; docs/accounting.md shows one"
+        )
     names = names_of(by)
     check_dimensions(names)
     listed = read_prices(prices)

@@ -67,7 +67,7 @@ def _extras() -> Iterator[Finding]:
         "ray": "sweeps on a Ray cluster (--ray)",
         "slurm": "berth import slurmdbd",
         "account": "berth predict-wait",
-        "sample": "berth sample, berth up on real GPUs",
+        "sample": "berth sample",
         "kubernetes": "berth k8s",
     }
     for extra, needed_for in uses.items():

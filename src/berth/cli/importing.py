@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -387,8 +388,14 @@ def _store(history: Path, importing: str, dry_run: bool) -> Iterator[History]:
     if dry_run and not (history / "index.json").exists():
         with TemporaryDirectory(prefix="berth-") as folder:
             yield open_history(folder, importing=importing, dry_run=True)
-    else:
+        return
+    new = not history.exists()
+    try:
         yield open_history(history, importing=importing, dry_run=dry_run)
+    except BaseException:
+        if new and not (history / "index.json").exists():
+            shutil.rmtree(history, ignore_errors=True)  # it would hide the history of the queue
+        raise
 
 
 def _is_json(path: Path) -> bool:

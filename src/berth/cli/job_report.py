@@ -56,7 +56,7 @@ def print_job_report(job_id: str, cluster: str, history: Path, as_json: bool) ->
         jobs = [*map(report_json, found), *map(_queued_json, live)]
         print(json.dumps(jobs, ensure_ascii=False, allow_nan=False))
         return
-    for at, lines in enumerate([*map(_lines, found), *(_queued_lines(job, now_ms) for job in live)]):
+    for at, lines in enumerate([*map(report_lines, found), *(_queued_lines(job, now_ms) for job in live)]):
         if at:
             print()
         for line in lines:
@@ -121,7 +121,8 @@ def _queued_lines(job: Queued, now_ms: int) -> Iterator[str]:
     yield "It has not ended; its use is known once it has ended and has been imported."
 
 
-def _lines(report: JobReport) -> Iterator[str]:
+def report_lines(report: JobReport) -> Iterator[str]:
+    """A report as text."""
     last = report.attempts[-1]
     where = f" of {last.cluster}" if last.cluster else ""
     number = f" (id {last.job_id})" if report.name != last.job_id else ""

@@ -260,36 +260,69 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
 
 @app.command()
 def why(
-    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, or 12_3.")],
+    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
-    """Explain why a job waits: Slurm's reason and berth's."""
+    """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs."""
     from berth.live.slurm.controller import Controller
-    from berth.live.slurm.snapshot import given_up, read_status, silence
+    from berth.live.slurm.snapshot import is_held_by_berth, why_of
 
-    shown = read_status(state)
-    found = [
-        each
-        for each in Controller().jobs([job])
-        if each.id == job or each.array_tasks or each.array_id == job
-    ]
-    if not found:
-        raise LiveError(f"Slurm knows no job {job}, or has forgotten it; see: berth job {job}")
-    slurm = found[0]
-    ours = dict(shown["why"]).get(job, "") or given_up(state, job)
-    ours = silence(state) or ours
-    answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
+    slurm, ours, nodes = why_of(Controller(), state, job)
+    answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours, "nodes": nodes}
     if printed(form, as_json, [answer], answer):
         return
     print(f"job {job}: {slurm.state}")
-    print(
-        f"Slurm: {slurm.reason}{' (held by berth until it is placed)' if slurm.admin_comment and slurm.held else ''}"
-    )
+    print(f"Slurm: {slurm.reason}{' (held by berth until it is placed)' if is_held_by_berth(slurm) else ''}")
     print(
         f"berth: {ours or 'nothing to say: it is not waiting, or not of the partitions that berth decides on'}"
     )
+    if nodes:
+        print(f"nodes: {nodes}")
+
+
+@app.command()
+def report(
+    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, 12_3 or 12+1.")],
+    state: State = DEFAULT_STATE,
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", help="How long to wait for the job's end to be in the log."
+        ),
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Report on a job that has ended: waits, GPU use against what it was promised, cost, and what would do."""
+    import json
+    import time
+
+    from berth.cli.job_report import report_lines
+    from berth.history.jobs.job_report import job_reports, report_json
+    from berth.live.slurm.decisions import read_decisions
+    from berth.live.slurm.job_log import LoggedJobs, ending_lines
+    from berth.live.slurm.service import DECISIONS
+
+    until = time.monotonic() + wait_s
+    while True:
+        jobs = LoggedJobs(read_decisions(state / DECISIONS))
+        found = job_reports(jobs, job)
+        if found or time.monotonic() >= until:
+            break
+        time.sleep(1.0)
+    if not found:
+        raise LiveError(
+            f"{state / DECISIONS} has no end of job {job}; berth slurm why says where it stands, and berth job what"
+            " the accounting has"
+        )
+    if as_json:
+        endings = [{**report_json(each), "ending": list(ending_lines(jobs, each))} for each in found]
+        print(json.dumps(endings, ensure_ascii=False))
+        return
+    for each in found:
+        for line in (*report_lines(each), "", *ending_lines(jobs, each)):
+            print(line)
 
 
 @app.command()

@@ -56,6 +56,7 @@ _OF_GPU: tuple[tuple[str, str, Callable[[Gpu], float | None]], ...] = (
     ),
     ("healthy", "Whether nothing is wrong with it.", lambda gpu: int(not gpu.health)),
 )
+_JOB = "Compute of each job on the GPU, per mille; hpc_job joins DCGM's exporter, jobid that of Jobstats and Slurm's."
 
 
 class _SourceMetrics(Collector):
@@ -91,6 +92,13 @@ def _gpu_text(gpus: list[tuple[str, Gpu]]) -> str:
             value = value_of(gpu)
             if value is not None:
                 lines.append(f"berth_gpu_{name}{label} {value}\n")
+    lines.append(f"# HELP berth_gpu_job {_JOB}\n# TYPE berth_gpu_job gauge\n")
+    for label, (_, gpu) in zip(labels, gpus, strict=True):
+        for each in gpu.tenants:
+            names = (
+                f'hpc_job="{_escaped(each.job)}",jobid="{_escaped(each.job)}",user="{_escaped(each.user)}"'
+            )
+            lines.append(f"berth_gpu_job{label[:-1]},{names}}} {each.milli}\n")
     return "".join(lines)
 
 

@@ -27,7 +27,7 @@ from berth.errors import BerthError, NoRoomError, PartitionError
 from berth.partition.gpus import driver_version, gpus
 from berth.partition.library import resize_region
 from berth.partition.lifecycle import resize
-from berth.partition.regions import Limit, Partition, find, root_folder
+from berth.partition.regions import STOPPED, Limit, Partition, find, root_folder
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 """What the driver says of a process (CUprocessState)."""
@@ -150,6 +150,7 @@ def _suspend(name: str, calls: Calls, root: Path | None) -> Outcome:
             answer = calls.lock(pid)
             if answer != 0 and calls.state(pid) is not None:
                 return _undone(name, calls, root, f"process {pid} cannot be stopped ({_words(answer)})")
+    _count_stop(name, root)
     for pid in _pids(name, root):
         answer = calls.checkpoint(pid) if calls.state(pid) == LOCKED else 0
         if answer != 0 and calls.state(pid) is not None:
@@ -164,6 +165,7 @@ def _suspend(name: str, calls: Calls, root: Path | None) -> Outcome:
 
 def _undone(name: str, calls: Calls, root: Path | None, why: str) -> Outcome:
     """Let everything run on."""
+    _count_stop(name, root)
     back = _resume(name, calls, root)
     return Outcome(False, why) if back.done else Outcome(False, f"{why}; then {back.why}", lost=True)
 
@@ -223,6 +225,13 @@ def _lend(name: str, root: Path | None) -> None:
         os.replace(draft, file)
     for part in parts:
         resize_region(part.folder, part.uuid, 0, 0, _flags_of(part))
+
+
+def _count_stop(name: str, root: Path | None) -> None:
+    """Have what processes measure across this moment not count."""
+    for part in find(name, root):
+        flags = _flags_of(part) | STOPPED
+        resize_region(part.folder, part.uuid, part.limit_bytes, part.core_pct, flags)
 
 
 def _flags_of(part: Partition) -> int:

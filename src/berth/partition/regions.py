@@ -16,6 +16,8 @@ from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe
 
 BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
+STOPPED = 32
+"""For `resize_region`: all processes were kept from the GPU, so that what they measure across it does not count."""
 PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
 INSIDE = "/run/berth"
 """Where a container finds the library and its region, also in processes that lost their environment."""

@@ -68,6 +68,7 @@ PLACEMENTS = {
 
 SCHEMES = {
     "easy": "berth.policies.schemes.easy:Easy",
+    "conservative": "berth.policies.schemes.conservative:Conservative",
     "preempt": "berth.policies.schemes.preempt:ByPriority",
     "passing": "berth.policies.schemes.passing:Passing",
 }
@@ -202,10 +203,10 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
     from berth.policies.schemes.preempt import Preemptive, Ranks
 
     if setting.quotas is not None:
-        if scheme == "easy":
+        if scheme in ("easy", "conservative"):
             raise PolicyError(
                 f"'{name}' has no quotas: a job beyond its quota waits for its own virtual cluster to give back, and"
-                " easy reserves by when nodes are free; take an order without a scheme, which serves each virtual"
+                f" {scheme} reserves by when nodes are free; take an order without a scheme, which serves each virtual"
                 " cluster apart"
             )
         if scheme or isinstance(order, Ranks):

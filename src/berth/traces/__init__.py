@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from berth.errors import SettingError, TraceError
+from berth.frames import frame
 from berth.model import Job, Node
 
 _SYNTHETIC = "synthetic:"
 _READER = "reader:"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """A trace that can be iterated any number of times: where it is, its format and its cluster."""
 
@@ -27,6 +30,50 @@ class Trace:
     """A name of `berth trace formats`, `synthetic`, `map:FIELD=COLUMN,…` or `reader:my.module:reader`."""
     nodes: tuple[Node, ...] | None
     """The cluster that the trace brings; None where it brings none."""
+
+    def __iter__(self) -> Iterator[Job]:
+        return self.jobs()
+
+    def __len__(self) -> int:
+        """How many jobs there are; reads the whole trace once."""
+        return self._length
+
+    def __bool__(self) -> bool:
+        return True  # what it is does not depend on how many jobs are in it
+
+    @cached_property
+    def _length(self) -> int:
+        return sum(1 for _ in self.jobs())
+
+    def __repr__(self) -> str:
+        nodes = self.nodes or ()
+        gpus = sum(node.gpus for node in nodes)
+        cluster = f"{len(nodes):,} nodes with {gpus:,} GPUs" if nodes else "no cluster"
+        return f"Trace({self.path!r}, {self.format}, {cluster})"
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each job, with the columns of berth's own traces; `to_pandas` and its kin make frames of them."""
+        return [
+            {
+                "id": job.id, "user": job.user, "application": job.application, "submit_ms": job.submit_ms,
+                "work_ms": job.work_ms, "gpus": job.gpus, "gpu_milli": job.share.milli,
+                "gpu_mem_mib": job.share.mem_mib, "cpu_milli": job.cpu_milli, "mem_mib": job.mem_mib,
+                "nodes": job.nodes, "time_limit_ms": job.time_limit_ms,
+            }
+            for job in self
+        ]  # fmt: skip
+
+    def to_arrow(self) -> Any:
+        """`rows()` as a pyarrow.Table. Needs pyarrow."""
+        return frame(self.rows(), "pyarrow")
+
+    def to_pandas(self) -> Any:
+        """`rows()` as a pandas.DataFrame. Needs pandas."""
+        return frame(self.rows(), "pandas")
+
+    def to_polars(self) -> Any:
+        """`rows()` as a polars.DataFrame. Needs polars."""
+        return frame(self.rows(), "polars")
 
     def jobs(
         self,

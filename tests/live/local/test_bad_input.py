@@ -60,7 +60,7 @@ def test_a_submission_that_cannot_be_says_why(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--bogus", "true"], "No such option: --bogus"), (["--mem"], "Option '--mem' requires an argument.")],
+    [(["--bogus", "true"], "No such option: --bogus"), (["--mem"], "Option '--mem' requires an argument")],
 )
 def test_an_option_that_is_none_is_refused_in_a_line_and_in_a_script_with_its_place(
     shared: World, words: list[str], said: str

@@ -83,7 +83,6 @@ cores() {
 odd_lines() {
     sed -i 's/ CPUs=16/ \\\n   CPUs=16/; s/^PartitionName/# Grafikkarten f\xfcr alle\n&/' slurm.conf
 }
-no_gres_conf() { rm gres.conf; }
 other_gres() {
     sed -i 's/GresTypes=gpu/GresTypes=nic,gpu/; s/Gres=gpu:v100:2/Gres=nic:2,gpu:v100:2/' slurm.conf
     on_all 'Name=nic Count=2' >>gres.conf

@@ -49,7 +49,7 @@ class SlurmWorld:
         self._count += 1
         job_id = str(self._count)
         part = f" gpu_mem={asked.mem_mib}M" if asked.mem_mib else ""
-        part += f" gpu_pct={asked.milli // 10}" if asked.milli < 1000 else ""
+        part += f" gpu_pct={asked.milli // 10}"
         self.slurm.held(
             job_id,
             f"gres:gpu:{asked.gpus}",

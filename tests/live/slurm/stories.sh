@@ -36,6 +36,7 @@ restart() {
     slurmctld
     for _ in $(seq 100); do scontrol ping >/dev/null 2>&1 && break; sleep .05; done
     for node in $(scontrol show hostnames "$(sinfo -h -o %N)"); do slurmd -N "$node"; done
+    if [ -f rest.pid ]; then pid=$(cat rest.pid) && kill "$pid" && ended "$pid"; start_rest; fi
     for _ in $(seq 100); do [ "$(sinfo -h -N -t idle -o %n | wc -l)" = "$(sinfo -h -N -o %n | wc -l)" ] && break; sleep .1; done
 }
 GPU_SETTINGS=(--set BERTH_SLURM_FAKE_GPU=1 --set "BERTH_ROOT=$PWD/root" --set "BERTH_FAKE_CARD=$PWD/card"

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,7 +156,8 @@ def test_what_is_installed_changes_only_the_nodes_that_were_given_to_berth() -> 
         "ClusterName=c", "JobSubmitPlugins=throttle,lua", "GresTypes=gpu,shard", "Prolog=/etc/slurm/berth/prolog.sh",
         "NodeName=n1 CPUs=16 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100 State=UNKNOWN",
         "NodeName=n2 CPUs=16 Gres=gpu:v100:2", "TaskProlog=/etc/slurm/berth/task_prolog.sh",
-        "Epilog=/etc/slurm/berth/epilog.sh", "SchedulerParameters=batch_sched_delay=1",
+        "Epilog=/etc/slurm/berth/epilog.sh", "MailProg=/etc/slurm/berth/mail.sh",
+        "SchedulerParameters=batch_sched_delay=1",
     ]  # fmt: skip
     assert new["gres.conf"].splitlines() == [
         "NodeName=n1 Name=gpu Type=v100_0 File=/dev/nvidia0", "NodeName=n1 Name=gpu Type=v100_1 File=/dev/nvidia1",
@@ -414,6 +416,44 @@ def test_an_installation_keeps_what_else_nodes_have() -> None:
 def test_what_cannot_be_installed_by_lines_is_refused(there: dict[str, str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
         installed(**there)
+
+
+@pytest.mark.parametrize(
+    ("site", "behind"),
+    [("", "/bin/mail"), ("MailProg=/usr/bin/mailx\n", "/usr/bin/mailx"), ("MailProg=/opt/smail\n", "")],
+)  # fmt: skip
+def test_berths_report_goes_by_the_sites_mail_program_unless_that_is_one_of_its_own(
+    site: str, behind: str
+) -> None:
+    new = installed(slurm_conf=SLURM_CONF + site, gres_conf=GRES_CONF)
+    assert ("MailProg=/etc/slurm/berth/mail.sh" in new["slurm.conf"]) == bool(behind)
+    assert f'exec "{behind}" "$@"' in new["berth/mail.sh"] if behind else "berth/mail.sh" not in new
+
+
+def test_a_mail_at_a_jobs_end_has_the_report_and_others_stay_as_they_are(tmp_path: Path) -> None:
+    for name, text in (
+        ("berth", 'echo "report $3"'),
+        ("mail", f'cat >{tmp_path}/"$3"; echo "$2" >>{tmp_path}/"$3"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    how = replace(HOW, berth=str(tmp_path / "berth"))
+    there = {"slurm.conf": f"{SLURM_CONF}MailProg={tmp_path}/mail\n", "gres.conf": GRES_CONF}
+    script = plan(how, there, node("gpu:v100:2"), {"n1"}).files["berth/mail.sh"]  # type: ignore[arg-type]
+    ended = "Slurm Array Task Job_id=8_3 (11) Name=x y Ended, Run time 00:00:01, COMPLETED, ExitCode 0"
+    began = "Slurm Job_id=8 Name=x Began, Queued time 00:00:01"
+    (tmp_path / "mail.sh").write_text(script)
+    (tmp_path / "mail.sh").chmod(0o755)
+    for user, subject in (("ann", ended), ("bob", began)):
+        subprocess.run(
+            [tmp_path / "mail.sh", "-s", subject, user], stdin=subprocess.DEVNULL, check=True, timeout=60
+        )
+    until = time.monotonic() + 60  # the mail of an end is not waited for
+    while not ((tmp_path / "ann").exists() and ended in (tmp_path / "ann").read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert (tmp_path / "ann").read_text() == f"report 8_3\n{ended}\n"
+    assert (tmp_path / "bob").read_text() == f"{began}\n"
 
 
 def test_berths_own_service_places_the_jobs_of_a_qos_too() -> None:

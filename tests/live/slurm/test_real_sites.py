@@ -59,8 +59,7 @@ SITES: dict[str, list[str] | str] = {
     "one_gres_conf_each": PLAIN,
     "cores": PLAIN,
     "odd_lines": PLAIN,
-    "no_gres_conf": "has File= for 0 of the 2 GPUs",
-    "other_gres": [f"{TWO},nic:2,shard:16"] * 2,
+    "other_gres": [f"nic:2,{TWO},shard:16"] * 2,
 }
 """What nodes have after the install, or what a refusal says, by the site's name in sites.sh."""
 
@@ -103,4 +102,5 @@ def _summed(gres: str) -> str:
         f"{name}:{sum(n for part, n in parts if part == name)}"
         for name in sorted({name for name, _ in parts})
     ]
-    return ",".join([*(each for each in gres.split(",") if not each.startswith(("mps:", "shard:"))), *sums])
+    items = [each for each in gres.split(",") if not each.startswith(("mps:", "shard:"))]
+    return ",".join([*(each.partition("(")[0] for each in items), *sums])  # of cores it says (S:0-7)

@@ -41,6 +41,24 @@ def test_a_held_job_gets_its_gpu_and_is_released_after_the_update_alone(tmp_path
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("comment", "share", "gres"),
+    [
+        ("gpu_mem=250M", "250:250:1", "shard:v100_0:1"),  # memory alone: compute is what others leave
+        ("gpu_mem=250M gpu_pct=50", "500:250:0", "shard:v100_0:2"),
+        ("gpu_mem=250M gpu_pct=100", "1000:250:0", "gpu:v100_0:1"),
+        ("torch", "1000:0:0", "gpu:v100_0:1"),
+    ],
+)
+def test_compute_is_best_effort_unless_a_job_asks_for_it(
+    tmp_path: Path, comment: str, share: str, gres: str
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", "gres:gpu:1", Comment=comment)
+    service(slurm, tmp_path, card_mib={"v100": 1000}).step()
+    assert f"TresPerNode=gres:{gres} AdminComment={NOTE};share={share}" in slurm.commands[0]
+
+
 def test_two_parts_share_a_card_and_a_whole_job_does_not(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     for job_id, request in (("1", "gres:shard:2"), ("2", "gres:shard:2"), ("3", "gres:gpu:1")):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -141,7 +142,7 @@ class Comparison:
 
 def compare(
     trace: Trace | str | os.PathLike[str] | Sequence[Job],
-    policies: Sequence[str] | str,
+    policies: Sequence[str | Callable[..., Any]] | str,
     *,
     cluster: Sequence[Node] | str | os.PathLike[str] | None = None,
     seeds: int | Sequence[int] = 1,
@@ -164,6 +165,8 @@ def compare(
     times `at_ms`. With `events` all runs' events go into one Parquet file, and with `records` those of a single run: a
     record of every attempt, which is a trace and can be imported.
 
+    A policy is a name, or a function or class at the top of a module.
+
     All runs are under the same `conditions`, by default none that changes anything; any other keyword changes the field
     of `Conditions` of that name: `compress=6`, `outages="lost.csv"`, `quotas={"vcA": 64}`, `interference="mps"`.
     The runs are spread over `processes`, or over the Ray cluster at the address `ray`.
@@ -173,13 +176,8 @@ def compare(
     Raises SettingError where no cluster is known and for a keyword that is no condition, TraceError for a bad row (with
     `skip_bad` those are listed in the result instead), PolicyError for an unknown policy.
     """
-    names = (policies,) if isinstance(policies, str) else tuple(dict.fromkeys(policies))
-    for name in names:
-        if not isinstance(name, str):
-            raise SettingError(
-                "a comparison names its policies, such as 'my_module:my_policy'; not an object of type "
-                f"'{type(name).__name__}'"
-            )
+    named = (policies,) if isinstance(policies, str) or callable(policies) else policies
+    names = tuple(dict.fromkeys(_name_of(policy) for policy in named))
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds))
     if not names or not numbers:
         raise SettingError(
@@ -232,6 +230,20 @@ def compare(
     if any(run.summary.rejections.get(Reason.NEVER_FITS) for run in ordered):
         never = tuple(islice(_never_fitting(tasks[0]), TOLD))
     return Comparison(label, nodes, names, numbers, under, ordered, skipped, never)
+
+
+def _name_of(policy: object) -> str:
+    """The name that `make_policy` finds a policy by, also in another process."""
+    if isinstance(policy, str):
+        return policy
+    module, name = getattr(policy, "__module__", ""), getattr(policy, "__qualname__", "")
+    own = inspect.isfunction(policy) or inspect.isclass(policy)
+    if not own or not name.isidentifier():
+        raise SettingError(
+            "a comparison takes names of policies, such as 'my_module:my_policy', and functions or classes at the top"
+            f" of a module, which can be named; not {policy!r}"
+        )
+    return f"{module}:{name}"
 
 
 def _never_fitting(task: Task) -> Iterator[Shortage]:

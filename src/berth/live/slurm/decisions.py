@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from berth.errors import LiveError
+from berth.model import RecordState
 
 ADVISED = "advised"
 """berth would have started it."""
@@ -27,6 +28,18 @@ GIVEN_BACK = "given-back"
 """berth does not decide on it: Slurm does, with the request that it was submitted with."""
 GIVEN_UP = "given-up"
 """berth can do no more for it: it ran out of GPU memory too often, or Slurm refuses what berth asks for it."""
+STATES = {
+    "COMPLETED": RecordState.COMPLETED,
+    "FAILED": RecordState.FAILED,
+    "TIMEOUT": RecordState.TIMEOUT,
+    "DEADLINE": RecordState.TIMEOUT,
+    "NODE_FAIL": RecordState.NODE_FAIL,
+    "BOOT_FAIL": RecordState.NODE_FAIL,
+    "PREEMPTED": RecordState.PREEMPTED,
+    "OUT_OF_MEMORY": RecordState.FAILED,
+}
+"""How an attempt ended by Slurm's word for it; CANCELLED by any other. OUT_OF_MEMORY is the node's memory; a GPU's is
+reported by the Epilog."""
 MOST_BYTES = 256 << 20
 """A log of this size begins anew; the one before it is kept under another name."""
 OLD = ".1"
@@ -65,6 +78,11 @@ class Decision:
     card_mib: int = 0
     """Memory of a GPU of its node."""
     refused: int = 0
+    gpu_ms: int | None = None
+    """Time of its kernels on all its GPUs; None: it was not measured."""
+    partition: str = ""
+    limit_ms: int | None = None
+    """Its time limit, of a start."""
 
 
 def append(path: Path, decisions: list[Decision]) -> None:

@@ -21,6 +21,9 @@ FOLDER = "/etc/slurm/berth"
 SHARDS_A_GPU = 8
 SCRIPTS = {"Prolog": "prolog.sh", "TaskProlog": "task_prolog.sh", "Epilog": "epilog.sh"}
 PLUGIN = "berth.lua"
+MAIL = "mail.sh"
+MAIL_PROGS = ("", "mail", "mailx")
+"""Names of programs behind which berth's report is put; a site's own program stays."""
 BEGIN, END = "-- BEGIN berth", "-- END berth"
 """Around berth's lines in job_submit.lua, which the next installation replaces."""
 OTHERS = (
@@ -96,6 +99,7 @@ def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen
         )
     strangers = [node for node in nodes if node.gpus and node.name not in gpus]
     before = {name: slurm_conf.value(name) for name in SCRIPTS}
+    mail = slurm_conf.value("MailProg")
     retype(gres_conf, gpus, {node.name for node in strangers}, how.shards_a_gpu, how.keep_types)
     rewrite(slurm_conf, gpus, how.keep_types)
     _set_values(slurm_conf, how)
@@ -115,6 +119,8 @@ def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen
             kept = _BEFORE.search(there.get(f"berth/{file}", ""))
             old = kept[1] if kept else ""
         new[f"berth/{file}"] = _filled(file, how, old)
+    if Path(mail).name in MAIL_PROGS:
+        new[f"berth/{MAIL}"] = _filled(MAIL, how).replace("@MAIL@", mail or "/bin/mail")
     new |= {f"berth/{file}": _filled(file, how) for file in OTHERS}
     return Planned({name: text for name, text in new.items() if text or name in there}, gpus)
 
@@ -199,6 +205,8 @@ def _set_values(slurm_conf: SiteConfig, how: Plan) -> None:
         slurm_conf.add_items("AccountingStorageTRES", ("gres/gpu", "gres/shard"))
     for name, file in SCRIPTS.items():
         slurm_conf.set_value(name, f"{how.folder}/{file}")
+    if Path(slurm_conf.value("MailProg")).name in MAIL_PROGS:
+        slurm_conf.set_value("MailProg", f"{how.folder}/{MAIL}")
     # What berth releases waits for the next pass of Slurm's scheduler: 3 s at most by default.
     if "batch_sched_delay=" not in slurm_conf.value("SchedulerParameters"):
         slurm_conf.add_items("SchedulerParameters", ("batch_sched_delay=1",))

@@ -71,6 +71,8 @@ class Journal:
             application=ours.application,
             where=self._where(job),
             planned=planned,
+            partition=job.partition,
+            limit_ms=job.time_limit_ms,
         )
 
     def ended(self, now_ms: int, end: EndedAttempt) -> None:
@@ -86,6 +88,7 @@ class Journal:
             where=job.node_list,
             peak_mib=result.peak_mib,
             refused=result.refused,
+            gpu_ms=result.gpu_ms,
             card_mib=self._card_mib(job) if end.result is not None else 0,
             why=NO_PARTITION if result.closed else "",
         )

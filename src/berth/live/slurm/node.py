@@ -216,8 +216,12 @@ def epilog(words: Mapping[str, str]) -> None:
         for refusal in part.refusals:
             held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
             needs = max(needs, -(-(held + refusal.asked_bytes) >> 20))
+    timed = bool(parts) and all(part.core_pct for part in parts)
+    gpu_ms = sum(part.gpu_ns for part in parts) // 1_000_000 if timed else None
     try:
-        keep(_results(words), Result(words["SLURM_JOB_ID"], _node(words), peak, refused, needs))
+        keep(
+            _results(words), Result(words["SLURM_JOB_ID"], _node(words), peak, refused, needs, gpu_ms=gpu_ms)
+        )
     finally:
         remove(name, force=True)
 

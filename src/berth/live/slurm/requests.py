@@ -232,7 +232,10 @@ def _asked(job: SlurmJob, note: Note) -> _Asked:
 
 
 def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
-    """What it may use of each GPU: by its shards, or by `gpu_mem=4G gpu_pct=30` in its comment."""
+    """What it may use of each GPU: by its shards, or by `gpu_mem=4G gpu_pct=30` in its comment.
+
+    Of one that names its memory alone the memory decides how many share a GPU; its compute is best effort.
+    """
     card_mib = cards.model(asked.kind).mem_mib if asked.kind else cards.least_mib
     if asked.shards:
         if not cards.shards_a_gpu or asked.shards > cards.shards_a_gpu:
@@ -246,4 +249,11 @@ def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
     milli = min(1000, 10 * int(pct[1])) if pct and int(pct[1]) else 1000
     if milli < 1000 and not mem:  # the Prolog promises it that part of the memory too
         mem = card_mib * milli // 1000
+    if mem and pct is None and asked.gpus == 1 and 0 < mem < card_mib:
+        milli = max(1, 1000 * mem // card_mib)
     return Share(milli, mem)
+
+
+def asks_for_compute(job: SlurmJob) -> bool:
+    """Whether a job asks for a part of a GPU's compute, which is promised then; else it takes what others leave."""
+    return bool(_GPU_PCT.search(job.comment)) or "shard" in str(_note(job))

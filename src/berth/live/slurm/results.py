@@ -27,13 +27,16 @@ class Result:
     """What would have been enough for them."""
     closed: bool = False
     """Whether there was no partition for it, so that its tasks got no GPU."""
+    gpu_ms: int | None = None
+    """Time of its kernels, on all its GPUs together; None: it was not measured, as without a limit of compute."""
 
 
 def keep(folder: Path, result: Result) -> None:
     """Write one, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / f".{result.raw_id}-{result.node}"
-    line = f"{result.peak_mib} {result.refused} {result.needs_mib} {int(result.closed)}\n"
+    gpu_ms = -1 if result.gpu_ms is None else result.gpu_ms
+    line = f"{result.peak_mib} {result.refused} {result.needs_mib} {int(result.closed)} {gpu_ms}\n"
     new.write_text(line, encoding="ascii")
     os.replace(new, folder / f"{result.raw_id}-{result.node}")
 
@@ -47,15 +50,17 @@ def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:
         if raw_id not in wanted:
             continue
         with contextlib.suppress(OSError, ValueError):
-            peak, refused, needs, *closed = map(int, path.read_text(encoding="ascii").split())
-            before = found.get(raw_id, Result(raw_id, "", 0, 0, 0))
+            words = [*map(int, path.read_text(encoding="ascii").split()), -1]  # older Epilogs wrote fewer
+            peak, refused, needs, closed, gpu_ms = words[:5]
+            before = found.get(raw_id, Result(raw_id, "", 0, 0, 0, gpu_ms=0))
             found[raw_id] = Result(
                 raw_id,
                 max(node, before.node),
                 max(peak, before.peak_mib),
                 refused + before.refused,
                 max(needs, before.needs_mib),
-                before.closed or any(closed),
+                before.closed or closed > 0,
+                None if gpu_ms < 0 or before.gpu_ms is None else gpu_ms + before.gpu_ms,
             )
         with contextlib.suppress(OSError):
             path.unlink()

@@ -30,31 +30,19 @@ from berth.live.driver.site import (
 from berth.live.slurm.attempts import Attempts, EndedAttempt
 from berth.live.slurm.candidates import Candidates, Reader, place_of
 from berth.live.slurm.controller import Change, View
-from berth.live.slurm.decisions import ADVISED, GIVEN_BACK, GIVEN_UP, PLACED, TAKEN_BACK, Decision
+from berth.live.slurm.decisions import ADVISED, GIVEN_BACK, GIVEN_UP, PLACED, STATES, TAKEN_BACK, Decision
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.journal import Journal
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, note_of
-from berth.model import NO_GPU, Job, Node, RecordState, Share
+from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, asks_for_compute, note_of
+from berth.model import NO_GPU, WHOLE_GPU, Job, Node, RecordState, Share
 
 MOST_PAUSE_MS = 600_000
 SLOW = 4
 """Multiplies the patience while Slurm names only resources or priority."""
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
-_STATES = {
-    "COMPLETED": RecordState.COMPLETED,
-    "FAILED": RecordState.FAILED,
-    "TIMEOUT": RecordState.TIMEOUT,
-    "DEADLINE": RecordState.TIMEOUT,
-    "NODE_FAIL": RecordState.NODE_FAIL,
-    "BOOT_FAIL": RecordState.NODE_FAIL,
-    "PREEMPTED": RecordState.PREEMPTED,
-    "OUT_OF_MEMORY": RecordState.FAILED,
-}
-"""How an attempt ended by Slurm's word for it; CANCELLED by any other. OUT_OF_MEMORY is the node's memory; a GPU's is
-reported by the Epilog."""
 _AWAITED = re.compile(r"\d+(_\d+)?")
 """Ids of jobs on whose end another can be made to wait: no parts of heterogeneous ones."""
 
@@ -165,7 +153,7 @@ class SlurmSite:
             self._journal.ended(now_ms, end)
         self._placed.pop(job.id, None)
         needed_mib = peak_mib = 0
-        state = _STATES.get(end.state, RecordState.CANCELLED)
+        state = STATES.get(end.state, RecordState.CANCELLED)
         if state is RecordState.PREEMPTED and self._is_lost(job):
             state = RecordState.NODE_FAIL  # and Slurm queues it again
         if result is not None:
@@ -380,6 +368,8 @@ class SlurmSite:
         """Release a job that Slurm starts when these jobs have ended."""
         job_id, note, waits = start.job_id, self.found.notes[start.job_id], self._waiting[start.job_id]
         job, where = self.found.jobs[job_id], where_of(start.gpus)
+        if start.share.milli < WHOLE_GPU.milli and not asks_for_compute(job):
+            start = start._replace(best_effort=True)
         try:
             order = order_of(start, note, self._nodes, job.tres_per_node, after)
         except LeftToSlurmError as why:

@@ -71,6 +71,34 @@ def snapshot_of(
     )
 
 
+def why_of(controller: Controller, state: Path, job_id: str) -> tuple[SlurmJob, str, str]:
+    """A job by the id that squeue shows (`12`, `12_3`, `12+1`), what berth says of it, and if it waits which nodes of
+    its partition take no jobs; LiveError if Slurm has no such job, or no berth runs."""
+    shown = read_status(state)
+    first, plus, _ = job_id.partition("+")  # squeue is asked for all components of a heterogeneous job
+    job = next(
+        (
+            each
+            for each in controller.jobs([first])
+            if each.id == job_id or each.array_tasks or each.array_id == job_id or (each.het and not plus)
+        ),
+        None,
+    )
+    if job is None:
+        raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it; see: berth job {job_id}")
+    said = silence(state) or dict(shown["why"]).get(job_id, "") or given_up(state, job_id)
+    return job, said, _broken(controller, job.partition) if job.waits else ""
+
+
+def _broken(controller: Controller, partition: str) -> str:
+    """Which of a partition's nodes with GPUs take no jobs, and why."""
+    nodes = [node for node in controller.nodes() if node.gpus and partition in node.partitions]
+    told = [f"{n.name} is {n.state}{f' ({n.reason})' if n.reason else ''}" for n in nodes if n.broken]
+    if not told:
+        return ""
+    return f"{len(told)} of {len(nodes)} with GPUs take no jobs: {', '.join(told[:5])}{', …' if len(told) > 5 else ''}"
+
+
 def live_job(job: SlurmJob, state: Path, cards: Cards) -> LiveJob:
     """One job, with what berth said of it last."""
     why: Mapping[str, str] = {}

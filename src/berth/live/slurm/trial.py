@@ -26,9 +26,13 @@ _DROPPED = re.compile(
     re.IGNORECASE,
 )
 """Settings that the copy does without: they name the site's own folders, databases and programs."""
-_GRES = re.compile(r"Gres Name=(\S+) Type=(\S+) Count=(\d+) Index=(\d+)")
+_GRES = re.compile(r"Gres Name=(\S+) Type=(\S+) Count=(\d+)")
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
 _RUNS = "Running as primary controller"
-_UNSHARE = ("--user", "--map-current-user", "--net")
+_NO_NETWORK = re.compile(r"_open_ports|slurm_init_msg_engine|getaddrinfo|Unable to resolve")
+_UNSHARE = ("--user", "--map-current-user", "--keep-caps", "--net")
+_WITH_NETWORK = 'ip link set lo up; ip address add 10.254.0.1/32 dev lo; exec "$@"'
+"""slurmctld looks for an address beside 127.0.0.0/8 before it listens on any."""
 
 
 def fault_of(
@@ -121,9 +125,11 @@ def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) 
         if done.returncode or "fatal:" in said:
             return f"slurmd of node {node.name} would not start: {_worst(said)}"
         found = _GRES.findall(said)
-        kinds = sorted({(index, kind) for name, kind, _, index in found if name == "gpu"})
-        gpus_found = len(kinds) if node.slices else sum(int(n) for name, _, n, _ in found if name == "gpu")
-        shards = sum(int(count) for name, _, count, _ in found if name == "shard")
+        gpus_found = sum(int(count) for name, _, count in found if name == "gpu")
+        if node.slices:  # it lists each file of an instance
+            kinds = {kind for name, kind, _ in found if name == "gpu"}
+            gpus_found = sum(kind in kinds for kind in node.new_kinds)
+        shards = sum(int(count) for name, _, count in found if name == "shard")
         if (gpus_found, shards) != (len(node.new_kinds), node.new_shards):
             return (
                 f"slurmd of node {node.name} would find {gpus_found} GPUs and {shards} shards, and slurm.conf says"
@@ -143,9 +149,10 @@ def _fault_of_controller(folder: Path, untried: list[str]) -> str:
         untried.append("slurmctld: this machine allows no network of its own to try it in")
         return ""
     log = folder / "log"
+    words = [*alone, "sh", "-c", _WITH_NETWORK, "sh", slurmctld, "-D", "-c", "-f", str(folder / "slurm.conf")]
     with log.open("w") as file, subprocess.Popen(
-        [*alone, slurmctld, "-D", "-c", "-f", str(folder / "slurm.conf")],
-        stdout=file, stderr=file, stdin=subprocess.DEVNULL,
+        words,
+        stdout=file, stderr=file, stdin=subprocess.DEVNULL, env={**os.environ, "PATH": _PATH},
     ) as process:  # fmt: skip
         until = time.monotonic() + LIMIT_S
         try:
@@ -159,7 +166,12 @@ def _fault_of_controller(folder: Path, untried: list[str]) -> str:
         untried.append(f"slurmctld, which has not begun within {LIMIT_S:.0f} s")
         return ""
     said = log.read_text(errors="replace")
-    return "" if _RUNS in said else f"slurmctld would not start: {_worst(said)}"
+    if _RUNS in said:
+        return ""
+    if _NO_NETWORK.search(_worst(said)):
+        untried.append(f"slurmctld, which read all and then found no network: {_worst(said)}")
+        return ""
+    return f"slurmctld would not start: {_worst(said)}"
 
 
 def _worst(said: str) -> str:
@@ -172,4 +184,4 @@ def _worst(said: str) -> str:
 
 
 def _program(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin")
+    return shutil.which(name, path=_PATH)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from berth.arrays import IntArray
+from berth.arrays import BoolArray, IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Running
 from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
@@ -16,6 +16,10 @@ from berth.policies.colocation.pair_kernels import LATER, NONE, UNKNOWN, Classes
 
 MOST_KINDS = 256
 """Kinds of jobs that are kept; with more, scores are found anew."""
+MOST_RENEWED = 16
+"""GPUs whose tenants' use has changed, and nothing else, that are looked at anew at one decision, those first that have
+waited longest; the others take no job until it is their turn. On 1,000 GPUs the 99th percentile of decisions is 205 ms
+without."""
 MOST_CLASSES = 4096
 """Classes of GPUs whose tenants have all just started that are kept."""
 
@@ -63,6 +67,8 @@ class PairBoard:
         """(G,): the class of each GPU, NONE if it takes no job."""
         self.until_ms: IntArray = np.zeros(gpus, np.int64)
         """(G,): until when what is known of its own class holds."""
+        self.later: BoolArray = np.zeros(gpus, np.bool_)
+        """(G,): which GPUs are looked at anew at a later decision."""
         self.empty_ms: IntArray = np.zeros(gpus, np.int64)
         """(G,): when it is expected to be empty."""
         self._node: IntArray = np.array([slot.node for slot in self.slots], np.int64)
@@ -155,8 +161,13 @@ class PairBoard:
             if not certain:
                 classes.state[gpus:] = UNKNOWN
             self._fresh_ms = now_ms
-            over = self.until_ms <= now_ms
-            classes.state[:gpus][over] = UNKNOWN
+            over = np.flatnonzero((self.of == np.arange(gpus)) & (self.until_ms <= now_ms))
+            self.later[:] = False
+            if len(over) > MOST_RENEWED:
+                over = over[np.argsort(self.until_ms[over], kind="stable")]
+                self.later[over[MOST_RENEWED:]] = True
+                over = over[:MOST_RENEWED]
+            classes.state[over] = UNKNOWN
         changed = cluster.changed_since(self._marks)
         free, up = cluster.free.milli, cluster.up
         for node in changed.tolist():
@@ -189,14 +200,14 @@ class PairBoard:
             self.of[at], self.tenants[at] = of, runs
 
     def _seat(self, at: int, runs: tuple[Running, ...], now_ms: int) -> None:
-        self.tenants[at] = runs
+        self.tenants[at], self.later[at] = runs, False
         self.empty_ms[at] = 0
         if not runs:
             self.of[at] = self.fresh_class(int(self._alike_of[at]), ())
             return
         self.of[at] = at
         self.classes.state[at] = UNKNOWN
-        self.until_ms[at] = now_ms
+        self.until_ms[at] = 0
 
     def _settle(self, now_ms: int) -> None:
         """Each GPU whose tenants started at the last decision is a class of its own from now on."""
@@ -233,11 +244,9 @@ class PairBoard:
         return np.sort(self.empty_ms[busy] - now_ms)
 
     def lists(self, gpus: Gpus, counts: IntArray, closed: Sequence[int]) -> None:
-        """Put each GPU in the list of its class, except those that are closed."""
-        of = self.of
-        if closed:
-            of = of.copy()
-            of[list(closed)] = NONE
+        """Put each GPU in the list of its class, except those that are closed or looked at later."""
+        of = np.where(self.later, NONE, self.of)
+        of[list(closed)] = NONE
         line_up(of, self.classes, gpus, counts)
 
     def _grow(self, classes: int, kinds: int) -> None:

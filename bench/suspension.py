@@ -1,0 +1,169 @@
+"""What suspension saves and costs: GPU-hours lost to preemption, and many cycles on the fake driver.
+
+    python bench/suspension.py [--seeds 3] [--jobs 1000] [--cycles 200] [--members 3]
+
+Three mixes are simulated with one job in ten urgent, under `preempt+fifo+best-fit`: jobs that make room are killed;
+or start again from a checkpoint that they write each half hour, which takes a minute; or are suspended to the memory of
+their node, which is charged by what is copied. Lost are the GPU-hours held that went into no work that counts.
+
+Then the processes of a partition on a fake GPU are suspended and resumed in turn, beside a neighbour. Bytes lost are
+those that the driver does not show any more. 10,000 cycles are asked.
+Writes bench/results/suspension.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import tempfile
+from dataclasses import replace
+from itertools import islice
+from statistics import mean, median
+from time import perf_counter
+from typing import Any
+
+from berth.cluster import Cluster
+from berth.cluster.outages import Recovery
+from berth.engine import Suspension, simulate
+from berth.model import GpuModel, Job, Node, Share, work_of
+from berth.partition import Limit, create, find
+from berth.partition.checkpoint import Calls, resume, suspend
+from berth.partition.gpus import gpus
+from berth.statistics import event_columns, gpu_hours
+from berth.traces import read
+from harness import BENCH, count, save
+
+NATIVE = BENCH.parent / "build" / "native"
+MIXES = ("demo", "pai-like", "philly-like")
+"""The generators of the mixes."""
+LOAD = 2.0
+"""GPU time that is asked for while jobs come, over what there is: nodes of 8 GPUs are counted by it."""
+CARD = GpuModel("A100-80", mem_mib=81_920, pcie_mbps=32_000)
+URGENT = 0.1
+HELD_MIB = (2_000, 60_000)
+"""Between which lies what a job holds of each of its GPUs, evenly."""
+HOST_MIB = 1_000_000
+MEMBER_MIB = 100
+
+
+def mix(name: str, jobs: int, seed: int) -> list[Job]:
+    """Jobs of a generator, one in ten urgent, each with GPU memory of its own."""
+    draw = random.Random(seed)
+    found = []
+    for job in islice(read(f"synthetic:{name}?seed={seed}"), jobs):
+        urgent = draw.random() < URGENT
+        share = Share(job.share.milli, draw.randint(*HELD_MIB)) if job.gpus else job.share
+        found.append(
+            replace(
+                job, priority=10 if urgent else 0, share=share, models=(), labels=(), cpu_milli=0, mem_mib=0
+            )
+        )
+    return found
+
+
+def lost(name: str, jobs: int, seed: int) -> dict[str, dict[str, float]]:
+    """GPU-hours held, lost, and finished jobs, by what becomes of those that make room."""
+    workload = mix(name, jobs, seed)
+    span_ms = max(1, workload[-1].submit_ms - workload[0].submit_ms)
+    asked = sum(min(work_of(job), span_ms) * job.gpus * job.share.milli / 1000 for job in workload)
+    number = max(1, round(asked / span_ms / LOAD / 8), *(-(-job.gpus // 8) for job in workload))
+    nodes = [Node(f"n{at}", 8, CARD, None, HOST_MIB) for at in range(number)]
+    kept = [replace(job, keeps_work=True) for job in workload]
+    relaunch = Recovery(checkpoint_ms=1_800_000, restart_ms=60_000)
+    ways: dict[str, tuple[list[Job], dict[str, Any]]] = {
+        "kill": (workload, {}),
+        "relaunch": (kept, {"recovery": relaunch}),
+        "suspend": (workload, {"suspension": Suspension()}),
+    }
+    found = {}
+    for way, (run, more) in ways.items():
+        columns = event_columns(simulate(run, Cluster(nodes), "preempt+fifo+best-fit", seed=seed, **more))
+        hours = gpu_hours(columns)
+        found[way] = {"held": hours.held, "lost": hours.wasted}
+    return found
+
+
+def cycles(number: int, members: int) -> dict[str, float]:
+    """Suspend and resume a partition's processes many times; what was lost, and how long a cycle took."""
+    subprocess.run(["make", "-s", "-C", str(BENCH.parent / "native"), "tests"], check=True)
+    with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as folder:
+        os.environ |= {"BERTH_FAKE_CARD": f"{folder}/card", "BERTH_ROOT": f"{folder}/root"}
+        fake = NATIVE / "fake"
+        (card,) = gpus(fake)
+        create("moved", card, Limit(members * MEMBER_MIB))
+        create("beside", card, Limit(MEMBER_MIB, 20))
+        started = [member(folder, "moved") for _ in range(members)] + [member(folder, "beside")]
+        try:
+            calls = Calls(fake)
+            took_ms = []
+            for _ in range(number):
+                began = perf_counter()
+                outcomes = suspend("moved", calls), resume("moved", calls, driver_folder=fake)
+                took_ms.append(1000 * (perf_counter() - began))
+                assert all(outcome.done for outcome in outcomes), outcomes
+            held_mib = [int(says(process, "held")) for process in started]
+            (moved,) = find("moved")
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+        return {
+            "cycles": number, "members": members, "median_ms": median(took_ms), "longest_ms": max(took_ms),
+            "bytes_lost": ((members + 1) * MEMBER_MIB - sum(held_mib)) << 20,
+            "limit_off_bytes": moved.limit_bytes - (members * MEMBER_MIB << 20),
+        }  # fmt: skip
+
+
+def member(folder: str, partition: str) -> subprocess.Popen[str]:
+    """A process of a partition, with as much as a member holds."""
+    environment = {
+        **os.environ, "LD_LIBRARY_PATH": str(NATIVE / "fake"), "LD_PRELOAD": str(NATIVE / "libberth.so"),
+        "BERTH_REGION": f"{folder}/root/{partition}",
+    }  # fmt: skip
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([NATIVE / "member"], env=environment, text=True, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    assert says(process, f"take {MEMBER_MIB}") == "yes"
+    return process
+
+
+def says(process: subprocess.Popen[str], line: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def main() -> None:
+    """Print a row a mix and way, and one for the cycles."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--seeds", type=count, default=3)
+    arguments.add_argument("--jobs", type=count, default=1000)
+    arguments.add_argument("--cycles", type=count, default=200)
+    arguments.add_argument("--members", type=count, default=3)
+    words = arguments.parse_args()
+    rows: list[dict[str, Any]] = []
+    print(f"{'mix':<14}{'way':<10}{'held, GPU-h':>14}{'lost, GPU-h':>14}{'suspension loses less by':>26}")
+    for name in MIXES:
+        runs = [lost(name, words.jobs, seed) for seed in range(words.seeds)]
+        suspended = mean(run["suspend"]["lost"] for run in runs)
+        for way in runs[0]:
+            held, wasted = (mean(run[way][what] for run in runs) for what in ("held", "lost"))
+            less = f"{100 * (1 - suspended / wasted):.1f} %" if wasted and way != "suspend" else "–"
+            print(f"{name:<14}{way:<10}{held:>14,.1f}{wasted:>14,.2f}{less:>26}")
+            rows.append({"mix": name, "way": way, "held_gpu_h": held, "lost_gpu_h": wasted})
+    cycle = cycles(words.cycles, words.members)
+    print(
+        f"\n{cycle['cycles']:,} cycles of {cycle['members']} processes: {cycle['bytes_lost']} bytes lost, limit off by"
+        f" {cycle['limit_off_bytes']} bytes, {cycle['median_ms']:.1f} ms a cycle (median),"
+        f" {cycle['longest_ms']:.1f} ms the longest"
+    )
+    save("suspension", {"lost": rows, "cycles": cycle})
+
+
+if __name__ == "__main__":
+    main()
