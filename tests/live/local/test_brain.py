@@ -65,7 +65,8 @@ def runs(
 ) -> dict[str, Any]:
     return {
         **job(job_id, milli, mem_mib, **changed), "event": "runs", "slots": slots, "share": (milli, mem_mib),
-        "best_effort": False, "start_ms": 5 if started else None, "started": started,
+        "best_effort": False, "start_ms": 5 if started else None, "started": started, "suspended_since_ms": None,
+        "suspended_ms": 0, "parked_mib": 0, "resumes": True,
     }  # fmt: skip
 
 
