@@ -43,6 +43,13 @@ KnowledgeName = Annotated[
 ]
 
 
+QuotaOption = Annotated[
+    str,
+    typer.Option("--quota", metavar="NS=GPUS,…", help="GPU quota per namespace; unlisted namespaces get 0."),
+]
+BorrowOption = Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")]
+
+
 class Mode(StrEnum):
     """What is done with a decision."""
 
@@ -63,6 +70,8 @@ def steerer(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
+    quota: QuotaOption = "",
+    borrow: BorrowOption = False,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -76,9 +85,10 @@ def steerer(
     """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
+    from berth.policies.schemes.quotas import quotas_of
 
     _log()
-    settings = Settings(policy, knowledge, compat)
+    settings = Settings(policy, knowledge, compat, quotas_of(quota) if quota else None, borrow)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -226,6 +236,8 @@ def install(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
+    quota: QuotaOption = "",
+    borrow: BorrowOption = False,
     replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
@@ -253,6 +265,11 @@ def install(
         from berth.live.local.cards import fake_gpus as checked
 
         checked(fake_gpus)
+    if quota:
+        from berth.policies import Setting, make_policy
+        from berth.policies.schemes.quotas import quotas_of
+
+        make_policy(policy, Setting(quotas=quotas_of(quota), borrow=borrow))  # says so if it has no quotas
     words = None if compat is None else compat.value
     how = Install(
         image,
@@ -260,6 +277,8 @@ def install(
         mode.value,
         knowledge,
         words,
+        quota,
+        borrow,
         replicas,
         fake_gpus,
         claims,

@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.errors import ApiError, KubernetesError, SettingError
+from berth.errors import ApiError, KubernetesError, PolicyError, SettingError
 from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
@@ -241,6 +241,17 @@ def test_the_history_is_gathered_beside_the_steerer_and_kept_by_a_claim_of_the_o
     )
     assert isinstance(refused.exception, SettingError)
     assert "--history-claim 'kept'" in str(refused.exception)
+
+
+def test_quotas_reach_the_steerer_and_a_policy_without_them_is_refused() -> None:
+    words = ("install", "--image", IMAGE, "--dry-run", "--quota", "team-a=8,team-b=4", "--borrow")
+    done = berth(*words, "--policy", "priority+best-fit")
+    made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
+    container = made["Deployment", "berth-steerer"]["spec"]["template"]["spec"]["containers"][0]
+    assert " ".join(container["command"]).endswith("--quota team-a=8,team-b=4 --borrow")
+    refused = berth(*words)
+    assert isinstance(refused.exception, PolicyError)
+    assert "has no quotas" in str(refused.exception)
 
 
 def test_no_image_is_run_that_was_not_named() -> None:

@@ -78,6 +78,10 @@ class Settings:
 
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
+    quotas: Mapping[str, int] | None = None
+    """GPUs of each virtual cluster, for an order with a placement; None: there are no quotas."""
+    borrow: bool = False
+    """Whether a virtual cluster may hold more while no job waits within its quota."""
     most_start_failures: int | None = 5
     """Starts in a row that may fail before the job does; None: any number."""
     start_pause_ms: int = 1000
@@ -193,7 +197,9 @@ class Driver:
         self._told: dict[
             str, bool
         ] = {}  # jobs that the site was told to suspend (True) or resume, until it says so
-        self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
+        quotas = self.settings.quotas
+        setting = Setting(quotas=quotas, borrow=self.settings.borrow, knowledge=self.knowledge)
+        self._policy = make_policy(self.settings.policy, setting)
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
         self._reserved_ms: Mapping[str, int] = {}
         self._scheduler: Scheduler | None = None
