@@ -84,12 +84,13 @@ def quietly(*words: str) -> None:
 
 
 def berth_words(folder: Path, policy: str) -> list[str]:
-    """The command of the berth that places. The jobs are as long as its `--ahead`, so that each GPU's next job is told
-    to Slurm as soon as it is known when the one before ends."""
+    """The command of the berth that places. The jobs are as long as its `--start-early`, so that each GPU's next job is
+    told to Slurm as soon as it is known when the one before ends."""
     return [
         str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
         "--policy", policy, "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
-        "--interval", "0.1", "--ahead", "12", "--state", str(folder / "state"), "--rest", str(Path("rest").resolve()),
+        "--interval", "0.1", "--start-early", "12", "--state", str(folder / "state"),
+        "--rest", str(Path("rest").resolve()),
     ]  # fmt: skip
 
 

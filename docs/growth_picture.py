@@ -11,16 +11,19 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from berth.partition import partitions
+from berth.partition.checkpoint import LENT
 
 GROW = Path(__file__).parents[1] / "build" / "native" / "grow"
 CARD_GIB, GIB = 80, 1 << 30
+LONGEST_S = 120.0
 WIDTH, PANEL, LEFT, GAP = 640, 110, 44, 34
 JOBS = (
-    ("20G..60G", "28 2048 1500 100", "job 1: --mem 20G..60G"),
+    ("20G..70G", "34 2048 1500 100", "job 1: --mem 20G..70G"),
     ("8G..48G", "44 1024 500 150", "job 2: --mem 8G..48G"),
 )
 """What each job is promised and may have; pieces, MiB of each, how long all are held and the pause between two, ms."""
@@ -28,6 +31,7 @@ STYLE = """
 .grow{display:block;width:100%;height:auto;font:14px system-ui,"DejaVu Sans",sans-serif}
 .grow text{fill:#1d2329}.grow .soft{fill:#5a646e;font-size:12px}.grow .axis{stroke:#9aa4ae;stroke-width:1}
 .grow .used{fill:#0072b2;fill-opacity:.35}.grow .limit{fill:none;stroke:#d55e00;stroke-width:2}
+.grow .away{fill:#9aa4ae;fill-opacity:.35}
 .grow .promise{stroke:#009e73;stroke-width:1.5;stroke-dasharray:5 4}
 @media(prefers-color-scheme:dark){.grow text{fill:#e6e9ec}.grow .soft{fill:#a3adb7}}
 """
@@ -40,6 +44,7 @@ class Look(NamedTuple):
     promise_gib: float
     limit_gib: float
     used_gib: float
+    suspended: bool
 
 
 def watched() -> list[list[Look]]:
@@ -52,7 +57,7 @@ def watched() -> list[list[Look]]:
             command = [str(Path(sys.executable).with_name("berth")), *words]
             subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
-        berth("up", "--fake-gpus", f"1xA100-{CARD_GIB}G")
+        berth("up", "--fake-gpus", f"1xA100-{CARD_GIB}G", "--grow", "suspend")
         try:
             for mem, words, _ in JOBS:
                 berth(
@@ -68,9 +73,12 @@ def watched() -> list[list[Look]]:
                 )
             found, began_s = defaultdict[str, list[Look]](list), time.monotonic()
             while len(found) < len(JOBS) or any(root.glob("job-*")):
+                if time.monotonic() - began_s > LONGEST_S:
+                    raise SystemExit("the jobs do not end; see what `berth why` says of them")
                 for each in partitions(root):
                     sizes = (each.promise_bytes, each.limit_bytes, each.used_bytes)
-                    look = Look(time.monotonic() - began_s, *(size / GIB for size in sizes))
+                    suspended = (root / each.name / LENT).exists()
+                    look = Look(time.monotonic() - began_s, *(size / GIB for size in sizes), suspended)
                     found[each.name].append(look)
                 time.sleep(0.02)
         finally:
@@ -88,7 +96,7 @@ def growth_picture(jobs: list[list[Look]]) -> str:
     ]
     height = 24 + len(jobs) * (PANEL + GAP) + 12
     said = "Two jobs on one card: what each was promised, its limit and what it used, over time"
-    legend = "blue: used; orange: limit; green, dashed: promised"
+    legend = "blue: used; orange: limit; green, dashed: promised; grey: suspended"
     return (
         f'<svg class="grow" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"'
         f' aria-label="{said}"><title>{said}</title><style>{STYLE}</style>{"".join(panels)}'
@@ -112,14 +120,20 @@ def _panel(looks: list[Look], title: str, left: float, top: float, first_s: floa
                 before = value
         return path + f"H{x(looks[-1].s)}"
 
-    used = steps([look.used_gib for look in looks])
+    used = steps([0 if look.suspended else look.used_gib for look in looks])
+    away = ""
+    for suspended, group in groupby(looks, lambda look: look.suspended):
+        times = [look.s for look in group]
+        wide = float(x(times[-1])) - float(x(times[0]))
+        if suspended:
+            away += f'<rect class="away" x="{x(times[0])}" y="{top}" width="{wide:.1f}" height="{PANEL}"/>'
     begin, end, promise = x(looks[0].s), x(looks[-1].s), y(looks[0].promise_gib)
     bottom, right = top + PANEL, WIDTH - 8
     return (
         f'<text x="{left}" y="{top - 8}">{title}</text>'
         f'<text class="soft" x="2" y="{top + 10}">80 GiB</text><text class="soft" x="26" y="{bottom}">0</text>'
-        f'<path class="used" d="{used}V{bottom}H{begin}Z"/>'
-        f'<path class="limit" d="{steps([look.limit_gib for look in looks])}"/>'
+        f'{away}<path class="used" d="{used}V{bottom}H{begin}Z"/>'
+        f'<path class="limit" d="{steps([0 if look.suspended else look.limit_gib for look in looks])}"/>'
         f'<line class="promise" x1="{begin}" y1="{promise}" x2="{end}" y2="{promise}"/>'
         f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none"/>'
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import ssl
+import stat
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ from fastapi import Depends
 from typer.testing import CliRunner
 
 from berth.cli.app import app
+from berth.console.certificate import fingerprint, is_loopback, own_certificate
 from berth.console.identity import COOKIE, CSRF_HEADER, operator, viewer
 from berth.console.roles import Role, Viewer
 from berth.console.server import HEADERS, MOST_BODY
@@ -199,3 +204,37 @@ def test_a_proxy_that_is_no_address_is_refused_at_the_start(tmp_path: Path, prox
     assert str(answer.exception).startswith(
         f"--proxies {proxies}: '{proxies.rpartition(',')[2]}' does not appear to"
     )
+
+
+def test_after_log_out_no_copy_of_the_cookie_lets_in(world: World) -> None:
+    client = world.stranger()
+    client.get("/login", params={"token": world.token()})
+    copied = client.cookies[COOKIE]
+    assert client.post("/logout").status_code == 403, "another site's page cannot log anybody out"
+    page = client.get("/queue", headers={"Accept": "text/html"}).text
+    mark = re.search(r'name="csrf" content="([^"]+)"', page)
+    assert mark is not None
+    assert 'id="log-out"' in page
+    assert client.post("/logout", headers={CSRF_HEADER: mark[1]}).status_code == 200
+    assert COOKIE not in client.cookies
+    assert world.stranger().get("/who", headers={"Cookie": f"{COOKIE}={copied}"}).status_code == 401
+
+
+def test_a_certificate_is_made_once_for_each_name_and_kept_private(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    first = own_certificate(tmp_path, "0.0.0.0")
+    assert first is not None
+    assert own_certificate(tmp_path, "0.0.0.0") == first
+    assert own_certificate(tmp_path, "10.1.2.3") != first
+    assert stat.S_IMODE(first[1].stat().st_mode) == 0o600
+    assert len(fingerprint(first[0])) == 95
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*first)
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("gpu1", False)],
+)
+def test_what_other_machines_reach_is_told_from_loopback(host: str, only_here: bool) -> None:
+    assert is_loopback(host) is only_here

@@ -174,7 +174,7 @@ def test_the_page_of_an_answer_says_it_first_and_hostile_names_stay_text(history
     queue._running[asked_id].ended = 0  # type: ignore[attr-defined]
     queue.look()
     text = page.get(f"/what-if/{asked_id}").text
-    assert "With sjf jobs would have waited as long as they did: 4.5 seconds on average" in text
+    assert "With sjf jobs would have waited as long as they did: 4.5 seconds (replayed) on average" in text
     assert "A replay of fifo, which really decided, is -10.0 % from the real mean wait" in text
     assert text.index("What really happened") < text.index("Replay of fifo, which ran")
     for address in (f"/what-if/{asked_id}", "/what-if"):
@@ -184,18 +184,22 @@ def test_the_page_of_an_answer_says_it_first_and_hostile_names_stay_text(history
     assert "평균" in page.get(f"/what-if/{asked_id}").text
 
 
-def test_policies_with_equal_waits_all_have_the_shortest() -> None:
+def test_of_policies_with_equal_waits_none_wins_and_an_oracle_never_does() -> None:
     def row(name: str, kind: str, wait_s: float | None, unserved: int = 0) -> Row:
-        return Row(name, kind, wait_s, wait_s, wait_s, wait_s, wait_s, 50.0, unserved)
+        return Row(name, kind, wait_s, wait_s, wait_s, wait_s, wait_s, 50.0, unserved, name.startswith("sjf"))
 
     rows = (
         row("", "real", 1.0),
         row("fifo", "asked", 9.0),
-        row("sjf", "asked", 9.0),
+        row("best-fit", "asked", 9.0),
+        row("sjf", "asked", 2.0),
         row("fgd", "asked", 9.0, 1),
     )
     answer = Answer(3, 0, 1, 1, "", rows, None, None, ())
-    assert [each.name for each in answer.shortest] == ["fifo", "sjf"]
+    assert answer.best == rows[1]
+    assert answer.shortest == ()
+    alone = Answer(3, 0, 1, 1, "", (*rows[:2], rows[3]), None, None, ())
+    assert [each.name for each in alone.shortest] == ["fifo"]
     assert Answer(0, 0, 1, 1, "", rows[:1], None, None, ()).shortest == ()
 
 

@@ -215,9 +215,9 @@ def test_a_neighbour_that_held_more_than_was_believed_is_believed_to_need_more()
         assert spread is not None
         return spread.expected
 
-    known.held_beside(job(), 6100)  # no more than was believed: it was not the cause
+    known.neighbour_ran_out(job(), 6100)  # no more than was believed: it was not the cause
     assert believed() == 6100
-    known.held_beside(job(), 6200)
+    known.neighbour_ran_out(job(), 6200)
     assert believed() == 6975
     assert known.company("a") is None  # it did not fail itself
 

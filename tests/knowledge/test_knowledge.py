@@ -179,9 +179,9 @@ def test_the_neighbour_that_held_too_much_is_learned_from_and_not_who_failed_bes
             told.append(("failed", job.id, held_mib))
             super().ran_out_of_memory(job, held_mib)
 
-        def held_beside(self, job: Job, held_mib: int) -> None:
+        def neighbour_ran_out(self, job: Job, held_mib: int) -> None:
             told.append(("beside", job.id, held_mib))
-            super().held_beside(job, held_mib)
+            super().neighbour_ran_out(job, held_mib)
 
     told: list[tuple[str, str, int]] = []
     known = Known(Oracle([large, small], believed), Noise(run=0.001))

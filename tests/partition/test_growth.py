@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import struct
 import subprocess
@@ -298,3 +299,24 @@ def test_a_granter_that_is_closed_twice_is_closed(folder: Path) -> None:
     granter.close()
     granter.close()
     assert ctypes.sizeof(ctypes.c_void_p) == 8
+
+
+@pytest.mark.slow
+def test_kills_while_processes_ask_leave_nothing_and_nothing_passes_the_maximum(card: Card) -> None:
+    """The granter comes and goes too, and takes the limit back to its promise each time."""
+    root, max_mib = card.folder / "root", 256
+    partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    folder = root / "blue"
+    words = limits(folder) | {"BERTH_FAKE_WATCH": f"1:{max_mib * MIB}"}
+    with card.start("storm", "16", "3", "20", "16", **words) as storm:
+        while storm.poll() is None:
+            with Answers(folder, max_mib, ask_ms=50) as answers:
+                answers.granter.limit(64 * MIB)
+                time.sleep(0.1)
+        assert storm.stdout is not None
+        seen = json.loads(storm.stdout.read())
+    counts = ("failed", "violations", "left_bytes", "driver_bytes")
+    assert [seen[name] for name in counts] == [0, 0, 0, 0]
+    assert seen["killed"] > 0
+    assert region(folder).granted > 0
+    assert (region(folder).used_bytes, region(folder).processes) == (0, ())

@@ -14,6 +14,7 @@ from berth.model import Job, Profile
 from berth.profiles import THESIS_GPU
 from berth_papers.bounds import least_total_time, time_bound
 from berth_papers.bounds.segment_speeds import segment_speeds
+from tests.examples import examples
 
 SHIPPED = make_speeds("mps")
 assert isinstance(SHIPPED, Contention)
@@ -65,7 +66,7 @@ def models_and_rows(draw: st.DrawFn) -> tuple[Speeds, np.ndarray]:
     return speeds, np.array(draw(st.lists(row, min_size=1, max_size=8)), dtype=np.int32)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(drawn=models_and_rows(), data=st.data())
 def test_nobody_is_faster_in_any_row_than_in_its_segment(
     drawn: tuple[Speeds, np.ndarray], data: st.DataObject
@@ -118,7 +119,7 @@ def test_the_bound_holds_where_using_less_is_felt_otherwise() -> None:
     assert 0.99 * least.total_ms < exactly <= least.total_ms
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(drawn=models_and_rows(), data=st.data())
 def test_the_bound_is_below_the_shortest_schedule_of_any_profiles(
     drawn: tuple[Speeds, np.ndarray], data: st.DataObject

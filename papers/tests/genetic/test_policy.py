@@ -9,11 +9,12 @@ from berth.errors import SettingError
 from berth.policies import make_policy
 from berth.policies.genetic.batch import batch_of
 from berth_papers.genetic.policy import PaperSettings, evolve_paper
+from tests.examples import examples
 from tests.policies.genetic.test_search import clusters
 
 
 @given(clusters())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_papers_best_can_be_carried_out(made) -> None:
     cluster, jobs = made
     batch = batch_of(jobs, cluster)

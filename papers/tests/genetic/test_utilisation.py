@@ -38,6 +38,7 @@ from berth_papers.genetic.utilisation import (
 )
 from berth_papers.genetic.utilisation_run import KeptUses, UseTask, _digest, _waits
 from berth_papers.inflate import inflate
+from tests.examples import examples
 
 POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
 
@@ -203,7 +204,7 @@ def test_what_any_policy_could_hold_at_most(works: list[tuple[str, int, int]], m
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["first-fit", "genetic", "fgd"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_no_policy_holds_more_than_the_bound(seed: int, policy: str) -> None:
     draw = random.Random(seed)
     nodes = [Node("t", draw.randint(1, 3), GpuModel("T4")), Node("v", draw.randint(1, 3), GpuModel("V100"))]

@@ -123,7 +123,7 @@ COMMANDS: Final = {
     ),
     "k8s": Entry(
         "berth.cli.kubernetes:app",
-        "Place pods on a Kubernetes cluster, say why they wait, and install what that needs.",
+        "Steer pods on a Kubernetes cluster, say why they wait, and install what that needs.",
     ),
     "slurm": Entry(
         "berth.cli.slurm:app",

@@ -71,6 +71,7 @@ def console(
     """Show the live cluster, its history and 'what if' in a browser."""
     if context.invoked_subcommand is not None:
         return
+    from berth.console.certificate import fingerprint, is_loopback, own_certificate
     from berth.console.identity import Doorkeeper
     from berth.console.roles import Role
     from berth.console.server import serve
@@ -84,11 +85,22 @@ def console(
     for name, path in (("--cert", certificate), ("--key", key), ("--kubeconfig", kubeconfig)):
         if path is not None and not path.is_file():
             raise SettingError(f"{name} {path}: no such file")
+    listened = parse_listen(listen)
+    beyond = listened.socket is None and not is_loopback(listened.host)
+    own = own_certificate(_state(state), listened.host) if beyond and not (certificate or proxies) else None
+    if own is not None:
+        certificate, key = own
+    elif beyond and not (certificate or proxies):
+        print(
+            "berth: warning: whoever is on the network can read what passes between browsers and this console, tokens"
+            " too; name a certificate (--cert, --key), or listen on 127.0.0.1 and reach it by ssh -L",
+            file=sys.stderr,
+        )
     local = Path(find_socket())
     folder = Path(history or os.environ.get("BERTH_HISTORY") or Places(queue_folder()).history)
     settings = Settings(
         state=_state(state),
-        listen=parse_listen(listen),
+        listen=listened,
         history=folder,
         local_socket=local,
         slurm_state=slurm_state,
@@ -106,7 +118,15 @@ def console(
     token = "" if settings.listen.socket or settings.proxies else tokens.add(_user(), Role.OPERATOR, days=1)
 
     def say(address: str) -> None:
-        print(f"{address}/login?token={token}" if token else address, flush=True)
+        if token and beyond:  # an address is kept in histories and logs
+            print(f"{address}\ntoken: {token}", flush=True)
+        else:
+            print(f"{address}/login?token={token}" if token else address, flush=True)
+        if own is not None:
+            print(
+                f"a browser asks whether to trust this console's own certificate, SHA-256 {fingerprint(own[0])}",
+                file=sys.stderr,
+            )
         print("the console runs until Ctrl-C", file=sys.stderr)
 
     serve(settings, say)

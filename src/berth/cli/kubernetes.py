@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -15,8 +16,10 @@ import typer
 from berth.cli import kubernetes_node
 from berth.cli.kubernetes_options import Compat
 from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.snapshot import gpu_dict
 from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
 
 if TYPE_CHECKING:
@@ -40,6 +43,13 @@ KnowledgeName = Annotated[
 ]
 
 
+QuotaOption = Annotated[
+    str,
+    typer.Option("--quota", metavar="NS=GPUS,…", help="GPU quota per namespace; unlisted namespaces get 0."),
+]
+BorrowOption = Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")]
+
+
 class Mode(StrEnum):
     """What is done with a decision."""
 
@@ -60,6 +70,8 @@ def steerer(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
+    quota: QuotaOption = "",
+    borrow: BorrowOption = False,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -73,9 +85,10 @@ def steerer(
     """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
+    from berth.policies.schemes.quotas import quotas_of
 
     _log()
-    settings = Settings(policy, knowledge, compat)
+    settings = Settings(policy, knowledge, compat, quotas_of(quota) if quota else None, borrow)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -102,9 +115,11 @@ def status(
     context: Context = None,
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
-    seen = _look(compat, kubeconfig, context)
-    if not printed(form, as_json, _rows(seen.gpus, seen.waits), asdict(seen)):
-        console().print(_table(seen))
+    from berth.live.kubernetes.snapshot import snapshot_of
+
+    seen = snapshot_of(_look(compat, kubeconfig, context), time.time_ns() // 1_000_000)
+    if not printed(form, as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
+        console().print(snapshot_tables(seen))
 
 
 @app.command()
@@ -121,17 +136,21 @@ def top(
     from rich.live import Live
 
     from berth.live.kubernetes.pod_site import Settings
+    from berth.live.kubernetes.snapshot import snapshot_of
     from berth.live.kubernetes.viewing import look
 
+    def tables(view: Snapshot) -> Any:
+        return snapshot_tables(snapshot_of(view, time.time_ns() // 1_000_000))
+
     if once:
-        console().print(_table(_look(compat, kubeconfig, context)))
+        console().print(tables(_look(compat, kubeconfig, context)))
         return
 
     async def run(api: Api) -> None:
         settings = Settings(compat=compat)
         with Live(console=console(), auto_refresh=False) as live:
             while True:
-                live.update(_table(await look(api, settings)), refresh=True)
+                live.update(tables(await look(api, settings)), refresh=True)
                 await asyncio.sleep(max(0.1, every_s))
 
     _ask(run, kubeconfig, context)
@@ -217,6 +236,8 @@ def install(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
+    quota: QuotaOption = "",
+    borrow: BorrowOption = False,
     replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
@@ -244,6 +265,11 @@ def install(
         from berth.live.local.cards import fake_gpus as checked
 
         checked(fake_gpus)
+    if quota:
+        from berth.policies import Setting, make_policy
+        from berth.policies.schemes.quotas import quotas_of
+
+        make_policy(policy, Setting(quotas=quotas_of(quota), borrow=borrow))  # says so if it has no quotas
     words = None if compat is None else compat.value
     how = Install(
         image,
@@ -251,6 +277,8 @@ def install(
         mode.value,
         knowledge,
         words,
+        quota,
+        borrow,
         replicas,
         fake_gpus,
         claims,
@@ -355,39 +383,3 @@ def _rows(gpus: Sequence[GpuUse], waits: Sequence[Waits]) -> list[dict[str, obje
 
 def _company(others: int) -> str:
     return "alone" if not others else f"with {others} other{'' if others == 1 else 's'}"
-
-
-def _table(seen: Snapshot) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Group
-    from rich.table import Table
-
-    gpus = Table(
-        "node",
-        "GPU",
-        "model",
-        "compute",
-        "memory",
-        "pods",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        title=f"{seen.nodes} nodes, {seen.running} pods",
-        title_justify="left",
-    )
-    for gpu in seen.gpus:
-        memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
-        whose = "claims" if gpu.for_claims else "others"
-        others = [f"{whose}: {gpu.foreign_milli / 10:g} %"] if gpu.foreign_milli or gpu.for_claims else []
-        others += [f"nothing new: {why}" for why in (gpu.drained, gpu.ailing) if why]
-        gpus.add_row(
-            gpu.node,
-            str(gpu.index),
-            gpu.model,
-            f"{gpu.milli / 10:g} %",
-            memory,
-            ", ".join([*gpu.holders, *others]),
-        )
-    waits = Table("waits", "for", "why", box=SIMPLE_HEAD, pad_edge=False)
-    for each in seen.waits[:50]:
-        waits.add_row(each.name, f"{each.since_s:.0f} s", each.why)
-    return Group(gpus, waits) if seen.waits else gpus

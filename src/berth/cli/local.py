@@ -436,8 +436,9 @@ def up(
         str | None,
         typer.Option(
             "--grow",
-            metavar="on|off",
-            help="Let the GPU memory of --mem jobs grow up to the card while they run; kept for the next start.",
+            metavar="off|on|suspend",
+            help="Let the GPU memory of --mem jobs grow up to the card while they run; suspend makes room by a job of "
+            "the lowest priority, the youngest of those. Kept for the next start.",
         ),
     ] = None,
     uncounted: Annotated[

@@ -196,6 +196,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
     from berth.card_speeds import ALL_ALIKE
     from berth.cluster.outages import FailureRate, Recovery
     from berth.errors import SettingError
+    from berth.policies.schemes.quotas import quotas_of
 
     failures = None
     if options.mtbf is not None:
@@ -223,7 +224,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
             _whole_ms(options.restart, 1000, "--restart"),
             write_ms=_whole_ms(options.checkpoint_write, 1000, "--checkpoint-write"),
         ),
-        "quotas": None if options.quota is None else _quotas(options.quota),
+        "quotas": None if options.quota is None else quotas_of(options.quota),
         "borrow": options.borrow,
         "round_ms": None if every is None else _whole_ms(every, 1000, "--round"),
         "knowledge": options.knowledge,
@@ -254,15 +255,3 @@ def _whole_ms(value: float, unit_ms: int, option: str) -> int:
     if not math.isfinite(value):
         raise SettingError(f"{option} is {value}; expected a number")
     return round(value * unit_ms)
-
-
-def _quotas(text: str) -> dict[str, int]:
-    from berth.errors import SettingError
-
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, gpus = part.strip().rpartition("=")
-        if not name or not gpus.isascii() or not gpus.isdigit():
-            raise SettingError(f"quota '{part}' is not VC=GPUS, such as vcA=64")
-        found[name] = int(gpus)
-    return found

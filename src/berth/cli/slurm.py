@@ -107,10 +107,10 @@ def run(
             help="How long Slurm may take to start a placed job before it is held again.",
         ),
     ] = 30.0,
-    ahead_s: Annotated[
+    start_early_s: Annotated[
         float,
         typer.Option(
-            "--ahead",
+            "--start-early",
             min=0.0,
             metavar="SECONDS",
             help="How long before a job's expected end its GPUs are given to the next job.",
@@ -195,7 +195,7 @@ def run(
                     patience_s,
                     retries,
                     _cards(card),
-                    ahead_s=ahead_s,
+                    start_early_s=start_early_s,
                 )
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()

@@ -33,6 +33,8 @@ class Doorkeeper:
         self._settings = settings
         self.tokens = Tokens(settings.state / "tokens.json")
         self._key = _key(settings.state / "key")
+        self._ended: dict[str, float] = {}
+        """The sessions that were logged out of, until they would have ended by themselves."""
 
     def recognise(self, request: Request) -> Viewer:
         """Who asks, or 401; 403 where a change lacks the page's own mark."""
@@ -58,6 +60,12 @@ class Doorkeeper:
             json.dumps([found.sha256, int(ends_s), secrets.token_hex(8)]).encode()
         ).decode()
         return f"{body}.{self._sign(body)}"
+
+    def end_session(self, request: Request) -> None:
+        """Let no request with this one's cookie in any more, wherever it was copied to."""
+        now_s = time.time()
+        self._ended = {body: ends_s for body, ends_s in self._ended.items() if ends_s > now_s}
+        self._ended[request.cookies.get(COOKIE, "").partition(".")[0]] = now_s + SESSION_S
 
     def _by_socket(self, request: Request) -> Viewer | None:
         host = request.client.host if request.client else ""
@@ -101,7 +109,7 @@ class Doorkeeper:
         digest, ends_s, _ = json.loads(urlsafe_b64decode(body))
         now_s = time.time()
         token = self.tokens.by_digest(digest, now_s)
-        if token is None or now_s >= ends_s:
+        if token is None or now_s >= ends_s or body in self._ended:
             return None
         return Viewer(token.user, Role(token.role), "token", self._sign(f"csrf:{cookie}"))
 

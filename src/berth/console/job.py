@@ -22,7 +22,8 @@ from berth.live.driver.snapshot import Gpu
 
 router = APIRouter(include_in_schema=False)
 HISTORY = "history"
-UNENDED: Final = ("waiting", "held", "starting", "running")
+GOING: Final = ("starting", "running", "suspending", "suspended", "resuming")
+UNENDED: Final = ("waiting", "held", *GOING)
 MOST_REPORTS = 20
 SAME_MS = 1000
 """How far apart a queue and its accounting may tell one submission: Slurm tells whole seconds."""
@@ -154,7 +155,7 @@ async def job(
     lacks: list[str] = []
     if request.app.state.settings.actions and found.controls and live is not None:
         wanted = {"held": ("release", "cancel"), "waiting": ("hold", "priority", "cancel")}.get(
-            found.state, ("cancel",) if found.state in ("starting", "running") else ()
+            found.state, ("cancel",) if found.state in GOING else ()
         )
         lacking = live.source.lacks(who)
         lacks = [lacking[name] for name in wanted if name in lacking]

@@ -89,6 +89,7 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     app.include_router(plotly_script.router)
     app.get("/login", include_in_schema=False)(_login)
     app.post("/login", include_in_schema=False)(_login_by_form)
+    app.post("/logout", include_in_schema=False)(_logout)
     app.get("/", include_in_schema=False)(_first_page)
     app.get("/language/{language}", include_in_schema=False)(_language)
     parts = (history_api, history_page, me, events, now, queue, job, api, actions, metrics)
@@ -183,6 +184,14 @@ async def _login(request: Request, token: str = "", to: str = "/") -> Response:
     answer = RedirectResponse(_inside(to), 303)
     secure = request.app.state.settings.certificate is not None
     answer.set_cookie(COOKIE, cookie, max_age=SESSION_S, httponly=True, samesite="lax", secure=secure)
+    return answer
+
+
+async def _logout(request: Request, who: Annotated[Viewer, Depends(of_request)]) -> Response:
+    """End the session, here and wherever its cookie was copied to."""
+    request.app.state.doorkeeper.end_session(request)
+    answer = JSONResponse({})
+    answer.delete_cookie(COOKIE)
     return answer
 
 

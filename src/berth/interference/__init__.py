@@ -24,6 +24,23 @@ from berth.interference.outlook import (
 from berth.interference.speeds import OfMode, Speeds
 from berth.model import Profile
 
+__all__ = [
+    "FORMER",
+    "MODELS",
+    "MODES",
+    "SPEEDS",
+    "Interference",
+    "KnowsMemory",
+    "KnowsProfiles",
+    "Outlook",
+    "Speeds",
+    "Tenant",
+    "make_interference",
+    "make_speeds",
+    "mode_of",
+    "no_interference",
+]
+
 MODES = ("time-sliced", "mps", "mig")
 """The ways in which a GPU is shared."""
 

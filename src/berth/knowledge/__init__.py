@@ -36,6 +36,30 @@ from berth.knowledge.oracle import Oracle
 from berth.knowledge.user import User
 from berth.model import Job
 
+__all__ = [
+    "KINDS",
+    "LONGEST_MS",
+    "History",
+    "Knowledge",
+    "KnowsSurprises",
+    "LearnsFromNeighbours",
+    "LearnsMemory",
+    "LearnsWork",
+    "LimitsCompany",
+    "Noise",
+    "Noisy",
+    "Oracle",
+    "Spread",
+    "User",
+    "believed_peak_mib",
+    "believed_run",
+    "believed_run_ms",
+    "check_knowledge",
+    "differs_by_seed",
+    "history_folder",
+    "make_knowledge",
+]
+
 KINDS = {
     "oracle": "the simulator's truth: what a scheduler could do that knew the future",
     "user": "what users say: estimates, time limits, memory asked for",

@@ -103,7 +103,7 @@ class LearnsMemory(Protocol):
 class LearnsFromNeighbours(Protocol):
     """What else a knowledge has that learns from jobs whose neighbours ran out of memory."""
 
-    def held_beside(self, job: Job, held_mib: int) -> None:
+    def neighbour_ran_out(self, job: Job, held_mib: int) -> None:
         """A job held `held_mib` of a GPU when another job there ran out of memory."""
 
 

@@ -201,7 +201,7 @@ class History:
         """Whether a job of it ran out of memory, and none has completed since."""
         return application in self._ran_out_last
 
-    def held_beside(self, job: Job, held_mib: int) -> None:
+    def neighbour_ran_out(self, job: Job, held_mib: int) -> None:
         """Believe that a neighbour which held more than was believed needs an eighth more than that: it was the cause,
         and did not fail itself."""
         believed = self.peak_mem_mib(job) if job.application else None

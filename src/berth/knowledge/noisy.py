@@ -131,7 +131,7 @@ class Noisy:
         """Whether a job of it ran out of memory, and none has completed since."""
         return application in self._ran_out_last
 
-    def held_beside(self, job: Job, held_mib: int) -> None:
+    def neighbour_ran_out(self, job: Job, held_mib: int) -> None:
         """The same of a neighbour that held more than was believed: it was the cause, and did not fail itself."""
         believed = self.profiles.get(job.application)
         if believed is not None and held_mib > peak_mem_mib(believed):

@@ -30,6 +30,7 @@ OF_POLICY = {
     "dqn": 3,
     "pair-packer": 6,
     "pairs": 5,
+    "whole-gpus": 6,
     "random-sharing": 6,
     "fgd": 2,
     "sjf-estimated": 2,

@@ -73,7 +73,7 @@ class Feedback:
             )
         if (learns := self._learns_from_neighbours) is not None:
             for job, its_mib in neighbours:
-                self._report(partial(learns.held_beside, job, its_mib), job.id, now_ms)
+                self._report(partial(learns.neighbour_ran_out, job, its_mib), job.id, now_ms)
 
     def outlived(self, job: Job, ran_ms: int) -> None:
         """Report that a job has run for longer than was believed. Raises what the knowledge raises."""

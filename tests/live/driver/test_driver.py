@@ -201,7 +201,7 @@ class AwaitingSite(MemorySite):
 def test_a_job_starts_right_after_another_where_the_site_can_wait() -> None:
     limit = {"time_limit_ms": 60_000, "milli": 1000}
     site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),), kind=AwaitingSite)
-    driver = driver_of(site, ahead_ms=10_000)
+    driver = driver_of(site, start_early_ms=10_000)
     driver.step(1000)
     assert driver.step(40_000).early == ()
     (early,) = driver.step(55_000).early
@@ -336,7 +336,7 @@ def wakes_and_resizes(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[D
 def test_a_policy_is_woken_when_it_wants_to_be(kind: type[MemorySite]) -> None:
     limit = {"time_limit_ms": 5000, "milli": 1000}
     site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=kind)
-    driver = driver_of(site, f"{__name__}:wakes_and_resizes", ahead_ms=10_000)
+    driver = driver_of(site, f"{__name__}:wakes_and_resizes", start_early_ms=10_000)
     driver.step(1000)
     driver.step(1001)
     site.jobs["2"] = job("2", **limit)
@@ -353,12 +353,12 @@ class AwaitingEvictingSite(AwaitingSite, EvictingSite):
 def test_evictions_are_not_made_ahead_and_that_is_said() -> None:
     limit = {"time_limit_ms": 60_000, "milli": 1000}
     site = site_of(job("1", **limit), nodes=(node(gpus=1),), kind=AwaitingEvictingSite)
-    driver = driver_of(site, "preempt+best-fit", ahead_ms=10_000)
+    driver = driver_of(site, "preempt+best-fit", start_early_ms=10_000)
     driver.step(1000)
     driver.step(1001)
     site.jobs["2"] = job("2", **limit, priority=5)
     round_ = driver.step(55_000)
-    assert "job '1' would be evicted, which is not done ahead" in round_.refused
+    assert "job '1' would be evicted, which is not done before an end" in round_.refused
     assert [each.after for each in round_.early] == [("1",)]
     assert (round_.evicted, where(site)) == ((), {"1": ["n1:0"]})
 
@@ -368,7 +368,7 @@ def test_evictions_are_not_made_ahead_and_that_is_said() -> None:
 def test_reservations_are_shown_however_they_were_decided(kind: type[MemorySite], for_real: bool) -> None:
     whole = {"milli": 1000}
     site = site_of(job("1", time_limit_ms=900_000, **whole), job("9", time_limit_ms=5000, **whole), kind=kind)
-    driver = driver_of(site, "easy+fifo+best-fit", ahead_ms=10_000)
+    driver = driver_of(site, "easy+fifo+best-fit", start_early_ms=10_000)
     driver.step(1000)
     driver.step(1001)
     for job_id, application in (("2", "train"), ("3", "tune")):
@@ -407,7 +407,7 @@ def test_a_job_that_waits_for_an_end_and_whose_belief_fails_holds_up_no_other(
     site = site_of(
         job("1", **limit), job("2", application="bad", **limit), nodes=(node(gpus=1),), kind=AwaitingSite
     )
-    driver = driver_of(site, ahead_ms=10_000)
+    driver = driver_of(site, start_early_ms=10_000)
     driver.step(1000)
     driver.step(1001)
     assert driver.step(55_000).early

@@ -10,11 +10,10 @@ import msgspec
 
 from berth.cluster import Cluster
 from berth.live.driver.driver import Driver
-from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import PodSite, Settings, State
-from berth.live.kubernetes.steering import switch_cards, waits_of
+from berth.live.kubernetes.steering import driving, switch_cards, waits_of
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell
 
 MODEL = "A100-80"
@@ -108,9 +107,7 @@ class Steered:
     def __init__(self, **settings: Any) -> None:
         self._steps: list[Step] = []
         self.site = PodSite(Settings(**settings), self._steps.append)
-        chosen = self.site.settings
-        driving = DriverSettings(chosen.policy, chosen.knowledge, most_start_failures=None, notes=0)
-        self.driver = Driver(self.site, driving)
+        self.driver = Driver(self.site, driving(self.site.settings))
         self.site.ran_out = self.driver.knowledge.ran_out_of_memory
 
     def steps(self, now_ms: int) -> list[Step]:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import yaml
 from typer.testing import CliRunner
 
 from berth.cli.app import app
-from berth.errors import ApiError, KubernetesError, SettingError
+from berth.errors import ApiError, KubernetesError, PolicyError, SettingError
+from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.install_options import Install
@@ -241,6 +243,17 @@ def test_the_history_is_gathered_beside_the_steerer_and_kept_by_a_claim_of_the_o
     assert "--history-claim 'kept'" in str(refused.exception)
 
 
+def test_quotas_reach_the_steerer_and_a_policy_without_them_is_refused() -> None:
+    words = ("install", "--image", IMAGE, "--dry-run", "--quota", "team-a=8,team-b=4", "--borrow")
+    done = berth(*words, "--policy", "priority+best-fit")
+    made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
+    container = made["Deployment", "berth-steerer"]["spec"]["template"]["spec"]["containers"][0]
+    assert " ".join(container["command"]).endswith("--quota team-a=8,team-b=4 --borrow")
+    refused = berth(*words)
+    assert isinstance(refused.exception, PolicyError)
+    assert "has no quotas" in str(refused.exception)
+
+
 def test_no_image_is_run_that_was_not_named() -> None:
     done = berth("install", "--dry-run")
     assert done.exit_code == 2
@@ -264,11 +277,14 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
     done = berth("steerer", "--once", "--no-elect", kubeconfig=kubeconfig)
     assert (done.exit_code, done.stdout) == (0, "placed 2, advised 0, removed 0, failed 0\n"), done.output
     status = berth("status", "--json", kubeconfig=kubeconfig)
-    assert json.loads(status.stdout)["gpus"][0]["holders"] == ["default/a"]
+    shown = json.loads(status.stdout)
+    assert set(shown) == {field.name for field in fields(Snapshot)}
+    tenants = [(each["job"], each["mem_mib"]) for gpu in shown["gpus"] for each in gpu["tenants"]]
+    assert tenants == [("default/a", 20_000), ("default/whole", 81_920)]
+    assert [job["id"] for job in shown["jobs"] if job["state"] == "waiting"] == ["default/b"]
     listed = berth("status", "--format", "csv", kubeconfig=kubeconfig).stdout
-    assert [row["kind"] for row in csv.DictReader(listed.splitlines())] == ["gpu", "gpu", "waiting pod"]
-    assert [gpu["mem_mib"] for gpu in json.loads(status.stdout)["gpus"]] == [20_000, 81_920]
-    assert "20000 of 81920 MiB" in berth("status", kubeconfig=kubeconfig).stdout
+    assert [row["index"] for row in csv.DictReader(listed.splitlines())] == ["0", "1"]
+    assert "19.5G of 80G" in berth("status", kubeconfig=kubeconfig).stdout
     assert "1 less than 90000 MiB on a GPU" in berth("why", "b", kubeconfig=kubeconfig).stdout
     told = berth("why", "default/a", kubeconfig=kubeconfig).stdout
     assert "runs on node n1, GPU " in told

@@ -284,3 +284,25 @@ def test_a_volume_of_any_kind_is_no_reason_to_leave_a_pod_out() -> None:
     board = steered([node(cpu=8)], [of(api.Pod, body)])
     assert board.steps(1) == []
     assert "waits" in board.site.entries["u"].why or board.driver.misfits
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+def test_a_namespace_has_its_quota_of_gpus_and_borrows_only_what_others_leave(borrow: bool) -> None:
+    def of_team(team: str, at: int) -> api.Pod:
+        made = pod(f"{team}-{at}", version=at)
+        made.metadata.namespace = team
+        return made
+
+    quotas = {"a": 2, "b": 2}
+    board = steered([node(gpus=4)], policy="fifo+best-fit", quotas=quotas, borrow=borrow)
+    board.pods(1, *(of_team("a", at) for at in range(4)))
+    first = board.lifts(1)
+    assert sorted(first) == [f"a-{at}" for at in range(4 if borrow else 2)]
+    for name, lift in first.items():
+        there = bound(lift)
+        there.metadata.namespace = "a"
+        board.pods(2, there)
+        if borrow and name in ("a-2", "a-3"):
+            board.pods(3, ended(there))
+    board.pods(4, *(of_team("b", 10 + at) for at in range(3)), of_team("a", 20))
+    assert sorted(board.lifts(4)) == ["b-10", "b-11"]

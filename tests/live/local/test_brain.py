@@ -65,7 +65,8 @@ def runs(
 ) -> dict[str, Any]:
     return {
         **job(job_id, milli, mem_mib, **changed), "event": "runs", "slots": slots, "share": (milli, mem_mib),
-        "best_effort": False, "start_ms": 5 if started else None, "started": started,
+        "best_effort": False, "start_ms": 5 if started else None, "started": started, "suspended_since_ms": None,
+        "suspended_ms": 0, "parked_mib": 0, "resumes": True,
     }  # fmt: skip
 
 
@@ -332,3 +333,23 @@ def test_a_job_that_may_grow_is_promised_what_it_is_believed_to_need() -> None:
     }
     assert 30_000 <= promised.pop("2") <= 35_000
     assert promised == {"3": 40_000, "4": 25_000, "5": 20_000}
+
+
+def test_a_suspended_job_that_could_not_come_back_is_told_to_again() -> None:
+    brain = begin(events=[runs("1", 0, mem_mib=60_000)])
+    decide(brain)
+    away = {**runs("1", 0, mem_mib=60_000), "suspended_since_ms": 500, "parked_mib": 60_000}
+    resume = {"say": "resume", "id": "1"}
+    assert resume in decide(brain, away, now_ms=2000)
+    assert resume not in decide(brain, runs("1", 0, mem_mib=60_000), now_ms=3000)
+    assert resume in decide(brain, away, now_ms=4000)
+
+
+def test_what_a_job_grew_by_is_what_the_suspended_one_left_in_whatever_order_both_are_told() -> None:
+    brain = begin(events=[runs("1", 0, mem_mib=60_000), runs("2", 0, mem_mib=15_000)])
+    decide(brain)
+    away = {**runs("2", 0, mem_mib=15_000), "suspended_since_ms": 500, "parked_mib": 15_000}
+    grown = {**runs("1", 0, mem_mib=60_000), "share": (100, 70_000)}
+    said = decide(brain, grown, away, now_ms=2000)
+    assert [each for each in said if each["say"] == "resume"] == []
+    assert brain.driver.unplaced == {}

@@ -19,7 +19,7 @@ from berth.errors import LiveError
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
 from berth.live.local.entry import Entry, Limits
-from berth.live.local.growth import BURST, STEP_MIB, Growth, is_safe
+from berth.live.local.growth import ASK_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
 from berth.live.local.request import Request, Tasks, edited, request_of
 from berth.partition import Demand
 from tests.examples import examples
@@ -133,13 +133,16 @@ class Granter:
     def __init__(self, folder: Path, uuid: str, woken: Any) -> None:
         self.woken, self.used_mib, self.wishes = woken, 0, list[partitions.Wish]()
         self.limit_bytes, self.answers, self.closed = 4096 * MIB, list[tuple[int, bool]](), False
+        self.lent = False
+        """Whether the driver has moved what it limits to the host."""
         Granter.made[folder.name] = self
 
     def ask(self, *mib: int) -> None:
         self.wishes = [partitions.Wish(at, 1, 1, each * MIB, 0) for at, each in enumerate(mib)]
         self.woken()
 
-    def allow(self, **_: object) -> None: ...
+    def allow(self, *, ask_ms: int, **_: object) -> None:
+        self.ask_ms = ask_ms
 
     def demand(self) -> Demand:
         wishes, self.wishes = tuple(self.wishes), []
@@ -147,9 +150,8 @@ class Granter:
 
     def limit(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        assert (
-            sum(each.limit_bytes for each in Granter.made.values() if not each.closed) <= CARD.mem_mib * MIB
-        )
+        held = [each.limit_bytes for each in Granter.made.values() if not each.closed and not each.lent]
+        assert sum(held) <= CARD.mem_mib * MIB
 
     def grant(self, wish: partitions.Wish, limit_bytes: int) -> None:
         self.limit(limit_bytes)
@@ -166,7 +168,10 @@ class Granter:
 class Machine:
     """A card, and jobs on it that began with 4 GiB each."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, jobs: int, **changed: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, jobs: int, *, kept: set[str] | None = None, **changed: Any
+    ) -> None:
+        """`kept` are jobs that cannot be suspended; None: none can be."""
         monkeypatch.setattr("berth.live.local.growth.Granter", Granter)
         Granter.made = {}
         self.book = Book(Limits((CARD.mem_mib,), grows=True))
@@ -179,7 +184,9 @@ class Machine:
         def act() -> None:
             self.acts += 1
 
-        self.growth = Growth(self.book, (CARD,), runner, watch, lambda *_, **__: None, act=act)  # type: ignore[arg-type]
+        self.growth = Growth(self.book, (CARD,), runner, watch, lambda *_, **__: None, act=act,
+            now_ms=lambda: 0, can_suspend=None if kept is None else lambda entry: entry.id not in kept,
+        )  # type: ignore[arg-type]  # fmt: skip
         self.jobs = [self._start(**changed) for _ in range(jobs)]
 
     def _start(self, peak_mib: int = 0, **changed: Any) -> Entry:
@@ -188,6 +195,8 @@ class Machine:
         self.book.add([entry], 0)
         placed = self.book.placed(entry.id, entry.version, (0,), (100, 4096), 0, peak_mib=peak_mib)
         assert placed
+        self.book.confirmed(entry, 0, 0)
+        self.book.events.clear()
         self.growth.begin(entry)
         return entry
 
@@ -335,6 +344,75 @@ def test_what_a_broker_granted_before_it_was_killed_is_known_to_the_next(
     asyncio.run(run())
 
 
+def suspensions(machine: Machine) -> list[str]:
+    return [job.suspension for job in machine.jobs]
+
+
+def leaves(machine: Machine, at: int) -> None:
+    """What follows when the driver has suspended a job."""
+    machine.granter(at).lent = True
+    machine.book.left_gpus(machine.jobs[at], 4096)
+    machine.growth.room_made()
+
+
+def test_a_wish_without_room_waits_until_the_youngest_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        machine = Machine(monkeypatch, 3, kept=set())
+        machine.granter(0).ask(12288)
+        await turns()
+        assert (suspensions(machine), machine.granter(0).answers) == (["", "", "suspending"], [])
+        assert machine.granter(0).ask_ms == ROOM_MS
+        assert not machine.jobs[2].left_gpus  # the brain gives nobody else what it leaves
+        machine.granter(0).wishes = [partitions.Wish(0, 1, 1, 12288 * MIB, 0)]
+        leaves(machine, 2)
+        assert machine.granter(0).answers == [(0, True)]
+        assert (machine.jobs[0].share[1], machine.granter(0).ask_ms) == (12288, ASK_MS)
+        assert [entry.id for entry in machine.book.moves] == [machine.jobs[2].id]
+
+    asyncio.run(run())
+
+
+def test_nobody_leaves_for_a_job_that_matters_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        machine = Machine(monkeypatch, 4, kept=set())
+        machine.granter(3).ask(8192)
+        await turns()
+        assert (suspensions(machine), machine.granter(3).answers) == ([""] * 4, [(0, False)])
+
+    asyncio.run(run())
+
+
+def test_priority_counts_before_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        machine = Machine(monkeypatch, 3, kept=set())
+        machine.jobs.append(machine._start(priority=5))
+        machine.granter(3).ask(8192)
+        await turns()
+        assert suspensions(machine) == ["", "", "suspending", ""]
+
+    asyncio.run(run())
+
+
+def test_a_job_that_cannot_leave_stays_and_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is known to be unable to; of the other the driver says so when it is tried. Each is tried once."""
+
+    async def run() -> None:
+        kept = set[str]()
+        machine = Machine(monkeypatch, 4, kept=kept)
+        kept.add(machine.jobs[3].id)
+        machine.granter(0).ask(8192)
+        await turns()
+        assert suspensions(machine) == ["", "", "suspending", ""]
+        kept.add(machine.jobs[1].id)
+        machine.granter(0).wishes = [partitions.Wish(0, 1, 1, 8192 * MIB, 0)]
+        machine.book.stayed(machine.jobs[2], 0)
+        machine.growth.room_made()
+        assert (suspensions(machine), machine.granter(0).answers) == ([""] * 4, [(0, False)])
+        assert [job.stop for job in machine.jobs] == [""] * 4
+
+    asyncio.run(run())
+
+
 # Real processes
 
 
@@ -352,6 +430,33 @@ def test_a_job_grows_and_the_next_sees_only_what_is_left(growing: World) -> None
     (attempt,) = world.job(first)["attempts"]
     assert (attempt["refused"], attempt["attempt"]) == (0, 1)
     assert '"event": "grown"' in world.log()
+
+
+def test_the_youngest_makes_room_and_both_end_well() -> None:
+    world = World(options=["--grow", "suspend"], gpus="1xA100-80G")
+    try:
+        world.up()
+        gate, done = world.folder / "gate", world.folder / "done"
+        old = world.submit(growing_job(10_000, gate, 50_000, done), mem="12G", retries=0)
+        world.until(lambda: world.state_of(old) == "running", "the older runs")
+        young = world.submit(growing_job(38_000, done), mem="40G", retries=0)
+        world.until(lambda: "holds 38000" in output_of(world, young), "the younger holds its memory")
+        gate.touch()
+        world.until(lambda: "holds 50000" in output_of(world, old), "the older has grown")
+        assert (world.ask("status")["jobs"]["suspended"], share_mib(world, old) > 60_000) == (1, True)
+        done.touch()
+        assert world.wait(old, young) == {old: ("completed", 0), young: ("completed", 0)}
+        refused = [world.job(job)["attempts"][0]["refused"] for job in (old, young)]
+        assert refused == [0, 0]
+    finally:
+        world.close()
+
+
+def output_of(world: World, job: str) -> str:
+    try:
+        return world.output(job)
+    except OSError:
+        return ""
 
 
 def test_what_was_promised_asked_and_granted_is_shown_everywhere(shared: World) -> None:
@@ -403,5 +508,5 @@ def test_an_answer_to_growth_that_is_none_is_refused(shared: World) -> None:
     answer = berth(shared, "up", "--grow", "maybe")
     assert (answer.returncode, answer.stderr) == (
         2,
-        "berth: berth up: --grow 'maybe'; there are on and off\n",
+        "berth: berth up: --grow 'maybe'; there are off, on and suspend\n",
     )

@@ -19,7 +19,7 @@ WHOLE = f"AdminComment={NOTE};share=1000:0:0"
 def soon(**settings: object) -> tuple[FakeSlurm, dict[str, object]]:
     """A cluster of one node, on which jobs may run for a minute, which is soon enough."""
     slurm = FakeSlurm(nodes={"node1": "IDLE"}, now_s=int(time.time()))
-    plain = {"ahead_s": 120.0, "policy": "fifo+first-fit", "knowledge": "user", "patience_s": 30.0}
+    plain = {"start_early_s": 120.0, "policy": "fifo+first-fit", "knowledge": "user", "patience_s": 30.0}
     return slurm, {**plain, **settings}
 
 
@@ -88,7 +88,7 @@ def test_parts_that_fit_beside_what_runs_start_at_once_and_larger_ones_wait(tmp_
 def test_a_job_is_taken_back_if_the_one_before_it_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm, settings = soon(ahead_s=120.0, patience_s=0.0)
+    slurm, settings = soon(start_early_s=120.0, patience_s=0.0)
     for job in "123":
         slurm.held(job, TimeLimit="1:00")
     ours = service(slurm, tmp_path, **settings)

@@ -30,7 +30,7 @@ scontrol update NodeName=node2 State=RESUME
 token=$(scontrol token lifespan=3); token=${token#*=}; sleep 4
 SLURM_JWT=$token "$BERTH" slurm check --partitions gpu --rest "$PWD/rest" --state "$PWD/state" --card v100=1G --json \
     >token.json || true
-SLURM_JWT=$token place --card v100=1G --rest "$PWD/rest" --ahead 600
+SLURM_JWT=$token place --card v100=1G --rest "$PWD/rest" --start-early 600
 for job in $changed $drained; do until_is $job COMPLETED; done
 first=$(J --wrap 'sleep 1'); until_is $first COMPLETED
 
@@ -40,7 +40,7 @@ stop_berth
 other=$(J --wrap 'sleep 1'); scontrol update JobId=$other AdminComment=ours
 as games scontrol release $other 2>release.txt && exit 8
 again=$(J --wrap 'sleep 5')
-place --card v100=1G --ahead 0
+place --card v100=1G --start-early 0
 until_is $again RUNNING
 until_is $other COMPLETED; admin $other >other.txt
 as games scontrol requeue $again
@@ -49,7 +49,7 @@ stop_berth
 
 # A Prolog that cannot run: no GPU for the job, and its node stays up.
 cp berth/prolog.sh prolog.sh; sed -i "s|timeout 8 [^ ]*|timeout 8 $PWD/gone|" berth/prolog.sh
-place --card v100=1G --ahead 600
+place --card v100=1G --start-early 600
 blind=$(as games sbatch --parsable -t 5 -o out/blind --gres=gpu:1 --wrap 'echo "seen: $CUDA_VISIBLE_DEVICES"')
 until_is $blind COMPLETED; sinfo -h -N -o '%N %T' >nodes.txt; cp prolog.sh berth/prolog.sh
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from berth.errors import LiveError
 from berth.experiments.recorded_run import kept_policies
+from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.service import DECISIONS
+from berth.live.slurm.snapshot import is_held_by_berth, why_of
 from berth.traces import read_nodes
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, events, service
@@ -327,3 +330,16 @@ def test_a_history_keeps_nodes_with_their_partitions_and_every_policy_that_decid
         ours.keep_history(history)
     assert {node.labels for node in read_nodes(history / "cluster.csv")} == {("partition:gpu",)}
     assert [name for _, name in kept_policies(history)] == ["priority+first-fit", "fifo+first-fit"]
+
+
+def test_why_names_nodes_that_take_no_jobs_and_knows_parts_of_heterogeneous_jobs(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE+DRAIN", "node2": "DOWN*"})
+    slurm.held("7", JobArrayID="7+1", HetJobID="7")
+    slurm.jobs["7"]["admin_comment"] = "ticket 12"  # somebody else's
+    service(slurm, tmp_path).step()
+    job, said, nodes = why_of(Controller(slurm), tmp_path, "7+1")
+    assert (job.id, is_held_by_berth(job)) == ("7+1", False)
+    assert said == "Slurm decides: berth has not taken it"
+    assert nodes == "2 of 2 with GPUs take no jobs: node1 is IDLE+DRAIN, node2 is DOWN*"
+    with pytest.raises(LiveError, match="Slurm knows no job 9"):
+        why_of(Controller(slurm), tmp_path, "9")

@@ -19,6 +19,7 @@ from tests.live_loop import LiveLoop, Nodes
 
 PROFILES = thesis_profiles()
 MODEL = make_interference("mps")
+KINDS = ("oracle", "noisy", "nothing")
 
 
 def known(kind: str) -> Knowledge:
@@ -30,7 +31,8 @@ def known(kind: str) -> Knowledge:
 @pytest.mark.parametrize(
     ("policy", "kind"),
     [
-        *product(("greedy", "learned"), ("oracle", "noisy", "nothing")),
+        *product(("greedy",), KINDS),
+        *(pytest.param("learned", kind, marks=pytest.mark.slow) for kind in KINDS),
         *((other, "noisy") for other in ("tetris-sharing", "deeprm-max", "sjf-expected+greedy")),
     ],
 )

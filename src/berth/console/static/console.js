@@ -156,3 +156,8 @@ const berth = {
     });
   },
 };
+
+document.getElementById("log-out")?.addEventListener("click", async () => {
+  await berth.send("/logout", {});
+  location.assign("/");
+});

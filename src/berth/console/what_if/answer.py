@@ -28,6 +28,8 @@ class Row:
     gpu_allocation_pct: float | None
     unserved: int
     """Jobs that did not finish in the replay."""
+    oracle: bool = False
+    """Whether the policy chose by true run times: a bound, never the best beside others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +66,23 @@ class Answer:
     @property
     def best(self) -> Row | None:
         """The asked policy with the shortest mean wait of those that served the most jobs."""
-        rows = [row for row in self.rows if row.kind == ASKED and row.wait_mean_s is not None]
+        asked = [row for row in self.rows if row.kind == ASKED and row.wait_mean_s is not None]
+        rows = [row for row in asked if not row.oracle] or asked
         return min(rows, key=lambda row: (row.unserved, row.wait_mean_s), default=None)
 
     @property
     def shortest(self) -> tuple[Row, ...]:
-        """The best, and those that tie with it."""
+        """The best; empty if others tie with it."""
         best = self.best
         if best is None:
             return ()
         served = best.unserved, best.wait_mean_s
-        return tuple(
-            row for row in self.rows if row.kind == ASKED and (row.unserved, row.wait_mean_s) == served
-        )
+        alike = [
+            row
+            for row in self.rows
+            if row.kind == ASKED and row.oracle == best.oracle and (row.unserved, row.wait_mean_s) == served
+        ]
+        return tuple(alike) if len(alike) == 1 else ()
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Answer:
@@ -137,6 +143,7 @@ def answered(question: Question, history: Path, progress: Any = None) -> tuple[A
                 _number(summary.makespan_s),
                 _number(summary.gpu_allocation_pct),
                 summary.jobs - summary.finished,
+                run.oracle,
             )
         )
     error = found.error

@@ -78,6 +78,10 @@ class Settings:
 
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
+    quotas: Mapping[str, int] | None = None
+    """GPUs of each virtual cluster, for an order with a placement; None: there are no quotas."""
+    borrow: bool = False
+    """Whether a virtual cluster may hold more while no job waits within its quota."""
     most_start_failures: int | None = 5
     """Starts in a row that may fail before the job does; None: any number."""
     start_pause_ms: int = 1000
@@ -87,7 +91,7 @@ class Settings:
     """How long it waits if others had taken its room, or it was stopped before it began."""
     missed_looks: int = 2
     """Looks in a row in which a site does not mention a job that ran until it counts as gone."""
-    ahead_ms: int = 0
+    start_early_ms: int = 0
     """How long before the expected end of a job its GPUs are given to the next, on a site that can start jobs after
     others (`CanStartAfter`)."""
     promise_quantile: float = 0.6
@@ -193,7 +197,9 @@ class Driver:
         self._told: dict[
             str, bool
         ] = {}  # jobs that the site was told to suspend (True) or resume, until it says so
-        self._policy = make_policy(self.settings.policy, Setting(knowledge=self.knowledge))
+        quotas = self.settings.quotas
+        setting = Setting(quotas=quotas, borrow=self.settings.borrow, knowledge=self.knowledge)
+        self._policy = make_policy(self.settings.policy, setting)
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
         self._reserved_ms: Mapping[str, int] = {}
         self._scheduler: Scheduler | None = None
@@ -379,7 +385,10 @@ class Driver:
     def _take_runs(self, changed: Collection[str] | None, now_ms: int, records: list[Record]) -> None:
         """Adopt what runs that is not known, confirm what has begun, and let go of what the site no longer has."""
         cluster, running, waiting = self.scheduler.cluster, self.site.running(), self.site.waiting()
-        for job_id in list(running) if changed is None else [*changed, *self.unplaced]:
+        told = list(running) if changed is None else [*changed, *self.unplaced]
+        # What one left, another may have grown by.
+        told.sort(key=lambda job_id: job_id not in running or not running[job_id].suspended)
+        for job_id in told:
             run = running.get(job_id)
             if run is None or job_id in self._leaving:
                 continue
@@ -393,6 +402,8 @@ class Driver:
             elif run.suspended or job_id in cluster.suspended:
                 self._keep_suspension(run, known, now_ms)
             else:
+                if self._told.get(job_id) is False:
+                    del self._told[job_id]  # it comes back, as it was told to
                 if run.share not in (None, known.share):
                     self._take_size(run, now_ms)
                 if run.started and job_id in self._starting:
@@ -925,7 +936,7 @@ class Driver:
             self._start(placement, decided)
         soon = self._ends_soon(now_ms) if self._starts_after is not None else []
         if soon or self._early:
-            ask = partial(self._ask, now_ms, decided, for_real=False, ahead=True)
+            ask = partial(self._ask, now_ms, decided, for_real=False, early=True)
             early_tasks: dict[str, list[EarlyStart]] = {}
             for early in self._early.decide(scheduler, ask, soon, now_ms):
                 gang = scheduler.waiting(early.placement.job.id)
@@ -952,10 +963,10 @@ class Driver:
             for task in tasks:
                 self._start(task.placement, decided)
 
-    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool, ahead: bool = False) -> list[Placement]:
+    def _ask(self, now_ms: int, decided: _Decided, *, for_real: bool, early: bool = False) -> list[Placement]:
         """What the policy starts; for real, the site is told at once. Ahead of ends, nothing is evicted."""
         placed: list[Placement] = []
-        can_evict = isinstance(self.site, CanEvict) and not ahead
+        can_evict = isinstance(self.site, CanEvict) and not early
         parked_mib = self._parked_mib if self._can_suspend is not None else None
         try:
             for outcome in self.scheduler.decide(
@@ -988,9 +999,9 @@ class Driver:
                         decided.refused.append(f"{self.site.name} cannot resize job '{outcome.run.job.id}'")
                 elif isinstance(outcome, WakeAt):
                     self._wakes_ms.add(outcome.time_ms)
-                elif isinstance(outcome, Refused) and ahead and isinstance(outcome.decision, Evict):
+                elif isinstance(outcome, Refused) and early and isinstance(outcome.decision, Evict):
                     decided.refuse(
-                        f"job '{outcome.decision.job.id}' would be evicted, which is not done ahead"
+                        f"job '{outcome.decision.job.id}' would be evicted, which is not done before an end"
                     )
                 elif isinstance(outcome, Refused):
                     decided.refused.append(outcome.why)
@@ -1013,8 +1024,8 @@ class Driver:
 
     def _ends_soon(self, now_ms: int) -> list[str]:
         """The running jobs that are about to end, and whose GPUs can be given away before."""
-        site, until_ms = self._starts_after, now_ms + self.settings.ahead_ms
-        if site is None or not self.settings.ahead_ms or not self.scheduler.queue:
+        site, until_ms = self._starts_after, now_ms + self.settings.start_early_ms
+        if site is None or not self.settings.start_early_ms or not self.scheduler.queue:
             return []
 
         def is_ending(run: Running) -> bool:

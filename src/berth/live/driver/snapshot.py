@@ -96,7 +96,7 @@ class LiveJob:
     user: str
     name: str
     state: str
-    """`waiting`, `held`, `starting`, `running`, or how it ended."""
+    """`waiting`, `held`, `starting`, `running`, `suspended` (or on the way there or back), or how it ended."""
     gpus: int
     milli: int
     mem_mib: int

@@ -19,6 +19,9 @@ class Install:
     mode: str = "place"
     knowledge: str = names.GATHERED
     compat: str | None = None
+    quota: str = ""
+    """GPUs of each namespace, such as `team-a=8,team-b=4`; empty: there are no quotas."""
+    borrow: bool = False
     replicas: int = 2
     """Steerers: one leads, the others wait for it to fail."""
     fake_gpus: str = ""

@@ -110,6 +110,10 @@ def _rights(name: str, rules: tuple[Manifest, ...], own_rules: tuple[Manifest, .
 def _steerer(install: Install) -> Manifest:
     words = ["berth", "k8s", "steerer", "--policy", install.policy, "--mode", install.mode]
     words += ["--knowledge", install.knowledge, *(["--compat", install.compat] if install.compat else [])]
+    words += [
+        *(["--quota", install.quota] if install.quota else []),
+        *(["--borrow"] if install.borrow else []),
+    ]
     return _gathering(_deployment(STEERER, install.image, words, install.replicas), install)
 
 

@@ -64,6 +64,10 @@ class Settings:
     policy: str = DEFAULT_POLICY
     knowledge: str = DEFAULT_KNOWLEDGE
     compat: str | None = None
+    quotas: Mapping[str, int] | None = None
+    """GPUs of each namespace; None: there are no quotas."""
+    borrow: bool = False
+    """Whether a namespace may hold more while no pod waits within its quota."""
     advise: bool = False
     """Whether nothing of what is decided is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS

@@ -1,4 +1,4 @@
-"""A cluster that was read, as the snapshot that the console shows."""
+"""A cluster that was read, as the snapshot that `berth k8s status` and the console show."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def _gpu(gpu: viewing.GpuUse) -> Gpu:
     holders = zip(gpu.holders, gpu.shares, strict=True)
     tenants = tuple(Tenant(*_named(name), *share) for name, share in holders)
     whose = "claims" if gpu.for_claims else "other pods"
-    others = Stranger(f"{whose}: {gpu.foreign_milli / 10:g} % of compute", 0)
+    mem_mib = max(0, gpu.mem_mib - sum(mem for _, mem in gpu.shares))
+    others = Stranger(f"{whose}: {gpu.foreign_milli / 10:g} % of compute", mem_mib, milli=gpu.foreign_milli)
     strangers = (others,) if gpu.foreign_milli else ()
     drained = bool(gpu.drained)
     return Gpu(

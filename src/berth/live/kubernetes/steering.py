@@ -115,10 +115,7 @@ class Steering:
         self._told: dict[str, tuple[str, str, float]] = {}
         self._turn = 0
         self.site = PodSite(self._settings, self._hand_out)
-        settings = DriverSettings(
-            self._settings.policy, self._settings.knowledge, most_start_failures=None, notes=0
-        )
-        self.driver = Driver(self.site, settings, self._knowledge)
+        self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
 
     def _ran_out(self, job: Any, held_mib: int) -> None:
@@ -364,7 +361,8 @@ class Steering:
                     self.counts.failed += 1
                     self._note(partial(self.site.start_failed, step.uid, f"its gate is not lifted: {error}"))
                     return
-                log.info("%s/%s: %s", step.namespace, step.name, error)
+                passes = error.retry_after_s is not None  # such as a disruption budget
+                log.log(logging.INFO if passes else logging.WARNING, "%s/%s: %s", *step[1:3], error)
                 pause_s = backoff_s(attempt, most_s=10 if isinstance(step, Lift | Assign) else 60)
                 await asyncio.sleep(max(error.retry_after_s or 0.0, pause_s))
                 attempt += 1
@@ -448,6 +446,15 @@ class Steering:
         return told
 
 
+def driving(settings: Settings) -> DriverSettings:
+    """How a driver decides on a cluster that is steered so."""
+    # The records of nodes name no virtual cluster, and quotas are compared with those that records name.
+    quotas = None if settings.quotas is None else {**settings.quotas, "": 0}
+    return DriverSettings(
+        settings.policy, settings.knowledge, quotas, settings.borrow, most_start_failures=None, notes=0
+    )
+
+
 def switch_cards(site: PodSite, driver: Driver) -> None:
     """Let pods that ask for a part of a card's memory look for another kind of card if theirs has no room."""
     cluster = driver.scheduler.cluster
@@ -465,7 +472,10 @@ def waits_of(site: PodSite, driver: Driver, entries: Collection[Entry]) -> dict[
     for entry in entries:
         reason = reasons.get(entry.uid)
         if reason is None:
-            found[entry.uid] = entry.why or "it is about to be looked at"
+            soon = "it is about to be looked at"
+            if driver.begun and entry.uid in driver.scheduler.cluster.running:
+                soon = "it starts when those whose place it takes have left"
+            found[entry.uid] = entry.why or soon
             continue
         text = _UID.sub(lambda uid: _name_of(site, uid[0]), reason.text)
         if reason.kind in (WaitKind.NODES, WaitKind.MISFIT):

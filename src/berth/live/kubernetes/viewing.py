@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from berth.errors import ApiError
 from berth.live.driver.driver import Driver
-from berth.live.driver.driver import Settings as DriverSettings
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.listening import pod_groups
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steering import waits_of
+from berth.live.kubernetes.steering import driving, waits_of
 from berth.model import GpuSlot
 
 
@@ -116,8 +115,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
     """What a site knows of its cluster."""
-    settings = DriverSettings(site.settings.policy, site.settings.knowledge, notes=0)
-    driver = Driver(site, settings)
+    driver = Driver(site, driving(site.settings))
     site.refresh(now_ms)
     driver.step(now_ms, for_real=False)
     cluster, gpus = driver.scheduler.cluster, list[GpuUse]()

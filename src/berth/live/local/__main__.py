@@ -89,7 +89,7 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         record_s=options.record_s,
         metrics=options.metrics,
         uncounted=settings.get("uncounted") or "report",
-        grows=settings.get("grow") == "on",
+        grow=settings.get("grow") or "off",
         chosen=chosen,
     )
     await broker.run(Service(broker).serve, anew=bool(options.policy or options.knowledge))
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--metrics", default="")
     parser.add_argument("--no-gpus", action="store_true")
     parser.add_argument("--cpus", type=float)
-    parser.add_argument("--grow", choices=("on", "off"))
+    parser.add_argument("--grow", choices=("off", "on", "suspend"))
     parser.add_argument("--uncounted", choices=("report", "throttle"))
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")

@@ -364,6 +364,11 @@ class Book:
         if entry is not None and entry.state == RUNNING and not entry.stop and not entry.suspension:
             self._begin_suspension(entry, now_ms, resumes=True)
 
+    def lend(self, entry: Entry, to: Entry, now_ms: int) -> None:
+        """Have a running job leave its GPUs for another that asks for more memory, until there is room for both."""
+        entry.lends_to = to.id
+        self._begin_suspension(entry, now_ms, resumes=True)
+
     def resumed_by_brain(self, job_id: str, now_ms: int) -> None:
         """The brain gives a suspended job its GPUs back."""
         entry = self.jobs.get(job_id)
@@ -371,6 +376,9 @@ class Book:
             entry.suspension = RESUMING
             self.dirty[entry.id] = entry
             self.moves.append(entry)
+            self.events.append(
+                runs(entry, self.limits)
+            )  # so that a brain whose wish fails is told so (`kept_off`)
 
     def _begin_suspension(self, entry: Entry, now_ms: int, *, resumes: bool) -> None:
         entry.suspension, entry.suspended_since_ms, entry.resumes = SUSPENDING, now_ms, resumes
@@ -389,7 +397,7 @@ class Book:
     def stayed(self, entry: Entry, now_ms: int) -> None:
         """A job cannot be suspended, and runs on; one whose GPUs others wait for is stopped instead."""
         if entry.suspension == SUSPENDING:
-            wanted = entry.resumes
+            wanted = entry.resumes and not entry.lends_to
             self._awake(entry, now_ms)
             if wanted:
                 self._stop(entry, PREEMPTED, now_ms)
@@ -411,7 +419,7 @@ class Book:
         """Count the time of a suspension that is over."""
         if entry.suspended_since_ms is not None:
             entry.suspended_ms += max(0, now_ms - entry.suspended_since_ms)
-        entry.suspension, entry.suspended_since_ms, entry.resumes = "", None, True
+        entry.suspension, entry.suspended_since_ms, entry.resumes, entry.lends_to = "", None, True, ""
         self.dirty[entry.id] = entry
 
     def confirmed(self, entry: Entry, start_ms: int, now_ms: int) -> None:

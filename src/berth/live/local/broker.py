@@ -77,11 +77,12 @@ class Broker:
         record_s: float = RECORD_S,
         metrics: str = "",
         uncounted: str = "report",
-        grows: bool = False,
+        grow: str = "off",
         chosen: Chosen | None = None,
     ) -> None:
-        """With `grows`, GPU memory grows up to the card for jobs that say only what they begin with. `chosen` is to
-        decide from now on; None: what did before."""
+        """With `grow` `on`, GPU memory grows up to the card for jobs that say only what they begin with; with `suspend`
+        the job that matters least leaves if there is no room. `chosen` is to decide from now on; None: what did
+        before."""
         self.places = places
         self.store = store
         self.cards = cards
@@ -89,7 +90,7 @@ class Broker:
         self.boot = boot_id()
         self._offset_ms = self._clock()
         cpu_milli = round((cpus or os.cpu_count() or 1) * 1000)
-        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib(), grows)
+        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib(), grow != "off")
         self.book = Book(limits, self.boot, ended_states=store.ended_states)
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
@@ -154,7 +155,16 @@ class Broker:
             act=self.act,
             uncounted=uncounted,
         )
-        self.growth = Growth(self.book, cards.cards, self.runner, self.watch, log, act=self.act)
+        self.growth = Growth(
+            self.book,
+            cards.cards,
+            self.runner,
+            self.watch,
+            log,
+            act=self.act,
+            now_ms=self.now_ms,
+            can_suspend=(lambda entry: not self.suspending.why_not(entry)) if grow == "suspend" else None,
+        )
         self.keeper = Keeper(
             store,
             self.commits,
@@ -464,6 +474,7 @@ class Broker:
         deferred, self._deferred = self._deferred, []
         for each in deferred:
             self._start(each)
+        self.growth.room_made()
         self.suspending.retry()
         self.act()
 

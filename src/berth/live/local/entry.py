@@ -83,6 +83,8 @@ class Entry:
     """Memory of the machine that takes what they held on each GPU."""
     resumes: bool = True
     """Whether it runs on as soon as there is room; else its user lets it."""
+    lends_to: str = ""
+    """The job whose memory grows by what it left, while it is being suspended for that and after."""
     gang_ended: int = 0
     """How many tasks of its gang ran and have ended; only one of those that have not ended keeps it."""
     over: End | None = None
@@ -104,8 +106,9 @@ class Entry:
 
     @property
     def left_gpus(self) -> bool:
-        """Whether others may have its GPUs: it is suspended, or is being so for them."""
-        return self.suspension == SUSPENDED or (self.suspension == SUSPENDING and self.resumes)
+        """Whether the brain may give its GPUs away: it is suspended, or is being so because the brain wants them."""
+        for_others = self.resumes and not self.lends_to
+        return self.suspension == SUSPENDED or (self.suspension == SUSPENDING and for_others)
 
     def ran_ms(self, now_ms: int) -> int:
         """For how long its processes have run, without the time for which they were suspended."""
@@ -161,7 +164,7 @@ _KEPT: dict[str, Any] = {
     "share": (0, 0), "promise_mib": 0, "peak_mib": 0,
     "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
     "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0, "over_as": "",
-    "suspension": "", "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True,
+    "suspension": "", "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True, "lends_to": "",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from berth.errors import PartitionError
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
-from berth.live.local.entry import SUSPENDED, Entry
+from berth.live.local.entry import RUNNING, SUSPENDED, SUSPENDING, Entry
 from berth.live.local.runner import Runner
 from berth.live.local.watching import Watch
 from berth.partition import Granter
@@ -18,6 +18,8 @@ from berth.partition.regions import root_folder
 
 ASK_MS = 5000
 """How long a call waits for an answer at most; a broker that lives answers in less than a millisecond."""
+ROOM_MS = 600_000
+"""How long a call waits at most while another job is being suspended for it."""
 STEP_MIB = 256
 """A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
 BURST, PER_S = 512, 100.0
@@ -51,6 +53,10 @@ class Growing:
     owed: float = 0.0
     """Answers of late, which become fewer by `PER_S` a second."""
     owed_s: float = field(default_factory=time.monotonic)
+    waits: bool = False
+    """Whether a wish is not answered yet, because another job is to leave its GPUs for it."""
+    tried: set[str] = field(default_factory=set)
+    """The jobs that were suspended for it, or could not be."""
 
 
 class Growth:
@@ -65,8 +71,12 @@ class Growth:
         log: Callable[..., None],
         *,
         act: Callable[[], None],
+        now_ms: Callable[[], int],
+        can_suspend: Callable[[Entry], bool] | None = None,
     ) -> None:
-        """`act` is called when a limit has grown. Everything here runs in the thread of the event loop."""
+        """`act` is called when a limit has grown or a job is to be suspended; `can_suspend` is None where no job is, to
+        make room. Everything here runs in the thread of the event loop."""
+        self._now_ms, self._can_suspend = now_ms, can_suspend
         self._book, self._cards, self._runner, self._watch = book, cards, runner, watch
         self._log, self._act = log, act
         self.jobs: dict[str, Growing] = {}
@@ -96,20 +106,27 @@ class Growth:
             had_mib = max(granter.demand().limit_bytes for granter in granters) // _MIB
             if had_mib > entry.share[1]:  # a broker before this one was killed while it let the job grow
                 self._book.grown(entry, had_mib)
+            growing = Growing(entry, granters, most_mib)
             for granter in granters:
                 granter.limit(entry.share[1] * _MIB)
-                granter.allow(
-                    promise_mib=entry.promise_mib or entry.share[1],
-                    max_mib=most_mib,
-                    ask_ms=ASK_MS,
-                    shows_max=entry.request.mem_shows_max,
-                )
+            self._allow(growing, ASK_MS)
         except PartitionError as error:
             self._log("grows-not", job=entry.id, why=str(error))
             for granter in granters:
                 granter.close()
             return
-        self.jobs[entry.id] = Growing(entry, granters, most_mib)
+        self.jobs[entry.id] = growing
+
+    @staticmethod
+    def _allow(growing: Growing, ask_ms: int) -> None:
+        entry = growing.entry
+        for granter in growing.granters:
+            granter.allow(
+                promise_mib=entry.promise_mib or entry.share[1],
+                max_mib=growing.most_mib,
+                ask_ms=ask_ms,
+                shows_max=entry.request.mem_shows_max,
+            )
 
     def go_on(self, entry: Entry) -> None:
         """A suspended job runs on: answer it again, and what it asked before first."""
@@ -117,6 +134,13 @@ class Growth:
             self._wake(entry.id)
         else:
             self.begin(entry)
+
+    def room_made(self) -> None:
+        """A job has left its GPUs, or cannot: answer now, before the brain is asked, what was asked for that."""
+        waiting = {growing.entry.id for growing in self.jobs.values() if growing.waits}
+        if waiting:
+            self._woken |= waiting
+            self._look()
 
     def end(self, entry: Entry) -> None:
         """Answer a job no more."""
@@ -162,15 +186,20 @@ class Growth:
         return True
 
     def _answer(self, growing: Growing) -> None:
+        waited, growing.waits = growing.waits, False
         for granter in growing.granters:
             demand = granter.demand()
             promised_bytes = demand.used_bytes
             for wish in demand.wishes:
-                growing.asked += 1
                 growing.owed += 1
-                self.asked += 1
                 needed_mib = -(-(promised_bytes + wish.wanted_bytes) // _MIB)
-                if self._grow(growing, needed_mib):
+                granted = self._grow(growing, needed_mib)
+                if not granted and self._gets_room(growing, needed_mib):
+                    growing.waits = True
+                    continue
+                growing.asked += 1
+                self.asked += 1
+                if granted:
                     granter.grant(wish, growing.entry.share[1] * _MIB)
                     growing.granted += 1
                     self.granted += 1
@@ -183,12 +212,21 @@ class Growth:
                         "not-grown", job=growing.entry.id, needs_mib=needed_mib, mib=growing.entry.share[1]
                     )
 
+        if waited is not growing.waits:
+            self._allow(growing, ROOM_MS if growing.waits else ASK_MS)
+
+    def _may_grow(self, growing: Growing, needed_mib: int) -> bool:
+        """Whether a job may have as much if there is room."""
+        entry = growing.entry
+        going = not entry.stop and entry.over is None
+        return going and needed_mib <= growing.most_mib and entry.id not in self._watch.uncounted
+
     def _grow(self, growing: Growing, needed_mib: int) -> bool:
         """Have the limit of a job be as much as is needed, if that can be."""
         entry = growing.entry
         if needed_mib <= entry.share[1]:
             return True
-        if entry.stop or entry.over is not None or entry.id in self._watch.uncounted:
+        if not self._may_grow(growing, needed_mib):
             return False
         whole_mib = -(-needed_mib // STEP_MIB) * STEP_MIB
         sizes = sorted({min(whole_mib, growing.most_mib), needed_mib}, reverse=True)
@@ -203,15 +241,56 @@ class Growth:
                 return True
         return False
 
+    def _gets_room(self, growing: Growing, needed_mib: int) -> bool:
+        """Whether another job is leaving, or is told to leave now, so that this one gets what it needs.
+
+        It is the one that matters least: of the lowest priority, and of those the youngest.
+        """
+        entry = growing.entry
+        if self._can_suspend is None or not self._may_grow(growing, needed_mib):
+            return False
+        if any(
+            job.lends_to == entry.id and job.suspension == SUSPENDING for job in self._book.active.values()
+        ):
+            return True
+        lacks = {at: lack for at in entry.slots if (lack := -self._free_mib(entry, at, needed_mib)) > 0}
+        others = sorted(self._book.active.values(), key=_matters)
+        for job in others if lacks else ():
+            if _matters(job) >= _matters(entry):
+                return False
+            frees_mib = {at: job.share[1] or self._cards[at].mem_mib for at in job.slots}
+            runs = job.state == RUNNING and not (job.stop or job.suspension or job.gang) and job.over is None
+            enough = all(frees_mib.get(at, 0) >= lack for at, lack in lacks.items())
+            if not runs or not enough or job.id in growing.tried:
+                continue
+            growing.tried.add(job.id)
+            growing.owed += BURST / 16  # it takes longer to answer
+            if self._can_suspend(job):
+                self._book.lend(job, entry, self._now_ms())
+                self._log("lends", job=job.id, to=entry.id, mib=needed_mib)
+                self._act()
+                return True
+        return False
+
+    def _free_mib(self, entry: Entry, at: int, mem_mib: int) -> int:
+        """What would be left of a GPU if a job had this much of it; below 0 if that is not there."""
+        held = self._held_mib(entry, at, mem_mib)
+        return self._cards[at].mem_mib - self._watch.others_mib(at) - sum(held.values())
+
+    def _held_mib(self, entry: Entry, at: int, mem_mib: int) -> dict[str, int]:
+        """What each job would hold of a GPU if one had this much of it."""
+        card_mib = self._cards[at].mem_mib
+        here = (job for job in self._book.active.values() if at in job.slots and job.suspension != SUSPENDED)
+        return {job.id: job.share[1] or card_mib for job in here} | {entry.id: mem_mib}
+
     def _has_room(self, entry: Entry, at: int, mem_mib: int) -> bool:
         """Whether a job may have this much of a GPU: it is there, and the others can still get what they may need, or
         the job is the oldest of those that have not got that."""
-        card_mib = self._cards[at].mem_mib
-        here = [job for job in self._book.active.values() if at in job.slots and job.suspension != SUSPENDED]
-        held = {job.id: job.share[1] or card_mib for job in here} | {entry.id: mem_mib}
-        free_mib = card_mib - self._watch.others_mib(at) - sum(held.values())
+        free_mib = self._free_mib(entry, at, mem_mib)
         if free_mib < 0:
             return False
+        held = self._held_mib(entry, at, mem_mib)
+        here = [self._book.jobs[job_id] for job_id in held]
         claims = {job.id: max(held[job.id], self._claim_mib(job)) for job in here}
         if is_safe(free_mib, ((held[job.id], claims[job.id]) for job in here)):
             return True
@@ -222,3 +301,8 @@ class Growth:
         """What a job is believed to need of each GPU, as far as it may have it."""
         growing = self.jobs.get(job.id)
         return 0 if growing is None else min(job.peak_mib, growing.most_mib)
+
+
+def _matters(job: Entry) -> tuple[int, int]:
+    """The order in which jobs leave for others: the least first."""
+    return job.request.priority, -job.serial

@@ -60,8 +60,8 @@ def _check(values: Flags) -> None:
     """Refuse what could never be served; LiveError says what is wrong."""
     if "metrics" in values:
         check_metrics(str(values["metrics"]))
-    if values.get("grow", "off") not in ("on", "off"):
-        raise LiveError(f"berth up: --grow '{values['grow']}'; there are on and off")
+    if values.get("grow", "off") not in ("off", "on", "suspend"):
+        raise LiveError(f"berth up: --grow '{values['grow']}'; there are off, on and suspend")
     if values.get("uncounted", "report") not in ("report", "throttle"):
         raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are report and throttle")
     if values.get("no_gpus") and "fake_gpus" in values:

@@ -25,7 +25,13 @@ EVERY_S = 1.0
 MOST_ROWS = 200
 ARMED_S = 5.0
 """For this long the second press of the key that cancels counts."""
-COLOURS = {"running": "green", "starting": "green", "waiting": "yellow", "held": "magenta"}
+COLOURS = {
+    "running": "green",
+    "starting": "green",
+    "waiting": "yellow",
+    "held": "magenta",
+    "suspended": "blue",
+}
 
 
 def bar(parts: list[tuple[float, str]], width: int) -> Text:

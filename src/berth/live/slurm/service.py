@@ -78,7 +78,7 @@ class Settings:
     card_mib: dict[str, int] = field(default_factory=dict)
     """Memory of the GPUs of a type."""
     decide_s: float = 20.0
-    ahead_s: float = 10.0
+    start_early_s: float = 10.0
     """How long before the expected end of a job its GPUs are given to the next. Longer, and more is decided on that a
     job which ends sooner than expected, or a new one, would have changed."""
 
@@ -110,7 +110,7 @@ class Service:
             channel or controller.apply,
             places=settings.places,
             patience_ms=int(1000 * settings.patience_s),
-            follow_ms=int(1000 * settings.ahead_s),
+            follow_ms=int(1000 * settings.start_early_s),
         )
         self.driver = self._new_driver(knowledge)
         self._priorities = Priorities()
@@ -135,7 +135,7 @@ class Service:
             start_pause_ms=int(1000 * settings.patience_s),
             most_start_pause_ms=1000 * LONGEST_WAIT_S,
             no_room_pause_ms=0,
-            ahead_ms=int(1000 * settings.ahead_s) if settings.places else 0,
+            start_early_ms=int(1000 * settings.start_early_s) if settings.places else 0,
             notes=MOST_REASONS,
         )
         return Driver(self.site, how, knowledge)

@@ -21,15 +21,19 @@ LIMIT_S = 60.0
 MOST_BYTES = 1 << 22
 _DROPPED = re.compile(
     r"(StateSaveLocation|SlurmdSpoolDir|Slurm(ctld|d)(PidFile|LogFile)|SlurmSchedLogFile|SuspendProgram|SuspendTime"
-    r"|Resume\w*Program|RebootProgram|(Pro|Epi)logSlurmctld|SlurmctldPrimaryO\w+Prog|AccountingStorage(?!TRES)\w+"
-    r"|Priority\w+|JobComp\w+|MailProg)\b",
+    r"|Resume\w*Program|RebootProgram|(Pro|Epi)logSlurmctld|SlurmctldPrimaryO\w+Prog|Accounting\w+"
+    r"|Priority\w+|Preempt\w+|JobComp\w+|MailProg)\b",
     re.IGNORECASE,
 )
 """Settings that the copy does without: they name the site's own folders, databases and programs."""
 _GRES = re.compile(r"Gres Name=(\S+) Type=(\S+) Count=(\d+)")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
 _RUNS = "Running as primary controller"
-_NO_NETWORK = re.compile(r"_open_ports|slurm_init_msg_engine|getaddrinfo|Unable to resolve")
+_OF_THE_COPY = re.compile(
+    r"_open_ports|slurm_init_msg_engine|getaddrinfo|Unable to resolve|slurmdbd|accounting|not a valid controller",
+    re.I,
+)
+"""What slurmctld says of what only the copy lacks: a network, the accounting, and the name of the controller."""
 _UNSHARE = ("--user", "--map-current-user", "--keep-caps", "--net")
 _WITH_NETWORK = 'ip link set lo up; ip address add 10.254.0.1/32 dev lo; exec "$@"'
 """slurmctld looks for an address beside 127.0.0.0/8 before it listens on any."""
@@ -103,7 +107,7 @@ def _line(line: Line, folder: Path, conf: Path, cluster: str) -> str:
             named = ",".join(f"{folder}/devices/{quote(each, safe='')}" for each in devices_of(pairs[key]))
             return line.with_pairs({key: named}) + "\n"
     if line.key == "partitionname":  # the copy has no accounting, which knows QoS
-        return re.sub(r"(?<!\S)QOS=\S+", "", line.content, flags=re.IGNORECASE) + "\n"
+        return re.sub(r"(?<!\S)(QOS|PreemptMode)=\S+", "", line.content, flags=re.IGNORECASE) + "\n"
     return line.text
 
 
@@ -168,8 +172,8 @@ def _fault_of_controller(folder: Path, untried: list[str]) -> str:
     said = log.read_text(errors="replace")
     if _RUNS in said:
         return ""
-    if _NO_NETWORK.search(_worst(said)):
-        untried.append(f"slurmctld, which read all and then found no network: {_worst(said)}")
+    if _OF_THE_COPY.search(_worst(said)):
+        untried.append(f"slurmctld, for want of what only the site has: {_worst(said)}")
         return ""
     return f"slurmctld would not start: {_worst(said)}"
 

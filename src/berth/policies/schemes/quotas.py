@@ -95,6 +95,17 @@ def check_quotas(quotas: Mapping[str, int], nodes: Sequence[Node]) -> None:
             raise SettingError(f"the quota of '{name}' is {quota} GPUs; the cluster has only {gpus}")
 
 
+def quotas_of(text: str) -> dict[str, int]:
+    """Quotas as an option says them, such as `vcA=64,vcB=32`. Raises SettingError."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, gpus = part.strip().rpartition("=")
+        if not name or not gpus.isascii() or not gpus.isdigit():
+            raise SettingError(f"quota '{part}' is not VC=GPUS, such as vcA=64")
+        found[name] = int(gpus)
+    return found
+
+
 def check_names(quotas: Mapping[str, int], workload: Sequence[Job]) -> None:
     """Refuse quotas of virtual clusters none of which any job is of: they are most likely misspelt."""
     there = {job.virtual_cluster for job in workload}

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from berth.errors import ApiError
+from berth.live.kubernetes.installing import apply
 from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER
 from berth.live.kubernetes.node_manifests import device_classes
 from berth.live.kubernetes.pod_site import Settings
@@ -53,7 +54,7 @@ def claim(name: str) -> dict[str, Any]:
 async def classes(world: World) -> AsyncIterator[None]:
     """The DeviceClasses are there within; claims and slices are gone after it."""
     for each in device_classes():
-        await world.api.request("POST", f"{RESOURCES}/deviceclasses", each)
+        await apply(world.api, each)
     try:
         yield
     finally:

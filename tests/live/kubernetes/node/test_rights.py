@@ -34,8 +34,8 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
 
     async def story(world: World) -> None:
         for each in [each for made in manifests(install).values() for each in made]:
-            # Policies ask for the node that a token was made for, which this server's do not name.
-            if not each["kind"].startswith("ValidatingAdmissionPolicy"):
+            # Policies ask for the node that a token was made for, which this server's do not name, and gate pods.
+            if "AdmissionPolicy" not in each["kind"]:
                 await apply(world.api, each)
         async with claims_served(world):
             await on_a_node(world)
@@ -51,7 +51,7 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
             await kubelet.until_registered(RESOURCE)
             placed = json.dumps({"gpus": [{"index": 0, "uuid": None, "milli": 400, "mem_mib": 7000}]})
             for name, gpus in (("one", 1), ("foreign", 0)):
-                uid = await world.pod(name, gpus=gpus)
+                uid = await world.pod(name, gpus=gpus, scheduler="nobody", gates=())
                 notes = {PLACEMENT: placed, PLACED_UID: uid}
                 binding = {
                     "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},

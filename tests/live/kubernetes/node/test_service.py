@@ -164,7 +164,7 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
                 "berth.dev/gpu-count": "2", "berth.dev/gpu-indices": "0-1",
                 "berth.dev/gpu-model": "A100-80", "berth.dev/gpu-memory-mib": "81920",
             }  # fmt: skip
-            uid = await world.pod("one")
+            uid = await world.pod("one", scheduler="nobody", gates=())
             placed = {"gpus": [{"index": 1, "uuid": None, "milli": 400, "mem_mib": 7000}], "shared": True}
             binding = {
                 "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
