@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from berth.live.slurm.install import Planned
 from berth.live.slurm.node_lines import NodeGpus, devices_of
-from berth.live.slurm.site_files import Line, included, lines_of
+from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of
 
 LIMIT_S = 60.0
 MOST_BYTES = 1 << 22
@@ -59,10 +59,16 @@ def fault_of(
 
 
 def _copy(folder: Path, texts: Mapping[str, str], conf: Path, own: str, cluster: str) -> None:
-    """All files of the configuration in a folder of their own, with links to /dev/null for the GPUs."""
-    folder.chmod(0o755)
+    """All files of the configuration in a folder of their own, with links to /dev/null for the GPUs. Only root and
+    SlurmUser get into it; slurmdbd.conf, which has the database's password, stays away."""
     for path in conf.iterdir():
-        if path.suffix in (".conf", ".lua") and path.is_file() and path.stat().st_size < MOST_BYTES:
+        if (
+            path.suffix in (".conf", ".lua")
+            and path.name != "slurmdbd.conf"
+            and path.name not in texts
+            and path.is_file()
+            and path.stat().st_size < MOST_BYTES
+        ):
             shutil.copyfile(path, folder / path.name)
     for name in ("state", "spool", "devices"):
         (folder / name).mkdir()
@@ -77,12 +83,16 @@ def _copy(folder: Path, texts: Mapping[str, str], conf: Path, own: str, cluster:
             f"\nStateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\nSlurmctldPidFile={folder}/pid\n"
             f"SlurmdPidFile={folder}/pid.%n\n"
         )
+    for path in folder.glob("*.*"):
+        if (conf / path.name).is_file():
+            shutil.copymode(conf / path.name, path)
+            if os.geteuid() == 0:
+                there = (conf / path.name).stat()
+                os.chown(path, there.st_uid, there.st_gid)
     if os.geteuid() == 0:
-        owner = re.search(
-            r"^\s*SlurmUser\s*=\s*(\w+)", texts.get("slurm.conf", ""), re.IGNORECASE | re.MULTILINE
-        )
+        owner = SiteConfig("slurm.conf", texts, conf, cluster).value("SlurmUser") or "root"
         for path in (folder, folder / "state"):
-            shutil.chown(path, owner[1] if owner else "root")
+            shutil.chown(path, int(owner) if owner.isdecimal() else owner)
 
 
 def _place(name: str) -> str:

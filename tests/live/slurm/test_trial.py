@@ -1,0 +1,51 @@
+"""What the daemons of a trial are shown of a site: a copy that nobody else reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from berth.live.slurm import trial
+from berth.live.slurm.install import Planned
+from berth.live.slurm.node_lines import NodeGpus
+
+GPUS = {"n1": NodeGpus("n1", ["v100"], 0, [], [], new_kinds=["v100_0"])}
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a slurmd that fails leaves what it was shown."""
+    copy = tmp_path / "seen"
+    program(tmp_path, f'cp -a "${{5%/slurm.conf}}" {copy}; echo "fatal: seen"; exit 1', monkeypatch)
+    return copy
+
+
+def program(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bin" / "slurmd"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(trial, "_PATH", f"{path.parent}:/usr/bin:/bin")
+
+
+def site(tmp_path: Path, **files: str) -> Path:
+    conf = tmp_path / "etc"
+    conf.mkdir()
+    for name, text in files.items():
+        (conf / name.replace("_conf", ".conf")).write_text(text)
+    return conf
+
+
+def test_a_trial_shows_no_password_and_no_file_to_others(tmp_path: Path, seen: Path) -> None:
+    conf = site(
+        tmp_path, slurm_conf="old\n", slurmdbd_conf="StoragePass=secret\n", topology_conf="Switch=s1\n"
+    )
+    (conf / "slurm.conf").chmod(0o640)
+    (conf / "topology.conf").chmod(0o600)
+    planned = Planned({"slurm.conf": "ClusterName=c\n"}, GPUS)
+    fault, _ = trial.fault_of(planned, {}, conf, f"{conf}/berth", "c")
+    assert fault == "slurmd of node n1 would not start: fatal: seen"
+    modes = {path.name: oct(path.stat().st_mode)[-3:] for path in seen.glob("*.conf")}
+    assert modes == {"slurm.conf": "640", "topology.conf": "600"}
+    assert oct(seen.stat().st_mode)[-3:] == "700"
