@@ -49,3 +49,30 @@ def test_a_trial_shows_no_password_and_no_file_to_others(tmp_path: Path, seen: P
     modes = {path.name: oct(path.stat().st_mode)[-3:] for path in seen.glob("*.conf")}
     assert modes == {"slurm.conf": "640", "topology.conf": "600"}
     assert oct(seen.stat().st_mode)[-3:] == "700"
+
+
+LUA = """\
+-- Accounting = "of these \\
+local File = "/dev/x # y"
+Include = 3 -- include me
+"""
+
+
+def test_a_trial_changes_only_what_slurm_reads_as_lines(tmp_path: Path, seen: Path) -> None:
+    conf = site(tmp_path)
+    files = {
+        "slurm.conf": "Include nodes.conf\nAccountingStorageType=x\n",
+        "nodes.conf": "MailProg=/x\nNodeName=n1\n",
+        "gres.conf": "Name=gpu File=/dev/x\n",
+        "job_submit.lua": f'{LUA}dofile("{conf}/berth/berth.lua") -- 1\n',
+        "berth/berth.lua": LUA,
+        "berth/prolog.sh": 'Accounting=1\nFile="$1" # x\n',
+    }
+    _, untried = trial.fault_of(Planned(files, GPUS), {}, conf, f"{conf}/berth", "c")
+    shown = {name: (seen / name).read_text() for name in files}
+    folder = shown["slurm.conf"].split()[1].removesuffix("/nodes.conf")
+    assert shown["slurm.conf"].startswith(f"Include {folder}/nodes.conf\n\n\nStateSaveLocation=")
+    assert (shown["nodes.conf"], untried) == ("\nNodeName=n1\n", [])
+    assert shown["gres.conf"] == f"Name=gpu File={folder}/devices/%2Fdev%2Fx\n"
+    assert shown["job_submit.lua"] == f'{LUA}dofile("{folder}/berth/berth.lua") -- 1\n'
+    assert all(shown[name] == files[name] for name in ("berth/berth.lua", "berth/prolog.sh"))

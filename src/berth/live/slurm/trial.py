@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from berth.live.slurm.install import Planned
+from berth.live.slurm.installed import write_text
 from berth.live.slurm.node_lines import NodeGpus, devices_of
 from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of
 
@@ -72,12 +73,13 @@ def _copy(folder: Path, texts: Mapping[str, str], conf: Path, own: str, cluster:
             shutil.copyfile(path, folder / path.name)
     for name in ("state", "spool", "devices"):
         (folder / name).mkdir()
+    read = [SiteConfig(name, texts, conf, cluster).texts() for name in ("slurm.conf", "gres.conf")]
     for name, text in texts.items():
-        lines = [_line(each, folder, conf, cluster) for each in lines_of(text)]
-        path = folder / _place(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = "".join(lines).replace(f'dofile("{own}/', f'dofile("{folder}/berth/')
-        path.write_text(new, encoding="utf-8", errors="surrogateescape")
+        if any(name in each for each in read):
+            new = "".join(_line(each, folder, conf, cluster) for each in lines_of(text))
+        else:
+            new = text.replace(f'dofile("{own}/', f'dofile("{folder}/berth/')
+        write_text(folder / _place(name), new)
     with (folder / "slurm.conf").open("a") as file:
         file.write(
             f"\nStateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\nSlurmctldPidFile={folder}/pid\n"
