@@ -465,11 +465,11 @@ def install(
             installed.write_text(path, text)
             if name.endswith(".sh"):
                 path.chmod(0o755)
-        installed.keep(out / "berth", before, planned.files)
+        installed.keep(out / "berth", how.conf, before, planned.files)
         _say(f"written to {out}; nothing else was changed")
     if apply:
         try:
-            installed.keep(own, before, planned.files)
+            installed.keep(own, how.conf, before, planned.files)
             installed.put(how.conf, own, planned.files)
         except OSError as error:
             raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
@@ -485,11 +485,14 @@ def uninstall(
         str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
     conf: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--conf", metavar="FILE", envvar="SLURM_CONF", help="slurm.conf, if it is elsewhere than usual."
+            "--conf",
+            metavar="FILE",
+            envvar="SLURM_CONF",
+            help="slurm.conf, if it is elsewhere than at the install.",
         ),
-    ] = Path("/etc/slurm/slurm.conf"),
+    ] = None,
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
     from berth.live.slurm import installed
@@ -499,9 +502,12 @@ def uninstall(
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    today = installed.texts_of(conf.parent, own)
+    there = installed.conf_of(own) if conf is None else conf.parent
+    if there is None:
+        raise SettingError(f"{own} does not say where slurm.conf is; name it with --conf")
+    today = installed.texts_of(there, own)
     try:
-        names = installed.remove(conf.parent, own, installed.as_before(today, own))
+        names = installed.remove(there, own, installed.as_before(today, own))
     except OSError as error:
         raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
     _say(f"as before: {', '.join(names)}; copy them to all machines, and restart slurmctld and slurmd")

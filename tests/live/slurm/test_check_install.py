@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
 from berth.errors import SettingError
 from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.install import Plan, diff, plan, shipped
@@ -209,7 +211,7 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     there = {"slurm.conf": read_text(conf / "slurm.conf") or "", "gres.conf": GRES_CONF}
     new = installed(slurm_conf=there["slurm.conf"], gres_conf=GRES_CONF)
     (conf / "gres.conf").write_text(GRES_CONF)
-    keep(own, {name: there[name] for name in new if name in there}, new)
+    keep(own, conf, {name: there[name] for name in new if name in there}, new)
     put(conf, own, new)
     assert read_text(conf / "slurm.conf") == new["slurm.conf"] != there["slurm.conf"]
     assert as_before(texts_of(conf, own), own) == there
@@ -218,6 +220,33 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {path.name for path in conf.iterdir()} == {"slurm.conf", "real.conf", "gres.conf"}
     assert ((conf / "slurm.conf").is_symlink(), (conf / "real.conf").read_bytes()) == (True, bytes_)
+
+
+def test_an_uninstall_finds_the_folder_of_slurm_conf_or_keeps_what_there_was_before(tmp_path: Path) -> None:
+    """Even if it lies elsewhere than usual."""
+    conf, own = tmp_path / "site", tmp_path / "berth"
+    old, new = {"slurm.conf": "old\n"}, {"slurm.conf": "new\n", "cgroup.conf": "new\n"}
+    keep(own, conf, old, new)
+    put(conf, own, new)
+    for wrong in (("--conf", str(tmp_path / "slurm.conf")), ()):
+        if not wrong:
+            (conf / "slurm.conf").rename(conf / "moved.conf")
+        with pytest.raises(SettingError, match=r"slurm\.conf cannot be read.*nothing was changed"):
+            uninstall(own, *wrong)
+    assert (own / "before" / "slurm.conf").read_text() == "old\n"
+    (conf / "moved.conf").rename(conf / "slurm.conf")
+    uninstall(own)
+    assert {path.name: path.read_text() for path in conf.iterdir()} == old
+    assert not own.exists()
+
+
+def uninstall(own: Path, *words: str) -> None:
+    CliRunner().invoke(
+        app,
+        ["slurm", "uninstall", "--folder", str(own), *words],
+        env={"SLURM_CONF": None},
+        catch_exceptions=False,
+    )
 
 
 def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> None:

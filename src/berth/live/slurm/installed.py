@@ -1,6 +1,7 @@
 """Puts changed files in the place of a site's own, all or none, and takes them away again byte for byte.
 
-berth's folder keeps each file as it was (`before/`) and as it was put there (`after/`).
+berth's folder keeps each file as it was (`before/`) and as it was put there (`after/`), and the folder of slurm.conf
+(`conf`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from berth.errors import SettingError
 
-BEFORE, AFTER = "before", "after"
+BEFORE, AFTER, CONF = "before", "after", "conf"
 OWN = "berth/"
 """How names of files of berth's own folder begin."""
 
@@ -83,13 +84,26 @@ def undone(before: Sequence[str], after: Sequence[str], now: Sequence[str]) -> l
 
 
 def texts_of(conf: Path, own: Path) -> dict[str, str]:
-    """The files of today that berth has changed."""
-    found = ((name, read_text(path_of(name, conf, own))) for name in _kept(own, AFTER))
-    return {name: text for name, text in found if text is not None}
+    """The files of today that berth has changed. SettingError if one that the site had cannot be read."""
+    found = {name: read_text(path_of(name, conf, own)) for name in _kept(own, AFTER)}
+    lacking = [name for name in _kept(own, BEFORE) if found.get(name, "") is None]
+    if lacking:
+        raise SettingError(
+            f"{path_of(lacking[0], conf, own)} cannot be read, and berth has changed it; name slurm.conf with"
+            f" --conf, or put {_file(own, AFTER, lacking[0])} in its place; nothing was changed"
+        )
+    return {name: text for name, text in found.items() if text is not None}
 
 
-def keep(folder: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Keep the files as they were and as they are to be in berth's folder."""
+def conf_of(own: Path) -> Path | None:
+    """The folder of slurm.conf at the install; None if berth's folder does not say."""
+    text = read_text(own / CONF)
+    return Path(text.rstrip("\n")) if text else None
+
+
+def keep(folder: Path, conf: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Keep the files as they were and as they are to be in berth's folder, and the folder of slurm.conf."""
+    write_text(folder / CONF, f"{conf.absolute()}\n")
     for what, texts in ((BEFORE, before), (AFTER, after)):
         shutil.rmtree(folder / what, ignore_errors=True)
         for name, text in texts.items():
