@@ -416,6 +416,8 @@ def install(
     controller = Controller()
     own = Path(folder)
     configuration, today = read_files(controller, own)
+    if apply or out is not None:
+        installed.check_first(today, own)
     there = installed.as_before(today, own) if installed.is_installed(own) else today
     names = _names(partitions)
     chosen = {name for each in controller.partitions() if each.name in names for name in each.nodes}

@@ -19,7 +19,7 @@ from berth.cli.app import app
 from berth.errors import SettingError
 from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.install import Plan, diff, plan, shipped
-from berth.live.slurm.installed import as_before, keep, put, read_text, remove, texts_of, undone
+from berth.live.slurm.installed import as_before, check_first, keep, put, read_text, remove, texts_of, undone
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
 from tests.live.slurm.fake_slurm import NODE, TYPED
@@ -247,6 +247,25 @@ def uninstall(own: Path, *words: str) -> None:
         env={"SLURM_CONF": None},
         catch_exceptions=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("slurm.conf", "Prolog={own}/prolog.sh"),
+        ("nodes.conf", "MailProg={own}/mail.sh"),
+        ("job_submit.lua", 'dofile("{own}/berth.lua")'),
+    ],
+)
+def test_an_install_over_lines_of_unknown_origin_is_refused(tmp_path: Path, name: str, line: str) -> None:
+    """Such as those of a version that kept nothing."""
+    ours = {"berth/prolog.sh": f"exec {tmp_path}/x\n"}
+    check_first({**ours, name: f"#{line.format(own=tmp_path)}\n"}, tmp_path)
+    there = {**ours, name: f"ClusterName=c\n{line.format(own=tmp_path)}\n"}
+    with pytest.raises(SettingError, match=f"{name} has berth's line .*take berth's lines out"):
+        check_first(there, tmp_path)
+    keep(tmp_path, tmp_path, {}, {"slurm.conf": "new"})
+    check_first(there, tmp_path)
 
 
 def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> None:

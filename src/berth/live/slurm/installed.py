@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from berth.errors import SettingError
+from berth.live.slurm.site_files import lines_of
 
 BEFORE, AFTER, CONF = "before", "after", "conf"
 OWN = "berth/"
@@ -93,6 +94,23 @@ def texts_of(conf: Path, own: Path) -> dict[str, str]:
             f" --conf, or put {_file(own, AFTER, lacking[0])} in its place; nothing was changed"
         )
     return {name: text for name, text in found.items() if text is not None}
+
+
+def check_first(there: Mapping[str, str], own: Path) -> None:
+    """SettingError if files of today name berth's, and berth's folder does not know what there was before.
+
+    An uninstall would leave them with the names of scripts that are gone.
+    """
+    if is_installed(own):
+        return
+    for name, text in there.items():
+        for line in lines_of(text) if not name.startswith(OWN) else ():
+            if f"{own}/" in line.content:
+                raise SettingError(
+                    f"{name} has berth's line {line.content!r} already, and {own / AFTER} is missing, so that no"
+                    " uninstall would know what there was before; take berth's lines out of the files beside"
+                    " slurm.conf, and run install again"
+                )
 
 
 def conf_of(own: Path) -> Path | None:
