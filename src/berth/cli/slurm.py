@@ -471,8 +471,7 @@ def install(
         _say(f"written to {out}; nothing else was changed")
     if apply:
         try:
-            installed.keep(own, how.conf, before, planned.files)
-            installed.put(how.conf, own, planned.files)
+            installed.put(how.conf, own, before, planned.files)
         except OSError as error:
             raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
         _say(

@@ -211,8 +211,7 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     there = {"slurm.conf": read_text(conf / "slurm.conf") or "", "gres.conf": GRES_CONF}
     new = installed(slurm_conf=there["slurm.conf"], gres_conf=GRES_CONF)
     (conf / "gres.conf").write_text(GRES_CONF)
-    keep(own, conf, {name: there[name] for name in new if name in there}, new)
-    put(conf, own, new)
+    put(conf, own, {name: there[name] for name in new if name in there}, new)
     assert read_text(conf / "slurm.conf") == new["slurm.conf"] != there["slurm.conf"]
     assert as_before(texts_of(conf, own), own) == there
     assert remove(conf, own, as_before(texts_of(conf, own), own)) == [
@@ -226,8 +225,7 @@ def test_an_uninstall_finds_the_folder_of_slurm_conf_or_keeps_what_there_was_bef
     """Even if it lies elsewhere than usual."""
     conf, own = tmp_path / "site", tmp_path / "berth"
     old, new = {"slurm.conf": "old\n"}, {"slurm.conf": "new\n", "cgroup.conf": "new\n"}
-    keep(own, conf, old, new)
-    put(conf, own, new)
+    put(conf, own, old, new)
     for wrong in (("--conf", str(tmp_path / "slurm.conf")), ()):
         if not wrong:
             (conf / "slurm.conf").rename(conf / "moved.conf")
@@ -269,12 +267,20 @@ def test_an_install_over_lines_of_unknown_origin_is_refused(tmp_path: Path, name
 
 
 def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> None:
-    (tmp_path / "slurm.conf").write_text("old")
-    (tmp_path / "gres.conf").mkdir()
+    """Also those that an uninstall needs."""
+    conf, own = tmp_path, tmp_path / "berth"
+    (conf / "slurm.conf").write_text("old")
+    put(conf, own, {"slurm.conf": "old"}, {"slurm.conf": "first"})
+    (conf / "gres.conf").mkdir()
     with pytest.raises(OSError, match=r"gres\.conf"):
-        put(tmp_path, tmp_path / "berth", {"slurm.conf": "new", "gres.conf": "new", "berth/x.sh": "new"})
-    assert (tmp_path / "slurm.conf").read_text() == "old"
-    assert [path.name for path in tmp_path.rglob("*.berth-new")] == []
+        put(conf, own, {"slurm.conf": "old"}, {"slurm.conf": "new", "gres.conf": "new", "berth/x.sh": "new"})
+    assert {str(path.relative_to(conf)): path.read_text() for path in conf.rglob("*") if path.is_file()} == {
+        "slurm.conf": "first",
+        "berth/conf": f"{conf}\n",
+        "berth/before/slurm.conf": "old",
+        "berth/after/slurm.conf": "first",
+    }
+    assert [path.name for path in conf.rglob("*new*")] == []
 
 
 @pytest.mark.parametrize(

@@ -121,17 +121,41 @@ def conf_of(own: Path) -> Path | None:
 
 def keep(folder: Path, conf: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Keep the files as they were and as they are to be in berth's folder, and the folder of slurm.conf."""
-    write_text(folder / CONF, f"{conf.absolute()}\n")
+    _keep_new(folder, conf, before, after)
+    _take_new(folder)
+
+
+def put(conf: Path, own: Path, before: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Write files, and keep them and those of before, all or none; an OSError leaves those that were there."""
+    try:
+        _keep_new(own, conf, before, new)
+        _replace({path_of(name, conf, own): text for name, text in new.items()})
+    except OSError:
+        _drop_new(own)
+        raise
+    _take_new(own)
+
+
+def _keep_new(folder: Path, conf: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    _drop_new(folder)
+    write_text(folder / f"{CONF}.new", f"{conf.absolute()}\n")
     for what, texts in ((BEFORE, before), (AFTER, after)):
-        shutil.rmtree(folder / what, ignore_errors=True)
+        (folder / f"{what}.new").mkdir()
         for name, text in texts.items():
             if not name.startswith(OWN):
-                write_text(_file(folder, what, name), text)
+                write_text(_file(folder, f"{what}.new", name), text)
 
 
-def put(conf: Path, own: Path, new: Mapping[str, str]) -> None:
-    """Write files, all or none; an OSError leaves those that were there."""
-    _replace({path_of(name, conf, own): text for name, text in new.items()})
+def _take_new(folder: Path) -> None:
+    for what in (CONF, BEFORE, AFTER):
+        shutil.rmtree(folder / what, ignore_errors=True)
+        (folder / f"{what}.new").replace(folder / what)
+
+
+def _drop_new(folder: Path) -> None:
+    (folder / f"{CONF}.new").unlink(missing_ok=True)
+    for what in (BEFORE, AFTER):
+        shutil.rmtree(folder / f"{what}.new", ignore_errors=True)
 
 
 def remove(conf: Path, own: Path, before: Mapping[str, str]) -> list[str]:
@@ -172,13 +196,13 @@ def _replace(texts: Mapping[Path, str]) -> None:
     try:
         for path, text in texts.items():
             new = path.with_name(f".{path.name}.berth-new")
+            done.append(path)
             write_text(new, text)
             if before[path] is not None:
                 shutil.copymode(path, new)
                 os.chown(new, path.stat().st_uid, path.stat().st_gid)
             elif path.suffix == ".sh":
                 new.chmod(0o755)
-            done.append(path)
         for path in texts:
             path.with_name(f".{path.name}.berth-new").replace(path)
     except OSError:
