@@ -76,3 +76,19 @@ def test_a_trial_changes_only_what_slurm_reads_as_lines(tmp_path: Path, seen: Pa
     assert shown["gres.conf"] == f"Name=gpu File={folder}/devices/%2Fdev%2Fx\n"
     assert shown["job_submit.lua"] == f'{LUA}dofile("{folder}/berth/berth.lua") -- 1\n'
     assert all(shown[name] == files[name] for name in ("berth/berth.lua", "berth/prolog.sh"))
+
+
+def test_a_slurmd_that_does_not_answer_is_no_fault_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "exec sleep 600", monkeypatch)
+    monkeypatch.setattr(trial, "LIMIT_S", 0.01)
+    monkeypatch.setattr(trial, "_PATH", str(tmp_path / "bin"))  # without slurmctld
+    conf = site(tmp_path)
+    assert trial.fault_of(Planned({"slurm.conf": ""}, GPUS), {}, conf, f"{conf}/berth", "c") == (
+        "",
+        [
+            "the GPUs of node n1: slurmd has not answered within 0.01 s",
+            "slurmctld, which is not installed here",
+        ],
+    )

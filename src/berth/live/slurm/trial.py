@@ -133,10 +133,15 @@ def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) 
         if node.detects:
             untried.append(f"the GPUs of node {node.name}, which AutoDetect finds")
             continue
-        done = subprocess.run(
-            [slurmd, "-G", "-N", node.name, "-f", str(folder / "slurm.conf")],
-            capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        words = [slurmd, "-G", "-N", node.name, "-f", str(folder / "slurm.conf")]
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            untried.append(f"the GPUs of node {node.name}: slurmd has not answered within {LIMIT_S:g} s")
+            continue
         said = done.stdout + done.stderr
         if done.returncode or "fatal:" in said:
             return f"slurmd of node {node.name} would not start: {_worst(said)}"
