@@ -59,6 +59,16 @@ def test_a_user_reads_what_a_job_waited_for_used_and_would_have_needed() -> None
     assert "Its compute was not measured, as it was not limited." in endings(lines, "8")
 
 
+def test_no_more_compute_is_recommended_than_was_promised() -> None:
+    """450 s of kernels in 1000 s, with a margin, are more than half a GPU."""
+    (enough,) = [line for line in endings(job("7", gpu_ms=450_000), "7") if "would have done" in line]
+    assert (enough.split(" and ")[0], enough.split()[-1]) == ("0.5 of a GPU", 'gpu_pct=50"')
+    full = [
+        replace(line, peak_mib=20000) if line.event == ENDED else line for line in job("7", gpu_ms=450_000)
+    ]
+    assert "What it was promised was about what it used." in endings(full, "7")
+
+
 def test_the_next_start_is_estimated_by_such_jobs_alone() -> None:
     lines = [line for at in range(20) for line in job(str(at), at_s=2000 * at)]
     other = [replace(line, partition="other" if line.event == STARTED else "") for line in job("99")]
