@@ -22,6 +22,7 @@ from berth.live.slurm.install import Plan, diff, plan, shipped
 from berth.live.slurm.installed import as_before, check_first, keep, put, read_text, remove, texts_of, undone
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
+from berth.live.slurm.site_files import lines_of
 from tests.live.slurm.fake_slurm import NODE, TYPED
 
 GOOD = {
@@ -191,6 +192,23 @@ def test_what_is_installed_twice_changes_nothing_more() -> None:
         first = installed(slurm_conf=SLURM_CONF, gres_conf=GRES_CONF, job_submit_lua=own)
         again = plan(HOW, first, node(TYPED), {"n1"}).files  # type: ignore[arg-type]
         assert list(diff(first, again)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "contents"),
+    [
+        ("#A=1 \\\nB=2\n", ["", "B=2"]),
+        ("A=1 # C:\\\nB=2\n", ["A=1", "B=2"]),
+        ("A=1 \\\n  B=2 \\\n C=3 # x\nD=4", ["A=1  B=2  C=3", "D=4"]),
+        ("A=x\\#y \\\n B=2\n", ["A=x\\#y  B=2"]),
+        ("A=x\\\\\nB=2\n\n", ["A=x\\\\", "B=2", ""]),
+        ("", []),
+    ],
+)
+def test_a_line_goes_on_behind_a_backslash_that_is_no_comments(text: str, contents: list[str]) -> None:
+    lines = lines_of(text)
+    assert [line.content for line in lines] == contents
+    assert "".join(line.text for line in lines) == text
 
 
 def test_an_uninstall_keeps_what_the_site_has_changed_since() -> None:

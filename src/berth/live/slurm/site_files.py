@@ -10,7 +10,8 @@ from berth.errors import SettingError
 
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _PAIR = re.compile(r'(?<!\S)(\w+)\s*[-+*/]?=\s*("[^"]*"|\S+)')
-_LINE = re.compile(r"(?:[^\n]*\\\n)*[^\n]*(?:\n|\Z)")
+_LINE = re.compile(r"(?:(?:[^\n#\\]|\\[^\n])*\\\n)*[^\n]*(?:\n|\Z)")
+"""Slurm takes comments away before it joins lines; of two backslashes the second is a letter."""
 _COMMENT = re.compile(r"(?<!\\)#.*", re.DOTALL)
 
 
@@ -24,7 +25,7 @@ class Line:
     @property
     def content(self) -> str:
         """What Slurm reads of it: no comment, no line breaks."""
-        return _COMMENT.sub("", re.sub(r"\\\n\s*", " ", self.text)).strip()
+        return _COMMENT.sub("", re.sub(r"(?<!\\)\\\n\s*", " ", self.text)).strip()
 
     @property
     def pairs(self) -> dict[str, str]:
