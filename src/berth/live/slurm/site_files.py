@@ -28,6 +28,12 @@ class Line:
         return _COMMENT.sub("", re.sub(r"(?<!\\)\\\n\s*", " ", self.text)).strip()
 
     @property
+    def comment(self) -> str:
+        """Its comment as it stands behind other content; empty if it has none."""
+        found = _COMMENT.search(self.text)
+        return "" if found is None else f" {found[0].strip()}"
+
+    @property
     def pairs(self) -> dict[str, str]:
         """Its `Key=value` pairs, with keys in small letters."""
         return {key.lower(): value.strip('"') for key, value in _PAIR.findall(self.content)}
@@ -110,9 +116,7 @@ class SiteConfig:
         """Give a setting this value where it stands, or on a line of its own at the end."""
         line = self._line_of(key)
         if line is not None and line.pairs[key.lower()] != value:
-            comment = _COMMENT.search(line.text)
-            behind = f" {comment[0].strip()}" if comment is not None else ""
-            line.text = line.with_pairs({key: value}) + behind + "\n"
+            line.text = f"{line.with_pairs({key: value})}{line.comment}\n"
         elif line is None:
             self.add(f"{key}={value}")
 
