@@ -294,7 +294,7 @@ def report(
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Report on a job that has ended: waits, GPU use against what it was promised, cost, and what would do."""
+    """Report on a job that has ended: waits, GPU use against its promise, cost, and what would have been enough."""
     import json
     import time
 
