@@ -294,7 +294,7 @@ def report(
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Report on a job that has ended: waits, GPU use against what it was promised, cost, and what would do."""
+    """Report on a job that has ended: waits, GPU use against its promise, cost, and what would have been enough."""
     import json
     import time
 
@@ -416,6 +416,8 @@ def install(
     controller = Controller()
     own = Path(folder)
     configuration, today = read_files(controller, own)
+    if apply or out is not None:
+        installed.check_first(today, own)
     there = installed.as_before(today, own) if installed.is_installed(own) else today
     names = _names(partitions)
     chosen = {name for each in controller.partitions() if each.name in names for name in each.nodes}
@@ -465,12 +467,11 @@ def install(
             installed.write_text(path, text)
             if name.endswith(".sh"):
                 path.chmod(0o755)
-        installed.keep(out / "berth", before, planned.files)
+        installed.keep(out / "berth", how.conf, before, planned.files)
         _say(f"written to {out}; nothing else was changed")
     if apply:
         try:
-            installed.keep(own, before, planned.files)
-            installed.put(how.conf, own, planned.files)
+            installed.put(how.conf, own, before, planned.files)
         except OSError as error:
             raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
         _say(
@@ -485,11 +486,14 @@ def uninstall(
         str, typer.Option("--folder", metavar="DIR", help="Folder of berth's scripts on all machines.")
     ] = "/etc/slurm/berth",
     conf: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--conf", metavar="FILE", envvar="SLURM_CONF", help="slurm.conf, if it is elsewhere than usual."
+            "--conf",
+            metavar="FILE",
+            envvar="SLURM_CONF",
+            help="slurm.conf, if it is elsewhere than at the install.",
         ),
-    ] = Path("/etc/slurm/slurm.conf"),
+    ] = None,
 ) -> None:
     """Write Slurm's files as they were before `install --apply`, and remove berth's folder."""
     from berth.live.slurm import installed
@@ -499,9 +503,12 @@ def uninstall(
         raise SettingError(
             f"{own} does not say what there was before; `berth slurm install --apply` writes it, or name --folder"
         )
-    today = installed.texts_of(conf.parent, own)
+    there = installed.conf_of(own) if conf is None else conf.parent
+    if there is None:
+        raise SettingError(f"{own} does not say where slurm.conf is; name it with --conf")
+    today = installed.texts_of(there, own)
     try:
-        names = installed.remove(conf.parent, own, installed.as_before(today, own))
+        names = installed.remove(there, own, installed.as_before(today, own))
     except OSError as error:
         raise SettingError(f"{error.filename} cannot be written ({error.strerror})") from error
     _say(f"as before: {', '.join(names)}; copy them to all machines, and restart slurmctld and slurmd")

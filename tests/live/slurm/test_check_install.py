@@ -13,13 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
 from berth.errors import SettingError
 from berth.live.slurm.check import SlurmSetup, faults
 from berth.live.slurm.install import Plan, diff, plan, shipped
-from berth.live.slurm.installed import as_before, keep, put, read_text, remove, texts_of, undone
+from berth.live.slurm.installed import as_before, check_first, keep, put, read_text, remove, texts_of, undone
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
 from berth.live.slurm.requests import Cards
+from berth.live.slurm.site_files import lines_of
 from tests.live.slurm.fake_slurm import NODE, TYPED
 
 GOOD = {
@@ -191,6 +194,23 @@ def test_what_is_installed_twice_changes_nothing_more() -> None:
         assert list(diff(first, again)) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "contents"),
+    [
+        ("#A=1 \\\nB=2\n", ["", "B=2"]),
+        ("A=1 # C:\\\nB=2\n", ["A=1", "B=2"]),
+        ("A=1 \\\n  B=2 \\\n C=3 # x\nD=4", ["A=1  B=2  C=3", "D=4"]),
+        ("A=x\\#y \\\n B=2\n", ["A=x\\#y  B=2"]),
+        ("A=x\\\\\nB=2\n\n", ["A=x\\\\", "B=2", ""]),
+        ("", []),
+    ],
+)
+def test_a_line_goes_on_behind_a_backslash_that_is_no_comments(text: str, contents: list[str]) -> None:
+    lines = lines_of(text)
+    assert [line.content for line in lines] == contents
+    assert "".join(line.text for line in lines) == text
+
+
 def test_an_uninstall_keeps_what_the_site_has_changed_since() -> None:
     before, after = ["a\n", "b\n", "c\n"], ["a\n", "B\n", "B2\n", "c\n", "d\n"]
     assert undone(before, after, after) == before
@@ -209,8 +229,7 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     there = {"slurm.conf": read_text(conf / "slurm.conf") or "", "gres.conf": GRES_CONF}
     new = installed(slurm_conf=there["slurm.conf"], gres_conf=GRES_CONF)
     (conf / "gres.conf").write_text(GRES_CONF)
-    keep(own, {name: there[name] for name in new if name in there}, new)
-    put(conf, own, new)
+    put(conf, own, {name: there[name] for name in new if name in there}, new)
     assert read_text(conf / "slurm.conf") == new["slurm.conf"] != there["slurm.conf"]
     assert as_before(texts_of(conf, own), own) == there
     assert remove(conf, own, as_before(texts_of(conf, own), own)) == [
@@ -220,13 +239,66 @@ def test_what_was_put_is_taken_away_byte_for_byte(tmp_path: Path) -> None:
     assert ((conf / "slurm.conf").is_symlink(), (conf / "real.conf").read_bytes()) == (True, bytes_)
 
 
+def test_an_uninstall_finds_the_folder_of_slurm_conf_or_keeps_what_there_was_before(tmp_path: Path) -> None:
+    """Even if it lies elsewhere than usual."""
+    conf, own = tmp_path / "site", tmp_path / "berth"
+    old, new = {"slurm.conf": "old\n"}, {"slurm.conf": "new\n", "cgroup.conf": "new\n"}
+    put(conf, own, old, new)
+    for wrong in (("--conf", str(tmp_path / "slurm.conf")), ()):
+        if not wrong:
+            (conf / "slurm.conf").rename(conf / "moved.conf")
+        with pytest.raises(SettingError, match=r"slurm\.conf cannot be read.*nothing was changed"):
+            uninstall(own, *wrong)
+    assert (own / "before" / "slurm.conf").read_text() == "old\n"
+    (conf / "moved.conf").rename(conf / "slurm.conf")
+    uninstall(own)
+    assert {path.name: path.read_text() for path in conf.iterdir()} == old
+    assert not own.exists()
+
+
+def uninstall(own: Path, *words: str) -> None:
+    CliRunner().invoke(
+        app,
+        ["slurm", "uninstall", "--folder", str(own), *words],
+        env={"SLURM_CONF": None},
+        catch_exceptions=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("slurm.conf", "Prolog={own}/prolog.sh"),
+        ("nodes.conf", "MailProg={own}/mail.sh"),
+        ("job_submit.lua", 'dofile("{own}/berth.lua")'),
+    ],
+)
+def test_an_install_over_lines_of_unknown_origin_is_refused(tmp_path: Path, name: str, line: str) -> None:
+    """Such as those of a version that kept nothing."""
+    ours = {"berth/prolog.sh": f"exec {tmp_path}/x\n"}
+    check_first({**ours, name: f"#{line.format(own=tmp_path)}\n"}, tmp_path)
+    there = {**ours, name: f"ClusterName=c\n{line.format(own=tmp_path)}\n"}
+    with pytest.raises(SettingError, match=f"{name} has berth's line .*take berth's lines out"):
+        check_first(there, tmp_path)
+    keep(tmp_path, tmp_path, {}, {"slurm.conf": "new"})
+    check_first(there, tmp_path)
+
+
 def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> None:
-    (tmp_path / "slurm.conf").write_text("old")
-    (tmp_path / "gres.conf").mkdir()
+    """Also those that an uninstall needs."""
+    conf, own = tmp_path, tmp_path / "berth"
+    (conf / "slurm.conf").write_text("old")
+    put(conf, own, {"slurm.conf": "old"}, {"slurm.conf": "first"})
+    (conf / "gres.conf").mkdir()
     with pytest.raises(OSError, match=r"gres\.conf"):
-        put(tmp_path, tmp_path / "berth", {"slurm.conf": "new", "gres.conf": "new", "berth/x.sh": "new"})
-    assert (tmp_path / "slurm.conf").read_text() == "old"
-    assert [path.name for path in tmp_path.rglob("*.berth-new")] == []
+        put(conf, own, {"slurm.conf": "old"}, {"slurm.conf": "new", "gres.conf": "new", "berth/x.sh": "new"})
+    assert {str(path.relative_to(conf)): path.read_text() for path in conf.rglob("*") if path.is_file()} == {
+        "slurm.conf": "first",
+        "berth/conf": f"{conf}\n",
+        "berth/before/slurm.conf": "old",
+        "berth/after/slurm.conf": "first",
+    }
+    assert [path.name for path in conf.rglob("*new*")] == []
 
 
 @pytest.mark.parametrize(
@@ -242,7 +314,13 @@ def test_an_install_that_cannot_be_written_leaves_every_file(tmp_path: Path) -> 
          "Name=gpu File=/d0 Cores=0\nName=gpu File=/d1 Cores=1 # mine\nName=shard Count=8\n",
          ["NodeName=DEFAULT Gres=gpu:v100:2,shard:8 Feature=fast",
           "NodeName=n1 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:8 Feature=fast,v100"],
-         ["Name=gpu Type=v100_0 File=/d0 Cores=0", "Name=gpu Type=v100_1 File=/d1 Cores=1", "Name=shard Count=8"]),
+         ["Name=gpu Type=v100_0 File=/d0 Cores=0", "Name=gpu Type=v100_1 File=/d1 Cores=1 # mine",
+          "Name=shard Count=8"]),
+        ("NodeName=n[1-2] \\\n Gres=gpu:v100:2 # rack 7\n",
+         "NodeName=n[1-2] Name=gpu Type=v100 File=/d[0-1] # bought\n",
+         ["NodeName=n1  Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100 # rack 7", "NodeName=n2  Gres=gpu:v100:2"],
+         ["NodeName=n2 Name=gpu Type=v100 File=/d[0-1] # bought", "NodeName=n1 Name=gpu Type=v100_0 File=/d0",
+          "NodeName=n1 Name=gpu Type=v100_1 File=/d1", "NodeName=n1 Name=shard Count=16"]),
         ("NodeName=n1 Gres=gpu:2,mps:200\n",
          "AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu MultipleFiles=/a,/b Type=1g\n"
          "NodeName=n1 Name=gpu MultipleFiles=/c,/d Type=1g\n",

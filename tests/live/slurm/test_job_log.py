@@ -59,6 +59,16 @@ def test_a_user_reads_what_a_job_waited_for_used_and_would_have_needed() -> None
     assert "Its compute was not measured, as it was not limited." in endings(lines, "8")
 
 
+def test_no_more_compute_is_recommended_than_was_promised() -> None:
+    """450 s of kernels in 1000 s, with a margin, are more than half a GPU."""
+    (enough,) = [line for line in endings(job("7", gpu_ms=450_000), "7") if "would have done" in line]
+    assert (enough.split(" and ")[0], enough.split()[-1]) == ("0.5 of a GPU", 'gpu_pct=50"')
+    full = [
+        replace(line, peak_mib=20000) if line.event == ENDED else line for line in job("7", gpu_ms=450_000)
+    ]
+    assert "What it was promised was about what it used." in endings(full, "7")
+
+
 def test_the_next_start_is_estimated_by_such_jobs_alone() -> None:
     lines = [line for at in range(20) for line in job(str(at), at_s=2000 * at)]
     other = [replace(line, partition="other" if line.event == STARTED else "") for line in job("99")]
@@ -98,6 +108,15 @@ def test_kernel_time_of_all_nodes_is_summed_and_absent_if_one_did_not_measure_it
     for raw, times in (("1", (5, 7)), ("2", (5, None))):
         for node, gpu_ms in zip("ab", times, strict=True):
             keep(tmp_path, Result(raw, node, 100, 0, 0, gpu_ms=gpu_ms))
-    (tmp_path / "3-a").write_text("100 0 0 0\n")  # of an Epilog before this version
-    found = taken(tmp_path, ("1", "2", "3"))
-    assert {raw: result.gpu_ms for raw, result in found.items()} == {"1": 12, "2": None, "3": None}
+    found = taken(tmp_path, ("1", "2"))
+    assert {raw: result.gpu_ms for raw, result in found.items()} == {"1": 12, "2": None}
+
+
+def test_what_older_epilogs_measured_is_not_lost(tmp_path: Path) -> None:
+    for raw, text in (("3", "100 2 300\n"), ("4", "100 2 300 1\n"), ("5", "100 2 300 0 7\n"), ("6", "100\n")):
+        (tmp_path / f"{raw}-a").write_text(text)
+    assert taken(tmp_path, ("3", "4", "5", "6")) == {
+        "3": Result("3", "a", 100, 2, 300),
+        "4": Result("4", "a", 100, 2, 300, closed=True),
+        "5": Result("5", "a", 100, 2, 300, gpu_ms=7),
+    }

@@ -1,6 +1,7 @@
 """Puts changed files in the place of a site's own, all or none, and takes them away again byte for byte.
 
-berth's folder keeps each file as it was (`before/`) and as it was put there (`after/`).
+berth's folder keeps each file as it was (`before/`) and as it was put there (`after/`), and the folder of slurm.conf
+(`conf`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from berth.errors import SettingError
+from berth.live.slurm.site_files import lines_of
 
-BEFORE, AFTER = "before", "after"
+BEFORE, AFTER, CONF = "before", "after", "conf"
 OWN = "berth/"
 """How names of files of berth's own folder begin."""
 
@@ -83,23 +85,77 @@ def undone(before: Sequence[str], after: Sequence[str], now: Sequence[str]) -> l
 
 
 def texts_of(conf: Path, own: Path) -> dict[str, str]:
-    """The files of today that berth has changed."""
-    found = ((name, read_text(path_of(name, conf, own))) for name in _kept(own, AFTER))
-    return {name: text for name, text in found if text is not None}
+    """The files of today that berth has changed. SettingError if one that the site had cannot be read."""
+    found = {name: read_text(path_of(name, conf, own)) for name in _kept(own, AFTER)}
+    lacking = [name for name in _kept(own, BEFORE) if found.get(name, "") is None]
+    if lacking:
+        raise SettingError(
+            f"{path_of(lacking[0], conf, own)} cannot be read, and berth has changed it; name slurm.conf with"
+            f" --conf, or put {_file(own, AFTER, lacking[0])} in its place; nothing was changed"
+        )
+    return {name: text for name, text in found.items() if text is not None}
 
 
-def keep(folder: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Keep the files as they were and as they are to be in berth's folder."""
+def check_first(there: Mapping[str, str], own: Path) -> None:
+    """SettingError if files of today name berth's, and berth's folder does not know what there was before.
+
+    An uninstall would leave them with the names of scripts that are gone.
+    """
+    if is_installed(own):
+        return
+    for name, text in there.items():
+        for line in lines_of(text) if not name.startswith(OWN) else ():
+            if f"{own}/" in line.content:
+                raise SettingError(
+                    f"{name} has berth's line {line.content!r} already, and {own / AFTER} is missing, so that no"
+                    " uninstall would know what there was before; take berth's lines out of the files beside"
+                    " slurm.conf, and run install again"
+                )
+
+
+def conf_of(own: Path) -> Path | None:
+    """The folder of slurm.conf at the install; None if berth's folder does not say."""
+    text = read_text(own / CONF)
+    return Path(text.rstrip("\n")) if text else None
+
+
+def keep(folder: Path, conf: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Keep the files as they were and as they are to be in berth's folder, and the folder of slurm.conf."""
+    _keep_new(folder, conf, before, after)
+    _take_new(folder)
+
+
+def put(conf: Path, own: Path, before: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Write files, and keep them and those of before, all or none; an OSError leaves those that were there."""
+    try:
+        _keep_new(own, conf, before, new)
+        _replace({path_of(name, conf, own): text for name, text in new.items()})
+    except OSError:
+        _drop_new(own)
+        raise
+    _take_new(own)
+
+
+def _keep_new(folder: Path, conf: Path, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    _drop_new(folder)
+    write_text(folder / f"{CONF}.new", f"{conf.absolute()}\n")
     for what, texts in ((BEFORE, before), (AFTER, after)):
-        shutil.rmtree(folder / what, ignore_errors=True)
+        (folder / f"{what}.new").mkdir()
         for name, text in texts.items():
             if not name.startswith(OWN):
-                write_text(_file(folder, what, name), text)
+                write_text(_file(folder, f"{what}.new", name), text)
 
 
-def put(conf: Path, own: Path, new: Mapping[str, str]) -> None:
-    """Write files, all or none; an OSError leaves those that were there."""
-    _replace({path_of(name, conf, own): text for name, text in new.items()})
+def _take_new(folder: Path) -> None:
+    for what in (CONF, BEFORE, AFTER):
+        shutil.rmtree(folder / what, ignore_errors=True)
+        (folder / f"{what}.new").replace(folder / what)
+
+
+def _drop_new(folder: Path) -> None:
+    (folder / f"{CONF}.new").unlink(missing_ok=True)
+    for what in (BEFORE, AFTER):
+        shutil.rmtree(folder / f"{what}.new", ignore_errors=True)
 
 
 def remove(conf: Path, own: Path, before: Mapping[str, str]) -> list[str]:
@@ -140,13 +196,13 @@ def _replace(texts: Mapping[Path, str]) -> None:
     try:
         for path, text in texts.items():
             new = path.with_name(f".{path.name}.berth-new")
+            done.append(path)
             write_text(new, text)
             if before[path] is not None:
                 shutil.copymode(path, new)
                 os.chown(new, path.stat().st_uid, path.stat().st_gid)
             elif path.suffix == ".sh":
                 new.chmod(0o755)
-            done.append(path)
         for path in texts:
             path.with_name(f".{path.name}.berth-new").replace(path)
     except OSError:

@@ -199,11 +199,13 @@ def _enough(record: Record, end: Decision) -> Iterator[str]:
         return
     step_mib = 1024 if end.peak_mib > 4096 else 128
     mem_mib = min(promise, ceil(end.peak_mib * MARGIN / step_mib) * step_mib)
-    pct = None if record.gpu_use_mean is None else max(10, ceil(record.gpu_use_mean * MARGIN * 10) * 10)
-    if mem_mib >= promise and (pct is None or pct >= record.share.milli // 10):
+    promise_pct = record.share.milli // 10
+    used = record.gpu_use_mean
+    pct = None if used is None else min(promise_pct, max(10, ceil(used * MARGIN * 10) * 10))
+    if mem_mib >= promise and pct in (None, promise_pct):
         yield "What it was promised was about what it used."
         return
-    part = f"{pct / 100:.1f} of a GPU and " if pct is not None and pct < 100 else ""
+    part = f"{pct / 100:g} of a GPU and " if pct is not None and pct < 100 else ""
     pct_word = f" gpu_pct={pct}" if part else ""
     word, text = (
         (f"{mem_mib}M", f"{mem_mib} MiB") if mem_mib % 1024 else (f"{mem_mib >> 10}G", f"{mem_mib >> 10} GiB")

@@ -152,6 +152,7 @@ def _retype_line(line: Line, nodes: Sequence[NodeGpus], others: Sequence[str], k
     for lines, names in parts.items():
         prefix = (asked[0] if asked else "") if whole else f"NodeName={','.join(names)} "
         texts += [prefix + each for each in lines]
+    texts[0] += line.comment
     line.text = "\n".join(texts) + "\n"
 
 
@@ -235,7 +236,9 @@ def rewrite(slurm_conf: SiteConfig, gpus: Mapping[str, NodeGpus], keep: bool) ->
             node = gpus.get(name)
             parts.setdefault(line.content if node is None else _node_line(line, node, keep), []).append(name)
         if list(parts) != [line.content]:
-            line.text = "".join(_part(content, pairs, names, some) + "\n" for content, some in parts.items())
+            texts = [_part(content, pairs, names, some) for content, some in parts.items()]
+            texts[0] += line.comment
+            line.text = "\n".join(texts) + "\n"
 
 
 def _node_line(line: Line, node: NodeGpus, keep: bool) -> str:

@@ -50,7 +50,8 @@ def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:
         if raw_id not in wanted:
             continue
         with contextlib.suppress(OSError, ValueError):
-            words = [*map(int, path.read_text(encoding="ascii").split()), -1]  # older Epilogs wrote fewer
+            words = [*map(int, path.read_text(encoding="ascii").split())]
+            words += (0, -1)[max(0, len(words) - 3) :]  # older Epilogs wrote fewer
             peak, refused, needs, closed, gpu_ms = words[:5]
             before = found.get(raw_id, Result(raw_id, "", 0, 0, 0, gpu_ms=0))
             found[raw_id] = Result(

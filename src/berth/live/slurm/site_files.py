@@ -10,7 +10,8 @@ from berth.errors import SettingError
 
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _PAIR = re.compile(r'(?<!\S)(\w+)\s*[-+*/]?=\s*("[^"]*"|\S+)')
-_LINE = re.compile(r"(?:[^\n]*\\\n)*[^\n]*(?:\n|\Z)")
+_LINE = re.compile(r"(?:(?:[^\n#\\]|\\[^\n])*\\\n)*[^\n]*(?:\n|\Z)")
+"""Slurm takes comments away before it joins lines; of two backslashes the second is a letter."""
 _COMMENT = re.compile(r"(?<!\\)#.*", re.DOTALL)
 
 
@@ -24,7 +25,13 @@ class Line:
     @property
     def content(self) -> str:
         """What Slurm reads of it: no comment, no line breaks."""
-        return _COMMENT.sub("", re.sub(r"\\\n\s*", " ", self.text)).strip()
+        return _COMMENT.sub("", re.sub(r"(?<!\\)\\\n\s*", " ", self.text)).strip()
+
+    @property
+    def comment(self) -> str:
+        """Its comment as it stands behind other content; empty if it has none."""
+        found = _COMMENT.search(self.text)
+        return "" if found is None else f" {found[0].strip()}"
 
     @property
     def pairs(self) -> dict[str, str]:
@@ -109,9 +116,7 @@ class SiteConfig:
         """Give a setting this value where it stands, or on a line of its own at the end."""
         line = self._line_of(key)
         if line is not None and line.pairs[key.lower()] != value:
-            comment = _COMMENT.search(line.text)
-            behind = f" {comment[0].strip()}" if comment is not None else ""
-            line.text = line.with_pairs({key: value}) + behind + "\n"
+            line.text = f"{line.with_pairs({key: value})}{line.comment}\n"
         elif line is None:
             self.add(f"{key}={value}")
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from berth.live.slurm.install import Planned
+from berth.live.slurm.installed import write_text
 from berth.live.slurm.node_lines import NodeGpus, devices_of
-from berth.live.slurm.site_files import Line, included, lines_of
+from berth.live.slurm.site_files import Line, SiteConfig, included, lines_of
 
 LIMIT_S = 60.0
 MOST_BYTES = 1 << 22
@@ -59,30 +60,41 @@ def fault_of(
 
 
 def _copy(folder: Path, texts: Mapping[str, str], conf: Path, own: str, cluster: str) -> None:
-    """All files of the configuration in a folder of their own, with links to /dev/null for the GPUs."""
-    folder.chmod(0o755)
+    """All files of the configuration in a folder of their own, with links to /dev/null for the GPUs. Only root and
+    SlurmUser get into it; slurmdbd.conf, which has the database's password, stays away."""
     for path in conf.iterdir():
-        if path.suffix in (".conf", ".lua") and path.is_file() and path.stat().st_size < MOST_BYTES:
+        if (
+            path.suffix in (".conf", ".lua")
+            and path.name != "slurmdbd.conf"
+            and path.name not in texts
+            and path.is_file()
+            and path.stat().st_size < MOST_BYTES
+        ):
             shutil.copyfile(path, folder / path.name)
     for name in ("state", "spool", "devices"):
         (folder / name).mkdir()
+    read = [SiteConfig(name, texts, conf, cluster).texts() for name in ("slurm.conf", "gres.conf")]
     for name, text in texts.items():
-        lines = [_line(each, folder, conf, cluster) for each in lines_of(text)]
-        path = folder / _place(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = "".join(lines).replace(f'dofile("{own}/', f'dofile("{folder}/berth/')
-        path.write_text(new, encoding="utf-8", errors="surrogateescape")
+        if any(name in each for each in read):
+            new = "".join(_line(each, folder, conf, cluster) for each in lines_of(text))
+        else:
+            new = text.replace(f'dofile("{own}/', f'dofile("{folder}/berth/')
+        write_text(folder / _place(name), new)
     with (folder / "slurm.conf").open("a") as file:
         file.write(
             f"\nStateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\nSlurmctldPidFile={folder}/pid\n"
             f"SlurmdPidFile={folder}/pid.%n\n"
         )
+    for path in folder.glob("*.*"):
+        if (conf / path.name).is_file():
+            shutil.copymode(conf / path.name, path)
+            if os.geteuid() == 0:
+                there = (conf / path.name).stat()
+                os.chown(path, there.st_uid, there.st_gid)
     if os.geteuid() == 0:
-        owner = re.search(
-            r"^\s*SlurmUser\s*=\s*(\w+)", texts.get("slurm.conf", ""), re.IGNORECASE | re.MULTILINE
-        )
+        owner = SiteConfig("slurm.conf", texts, conf, cluster).value("SlurmUser") or "root"
         for path in (folder, folder / "state"):
-            shutil.chown(path, owner[1] if owner else "root")
+            shutil.chown(path, int(owner) if owner.isdecimal() else owner)
 
 
 def _place(name: str) -> str:
@@ -121,10 +133,15 @@ def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) 
         if node.detects:
             untried.append(f"the GPUs of node {node.name}, which AutoDetect finds")
             continue
-        done = subprocess.run(
-            [slurmd, "-G", "-N", node.name, "-f", str(folder / "slurm.conf")],
-            capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        words = [slurmd, "-G", "-N", node.name, "-f", str(folder / "slurm.conf")]
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            untried.append(f"the GPUs of node {node.name}: slurmd has not answered within {LIMIT_S:g} s")
+            continue
         said = done.stdout + done.stderr
         if done.returncode or "fatal:" in said:
             return f"slurmd of node {node.name} would not start: {_worst(said)}"
