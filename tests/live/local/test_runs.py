@@ -54,7 +54,7 @@ def test_a_time_limit_holds_without_a_broker_also_one_that_comes_later(tmp_path:
     until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text() == "on\n", "it runs")
     assert not run.expired
     run.limit(1, 1)
-    os.waitpid(shim, 0)
+    until(lambda: os.waitpid(shim, os.WNOHANG)[0] == shim, "its shim ends it")
     told = run.exit()
     assert told is not None
     assert (told.code, told.signal, run.expired) == (137, 9, True)
@@ -66,7 +66,7 @@ def test_a_job_that_ends_in_its_grace_is_not_killed(tmp_path: Path) -> None:
     shim = run.spawn()
     until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text() == "on\n", "it runs")
     run.limit(1, 600_000)
-    os.waitpid(shim, 0)
+    until(lambda: os.waitpid(shim, os.WNOHANG)[0] == shim, "its shim ends it")
     told = run.exit()
     assert told is not None
     assert (told.code, told.signal) == (3, 0)
