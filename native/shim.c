@@ -48,19 +48,27 @@ static long long boot_ms(void)
     return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
 }
 
+/* The beginning of a file as text. */
+static bool read_text(const char *path, char *text, size_t room)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, text, room - 1);
+    if (fd >= 0)
+        close(fd);
+    if (size <= 0)
+        return false;
+    text[size] = 0;
+    return true;
+}
+
 /* When a process started, in the kernel's ticks: with its pid, its name for as long as the machine
    runs. 0: there is none. */
 static unsigned long long start_of(pid_t pid)
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (size <= 0)
+    if (!read_text(path, text, sizeof text))
         return 0;
-    text[size] = 0;
     const char *at = strrchr(text, ')'); /* the name before it may hold anything */
     for (int field = 2; at != NULL && field < 22; field++)
         at = strchr(at + 1, ' ');
@@ -71,13 +79,8 @@ static pid_t parent_of(pid_t pid)
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (size <= 0)
+    if (!read_text(path, text, sizeof text))
         return 0;
-    text[size] = 0;
     const char *at = strrchr(text, ')');
     return at == NULL || strlen(at) < 5 ? 0 : (pid_t)atoi(at + 4);
 }
@@ -224,17 +227,18 @@ static _Noreturn void run_job(const struct order *order, int go, int reported)
     fail(reported, "the command cannot be run", order->argv[0]);
 }
 
-static bool read_limit(long long *after_ms, long long *grace_ms)
+/* When the job is to be ended, and how long it has then; false: it has no time limit. */
+static bool read_limit(long long *due_ms, long long *grace_ms)
 {
-    char text[64];
-    int fd = open("limit", O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (size <= 0)
+    char text[96];
+    long long after_ms, began_ms = boot_ms(); /* it is about to */
+    if (!read_text("limit", text, sizeof text) ||
+        sscanf(text, "%lld %lld", &after_ms, grace_ms) != 2)
         return false;
-    text[size] = 0;
-    return sscanf(text, "%lld %lld", after_ms, grace_ms) == 2;
+    if (read_text("began", text, sizeof text))
+        sscanf(text, "%*d %*u %lld", &began_ms);
+    *due_ms = began_ms + after_ms;
+    return true;
 }
 
 /* SIGTERM to the job, unless a broker has sent it. */
@@ -252,7 +256,7 @@ static void expire(pid_t job)
    False: there is no such job. */
 static bool wait_for(pid_t job, const sigset_t *child, int *status, struct rusage *used)
 {
-    long long began_ms = boot_ms(), kill_ms = 0; /* 0: it was not told to end */
+    long long kill_ms = 0; /* 0: it was not told to end */
     for (;;) {
         pid_t gone;
         while ((gone = wait4(-1, status, WNOHANG, used)) > 0)
@@ -260,20 +264,20 @@ static bool wait_for(pid_t job, const sigset_t *child, int *status, struct rusag
                 return true;
         if (gone < 0 && errno != EINTR)
             return false;
-        long long now_ms = boot_ms(), due_ms = now_ms + LONGEST_WAIT_MS, after_ms, grace_ms;
-        if (kill_ms == 0 && read_limit(&after_ms, &grace_ms)) {
-            if (began_ms + after_ms > now_ms) {
-                due_ms = began_ms + after_ms;
-            } else {
+        long long now_ms = boot_ms(), left_ms = LONGEST_WAIT_MS, due_ms, grace_ms;
+        if (kill_ms == 0 && read_limit(&due_ms, &grace_ms)) {
+            if (due_ms <= now_ms) {
                 expire(job);
-                kill_ms = now_ms + grace_ms;
+                kill_ms = due_ms = now_ms + grace_ms;
             }
-        }
-        if (kill_ms > now_ms)
-            due_ms = kill_ms;
-        else if (kill_ms != 0)
+            left_ms = due_ms - now_ms;
+        } else if (kill_ms > now_ms) {
+            left_ms = kill_ms - now_ms;
+        } else if (kill_ms != 0) {
             kill(-job, SIGKILL);
-        long long left_ms = due_ms - now_ms < LONGEST_WAIT_MS ? due_ms - now_ms : LONGEST_WAIT_MS;
+        }
+        if (left_ms > LONGEST_WAIT_MS)
+            left_ms = LONGEST_WAIT_MS;
         struct timespec left = { .tv_sec = left_ms / 1000, .tv_nsec = left_ms % 1000 * 1000000 };
         sigtimedwait(child, NULL, &left);
     }
