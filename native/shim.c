@@ -7,6 +7,9 @@
    began   pid and start time of the job's process, linked by that process in the moment before it
            becomes the program. Whoever links first decides: a broker that gives the attempt up
            takes the name, and nothing is run.
+   limit   the job is ended so long after it began, and killed so long after that, ms; there is none
+           without a time limit and while the job is suspended. After SIGCHLD it is read anew.
+   expired whoever makes this file sends SIGTERM at the limit: this process or a broker
    exit    how it ended, written aside, synced and renamed; after that the job's daemons are killed
 
    The broker may die and come back at any time; nothing here talks to it. */
@@ -29,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LARGEST_ORDER = 8 << 20, DAEMONS_MS = 5000 };
+enum { LARGEST_ORDER = 8 << 20, DAEMONS_MS = 5000, LONGEST_WAIT_MS = 60000 };
 
 struct order {
     long uid, gid; /* -1: as this process */
@@ -45,19 +48,27 @@ static long long boot_ms(void)
     return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
 }
 
+/* The beginning of a file as text. */
+static bool read_text(const char *path, char *text, size_t room)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, text, room - 1);
+    if (fd >= 0)
+        close(fd);
+    if (size <= 0)
+        return false;
+    text[size] = 0;
+    return true;
+}
+
 /* When a process started, in the kernel's ticks: with its pid, its name for as long as the machine
    runs. 0: there is none. */
 static unsigned long long start_of(pid_t pid)
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (size <= 0)
+    if (!read_text(path, text, sizeof text))
         return 0;
-    text[size] = 0;
     const char *at = strrchr(text, ')'); /* the name before it may hold anything */
     for (int field = 2; at != NULL && field < 22; field++)
         at = strchr(at + 1, ' ');
@@ -68,13 +79,8 @@ static pid_t parent_of(pid_t pid)
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (size <= 0)
+    if (!read_text(path, text, sizeof text))
         return 0;
-    text[size] = 0;
     const char *at = strrchr(text, ')');
     return at == NULL || strlen(at) < 5 ? 0 : (pid_t)atoi(at + 4);
 }
@@ -221,6 +227,62 @@ static _Noreturn void run_job(const struct order *order, int go, int reported)
     fail(reported, "the command cannot be run", order->argv[0]);
 }
 
+/* When the job is to be ended, and how long it has then; false: it has no time limit. */
+static bool read_limit(long long *due_ms, long long *grace_ms)
+{
+    char text[96];
+    long long after_ms, began_ms = boot_ms(); /* it is about to */
+    if (!read_text("limit", text, sizeof text) ||
+        sscanf(text, "%lld %lld", &after_ms, grace_ms) != 2)
+        return false;
+    if (read_text("began", text, sizeof text))
+        sscanf(text, "%*d %*u %lld", &began_ms);
+    *due_ms = began_ms + after_ms;
+    return true;
+}
+
+/* SIGTERM to the job, unless a broker has sent it. */
+static void expire(pid_t job)
+{
+    int mark = open("expired", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (mark >= 0 || errno != EEXIST)
+        kill(-job, SIGTERM);
+    kill(-job, SIGCONT);
+    if (mark >= 0)
+        close(mark);
+}
+
+/* Waits for the job, and ends it at its limit. Orphans end here, too. `child` is SIGCHLD, blocked.
+   False: there is no such job. */
+static bool wait_for(pid_t job, const sigset_t *child, int *status, struct rusage *used)
+{
+    long long kill_ms = 0; /* 0: it was not told to end */
+    for (;;) {
+        pid_t gone;
+        while ((gone = wait4(-1, status, WNOHANG, used)) > 0)
+            if (gone == job)
+                return true;
+        if (gone < 0 && errno != EINTR)
+            return false;
+        long long now_ms = boot_ms(), left_ms = LONGEST_WAIT_MS, due_ms, grace_ms;
+        if (kill_ms == 0 && read_limit(&due_ms, &grace_ms)) {
+            if (due_ms <= now_ms) {
+                expire(job);
+                kill_ms = due_ms = now_ms + grace_ms;
+            }
+            left_ms = due_ms - now_ms;
+        } else if (kill_ms > now_ms) {
+            left_ms = kill_ms - now_ms;
+        } else if (kill_ms != 0) {
+            kill(-job, SIGKILL);
+        }
+        if (left_ms > LONGEST_WAIT_MS)
+            left_ms = LONGEST_WAIT_MS;
+        struct timespec left = { .tv_sec = left_ms / 1000, .tv_nsec = left_ms % 1000 * 1000000 };
+        sigtimedwait(child, NULL, &left);
+    }
+}
+
 /* Ends what the job left running, wherever it has gone: orphans come to this process. */
 static void end_daemons(void)
 {
@@ -257,6 +319,10 @@ int main(int count, char **words)
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     snprintf(text, sizeof text, "%d %llu\n", (int)getpid(), start_of(getpid()));
     if (!write_whole("shim", text, false) || !read_order(&order) || pipe2(go, O_CLOEXEC) != 0 ||
@@ -274,9 +340,8 @@ int main(int count, char **words)
     if (job < 0 || write(go[1], "g", 1) != 1)
         return 5;
     struct rusage used;
-    for (pid_t gone = 0; gone != job;) /* orphans end here, too */
-        if ((gone = wait4(-1, &status, 0, &used)) < 0 && errno != EINTR)
-            return 6;
+    if (!wait_for(job, &child, &status, &used))
+        return 6;
     long long end_ms = boot_ms();
     if (access("began", F_OK) != 0 && WIFEXITED(status) && WEXITSTATUS(status) == 125)
         return 7;

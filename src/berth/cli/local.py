@@ -453,14 +453,33 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground, and log to standard error.")
     ] = False,
+    install: Annotated[
+        bool,
+        typer.Option(
+            "--install",
+            help="Start the queue now and with the machine, by systemd or cron, with the options given here.",
+        ),
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Take back what --install did; running jobs continue.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start the queue of this machine."""
+    from berth.live.local import starting
     from berth.live.local.config import flags_of
-    from berth.live.local.starting import up
 
+    given = _given(context.params)
+    if uninstall:
+        if given or install or as_json:
+            raise LiveError("berth up: --uninstall goes alone; leave the other options out")
+        starting.uninstall()
+        return
     values, _ = flags_of("up", option_names(context.command))
-    up({**values, **_given(context.params)}, as_json)
+    if install:
+        starting.install(given, values, as_json)
+    else:
+        starting.up({**values, **given}, as_json)
 
 
 def down(
@@ -491,7 +510,7 @@ def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
         print(f"[{row['table']}] {row['key']} = {value}    ({row['file']})")
 
 
-_NO_FLAGS: Final = {"command", "ids", "as_json", "wait"}
+_NO_FLAGS: Final = {"command", "ids", "as_json", "wait", "install", "uninstall"}
 _UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
 
 

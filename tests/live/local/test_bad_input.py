@@ -32,7 +32,10 @@ from tests.live.local.world import BERTH, World, berth
         (["--chdir", "/no/such/folder", "true"], "--chdir /no/such/folder: there is no such folder"),
         (["--gpus", "9", "true"], "--gpus 9, but this machine has 2 GPUs"),
         (["--gpus", "1.5", "true"], "--gpus '1.5'; expected a whole number, or a part of one GPU"),
-        (["--mem", "8", "true"], "--mem '8'; write a size"),
+        (
+            ["--mem", "8", "true"],
+            "--mem '8'; write a size with M, G or T, such as 512M or 8G; see: berth submit --help",
+        ),
         (
             ["--mem", "100G", "true"],
             "--mem 102400M on each GPU, but the GPUs with most memory that it may use have",

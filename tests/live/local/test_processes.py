@@ -47,6 +47,21 @@ def test_a_time_limit_ends_a_job_that_ignores_sigterm(shared: World) -> None:
     assert shared.output(job) == "on\n"
 
 
+def test_a_time_limit_holds_while_the_queue_is_down() -> None:
+    world = World(gpus="")
+    try:
+        world.up()
+        job = world.submit("exec sleep 600", gpus=0, time="1s")
+        world.until(lambda: world.state_of(job) == "running", "it runs")
+        world.kill_broker()
+        world.until(lambda: not world.shims(), "its time limit has ended it")
+        world.up()
+        assert world.wait(job) == {job: ("timeout", 143)}
+        assert world.job(job)["reason"] == "it reached its time limit"
+    finally:
+        world.close()
+
+
 def test_a_cancelled_job_has_its_grace(shared: World) -> None:
     job = shared.submit("trap 'echo saved; exit 0' TERM; echo on; while :; do sleep 0.05; done", gpus=0)
     shared.until(lambda: shared.state_of(job) == "running" and "on" in shared.output(job), "it runs")

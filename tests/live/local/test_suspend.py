@@ -168,6 +168,16 @@ def test_a_time_limit_does_not_run_while_a_job_is_suspended(tmp_path: Path) -> N
     assert (job.shown_state, job.suspended_ms, job.ran_ms(made.now_ms)) == ("running", 60_000, 3000)
 
 
+def test_a_job_that_its_shim_ended_at_its_limit_has_reached_it_unless_it_was_done(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    for end, state in ((End(143, expired=True), "timeout"), (End(0, expired=True), "completed")):
+        job = job_of(made, time_limit_ms=5000)
+        made.commit()
+        made.end(job, end)
+        made.commit()
+        assert job.state == state
+
+
 def test_an_urgent_job_gets_its_gpu_by_suspending_the_one_that_matters_least(tmp_path: Path) -> None:
     made = fake_world(tmp_path)
     low = job_of(made)

@@ -437,6 +437,8 @@ class Book:
         if end.never_ran:
             self._did_not_start(entry, end, now_ms)
             return
+        if end.expired and not entry.stop:
+            entry.stop = TIMEOUT  # its shim has ended it
         end_ms = now_ms if end.end_ms is None else min(end.end_ms, now_ms)
         self._awake(entry, end_ms)
         if entry.start_ms is None:

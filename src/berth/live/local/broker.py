@@ -532,6 +532,8 @@ class Broker:
             now_ms = self.now_ms()
             for entry in list(self.book.active.values()):
                 limit_ms = entry.request.time_limit_ms
+                if entry.state == RUNNING:
+                    self.runner.keep_limit(entry)
                 if entry.state == RUNNING and limit_ms and entry.ran_ms(now_ms) >= limit_ms:
                     self.book.expire(entry, now_ms)
             self.notices.look()

@@ -190,6 +190,8 @@ class End:
     """What it would have needed when it was refused memory."""
     cpu_ms: int | None = None
     mem_peak_mib: int | None = None
+    expired: bool = False
+    """It was told to end because it reached its time limit."""
     lost: bool = False
     """The machine restarted meanwhile."""
     never_ran: bool = False

@@ -366,7 +366,9 @@ def _size(values: Mapping[str, Any], key: str) -> int:
         return mem_mib(str(values[key]))
     except Exception as error:
         flag = "--" + key.replace("_", "-")
-        raise LiveError(f"{flag} '{values[key]}'; write a size with M, G or T, such as 512M or 8G") from error
+        raise LiveError(
+            f"{flag} '{values[key]}'; write a size with M, G or T, such as 512M or 8G; see: berth submit --help"
+        ) from error
 
 
 def _mem(values: Mapping[str, Any]) -> tuple[int, int]:

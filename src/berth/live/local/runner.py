@@ -15,7 +15,7 @@ from typing import Any
 from berth.errors import BerthError, LiveError, NoRoomError
 from berth.live.local.cards import Card
 from berth.live.local.cgroups import Cgroups
-from berth.live.local.entry import RUNNING, STARTING, End, Entry
+from berth.live.local.entry import RUNNING, STARTING, TIMEOUT, End, Entry
 from berth.live.local.places import Places
 from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
@@ -61,6 +61,8 @@ class Runner:
         self._watched: dict[str, tuple[Entry, Run, int]] = {}  # job -> its pidfd
         self.reaped: dict[int, int] = {}  # pid -> status, of processes that came to the broker
         self._stopping: dict[str, asyncio.TimerHandle] = {}
+        self._limits: dict[str, tuple[int, int, int]] = {}  # job -> what its shim was told of its time limit
+        self._untold: set[str] = set()  # jobs whose shims could not be told
         self._tag = hashlib.sha256(os.path.abspath(places.folder).encode()).hexdigest()[:6]
         self._boot = boot_id()
         self.cgroups = Cgroups(self._tag)
@@ -72,6 +74,7 @@ class Runner:
         run = Run(self._places.runs, entry.id, entry.start)
         try:
             self._prepare(entry, run)
+            self.keep_limit(entry)
             pid = run.spawn()
         except (BerthError, OSError) as error:
             run.give_up()
@@ -81,6 +84,24 @@ class Runner:
             self._ended(entry, End(None, why, never_ran=True, no_room=lacking))
             return
         self._watch(entry, run, pid)
+
+    def keep_limit(self, entry: Entry) -> None:
+        """Tell the shim of an attempt its time limit as it is now, so that it holds without a broker. A suspended job
+        has none until it runs on."""
+        limit_ms, grace_ms = entry.request.time_limit_ms or 0, entry.request.grace_ms
+        after_ms = limit_ms + entry.suspended_ms if limit_ms and not entry.suspension else 0
+        told = (entry.start, after_ms, grace_ms)
+        if self._limits.get(entry.id) == told:
+            return
+        try:
+            Run(self._places.runs, entry.id, entry.start).limit(after_ms, grace_ms)
+        except OSError as error:  # then it holds while a broker lives, who tries again
+            if entry.id not in self._untold:
+                self._log("limit-not-kept", job=entry.id, why=str(error))
+            self._untold.add(entry.id)
+            return
+        self._limits[entry.id] = told
+        self._untold.discard(entry.id)
 
     def give_up(self, entry: Entry) -> bool:
         """See to it that nothing of a start is run any more; False: it has begun already."""
@@ -318,7 +339,7 @@ class Runner:
         end_ms = None if at_boot_ms is None else self._to_ms(at_boot_ms)
         self._ended(
             entry,
-            End(code, reason, end_ms, peak, refused, needed, cpu_ms, mem_peak_mib),
+            End(code, reason, end_ms, peak, refused, needed, cpu_ms, mem_peak_mib, expired=run.expired),
         )
 
     def _ledger(self, entry: Entry, run: Run) -> tuple[int | None, int, int]:
@@ -346,6 +367,8 @@ class Runner:
         timer = self._stopping.pop(entry.id, None)
         if timer is not None:
             timer.cancel()
+        self._limits.pop(entry.id, None)
+        self._untold.discard(entry.id)
         self.cgroups.end(run.name)
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._places.allotments, entry.id))
@@ -364,7 +387,8 @@ class Runner:
         run = Run(self._places.runs, entry.id, entry.start)
         if entry.state == STARTING and run.began() is None and run.give_up():
             return  # its shim ends, which is seen
-        run.signal(signal.SIGTERM)
+        if entry.stop != TIMEOUT or run.expire():
+            run.signal(signal.SIGTERM)
         run.signal(signal.SIGCONT)
         if entry.id not in self._stopping:
             loop = asyncio.get_running_loop()

@@ -194,6 +194,39 @@ class Run:
         with contextlib.suppress(OSError), open(self._path("ledger"), "w", opener=_private) as file:
             file.write(f"{peak_mib} {refused} {needed_mib}\n")
 
+    def limit(self, after_ms: int, grace_ms: int) -> None:
+        """Have the shim end the job this long after it began, and kill it after its grace; 0: it may run on.
+
+        OSError where that cannot be written: then the job may run on, because the limit before may be too short.
+        """
+        path, draft = self._path("limit"), self._path(".limit")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        if not after_ms:
+            return
+        with open(draft, "w", encoding="ascii") as file:
+            file.write(f"{after_ms} {grace_ms}\n")
+        os.replace(draft, path)
+        shim = self.shim()
+        if shim is not None and shim.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(shim.pid, signal.SIGCHLD)  # which older shims ignore
+
+    def expire(self) -> bool:
+        """Take the sending of SIGTERM at the time limit; False: the shim has sent it."""
+        try:
+            os.close(os.open(self._path("expired"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except FileExistsError:
+            return False
+        except OSError:
+            pass  # such as a full disk: twice is better than never
+        return True
+
+    @property
+    def expired(self) -> bool:
+        """Whether the job was told to end at its time limit."""
+        return os.path.exists(self._path("expired"))
+
     def signal(self, number: int) -> bool:
         """Send a signal to the job's process group; False: there is none."""
         begun = self.began()

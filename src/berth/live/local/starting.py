@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 
 from berth.errors import LiveError
+from berth.live.local.boot import Systemd, starter
+from berth.live.local.boot import uninstall as take_away
 from berth.live.local.places import Places, check_metrics, state_folder
 from berth.live.local.protocol import Connection, Flags, Message
 
@@ -22,13 +24,7 @@ def up(values: Flags, as_json: bool) -> None:
     places.check()
     if as_json and values.get("foreground"):
         raise LiveError("berth up: --foreground prints no answer; leave --json out")
-    words = [sys.executable, "-m", "berth.live.local"]
-    for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics", "uncounted", "grow"):
-        if key in values:
-            words += [f"--{key.replace('_', '-')}", str(values[key])]
-    for key in ("no_gpus", "foreground"):
-        if values.get(key):
-            words.append(f"--{key.replace('_', '-')}")
+    words = [sys.executable, "-m", "berth.live.local", *_words(values)]
     if values.get("foreground"):
         os.execv(sys.executable, words)
     _check(values)
@@ -54,6 +50,57 @@ def up(values: Flags, as_json: bool) -> None:
         return
     answer = _wait_for_brain(places, answer, lambda: _check_alive(process, log))
     _print(answer, "is up", as_json)
+
+
+def install(given: Flags, configured: Flags, as_json: bool) -> None:
+    """Have the queue start with the machine, with the options that were given, and start it now.
+
+    Raises LiveError if neither systemd nor cron takes it.
+    """
+    places, values = Places(state_folder()), {**configured, **given}
+    places.check()
+    _check(values)
+    if values.get("foreground"):
+        raise LiveError("berth up: --install starts the queue as a service; leave --foreground out")
+    boot, why = starter()
+    if why:
+        print(f"berth: {why}", file=sys.stderr)
+    service = isinstance(boot, Systemd)
+    if isinstance(boot, Systemd) and _status(places) is not None and not boot.runs():
+        raise LiveError("the queue is up already, but not as a service. First: berth down (its jobs go on)")
+    for line in boot.install(_words(given)):
+        print(line, file=sys.stderr if as_json else sys.stdout)
+    if not service:
+        up(values, as_json)
+        return
+    answer = _status(places)
+    if answer is None:
+        raise LiveError(f"systemd has started the queue, but it does not answer; see {places.log}")
+    _print(_wait_for_brain(places, answer, lambda: None), "is up", as_json)
+
+
+def uninstall() -> None:
+    """Take away what starts the queue with the machine, and stop the queue; its jobs go on."""
+    for line in take_away():
+        print(line)
+    try:
+        connection = Connection(Places(state_folder()).socket)
+    except LiveError:
+        return  # systemd has stopped it
+    try:
+        connection.ask({"do": "down"})
+    finally:
+        connection.close()
+    print("the queue goes down; its jobs go on")
+
+
+def _words(values: Flags) -> list[str]:
+    """The options as words of a command."""
+    words = []
+    for key in ("policy", "knowledge", "fake_gpus", "cpus", "metrics", "uncounted", "grow"):
+        if key in values:
+            words += [f"--{key.replace('_', '-')}", str(values[key])]
+    return [*words, *(f"--{key.replace('_', '-')}" for key in ("no_gpus", "foreground") if values.get(key))]
 
 
 def _check(values: Flags) -> None:

@@ -86,6 +86,7 @@ class Suspending:
     def move(self, entry: Entry) -> None:
         """Do what is written of a job."""
         if entry.id not in self._moves:
+            self._runner.keep_limit(entry)
             task = asyncio.get_running_loop().create_task(self._move(entry, entry.start))
             self._moves[entry.id] = task
             task.add_done_callback(lambda done: self._ended(entry, done))
