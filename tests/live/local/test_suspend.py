@@ -209,6 +209,25 @@ def test_a_job_that_cannot_make_room_by_suspension_is_stopped_as_before(tmp_path
     assert (low.state, low.attempt, urgent.state) == ("waiting", 2, "running")
 
 
+def test_a_job_is_told_to_come_back_only_after_it_has_left(tmp_path: Path) -> None:
+    """The urgent job is cancelled while the other is still leaving for it."""
+    made = fake_world(tmp_path)
+    made.moved = lambda entry: None  # type: ignore[method-assign]
+    low = job_of(made)
+    made.commit()
+    urgent = job_of(made, priority=5)
+    made.book.cancel(urgent, made.now_ms)
+    made.book.ended(urgent, End(None, never_ran=True), made.now_ms)
+    made.commit()
+    assert low.shown_state == "suspending"
+    made.book.left_gpus(low, 5000)
+    made.commit()
+    assert low.shown_state == "resuming"
+    made.book.came_back(low, made.now_ms)
+    made.commit()
+    assert low.shown_state == "running"
+
+
 def test_a_machine_that_restarts_has_lost_what_was_suspended(tmp_path: Path) -> None:
     made = fake_world(tmp_path)
     job = job_of(made, rerun=True)
