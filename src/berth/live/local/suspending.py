@@ -46,11 +46,14 @@ class Suspending:
         fake: bool,
         now_ms: Callable[[], int],
         moved: Callable[[], None],
+        leaves: Callable[[Entry], None],
         runs_on: Callable[[Entry], None],
     ) -> None:
-        """`moved` is called whenever something has come of it, and `runs_on` before with a job that runs on."""
+        """`moved` is called whenever something has come of it, `leaves` with a job before it is suspended, and
+        `runs_on` with one that runs on."""
         self._book, self._runner, self._places, self._log = book, runner, places, log
-        self._fake, self._now_ms, self._moved, self._runs_on = fake, now_ms, moved, runs_on
+        self._fake, self._now_ms, self._moved = fake, now_ms, moved
+        self._leaves, self._runs_on = leaves, runs_on
         self._moves: dict[str, asyncio.Task[None]] = {}
         self._deferred: dict[str, Entry] = {}
         self._children: set[subprocess.Popen[str]] = set()
@@ -135,7 +138,9 @@ class Suspending:
             outcome: Outcome | None = Outcome(False, self.why_not(entry)) if leaves else None
             if outcome is None or not outcome.why:
                 held_mib = self._held_mib(entry) // max(1, len(entry.slots)) if leaves else 0
-                if not leaves:
+                if leaves:
+                    self._leaves(entry)
+                else:
                     self._runner.signal(entry, signal.SIGCONT)
                 outcome = await self._run(entry.suspension, self._runner.partition_of(entry))
             if entry.start != start or entry.state != RUNNING:
