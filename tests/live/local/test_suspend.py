@@ -315,13 +315,12 @@ class Moves:
 
 def test_a_move_that_breaks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moves = Moves(tmp_path, monkeypatch)
-    held = iter([OSError("gone"), 700])
+    held: Iterator[int | OSError] = iter([OSError("gone"), 700])
 
     def held_mib(*_: Any) -> int:
-        found = next(held)
-        if isinstance(found, OSError):
-            raise found
-        return found
+        if isinstance(found := next(held), int):
+            return found
+        raise found
 
     monkeypatch.setattr(Suspending, "_held_mib", held_mib)
 
