@@ -95,7 +95,11 @@ struct granter *berth_granter_open(const char *folder, const char *uuid, char *e
     struct granter *granter = open_granter(folder, uuid, &why);
     if (granter != NULL)
         tell(granter);
-    if (!guard_end() || granter == NULL)
+    if (!guard_end() && granter != NULL) {
+        berth_granter_close(granter);
+        granter = NULL;
+    }
+    if (granter == NULL)
         snprintf(error, size, "%s", why.text[0] ? why.text : "was cut short while it was opened");
     return granter;
 }

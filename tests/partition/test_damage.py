@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.partition.conftest import CARDS, Berth, Card
@@ -17,6 +18,7 @@ from tests.partition.conftest import CARDS, Berth, Card
 from berth import partition as partitions
 from berth.errors import PartitionError
 from berth.partition import scratch
+from berth.partition.library import describe
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,24 @@ def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Ber
     assert "whether processes use the partition 'blue'; end them, and remove it with --force (why: " in output
     assert berth("partition", "remove", "blue", "--force") == (0, "")
     assert [path.name for path in root.iterdir()] == ["green"]
+
+
+def test_a_library_of_another_version_is_told_with_what_to_do(
+    berth: Berth, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = card.folder / "root"
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+
+    def older(folder: Path, uuid: str) -> dict[str, Any]:
+        found = describe(folder, uuid)
+        del found["granted"]
+        return found
+
+    monkeypatch.setattr(sys.modules["berth.partition.regions"], "describe", older)
+    with pytest.raises(
+        PartitionError, match="is of another version than berth; build it anew with `make native`"
+    ):
+        partitions.find("blue", root)
 
 
 def test_a_region_cut_short_ends_its_own_processes_and_no_others(berth: Berth, card: Card) -> None:

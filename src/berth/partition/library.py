@@ -63,6 +63,14 @@ def _first(name: str) -> Path:
     )
 
 
+def other_version() -> PartitionError:
+    """What is said where the library is not the one that this version of berth was made with."""
+    return PartitionError(
+        f"{_first('libberth-region.so')} is of another version than berth; build it anew with `make native`, or"
+        f" install berth again: {install_command()} --force-reinstall --no-deps"
+    )
+
+
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(_first("libberth-region.so")))
@@ -78,6 +86,8 @@ def _library() -> ctypes.CDLL:
 def granter_calls() -> ctypes.CDLL:
     """The calls of `granter.c`, for `growth`."""
     library = _library()
+    if not hasattr(library, "berth_granter_open"):
+        raise other_version()
     text, size, handle = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
     word, wide, flag = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
     library.berth_granter_open.argtypes, library.berth_granter_open.restype = [text, text, text, size], handle

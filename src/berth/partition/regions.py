@@ -7,13 +7,13 @@ to the user that makes them (`lifecycle`), and a container gets the folder with 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
 from berth.partition.access import check_open, open_to
 from berth.partition.hardware import Hardware, hardware_in
-from berth.partition.library import describe
+from berth.partition.library import describe, other_version
 
 BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
 STOPPED = 32
@@ -113,6 +113,10 @@ class Partition:
     """What keeps the limit beside libberth."""
 
 
+_DESCRIBED = {each.name for each in fields(Partition)} - {"uuid", "folder", "hardware"}
+"""What the library says of a region."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """A region that is damaged, of another version or another user's, and why it cannot be told what it holds."""
@@ -142,15 +146,12 @@ def root_folder() -> Path:
 def read(folder: Path, uuid: str, name: str) -> Partition:
     """One region as it is now."""
     seen = describe(folder, uuid)
-    processes = tuple(Process(**process) for process in seen.pop("processes"))
-    refusals = tuple(Refusal(**refusal) for refusal in seen.pop("refusals"))
-    return Partition(
-        **(
-            seen
-            | {"name": name, "uuid": uuid, "folder": folder, "processes": processes, "refusals": refusals}
-        ),
-        hardware=hardware_in(folder, uuid),
-    )
+    if seen.keys() != _DESCRIBED:
+        raise other_version()
+    seen["processes"] = tuple(Process(**process) for process in seen["processes"])
+    seen["refusals"] = tuple(Refusal(**refusal) for refusal in seen["refusals"])
+    where = {"name": name, "uuid": uuid, "folder": folder, "hardware": hardware_in(folder, uuid)}
+    return Partition(**(seen | where))
 
 
 def regions_in(folder: Path) -> list[str]:

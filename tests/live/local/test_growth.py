@@ -19,7 +19,7 @@ from berth.errors import LiveError
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
 from berth.live.local.entry import Entry, Limits
-from berth.live.local.growth import ASK_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
+from berth.live.local.growth import ASK_MS, AWAY_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
 from berth.live.local.request import Request, Tasks, edited, request_of
 from berth.partition import Demand
 from tests.examples import examples
@@ -368,6 +368,28 @@ def test_a_wish_without_room_waits_until_the_youngest_has_left(monkeypatch: pyte
         assert machine.granter(0).answers == [(0, True)]
         assert (machine.jobs[0].share[1], machine.granter(0).ask_ms) == (12288, ASK_MS)
         assert [entry.id for entry in machine.book.moves] == [machine.jobs[2].id]
+
+    asyncio.run(run())
+
+
+def test_a_job_that_is_suspended_while_it_asks_is_answered_when_it_runs_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        machine = Machine(monkeypatch, 1)
+        (job,), asking = machine.jobs, machine.granter(0)
+        machine.book.suspend(job, 0)
+        machine.growth.keep_waiting(job)
+        asking.ask(8192)
+        await turns()
+        assert (asking.answers, asking.ask_ms) == ([], AWAY_MS)
+        asking.wishes = [partitions.Wish(0, 1, 1, 8192 * MIB, 0)]
+        machine.book.left_gpus(job, 4096)
+        machine.book.let_resume(job, 0)
+        machine.book.resumed_by_brain(job.id, 0)
+        machine.book.came_back(job, 0)
+        machine.growth.go_on(job)
+        assert (asking.answers, asking.ask_ms, job.share[1]) == ([(0, True)], ASK_MS, 8192)
 
     asyncio.run(run())
 

@@ -35,9 +35,10 @@ def serves(path: Path) -> bool:
     return False
 
 
-def test_metrics_tell_what_the_gpus_hold_and_what_has_happened(tmp_path: Path) -> None:
-    path = Path("/dev/shm") / f"metrics-{tmp_path.name}"
-    world = World(options=["--metrics", str(path)])
+def test_metrics_tell_what_the_gpus_hold_and_what_has_happened() -> None:
+    world = World()
+    path = world.folder / "metrics"
+    world.options = ["--metrics", str(path)]
     try:
         world.up()
         job = world.submit("while [ ! -e go ]; do sleep 0.02; done", mem="8G", gpus="0.5")
@@ -57,7 +58,6 @@ def test_metrics_tell_what_the_gpus_hold_and_what_has_happened(tmp_path: Path) -
         world.wait(job)
     finally:
         world.close()
-        path.unlink(missing_ok=True)
 
 
 def test_why_no_metrics_are_served_is_said_and_the_file_stays(tmp_path: Path) -> None:

@@ -106,6 +106,24 @@ def test_what_fails_is_sent_again_told_in_the_log_and_then_forgotten(
     assert sorted(fields["job"] for _, fields in told if fields.get("gives_up")) == ["3", "8"]
 
 
+def test_what_a_command_leaves_behind_holds_up_nobody(tmp_path: Path) -> None:
+    """It goes on until the notice is sent, and has what its parent writes errors to."""
+    folder, sent = tmp_path / "notices", tmp_path / "sent"
+    folder.mkdir()
+    where = f"command:while [ ! -e {sent} ]; do sleep 0.02; done & echo no >&2"
+    (folder / "1").write_text(json.dumps({**NOTICE, "where": where}))
+    told: list[str] = []
+    helper = Helper(str(folder), lambda event, **fields: told.append(event))
+    until = time.monotonic() + 60
+    try:
+        while helper.step():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        sent.touch()
+    assert told == ["notified"]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -11,6 +11,7 @@ import pytest
 from berth.errors import LiveError
 from berth.live.local.config import flags_of, settings
 from berth.live.local.request import request_of
+from berth.live.local.submitting import _with_configured
 from berth.partition.sizes import mem_mib
 from tests.live.local.world import World, berth
 
@@ -71,6 +72,23 @@ def test_a_job_takes_from_berth_toml_what_command_line_and_script_leave_out(
     done = berth(shared, "submit", "true")
     assert done.stderr.startswith(f"berth: {configured}: --mem 'many'; write a size")
     shared.wait(job, cpu_only)
+
+
+@pytest.mark.parametrize(
+    ("said", "of_file", "whole"),
+    [
+        ({"gpus": "0"}, {"mem": "4G", "mem_max": "8G", "mem_shows_max": True}, {"gpus": "0"}),
+        ({"mem": "4G..8G"}, {"mem_max": "16G"}, {"mem": "4G..8G"}),
+        ({"mem_max": "16G"}, {"mem": "4G..8G"}, {"mem": "4G", "mem_max": "16G"}),
+        ({"mem": "2G"}, {"mem": "4G", "mem_max": "16G"}, {"mem": "2G", "mem_max": "16G"}),
+    ],
+)
+def test_what_the_file_says_of_memory_that_grows_spoils_no_command_line(
+    said: dict[str, str], of_file: dict[str, str | bool], whole: dict[str, str]
+) -> None:
+    flags, _ = _with_configured(dict(said), {}, (dict(of_file), {}))
+    assert flags == whole
+    request_of(flags, argv=["true"], cwd="/", now_ms=0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -9,15 +10,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from berth.errors import LiveError
+from berth.live.local import suspending
 from berth.live.local.entry import End, Entry
 from berth.live.local.protocol import Connection
 from berth.live.local.request import Request, Tasks
 from berth.live.local.snapshot import jobs_of
+from berth.live.local.suspending import Suspending
+from berth.partition.checkpoint import Outcome
 from tests.live.local.fake_world import FakeWorld
 from tests.live.local.world import World, berth
 
@@ -217,6 +222,155 @@ def test_a_job_that_cannot_make_room_by_suspension_is_stopped_as_before(tmp_path
     for _ in range(3):
         made.commit()
     assert (low.state, low.attempt, urgent.state) == ("waiting", 2, "running")
+
+
+def test_a_job_is_told_to_come_back_only_after_it_has_left(tmp_path: Path) -> None:
+    """The urgent job is cancelled while the other is still leaving for it."""
+    made = fake_world(tmp_path)
+    made.moved = lambda entry: None  # type: ignore[method-assign]
+    low = job_of(made)
+    made.commit()
+    urgent = job_of(made, priority=5)
+    made.book.cancel(urgent, made.now_ms)
+    made.book.ended(urgent, End(None, never_ran=True), made.now_ms)
+    made.commit()
+    assert low.shown_state == "suspending"
+    made.book.left_gpus(low, 5000)
+    made.commit()
+    assert low.shown_state == "resuming"
+    made.book.came_back(low, made.now_ms)
+    made.commit()
+    assert low.shown_state == "running"
+
+
+def test_a_job_that_is_to_leave_again_while_it_comes_back_leaves_again(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    low = job_of(made)
+    made.commit()
+    urgent = job_of(made, priority=5)
+    made.commit()
+    made.commit()
+    made.moved = lambda entry: None  # type: ignore[method-assign]
+    made.now_ms += 9000
+    made.end(urgent, End(0))
+    made.commit()
+    assert low.shown_state == "resuming"
+    second = job_of(made, priority=5)
+    made.commit()
+    assert low.shown_state == "suspending"
+    made.book.came_back(low, made.now_ms)
+    made.commit()
+    assert low.shown_state == "suspending", "that it came back is no news any more"
+    made.book.left_gpus(low, 5000)
+    made.commit()
+    made.end(second, End(0))
+    made.commit()
+    made.now_ms += 1000
+    made.book.came_back(low, made.now_ms)
+    made.commit()
+    assert (low.shown_state, low.suspended_ms, low.attempt) == ("running", 10_000, 1)
+
+
+def test_a_job_that_its_user_suspends_is_stopped_if_it_stays_and_others_wait_for_its_gpu(
+    tmp_path: Path,
+) -> None:
+    made = fake_world(tmp_path)
+    made.moved = lambda entry: None  # type: ignore[method-assign]
+    low = job_of(made)
+    made.commit()
+    made.book.suspend(low, made.now_ms)
+    urgent = job_of(made, priority=5)
+    made.commit()
+    made.book.stayed(low, made.now_ms)
+    assert low.stop == "preempted"
+    made.end(low, End(143))
+    for _ in range(3):
+        made.commit()
+    assert (low.state, urgent.state) == ("waiting", "running")
+
+
+class Moves:
+    """Suspending over a fake world, with a driver that is the test's."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = fake_world(tmp_path)
+        self.entry = job_of(self.made)
+        self.made.commit()
+        self.signals: list[int] = []
+        self.asked: list[str] = []
+        runner = SimpleNamespace(
+            partition_of=lambda entry: "p", signal=lambda entry, number: self.signals.append(number)
+        )
+        monkeypatch.setattr(suspending, "AGAIN_S", 0.0)
+        monkeypatch.setattr(Suspending, "why_not", lambda *_: "")
+        monkeypatch.setattr(Suspending, "_held_mib", lambda *_: 700)
+        monkeypatch.setattr(Suspending, "_run", lambda _, what, partition: self.run(what, partition))
+        monkeypatch.setattr(suspending, "_trouble", lambda **_: "")
+        self.suspending = Suspending(
+            self.made.book, runner, None, lambda *_, **__: None, fake=True, now_ms=lambda: self.made.now_ms,
+            moved=lambda: None, leaves=lambda entry: None, runs_on=lambda entry: None,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    async def run(self, what: str, partition: str) -> Outcome:
+        self.asked.append(what)
+        return Outcome(True)
+
+    async def until(self, state: str) -> None:
+        for _ in range(10_000):
+            if self.entry.shown_state == state and not self.suspending._moves:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"it is {self.entry.shown_state}, not {state}")
+
+
+def test_a_move_that_breaks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moves = Moves(tmp_path, monkeypatch)
+    held: Iterator[int | OSError] = iter([OSError("gone"), 700])
+
+    def held_mib(*_: Any) -> int:
+        if isinstance(found := next(held), int):
+            return found
+        raise found
+
+    monkeypatch.setattr(Suspending, "_held_mib", held_mib)
+
+    async def run() -> None:
+        moves.made.book.suspend(moves.entry, 0)
+        moves.suspending.move(moves.entry)
+        await moves.until("suspended")
+
+    asyncio.run(run())
+    assert (moves.asked, moves.signals) == (["suspending"], [signal.SIGSTOP])
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_what_became_of_a_move_is_no_answer_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """The brain wants the GPU back while the job comes back to it."""
+    moves = Moves(tmp_path, monkeypatch)
+    book, entry = moves.made.book, moves.entry
+
+    async def driver(what: str, partition: str) -> Outcome:
+        moves.asked.append(what)
+        if what == "resuming":
+            book.suspended_by_brain(entry.id, 0)
+            return Outcome(room, no_room=not room)
+        return Outcome(True)
+
+    async def run() -> None:
+        book.suspend(entry, 0)
+        moves.suspending.move(entry)
+        await moves.until("suspended")
+        monkeypatch.setattr(Suspending, "_run", lambda _, what, partition: driver(what, partition))
+        book.let_resume(entry, 0)
+        book.resumed_by_brain(entry.id, 0)
+        moves.suspending.move(entry)
+        await moves.until("suspended")
+
+    asyncio.run(run())
+    assert moves.asked == ["suspending", "resuming", *(["suspending"] if room else [])]
+    assert (moves.signals[-1], entry.resumes, entry.parked_mib) == (signal.SIGSTOP, True, 700)
 
 
 def test_a_machine_that_restarts_has_lost_what_was_suspended(tmp_path: Path) -> None:

@@ -984,6 +984,9 @@ class Driver:
                     decided.suspended.append(outcome.run.job.id)
                     if for_real and self._can_suspend is not None:
                         self._told[outcome.run.job.id] = True
+                        outcome.run.resumes = (
+                            False  # until the site tells that it has left (`_keep_suspension`)
+                        )
                         self._can_suspend.suspend(outcome.run.job.id)
                 elif isinstance(outcome, Resumed):
                     decided.resumed.append(outcome.run.job.id)

@@ -104,6 +104,7 @@ class Book:
         self._dependencies = Dependencies(self.jobs, self.just_ended, self.ended_states)
         self.gangs = LocalGangs(self.jobs)
         self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
+        self._wanted: set[str] = set()  # jobs that were leaving already when the brain wanted their GPUs
 
     # What the broker does about it
 
@@ -145,6 +146,7 @@ class Book:
     def begin_anew(self) -> list[Event]:
         """All that a new brain must know; what one before it decides from now on counts no more."""
         self.events.clear()
+        self._wanted.clear()
         for entry in self.jobs.values():
             if entry.state == WAITING and entry.offered:
                 entry.version += 1
@@ -361,7 +363,13 @@ class Book:
     def suspended_by_brain(self, job_id: str, now_ms: int) -> None:
         """The brain wants the GPUs of a running job for another until that has ended."""
         entry = self.jobs.get(job_id)
-        if entry is not None and entry.state == RUNNING and not entry.stop and not entry.suspension:
+        if entry is None or entry.state != RUNNING or entry.stop:
+            return
+        if entry.suspension == RESUMING:
+            self._awake(entry, now_ms)  # it leaves again as soon as it has come back
+        if entry.suspension == SUSPENDING:
+            self._wanted.add(entry.id)
+        elif not entry.suspension:
             self._begin_suspension(entry, now_ms, resumes=True)
 
     def lend(self, entry: Entry, to: Entry, now_ms: int) -> None:
@@ -391,13 +399,14 @@ class Book:
         """All processes of a job have left its GPUs."""
         if entry.suspension == SUSPENDING:
             entry.suspension, entry.parked_mib = SUSPENDED, parked_mib
+            self._wanted.discard(entry.id)
             self.dirty[entry.id] = entry
             self.events.append(runs(entry, self.limits))
 
     def stayed(self, entry: Entry, now_ms: int) -> None:
         """A job cannot be suspended, and runs on; one whose GPUs others wait for is stopped instead."""
         if entry.suspension == SUSPENDING:
-            wanted = entry.resumes and not entry.lends_to
+            wanted = entry.id in self._wanted or (entry.resumes and not entry.lends_to)
             self._awake(entry, now_ms)
             if wanted:
                 self._stop(entry, PREEMPTED, now_ms)
@@ -420,6 +429,7 @@ class Book:
         if entry.suspended_since_ms is not None:
             entry.suspended_ms += max(0, now_ms - entry.suspended_since_ms)
         entry.suspension, entry.suspended_since_ms, entry.resumes, entry.lends_to = "", None, True, ""
+        self._wanted.discard(entry.id)
         self.dirty[entry.id] = entry
 
     def confirmed(self, entry: Entry, start_ms: int, now_ms: int) -> None:

@@ -143,6 +143,7 @@ class Broker:
             fake=cards.fake,
             now_ms=self.now_ms,
             moved=self._moved,
+            leaves=lambda entry: self.growth.keep_waiting(entry),
             runs_on=lambda entry: self.growth.go_on(entry),
         )
         self.watch = Watch(

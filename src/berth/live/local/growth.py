@@ -20,6 +20,8 @@ ASK_MS = 5000
 """How long a call waits for an answer at most; a broker that lives answers in less than a millisecond."""
 ROOM_MS = 600_000
 """How long a call waits at most while another job is being suspended for it."""
+AWAY_MS = (1 << 32) - 1
+"""How long a call waits at most while its own job leaves its GPUs and comes back."""
 STEP_MIB = 256
 """A limit grows by whole steps where there is room, so that a program that allocates little by little asks seldom."""
 BURST, PER_S = 512, 100.0
@@ -128,12 +130,28 @@ class Growth:
                 shows_max=entry.request.mem_shows_max,
             )
 
+    def keep_waiting(self, entry: Entry) -> None:
+        """A job is to leave its GPUs: what it asks from now on, or asked already, waits until it runs on."""
+        if (growing := self.jobs.get(entry.id)) is not None:
+            self._have_wait(growing, AWAY_MS)
+
     def go_on(self, entry: Entry) -> None:
-        """A suspended job runs on: answer it again, and what it asked before first."""
-        if entry.id in self.jobs:
-            self._wake(entry.id)
-        else:
+        """A suspended job runs on: answer what it asked before, then let it wait as long as ever."""
+        if entry.id not in self.jobs:
             self.begin(entry)
+            return
+        self._woken.add(entry.id)
+        self._look()
+        growing = self.jobs.get(entry.id)
+        if growing is not None and not growing.waits:
+            self._have_wait(growing, ASK_MS)
+
+    def _have_wait(self, growing: Growing, ask_ms: int) -> None:
+        try:
+            self._allow(growing, ask_ms)
+        except PartitionError as error:
+            self._log("grows-not", job=growing.entry.id, why=str(error))
+            self.end(growing.entry)
 
     def room_made(self) -> None:
         """A job has left its GPUs, or cannot: answer now, before the brain is asked, what was asked for that."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from berth.live.local.entry import STARTING, WAITING, End, Entry, Limits, application_of
+from berth.live.local.entry import STARTING, SUSPENDING, WAITING, End, Entry, Limits, application_of
 from berth.live.local.request import Request
 
 Event = dict[str, Any]
@@ -46,7 +46,8 @@ def runs(entry: Entry, limits: Limits) -> Event:
         "event": "runs", "job": _job(entry, limits), "slots": entry.slots, "share": entry.share,
         "best_effort": entry.best_effort, "start_ms": entry.start_ms, "started": entry.state != STARTING,
         "suspended_since_ms": entry.suspended_since_ms if entry.left_gpus else None,
-        "suspended_ms": entry.suspended_ms, "parked_mib": entry.parked_mib, "resumes": entry.resumes,
+        "suspended_ms": entry.suspended_ms, "parked_mib": entry.parked_mib,
+        "resumes": entry.resumes and entry.suspension != SUSPENDING,  # it must have left before it can come back
     }  # fmt: skip
 
 

@@ -15,9 +15,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from berth.live.local.entry import Entry
 from berth.live.local.log import Log
@@ -29,6 +30,8 @@ SEND_S = 30.0
 LINGER_S = 2.0
 """The helper ends when it has had nothing to do for so long."""
 LOOK_S = 0.1
+MOST_SAID = 4096
+"""Bytes of what a failed sending said, of which the last line is logged."""
 
 Notice = dict[str, Any]
 
@@ -103,12 +106,20 @@ def _any_in(folder: str) -> bool:
         return False
 
 
+class _Sending(NamedTuple):
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    """What it says of its errors."""
+    notice: Notice
+    until_s: float
+
+
 class Helper:
     """Sends the notices of a folder, several at once."""
 
     def __init__(self, folder: str, log: Callable[..., None]) -> None:
         self._folder, self._log = folder, log
-        self.sending: dict[str, tuple[subprocess.Popen[bytes], Notice, float]] = {}
+        self.sending: dict[str, _Sending] = {}
         self.failed: dict[str, tuple[int, float]] = {}
         """How often a notice has failed, and when it is tried again."""
 
@@ -130,20 +141,27 @@ class Helper:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
                 notice = json.load(file)
             words = [sys.executable, "-m", "berth.live.local.notices", "send"]
+            # What a command leaves behind keeps it open; of a pipe the end would never come.
+            said = tempfile.TemporaryFile()  # noqa: SIM115
+        except (OSError, ValueError) as error:
+            self._fail(name, {"job": name}, str(error))
+            return
+        try:
             process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
                 start_new_session=True, cwd="/", **_as_user(notice["uid"]),
             )  # fmt: skip
         except (OSError, ValueError, KeyError) as error:
+            said.close()
             self._fail(name, {"job": name}, str(error))
             return
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(notice).encode())
-        self.sending[name] = process, notice, time.monotonic() + SEND_S
+        self.sending[name] = _Sending(process, said, notice, time.monotonic() + SEND_S)
 
     def _take(self, name: str) -> None:
-        process, notice, until_s = self.sending[name]
+        process, output, notice, until_s = self.sending[name]
         if process.poll() is None:
             if time.monotonic() < until_s:
                 return
@@ -151,9 +169,9 @@ class Helper:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         del self.sending[name]
-        assert process.stderr is not None
-        with process.stderr:
-            said = process.stderr.read().decode(errors="replace").strip().splitlines()
+        with output:
+            output.seek(-min(output.seek(0, os.SEEK_END), MOST_SAID), os.SEEK_END)
+            said = output.read().decode(errors="replace").strip().splitlines()
         if process.returncode == 0:
             self._log("notified", job=notice["job"], of=notice["event"], how=_kind(notice["where"]))
             self._remove(name)
@@ -178,12 +196,11 @@ class Helper:
 
     def close(self) -> None:
         """End what is being sent; it stays in the folder."""
-        for process, _, _ in self.sending.values():
+        for process, output, _, _ in self.sending.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
+            output.close()
         self.sending.clear()
 
 

@@ -23,7 +23,7 @@ _SHELL = re.compile(r"[\s;&|<>$()]")
 Message = dict[str, object]
 Configured = tuple[Flags, dict[str, str]]
 """Flags that `berth.toml` gives, and the file of each."""
-_OF_GPUS = {"mem", "core_pct", "exclusive", "gpu", "profile"}
+_OF_GPUS = {"mem", "mem_max", "mem_shows_max", "core_pct", "exclusive", "gpu", "profile"}
 Parse = Callable[[list[str]], tuple[Flags, list[str]]]
 """Takes words apart as `berth submit` does: the options that are given, and the command; LiveError at a mistake."""
 
@@ -173,10 +173,17 @@ def _job_of(
 def _with_configured(
     flags: Flags, lines: dict[str, str], configured: Configured
 ) -> tuple[Flags, dict[str, str]]:
-    """The flags, with those of `berth.toml` that nothing else says; a job without GPUs leaves out those of GPUs."""
+    """The flags, with those of `berth.toml` that nothing else says.
+
+    A job without GPUs leaves out those of GPUs. How far memory grows is taken from one place alone.
+    """
     defaults, files = configured
     without = flags.keys() | (_OF_GPUS if flags.get("gpus") == "0" else set())
+    if ".." in str(flags.get("mem", "")):
+        without |= {"mem_max"}
     added = {key: value for key, value in defaults.items() if key not in without}
+    if "mem_max" in flags and "mem" in added:
+        added["mem"] = str(added["mem"]).partition("..")[0]
     where = {flag: file for flag, file in files.items() if flag[2:].replace("-", "_") in added}
     return {**added, **flags}, {**where, **lines}
 

@@ -46,11 +46,14 @@ class Suspending:
         fake: bool,
         now_ms: Callable[[], int],
         moved: Callable[[], None],
+        leaves: Callable[[Entry], None],
         runs_on: Callable[[Entry], None],
     ) -> None:
-        """`moved` is called whenever something has come of it, and `runs_on` before with a job that runs on."""
+        """`moved` is called whenever something has come of it, `leaves` with a job before it is suspended, and
+        `runs_on` with one that runs on."""
         self._book, self._runner, self._places, self._log = book, runner, places, log
-        self._fake, self._now_ms, self._moved, self._runs_on = fake, now_ms, moved, runs_on
+        self._fake, self._now_ms, self._moved = fake, now_ms, moved
+        self._leaves, self._runs_on = leaves, runs_on
         self._moves: dict[str, asyncio.Task[None]] = {}
         self._deferred: dict[str, Entry] = {}
         self._children: set[subprocess.Popen[str]] = set()
@@ -119,7 +122,8 @@ class Suspending:
             return
         if (error := task.exception()) is not None:
             self._log("move-failed", job=entry.id, why=repr(error))
-            raise error
+            asyncio.get_running_loop().call_later(AGAIN_S, self.move, entry)
+            return
         self._moved()
         if entry.suspension in (SUSPENDING, RESUMING) and entry.id not in self._deferred:
             self.move(entry)  # it was told anew meanwhile
@@ -128,17 +132,23 @@ class Suspending:
         """One way of one job."""
         silent = 0
         while entry.suspension in (SUSPENDING, RESUMING) and entry.start == start:
-            leaves = entry.suspension == SUSPENDING
+            what = entry.suspension
+            leaves = what == SUSPENDING
             if not leaves and self.leaving(entry):
                 self._deferred[entry.id] = entry
+                return
+            if leaves and self._deferred.pop(entry.id, None) is not None:
+                self._book.left_gpus(entry, entry.parked_mib)  # it has not begun to come back
                 return
             held_mib = 0
             outcome: Outcome | None = Outcome(False, self.why_not(entry)) if leaves else None
             if outcome is None or not outcome.why:
                 held_mib = self._held_mib(entry) // max(1, len(entry.slots)) if leaves else 0
-                if not leaves:
+                if leaves:
+                    self._leaves(entry)
+                else:
                     self._runner.signal(entry, signal.SIGCONT)
-                outcome = await self._run(entry.suspension, self._runner.partition_of(entry))
+                outcome = await self._run(what, self._runner.partition_of(entry))
             if entry.start != start or entry.state != RUNNING:
                 return  # it has ended meanwhile
             if outcome is None:
@@ -147,32 +157,35 @@ class Suspending:
                     await asyncio.sleep(AGAIN_S)
                     continue
                 outcome = Outcome(False, "the driver gives no answer", lost=True)
-            self._settle(entry, outcome, held_mib)
+            self._settle(entry, what, outcome, held_mib)
             if outcome.no_room:
                 await asyncio.sleep(AGAIN_S)
                 self._book.kept_off(entry)
 
-    def _settle(self, entry: Entry, outcome: Outcome, held_mib: int) -> None:
-        """Note what came of it."""
+    def _settle(self, entry: Entry, what: str, outcome: Outcome, held_mib: int) -> None:
+        """Note what came of it; one that was to leave again while it came back does that next."""
         book, now_ms = self._book, self._now_ms()
-        what = entry.suspension
         self._log(what, job=entry.id, done=outcome.done, why=outcome.why)
         if not outcome.done:
             self.refusals[entry.id] = outcome.why
         if outcome.lost:
             book.lose(entry, now_ms)
-        elif what == SUSPENDING and outcome.done:
+        elif what == RESUMING and not outcome.done:
+            book.left_gpus(entry, entry.parked_mib)  # if it was to leave again
+            if not entry.stop:
+                self._runner.signal(entry, signal.SIGSTOP)
+        elif entry.suspension != what:
+            return
+        elif what == RESUMING:
+            book.came_back(entry, now_ms)
+            self._runs_on(entry)
+        elif outcome.done:
             book.left_gpus(entry, held_mib)
             if not entry.stop:
                 self._runner.signal(entry, signal.SIGSTOP)
-        elif what == SUSPENDING:
+        else:
             book.stayed(entry, now_ms)
             self._runs_on(entry)
-        elif outcome.done:
-            book.came_back(entry, now_ms)
-            self._runs_on(entry)
-        elif not entry.stop:
-            self._runner.signal(entry, signal.SIGSTOP)
 
     def _held_mib(self, entry: Entry) -> int:
         """GPU memory that a job's processes hold, on all of its GPUs together."""
