@@ -40,7 +40,7 @@ def on(server: Server, what: Callable[[World], Awaitable[Any]]) -> Any:
 
 
 async def objects_of_every_kind(world: World) -> Objects:
-    """All objects of the cluster, by plural and by namespace and name. Events are left out: they expire by themselves."""
+    """All objects by plural, and by namespace and name; without events, which expire by themselves."""
     found: Objects = {}
     groups = json.loads(await world.api.request("GET", "/apis"))["groups"]
     for base in ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]:
