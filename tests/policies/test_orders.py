@@ -375,6 +375,38 @@ def test_quotas_hold_and_idle_gpus_are_lent_until_their_owner_waits() -> None:
     assert begun(True) == [("x0", 0), ("x1", 0), ("x2", 0), ("y0", 100), ("y1", 100)]
 
 
+def reclaiming(jobs: list[Job], quotas: dict[str, int], gpus: int) -> list[tuple[str, EventKind, int]]:
+    """Which jobs start and are evicted, and when."""
+    policy = make_policy("fifo+best-fit", Setting(quotas=quotas, borrow=True, reclaim=True))
+    events = run(jobs, [Node("a", gpus)], policy)
+    return [
+        (each.job.id, each.kind, each.time_ms) for each in events if each.kind in (START, EventKind.EVICT)
+    ]
+
+
+def test_a_job_within_its_quota_takes_back_what_others_borrowed_and_no_more() -> None:
+    def job(name: str, submit_ms: int, pool: str, priority: int = 0) -> Job:
+        return Job(name, submit_ms, 100, virtual_cluster=pool, priority=priority)
+
+    first = [job("x0", 0, "x", 1), job("x1", 1, "x", 1), job("x2", 2, "x"), job("z0", 3, "z", 1)]
+    late = [job("y0", 10, "y"), job("y1", 11, "y"), job("y2", 12, "y")]
+    events = reclaiming([*first, *late], {"x": 1, "y": 2}, 4)
+    # z has no quota. Of those that borrow the lowest priority goes first, then what started last; x keeps its one.
+    assert [each for each in events if each[2] < 100] == [
+        ("x0", START, 0), ("x1", START, 1), ("x2", START, 2), ("z0", START, 3),
+        ("x2", EventKind.EVICT, 10), ("y0", START, 10), ("z0", EventKind.EVICT, 11), ("y1", START, 11),
+    ]  # fmt: skip
+
+
+def test_what_would_not_make_room_is_not_taken_back() -> None:
+    jobs = [
+        Job("own", 0, 100, gpus=2, virtual_cluster="x"), Job("lent", 1, 100, virtual_cluster="x"),
+        Job("wide", 2, 100, gpus=2, virtual_cluster="y"),
+    ]  # fmt: skip
+    events = reclaiming(jobs, {"x": 2, "y": 2}, 3)
+    assert events == [("own", START, 0), ("lent", START, 1), ("wide", START, 100)]
+
+
 def test_quotas_that_cannot_be_are_refused() -> None:
     with pytest.raises(SettingError, match="the quota of 'x' is 9 GPUs; the cluster has only 8"):
         check_quotas({"x": 9}, NODES)

@@ -48,6 +48,10 @@ QuotaOption = Annotated[
     typer.Option("--quota", metavar="NS=GPUS,…", help="GPU quota per namespace; unlisted namespaces get 0."),
 ]
 BorrowOption = Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")]
+ReclaimOption = Annotated[
+    bool,
+    typer.Option("--reclaim", help="Evict pods that borrowed when a pod within its quota waits for room."),
+]
 
 
 class Mode(StrEnum):
@@ -72,6 +76,7 @@ def steerer(
     compat: CompatOption = None,
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
+    reclaim: ReclaimOption = False,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -88,7 +93,7 @@ def steerer(
     from berth.policies.schemes.quotas import quotas_of
 
     _log()
-    settings = Settings(policy, knowledge, compat, quotas_of(quota) if quota else None, borrow)
+    settings = Settings(policy, knowledge, compat, quotas_of(quota) if quota else None, borrow, reclaim)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -238,6 +243,7 @@ def install(
     compat: CompatOption = None,
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
+    reclaim: ReclaimOption = False,
     replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
@@ -279,6 +285,7 @@ def install(
         words,
         quota,
         borrow,
+        reclaim,
         replicas,
         fake_gpus,
         claims,

@@ -68,9 +68,18 @@ class Settings:
     """GPUs of each namespace; None: there are no quotas."""
     borrow: bool = False
     """Whether a namespace may hold more while no pod waits within its quota."""
+    reclaim: bool = False
+    """Whether a pod within a quota evicts pods of namespaces that hold more than theirs."""
     advise: bool = False
     """Whether nothing of what is decided is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
+
+    @property
+    def why_evicted(self) -> str:
+        """Why pods are evicted by this policy."""
+        if self.reclaim:
+            return "it borrowed GPUs beyond the quota of its namespace, and another takes back its own"
+        return "a pod of a higher priority takes its place"
 
 
 class State(StrEnum):
@@ -245,7 +254,7 @@ class PodSite:
         """Evict a pod; its controller makes another one."""
         entry = self.entries.get(job_id)
         if entry is not None:
-            self._remove(entry, "a pod of a higher priority takes its place", "Preempted")
+            self._remove(entry, self.settings.why_evicted, "Preempted")
 
     # What the cluster says
 
