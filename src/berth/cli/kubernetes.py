@@ -45,7 +45,9 @@ KnowledgeName = Annotated[
 
 QuotaOption = Annotated[
     str,
-    typer.Option("--quota", metavar="NS=GPUS,…", help="GPU quota per namespace; unlisted namespaces get 0."),
+    typer.Option(
+        "--quota", metavar="NS=GPUS,…", help="GPU quota per namespace, or NS+NS=GPUS; unlisted get 0."
+    ),
 ]
 BorrowOption = Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")]
 ReclaimOption = Annotated[
@@ -272,9 +274,11 @@ def install(
 
         checked(fake_gpus)
     if quota:
+        from berth.live.kubernetes.jobs import tenants_of
         from berth.policies import Setting, make_policy
         from berth.policies.schemes.quotas import quotas_of
 
+        tenants_of(quotas_of(quota))
         make_policy(policy, Setting(quotas=quotas_of(quota), borrow=borrow))  # says so if it has no quotas
     words = None if compat is None else compat.value
     how = Install(
