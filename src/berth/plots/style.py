@@ -41,6 +41,7 @@ OF_POLICY = {
     "fair-share": 3,
     "tetris": 4,
     "easy": 4,
+    "conservative": 6,
     "dot-product": 4,
     "deeprm-max": 4,
     "genetic": 5,
