@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from berth.console.roles import Role
 from berth.console.sources.values import ValuesSource, look_of
+from berth.live.driver.snapshot import MoreCards
 from tests.console.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,13 @@ def test_metrics_need_a_token_and_name_each_gpu(world: World) -> None:
         "berth_jobs",
         "berth_gpu_used_bytes",
     }
+
+
+def test_metrics_say_how_many_more_cards_would_start_jobs(tmp_path: Path) -> None:
+    source = ValuesSource(replace(look_of(), more_cards=(MoreCards("A100-80G", 3, 5),)), "kubernetes")
+    text = World(tmp_path, sources=[source]).program("prometheus", Role.VIEWER).get("/metrics").text
+    assert 'berth_more_cards{model="A100-80G",source="kubernetes"} 3.0\n' in text
+    assert 'berth_more_cards_jobs{model="A100-80G",source="kubernetes"} 5.0\n' in text
 
 
 def test_the_board_for_slurm_shows_metrics_that_the_console_has(world: World) -> None:

@@ -122,9 +122,9 @@ def test_gangs_lose_no_task_though_starts_fail_memory_runs_out_and_nodes_go(name
     goes_through_everything(policy, knowledge, gangs={"j2": 3, "j3": 2, "j5": 2, "j7": 3, "j12": 1, "j18": 3})
 
 
-@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize(("borrow", "reclaim"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("name", [f"{order}+best-fit" for order in ORDERS if order not in EVICTING])
-def test_quotas_hold_and_lose_no_job(name: str, borrow: bool) -> None:
+def test_quotas_hold_and_lose_no_job(name: str, borrow: bool, reclaim: bool) -> None:
     quotas = {"even": 4, "odd": 2}
 
     def within(loop: LiveLoop) -> None:
@@ -135,7 +135,7 @@ def test_quotas_hold_and_lose_no_job(name: str, borrow: bool) -> None:
         assert borrow or all(used[name] <= 1000 * quotas[name] for name in quotas)
 
     knowledge = User()
-    setting = Setting(3, quotas, borrow, knowledge)
+    setting = Setting(3, quotas, borrow, knowledge, reclaim=reclaim)
     goes_through_everything(make_policy(name, setting), knowledge, within)
 
 

@@ -45,9 +45,15 @@ KnowledgeName = Annotated[
 
 QuotaOption = Annotated[
     str,
-    typer.Option("--quota", metavar="NS=GPUS,…", help="GPU quota per namespace; unlisted namespaces get 0."),
+    typer.Option(
+        "--quota", metavar="NS=GPUS,…", help="GPU quota per namespace, or NS+NS=GPUS; unlisted get 0."
+    ),
 ]
 BorrowOption = Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")]
+ReclaimOption = Annotated[
+    bool,
+    typer.Option("--reclaim", help="Evict pods that borrowed when a pod within its quota waits for room."),
+]
 
 
 class Mode(StrEnum):
@@ -72,6 +78,7 @@ def steerer(
     compat: CompatOption = None,
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
+    reclaim: ReclaimOption = False,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -88,7 +95,7 @@ def steerer(
     from berth.policies.schemes.quotas import quotas_of
 
     _log()
-    settings = Settings(policy, knowledge, compat, quotas_of(quota) if quota else None, borrow)
+    settings = Settings(policy, knowledge, compat, quotas_of(quota) if quota else None, borrow, reclaim)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -238,6 +245,7 @@ def install(
     compat: CompatOption = None,
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
+    reclaim: ReclaimOption = False,
     replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
@@ -266,9 +274,11 @@ def install(
 
         checked(fake_gpus)
     if quota:
+        from berth.live.kubernetes.jobs import tenants_of
         from berth.policies import Setting, make_policy
         from berth.policies.schemes.quotas import quotas_of
 
+        tenants_of(quotas_of(quota))
         make_policy(policy, Setting(quotas=quotas_of(quota), borrow=borrow))  # says so if it has no quotas
     words = None if compat is None else compat.value
     how = Install(
@@ -279,6 +289,7 @@ def install(
         words,
         quota,
         borrow,
+        reclaim,
         replicas,
         fake_gpus,
         claims,

@@ -15,7 +15,7 @@ MOST_WAITS = 50
 
 
 def snapshot_tables(seen: Snapshot) -> Group:
-    """The GPUs, and below them the first jobs that wait."""
+    """The GPUs, below them the first jobs that wait, and what would start more."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
@@ -42,7 +42,8 @@ def snapshot_tables(seen: Snapshot) -> Group:
     waiting = [job for job in seen.jobs if job.state in ("waiting", "held")]
     for job in waiting[:MOST_WAITS]:
         waits.add_row(job.id, span(seen.at_ms - job.submit_ms), job.why)
-    return Group(gpus, waits) if waiting else Group(gpus)
+    more = (each.text for each in seen.more_cards)
+    return Group(gpus, waits, *more) if waiting else Group(gpus)
 
 
 def _on(gpu: Gpu) -> list[str]:

@@ -69,14 +69,22 @@ class _SourceMetrics(Collector):
         """The families."""
         up = GaugeMetricFamily("berth_source_up", "Whether the queue answers.", labels=["source"])
         jobs = GaugeMetricFamily("berth_jobs", "Jobs by state.", labels=["source", "state"])
+        labels = ["source", "model"]
+        cards = GaugeMetricFamily(
+            "berth_more_cards", "Cards that would start jobs which wait for room.", labels=labels
+        )
+        started = GaugeMetricFamily("berth_more_cards_jobs", "Jobs that these would start.", labels=labels)
         for name, seen in self._hub.seen.items():
             up.add_metric([name], float(seen.look is not None))
             if seen.look is not None:
                 jobs.add_metric([name, "waiting"], seen.look.waiting)
                 jobs.add_metric([name, "running"], seen.look.running)
+                for more in seen.look.more_cards:
+                    cards.add_metric([name, more.model], more.cards)
+                    started.add_metric([name, more.model], more.jobs)
         watchers = GaugeMetricFamily("berth_console_pages", "Pages that are being told what happens.")
         watchers.add_metric([], self._hub.watchers)
-        yield from (up, jobs, watchers)
+        yield from (up, jobs, cards, started, watchers)
 
 
 def _gpu_text(gpus: list[tuple[str, Gpu]]) -> str:

@@ -217,7 +217,7 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
         from berth.policies.schemes.quotas import Quotas, check_names
 
         check_names(setting.quotas, setting.knowledge.usual_requests())
-        return Quotas(order, place, setting.quotas, setting.borrow)
+        return Quotas(order, place, setting.quotas, setting.borrow, setting.reclaim)
     if isinstance(order, Ranks) and scheme != "preempt":
         if scheme:
             raise PolicyError(

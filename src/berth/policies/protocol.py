@@ -176,3 +176,5 @@ class Setting:
     """How fast applications are on each GPU model."""
     restart_ms: int = 0
     """How long a job that is stopped and started again runs before it works on."""
+    reclaim: bool = False
+    """Whether a job within its quota evicts jobs of virtual clusters that hold more than theirs."""

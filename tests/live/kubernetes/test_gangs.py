@@ -59,6 +59,75 @@ def test_gangs_that_never_fit_stop_no_other_and_hold_nothing() -> None:
     assert sorted(lifts) == ["s0", "s1"]
 
 
+LWS = {
+    "leaderworkerset.sigs.k8s.io/name": "serve",
+    "leaderworkerset.sigs.k8s.io/group-index": "{group}",
+    "leaderworkerset.sigs.k8s.io/worker-index": "{member}",
+    "leaderworkerset.sigs.k8s.io/group-key": "4{group}8b8a9dfb5a0e1f",
+    "leaderworkerset.sigs.k8s.io/template-revision-hash": "794ccff98",
+}
+JOB_SET = {
+    "jobset.sigs.k8s.io/jobset-name": "train",
+    "jobset.sigs.k8s.io/replicatedjob-name": "node",
+    "jobset.sigs.k8s.io/replicatedjob-replicas": "2",
+    "jobset.sigs.k8s.io/job-index": "{member}",
+    "jobset.sigs.k8s.io/job-global-index": "{member}",
+    "jobset.sigs.k8s.io/restart-attempt": "{group}",
+    "batch.kubernetes.io/job-name": "train-node-{member}",
+}
+KUBEFLOW = {
+    "training.kubeflow.org/job-name": "bert{group}",
+    "training.kubeflow.org/operator-name": "pytorchjob-controller",
+    "training.kubeflow.org/replica-type": "worker",
+    "training.kubeflow.org/replica-index": "{member}",
+}
+
+
+def grouped(labels: dict[str, str], group: int, member: int, **said: object) -> api.Pod:
+    """A pod as a controller labels it."""
+    made = pod(f"g{group}-{member}", **said)  # type: ignore[arg-type]
+    made.metadata.labels = {key: text.format(group=group, member=member) for key, text in labels.items()}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("labels", "title"),
+    [(LWS, "LeaderWorkerSet:serve-1"), (JOB_SET, "JobSet:train-1"), (KUBEFLOW, "Kubeflow:bert1")],
+)
+def test_pods_with_a_size_alone_start_with_the_group_of_their_controllers_labels(
+    labels: dict[str, str], title: str
+) -> None:
+    board = steered(
+        [node("n1", 8)],
+        [grouped(labels, 0, 0, gang="2"), grouped(labels, 0, 1, gang="2"), grouped(labels, 1, 0, gang="2")],
+    )
+    assert sorted(board.lifts(1)) == ["g0-0", "g0-1"]
+    assert board.why("g1-0") == f"waits for 1 more task of gang {title}"
+    board.pods(2, grouped(labels, 1, 1, gang="2"))
+    assert sorted(board.lifts(3)) == ["g1-0", "g1-1"]
+
+
+@pytest.mark.parametrize("labels", [LWS, JOB_SET, KUBEFLOW])
+def test_groups_whose_pods_say_no_size_start_pod_by_pod(labels: dict[str, str]) -> None:
+    assert sorted(steered([node("n1", 8)], [grouped(labels, 0, 0)]).lifts(1)) == ["g0-0"]
+
+
+def test_groups_of_one_name_of_two_controllers_and_of_a_user_are_three_gangs() -> None:
+    alike = {"training.kubeflow.org/job-name": "g"}, {"jobset.sigs.k8s.io/jobset-name": "g"}
+    pods = [grouped(labels, 0, at, gang="2") for at, labels in enumerate(alike)]
+    board = steered([node("n1", 8)], [*pods, pod("named", gang="g/2")])
+    assert board.lifts(1) == {}
+
+
+def test_a_size_without_a_name_or_a_group_is_explained() -> None:
+    board = steered([node("n1", 8)], [pod("a", gang="2")])
+    assert board.lifts(1) == {}
+    assert board.why("a") == (
+        "annotation berth.dev/gang is '2'; a size without a name is for pods of LeaderWorkerSet, JobSet, Kubeflow;"
+        " expected NAME/SIZE, such as train/4"
+    )
+
+
 @pytest.mark.parametrize(
     ("policy", "others"), [("passing+fifo+best-fit", ["s0", "s1"]), ("fifo+best-fit", [])]
 )

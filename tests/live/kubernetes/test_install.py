@@ -244,11 +244,20 @@ def test_the_history_is_gathered_beside_the_steerer_and_kept_by_a_claim_of_the_o
 
 
 def test_quotas_reach_the_steerer_and_a_policy_without_them_is_refused() -> None:
-    words = ("install", "--image", IMAGE, "--dry-run", "--quota", "team-a=8,team-b=4", "--borrow")
+    words = (
+        "install",
+        "--image",
+        IMAGE,
+        "--dry-run",
+        "--quota",
+        "team-a=8,team-b=4",
+        "--borrow",
+        "--reclaim",
+    )
     done = berth(*words, "--policy", "priority+best-fit")
     made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
     container = made["Deployment", "berth-steerer"]["spec"]["template"]["spec"]["containers"][0]
-    assert " ".join(container["command"]).endswith("--quota team-a=8,team-b=4 --borrow")
+    assert " ".join(container["command"]).endswith("--quota team-a=8,team-b=4 --borrow --reclaim")
     refused = berth(*words)
     assert isinstance(refused.exception, PolicyError)
     assert "has no quotas" in str(refused.exception)

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from berth.cluster import Cluster
+from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.knowledge import make_knowledge
 from berth.live.kubernetes import names
@@ -18,6 +19,7 @@ from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
 from tests.live.kubernetes.steered import (
     MODEL,
+    Steered,
     bound,
     ended,
     indices,
@@ -306,3 +308,42 @@ def test_a_namespace_has_its_quota_of_gpus_and_borrows_only_what_others_leave(bo
             board.pods(3, ended(there))
     board.pods(4, *(of_team("b", 10 + at) for at in range(3)), of_team("a", 20))
     assert sorted(board.lifts(4)) == ["b-10", "b-11"]
+
+
+def test_namespaces_share_a_quota_and_none_has_two() -> None:
+    def of_team(team: str, at: int) -> api.Pod:
+        made = pod(f"{team}-{at}", version=at)
+        made.metadata.namespace = team
+        return made
+
+    board = steered([node(gpus=4)], policy="fifo+best-fit", quotas={"vision+speech": 2, "ops": 1})
+    board.pods(
+        1, *(of_team(team, at) for at, team in enumerate(["vision", "speech", "vision", "ops", "else"]))
+    )
+    assert sorted(board.lifts(1)) == ["ops-3", "speech-1", "vision-0"]
+    with pytest.raises(SettingError, match=r"namespace 'ops' has two quotas, 'vision\+ops' and 'ops'"):
+        Steered(policy="fifo+best-fit", quotas={"vision+ops": 2, "ops": 1})
+    with pytest.raises(SettingError, match=r"quota 'vision\+': expected a namespace"):
+        Steered(policy="fifo+best-fit", quotas={"vision+": 2})
+
+
+def test_a_pod_within_its_quota_has_pods_evicted_that_borrowed_and_starts_when_they_have_left() -> None:
+    def of_team(team: str, made: api.Pod) -> api.Pod:
+        made.metadata.namespace = team
+        return made
+
+    board = steered(
+        [node(gpus=4)], policy="fifo+best-fit", quotas={"a": 2, "b": 2}, borrow=True, reclaim=True
+    )
+    board.pods(1, *(of_team("a", pod(f"a-{at}", version=at)) for at in range(4)))
+    there = {name: of_team("a", bound(lift)) for name, lift in board.lifts(1).items()}
+    board.pods(2, *there.values())
+    board.pods(3, of_team("b", pod("b-0")))
+    steps = board.steps(3)
+    (removed,) = (step for step in steps if isinstance(step, Remove))
+    assert removed.why == "it borrowed GPUs beyond the quota of its namespace, and another takes back its own"
+    (lift,) = (step for step in steps if isinstance(step, Lift))
+    assert (lift.name, lift.after) == ("b-0", frozenset({removed.uid}))
+    board.gone(4, there[removed.name])
+    board.pods(5, of_team("b", pod("b-1")), of_team("b", pod("b-2")))
+    assert len(board.removed(5)) == 1  # of two that wait one is within the quota

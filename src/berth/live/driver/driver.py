@@ -98,6 +98,8 @@ class Settings:
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
     """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
+    reclaim: bool = False
+    """Whether a job within its quota evicts jobs of virtual clusters that hold more than theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,12 @@ class Driver:
             str, bool
         ] = {}  # jobs that the site was told to suspend (True) or resume, until it says so
         quotas = self.settings.quotas
-        setting = Setting(quotas=quotas, borrow=self.settings.borrow, knowledge=self.knowledge)
+        setting = Setting(
+            quotas=quotas,
+            borrow=self.settings.borrow,
+            reclaim=self.settings.reclaim,
+            knowledge=self.knowledge,
+        )
         self._policy = make_policy(self.settings.policy, setting)
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
         self._reserved_ms: Mapping[str, int] = {}

@@ -119,6 +119,23 @@ class LiveJob:
 
 
 @dataclass(frozen=True, slots=True)
+class MoreCards:
+    """What would start jobs that wait for room, by itself."""
+
+    model: str
+    cards: int
+    """How many more cards of this model."""
+    jobs: int
+    """How many jobs would start on them."""
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        cards, jobs = ("" if count == 1 else "s" for count in (self.cards, self.jobs))
+        return f"{self.cards:,} more card{cards} of model {self.model} would start {self.jobs:,} job{jobs}"
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A site at one moment."""
 
@@ -131,6 +148,8 @@ class Snapshot:
     policy: str = ""
     notes: tuple[str, ...] = ()
     """What an operator has to know, in words."""
+    more_cards: tuple[MoreCards, ...] = ()
+    """For each GPU model that jobs wait for; only Kubernetes tells."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -138,6 +157,7 @@ class Snapshot:
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "gpus": [gpu_dict(gpu) for gpu in self.gpus],
             "jobs": [job_dict(job) for job in self.jobs],
+            "more_cards": [_values(each) for each in self.more_cards],
         }
 
     def places_of(self, job_id: str) -> str:
@@ -183,5 +203,5 @@ def gpu_of(values: Mapping[str, Any]) -> Gpu:
     return Gpu(**{**values, "tenants": tenants, "strangers": strangers})
 
 
-def _values(thing: Gpu | Tenant | Stranger) -> dict[str, Any]:
+def _values(thing: Gpu | Tenant | Stranger | MoreCards) -> dict[str, Any]:
     return {field.name: getattr(thing, field.name) for field in fields(thing)}

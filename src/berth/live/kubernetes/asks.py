@@ -97,6 +97,7 @@ def _key(pod: Pod, compat: str | None) -> bytes:
             [(each.name, each.resources) for each in pod.status.container_statuses],
             spec.active_deadline_seconds,
             pod_group(pod),
+            names.GANG in meta.annotations and _group_by_labels(pod),
         )
     )
 
@@ -149,7 +150,7 @@ def moment_ms(text: str | None) -> int | None:
         return None
 
 
-_GANG = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,98}[A-Za-z0-9])?)/([0-9]{1,9})")
+_GANG = re.compile(r"(([A-Za-z0-9](?:[-A-Za-z0-9_.]{0,98}[A-Za-z0-9])?)/)?([0-9]{1,9})")
 
 
 def _parts(wish: Wish | None) -> tuple[int, int, int]:
@@ -208,7 +209,23 @@ def _gang(pod: Pod) -> Gang | None:
             f"annotation {names.GANG} is '{text[:60]}'; expected NAME/SIZE with a size from 1 to {MOST_GANG}, such"
             " as train/4"
         )
-    return Gang(meta.namespace, found[1], size)
+    name = found[2] or _group_by_labels(pod)
+    if not name:
+        raise AskError(
+            f"annotation {names.GANG} is '{text}'; a size without a name is for pods of"
+            f" {', '.join(names.GROUP_LABELS)}; expected NAME/SIZE, such as train/4"
+        )
+    return Gang(meta.namespace, name, size)
+
+
+def _group_by_labels(pod: Pod) -> str:
+    """The group that a pod's controller wrote into its labels, such as `LeaderWorkerSet:serve-0`; empty without one.
+    The names of annotations have no colon."""
+    labels = pod.metadata.labels
+    for kind, (first, *more) in names.GROUP_LABELS.items():
+        if first in labels:
+            return f"{kind}:{'-'.join([labels[first], *(labels[key] for key in more if key in labels)])}"
+    return ""
 
 
 def _estimate_ms(text: str | None) -> int | None:

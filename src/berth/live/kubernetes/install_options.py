@@ -22,6 +22,7 @@ class Install:
     quota: str = ""
     """GPUs of each namespace, such as `team-a=8,team-b=4`; empty: there are no quotas."""
     borrow: bool = False
+    reclaim: bool = False
     replicas: int = 2
     """Steerers: one leads, the others wait for it to fail."""
     fake_gpus: str = ""

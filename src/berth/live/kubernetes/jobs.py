@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from berth.errors import SettingError
 from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.kubernetes.asks import Ask
 from berth.model import WHOLE_GPU, GpuModel, Job, Share
@@ -67,6 +68,22 @@ class Cards:
             if models:
                 mem_mib = max(ask.mem_mib, size_mib * ask.mem_milli // 1000)
                 yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
+
+
+def tenants_of(quotas: Iterable[str]) -> dict[str, str]:
+    """The quota of each namespace that has one, by the quotas' names: a namespace, or several as `vision+speech`.
+    Raises SettingError."""
+    found: dict[str, str] = {}
+    for name in quotas:
+        for namespace in name.split("+"):
+            if not namespace:
+                raise SettingError(f"quota '{name}': expected a namespace, or several such as vision+speech")
+            if namespace in found:
+                raise SettingError(
+                    f"namespace '{namespace}' has two quotas, '{found[namespace]}' and '{name}'"
+                )
+            found[namespace] = name
+    return found
 
 
 def with_memory(ask: Ask, need: MemoryNeed, cards: Cards) -> Ask:

@@ -113,6 +113,7 @@ def _steerer(install: Install) -> Manifest:
     words += [
         *(["--quota", install.quota] if install.quota else []),
         *(["--borrow"] if install.borrow else []),
+        *(["--reclaim"] if install.reclaim else []),
     ]
     return _gathering(_deployment(STEERER, install.image, words, install.replicas), install)
 

@@ -32,7 +32,13 @@ KIND = "berth.dev/kind"
 MODELS = "berth.dev/models"
 """The GPU models that will do, separated by commas."""
 GANG = "berth.dev/gang"
-"""`NAME/SIZE`: pods of a namespace that start together or not at all."""
+"""`NAME/SIZE`: pods of a namespace that start together or not at all. `SIZE` alone: their labels name the gang."""
+GROUP_LABELS = {
+    "LeaderWorkerSet": ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"),
+    "JobSet": ("jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/restart-attempt"),
+    "Kubeflow": ("training.kubeflow.org/job-name",),
+}
+"""The labels by which these controllers tell the groups of their pods apart; a pod has the first at least."""
 POD_GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 """The labels that name a pod's PodGroup of the scheduler plugins, the newer first."""
 PLUGINS_GROUP = "scheduling.x-k8s.io"

@@ -34,7 +34,7 @@ from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
 from berth.live.kubernetes.constraints import Constraint, why_not
 from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import pod_resources
-from berth.live.kubernetes.jobs import job_of, with_memory
+from berth.live.kubernetes.jobs import job_of, tenants_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
@@ -65,12 +65,21 @@ class Settings:
     knowledge: str = DEFAULT_KNOWLEDGE
     compat: str | None = None
     quotas: Mapping[str, int] | None = None
-    """GPUs of each namespace; None: there are no quotas."""
+    """GPUs of each namespace, or of several together (`vision+speech`); None: there are no quotas."""
     borrow: bool = False
     """Whether a namespace may hold more while no pod waits within its quota."""
+    reclaim: bool = False
+    """Whether a pod within a quota evicts pods of namespaces that hold more than theirs."""
     advise: bool = False
     """Whether nothing of what is decided is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
+
+    @property
+    def why_evicted(self) -> str:
+        """Why pods are evicted by this policy."""
+        if self.reclaim:
+            return "it borrowed GPUs beyond the quota of its namespace, and another takes back its own"
+        return "a pod of a higher priority takes its place"
 
 
 class State(StrEnum):
@@ -147,7 +156,8 @@ class PodSite:
     name = "kubernetes"
 
     def __init__(self, settings: Settings, do: Callable[[Step], None]) -> None:
-        """`do` is given each step as it is decided; it may be called from the thread that decides."""
+        """`do` is given each step as it is decided; it may be called from the thread that decides. Raises SettingError
+        for a namespace with two quotas."""
         self.settings = settings
         self.entries: dict[str, Entry] = {}
         self.kinds = Kinds()
@@ -158,6 +168,7 @@ class PodSite:
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
         self._do = do
+        self._tenants = tenants_of(settings.quotas or ())
         self._memories = Memories()
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
@@ -245,7 +256,7 @@ class PodSite:
         """Evict a pod; its controller makes another one."""
         entry = self.entries.get(job_id)
         if entry is not None:
-            self._remove(entry, "a pod of a higher priority takes its place", "Preempted")
+            self._remove(entry, self.settings.why_evicted, "Preempted")
 
     # What the cluster says
 
@@ -525,6 +536,8 @@ class PodSite:
             ask = with_memory(ask, memory, cards)
         labels = (entry.label,) if entry.label else ()
         job = job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, cards)
+        if (tenant := self._tenants.get(entry.namespace, entry.namespace)) != entry.namespace:
+            job = replace(job, virtual_cluster=tenant)
         if ask.gpus and ask.mem_milli and entry.variant and (sizes := [*cards.variants(job, ask)]):
             return sizes[entry.variant % len(sizes)]
         return job

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
+
 from berth.errors import ApiError
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.client import MERGE_PATCH, Api
+
+GATED_S = 10.0
+"""How long to wait for API servers to stop adding the gate: they take in a deleted policy after about a second."""
 
 
 async def clean(api: Api) -> list[str]:
     """Lift all gates, so that kube-scheduler alone decides, and remove what the agents wrote into nodes. Returns what
     was done, in words. Raises ApiError."""
     done = []
+    await _until_ungated(api)
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             gates = [gate for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
@@ -41,6 +49,31 @@ async def clean(api: Api) -> list[str]:
 
 _PREFIX = "berth.dev/"
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+async def _until_ungated(api: Api) -> None:
+    """Wait until new pods get no gate, which nobody would lift; for `GATED_S` if the API server does not say."""
+    asks = {"name": "main", "image": "none", "resources": {"limits": {names.RESOURCE: "1"}}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "berth-uninstall-tries"},
+        "spec": {"containers": [asks]},
+    }
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + GATED_S
+    while loop.time() < end_s:
+        try:
+            text = await api.request(
+                "POST", "/api/v1/namespaces/default/pods", body, params={"dryRun": "All"}, patience_s=10
+            )
+            made = msgspec.json.decode(text, type=objects.Pod)
+        except ApiError:  # such as a rule of that namespace
+            await asyncio.sleep(0.5)
+            continue
+        if names.GATE not in [gate.name for gate in made.spec.scheduling_gates]:
+            return
+        await asyncio.sleep(0.1)
 
 
 async def _there(api: Api, method: str, path: str, body: object) -> bool:

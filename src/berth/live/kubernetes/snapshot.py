@@ -30,7 +30,7 @@ def snapshot_of(view: viewing.Snapshot, now_ms: int) -> Snapshot:
                 *_named(each.name), state, *asked, submit_ms, ready_ms, why=each.why, priority=each.priority
             )
         )
-    return Snapshot(now_ms, gpus, tuple(jobs), len(view.waits), view.running)
+    return Snapshot(now_ms, gpus, tuple(jobs), len(view.waits), view.running, more_cards=view.more_cards)
 
 
 def _gpu(gpu: viewing.GpuUse) -> Gpu:

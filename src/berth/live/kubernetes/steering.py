@@ -288,7 +288,7 @@ class Steering:
                 self._say(entry, "Advised", f"{self._settings.policy} places it on {where}")
         for uid in done.evicted:
             if (entry := self.site.entries.get(uid)) is not None:
-                self._say(entry, "Advised", "it would be evicted: a pod of a higher priority takes its place")
+                self._say(entry, "Advised", f"it would be evicted: {self._settings.why_evicted}")
 
     def _say(self, entry: Entry, reason: str, message: str) -> None:
         kind, said, _ = self._told.get(entry.uid, ("", "", 0.0))
@@ -451,7 +451,13 @@ def driving(settings: Settings) -> DriverSettings:
     # The records of nodes name no virtual cluster, and quotas are compared with those that records name.
     quotas = None if settings.quotas is None else {**settings.quotas, "": 0}
     return DriverSettings(
-        settings.policy, settings.knowledge, quotas, settings.borrow, most_start_failures=None, notes=0
+        settings.policy,
+        settings.knowledge,
+        quotas,
+        settings.borrow,
+        reclaim=settings.reclaim,
+        most_start_failures=None,
+        notes=0,
     )
 
 

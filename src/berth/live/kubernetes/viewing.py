@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from berth.errors import ApiError
 from berth.live.driver.driver import Driver
+from berth.live.driver.snapshot import MoreCards
+from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.listening import pod_groups
+from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import driving, waits_of
-from berth.model import GpuSlot
+from berth.model import GpuSlot, Job
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Snapshot:
     waits: tuple[Waits, ...]
     running: int
     runs: tuple[Runs, ...] = ()
+    more_cards: tuple[MoreCards, ...] = ()
 
 
 async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
@@ -184,7 +189,15 @@ def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
         for entry in entries
     )
     running = [_runs(entry) for entry in site.entries.values() if entry.state in (State.LIFTED, State.RUNS)]
-    return Snapshot(len(site.table.views), tuple(gpus), waits, len(running), tuple(running))
+    more = more_cards(cluster, _for_room(driver, entries))
+    return Snapshot(len(site.table.views), tuple(gpus), waits, len(running), tuple(running), more)
+
+
+def _for_room(driver: Driver, entries: Iterable[Entry]) -> Collection[Job]:
+    """The jobs and gangs of these pods that start when there is room for them."""
+    reasons = driver.reasons(each.uid for each in entries if each.state is State.WAITING)
+    found = (driver.scheduler.waiting(uid) for uid, reason in reasons.items() if reason.kind is WaitKind.ROOM)
+    return {job.id: job for job in found if job is not None}.values()
 
 
 def _runs(entry: Entry) -> Runs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 from berth.cluster import Cluster, Queue, Running
 from berth.cluster.shadow import Shadow
@@ -161,22 +161,28 @@ def victims(ranks: Ranks, job: Job, cluster: Cluster, now_ms: int) -> list[Runni
     rank = ranks.waiting(job)
     behind = [(ranks.running(run, now_ms), run) for run in cluster.running.values()]
     behind = [(other, run) for other, run in behind if other > rank]
-    if not behind:
-        return []
     behind.sort(key=lambda pair: (pair[0], pair[1].start_ms), reverse=True)
+    return needed([run for _, run in behind], job, cluster)
+
+
+def needed(candidates: Sequence[Running], job: Job, cluster: Cluster) -> list[Running]:
+    """Those of the candidates to evict so that the job fits, the first before the others and none that would not help;
+    empty if it would not fit even without all of them."""
+    if not candidates:
+        return []
     shadow = Shadow(cluster)
     gone: list[Running] = []
-    for _, run in behind:
+    for run in candidates:
         shadow.end(run)
         gone.append(run)
         if shadow.might_fit(job, sorted({slot.node for slot in run.slots})) and shadow.slots(job) is not None:
             break
     else:
         return []
-    needed: list[Running] = []
+    found: list[Running] = []
     for place, run in enumerate(gone):
         shadow.undo_end(run)
         if place == len(gone) - 1 or shadow.slots(job) is None:
             shadow.end(run)
-            needed.append(run)
-    return needed
+            found.append(run)
+    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from berth.cluster import Account, Cluster, Queue
+from berth.cluster import Account, Cluster, Queue, Running
 from berth.errors import SettingError
-from berth.model import Job, Node, Placement, placement_of
+from berth.model import Evict, Job, Node, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws, place_job
+from berth.policies.schemes.preempt import needed
 from berth.policies.sort_keys import key_of
 
 _NO_USE = Account()
@@ -18,22 +19,27 @@ class Quotas:
 
     Within a virtual cluster the order is strict, and one does not hold up another. With `borrow`, a virtual cluster
     whose own jobs wait beyond its quota may hold more, but only while no job that is within a quota waits for GPUs:
-    what was lent comes back as borrowers end. One that has no quota lives on what it borrows. Quotas of GPUs count
-    parts of a GPU as parts. After the capacity scheduler of Hadoop YARN, whose queues have a guaranteed capacity and
-    share what is idle beyond it.
+    what was lent comes back as borrowers end. With `reclaim` a job within its quota evicts jobs that borrow, those of
+    the lowest priority first, and among them those that started last. One that has no quota lives on what it borrows.
+    Quotas of GPUs count parts of a GPU as parts. After the capacity scheduler of Hadoop YARN, whose queues have a
+    guaranteed capacity and share what is idle beyond it.
     """
 
-    def __init__(self, order: Order, place: Place, quotas: Mapping[str, int], borrow: bool) -> None:
+    def __init__(
+        self, order: Order, place: Place, quotas: Mapping[str, int], borrow: bool, reclaim: bool = False
+    ) -> None:
         self.order = order
         self.place = place
         self.quotas = {name: gpus * 1000 for name, gpus in quotas.items()}
         self.borrow = borrow
+        self.reclaim = reclaim
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order)
 
-    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
-        """Yield placements within the quotas first, then those that borrow."""
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict]:
+        """Yield placements within the quotas first, with the evictions of borrowers before them, then those that
+        borrow."""
         accounts = cluster.usage().virtual_clusters
         waits = False
         for pool in self._pools(queue):
@@ -42,6 +48,10 @@ class Quotas:
                 if held + job.gpus * job.share.milli > self.quotas.get(pool, 0) and job.gpus:
                     break
                 placement = self._placement(job, pool, cluster)
+                if placement is None and self.reclaim and job.patience_ms != 0:
+                    for run in needed(self._borrowing(cluster), job, cluster):
+                        yield Evict(run.job)
+                    placement = self._placement(job, pool, cluster)
                 if placement is not None:
                     yield placement
                 elif job.patience_ms != 0:
@@ -55,6 +65,18 @@ class Quotas:
                 yield placement
             elif job.patience_ms != 0:
                 return
+
+    def _borrowing(self, cluster: Cluster) -> list[Running]:
+        """The runs by which virtual clusters hold more than their quota, the first to give back first."""
+        accounts = cluster.usage().virtual_clusters
+        excess = {pool: each.held_milli - self.quotas.get(pool, 0) for pool, each in accounts.items()}
+        found = []
+        for run in sorted(cluster.running.values(), key=lambda run: (run.job.priority, -run.start_ms)):
+            pool = run.job.virtual_cluster
+            if run.job.gpus and excess.get(pool, 0) > 0:
+                excess[pool] -= run.job.gpus * run.share.milli
+                found.append(run)
+        return found
 
     def _placement(self, job: Job, pool: str, cluster: Cluster) -> Placement | None:
         stuck: dict[str, tuple[int, Job]] = cluster.memo.setdefault(self, {})  # by pool

@@ -1,0 +1,113 @@
+"""`berth k8s uninstall` leaves nothing of berth on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from berth.cli.app import app
+from berth.live.kubernetes import names
+from berth.live.kubernetes.access import from_kubeconfig
+from berth.live.kubernetes.client import Api
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.server import Server
+from tests.live.kubernetes.world import World
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+
+def berth(*words: str, kubeconfig: Path) -> str:
+    """Run a command as an operator does, in this process; returns what it printed."""
+    done = CliRunner().invoke(app, ["k8s", *words], env={"KUBECONFIG": str(kubeconfig), "COLUMNS": "150"})
+    assert done.exit_code == 0, done.output
+    return str(done.stdout)
+
+
+def on(server: Server, what: Callable[[World], Awaitable[Any]]) -> Any:
+    """Do something on the cluster as it is."""
+
+    async def whole() -> Any:
+        async with Api(from_kubeconfig(server.kubeconfig())) as api:
+            return await what(World(api, server.kubeconfig()))
+
+    return asyncio.run(whole())
+
+
+async def objects_of_every_kind(world: World) -> Objects:
+    """All objects by plural, and by namespace and name; without events, which expire by themselves."""
+    found: Objects = {}
+    groups = json.loads(await world.api.request("GET", "/apis"))["groups"]
+    for base in ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]:
+        for kind in json.loads(await world.api.request("GET", base))["resources"]:
+            if "list" not in kind["verbs"] or kind["name"] in ("events", "componentstatuses"):
+                continue
+            listed = json.loads(await world.api.request("GET", f"{base}/{kind['name']}", patience_s=30))
+            for each in listed["items"] or ():
+                meta = each["metadata"]
+                found[kind["name"], f"{meta.get('namespace', '')}/{meta['name']}"] = each
+    return found
+
+
+async def is_gated(world: World) -> bool:
+    """Whether a new pod that asks for a GPU gets a gate."""
+    await world.pod("asks", gates=())
+    there = (await world.pods())["asks"]["spec"].get("schedulingGates")
+    await world.delete("asks")
+    return bool(there)
+
+
+@pytest.mark.slow
+def test_an_uninstall_leaves_nothing_of_berth_and_new_pods_get_no_gate(play: Played, server: Server) -> None:
+    before: Objects = {}
+    kubeconfig, namespace = server.kubeconfig(), f"/api/v1/namespaces/{names.NAMESPACE}"
+
+    async def begin(world: World) -> None:
+        await world.node("n1", 1, labels={"berth.dev/gpus": "shared", "zone": "a"})
+        await world.pod("shared", milli=250, mem=20_000)
+        await world.pod("waits", 2)
+        await world.pod("of-kueue", gates=(names.GATE, "kueue.x-k8s.io/admission"))
+        before.update(await objects_of_every_kind(world))
+
+    async def end_namespace(world: World) -> None:
+        """What Kubernetes' namespace controller does, which does not run here."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.NAMESPACE}, "spec": {}}
+        await world.api.request("PUT", f"{namespace}/finalize", body)
+
+    play(begin)
+    berth("install", "--image", "registry.example/berth:1", "--claims", kubeconfig=kubeconfig)
+    if server.is_at_least(36):
+        on(server, lambda world: world.until("the policy is in force", lambda: is_gated(world)))
+    said = berth("steerer", "--once", kubeconfig=server.kubeconfig("steerertoken"))
+    assert said == "placed 1, advised 0, removed 0, failed 0\n"
+
+    said = berth("uninstall", kubeconfig=kubeconfig)
+    try:
+        assert "the gate of pod default/waits is lifted\n" in said
+        assert "the labels of node n1 are removed\n" in said
+        assert not on(server, is_gated)
+        left: Objects = on(server, objects_of_every_kind)
+        ours = {key for key in left if "berth" in "".join(key)}
+        # The Lease goes with its namespace.
+        assert ours | (left.keys() - before.keys()) == {
+            ("namespaces", f"/{names.NAMESPACE}"),
+            ("leases", f"{names.NAMESPACE}/{names.LEASE}"),
+        }
+        assert "deletionTimestamp" in left["namespaces", f"/{names.NAMESPACE}"]["metadata"]
+        node = left["nodes", "/n1"]["metadata"]
+        assert (node["labels"], node.get("annotations", {})) == ({"zone": "a"}, {})
+        gates = {
+            name: [
+                gate["name"] for gate in left["pods", f"default/{name}"]["spec"].get("schedulingGates", ())
+            ]
+            for name in ("shared", "waits", "of-kueue")
+        }
+        assert gates == {"shared": [], "waits": [], "of-kueue": ["kueue.x-k8s.io/admission"]}
+    finally:
+        on(server, end_namespace)
+    assert berth("uninstall", kubeconfig=kubeconfig) == ""
