@@ -24,6 +24,13 @@ def sweep(
         Path | None,
         typer.Option(metavar="DIR", help="Write report.html, result.json and finished runs to this folder."),
     ] = None,
+    part: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="With --out: make only the I-th of N parts of the runs, as one task of a Slurm array.",
+        ),
+    ] = "",
     as_json: AsJson = False,
     form: Format = Form.TABLE,
 ) -> None:
@@ -33,9 +40,14 @@ def sweep(
     from berth.experiments.sweep import read_plan
     from berth.experiments.sweep import sweep as run_plan
 
+    share = _part(part, out)
     read = read_plan(plan)
     with progress_bar(f"{len(read.cases)} cases") as progress, compiling_shown(), told_what_is_kept(out):
-        found = run_plan(read, processes=jobs, ray=ray, keep=out, progress=progress)
+        found = run_plan(read, processes=jobs, ray=ray, keep=out, part=share, progress=progress)
+    if share is not None:
+        runs = "1 run" if len(found.runs) == 1 else f"{len(found.runs):,} runs"
+        print(f"part {part}: {runs} kept in {out}; the same command without --part makes the table")
+        return
     if out is not None:
         from berth.experiments.sweep.page import write_page
 
@@ -57,3 +69,17 @@ def sweep(
         print(f"left out: {error}", file=sys.stderr)
     if found.skipped:
         print(f"{len(found.skipped):,} bad rows left out", file=sys.stderr)
+
+
+def _part(text: str, out: Path | None) -> tuple[int, int] | None:
+    """`3/10` as numbers; None where no part is asked for."""
+    from berth.errors import SettingError
+
+    if not text:
+        return None
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal()):
+        raise SettingError(f"--part is '{text}'; expected I/N, such as 3/10")
+    if out is None:
+        raise SettingError("--part keeps its runs for the other parts; say where with --out")
+    return int(number), int(parts)

@@ -254,3 +254,36 @@ def test_the_command_writes_a_page_and_prints_the_rows(tmp_path: Path) -> None:
     assert "2 simulations" in (out / "report.html").read_text(encoding="utf-8")
     table = CliRunner().invoke(app, ["sweep", str(plan), "--out", str(out)])
     assert "synthetic:demo?jobs=20&seed=1: 2 simulations of 20 jobs, 2 cases" in table.stdout
+
+
+def test_parts_join_to_what_one_command_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = small(loads=[1, 2, 3], policies=["fifo+first-fit", "sjf+best-fit"], metrics=[OWN])
+    whole = sweep(plan)
+    parts = [sweep(plan, keep=tmp_path, part=(number, 4)) for number in (4, 1, 3, 2)]
+    assert [len(each.runs) for each in parts] == [1, 2, 1, 2]
+    monkeypatch.setattr(
+        "berth.experiments.compare.comparison.run_each", None
+    )  # would fail if anything ran again
+    assert sweep(plan, keep=tmp_path).to_dict() == whole.to_dict()
+    assert sweep(plan, keep=tmp_path, part=(9, 9)).runs == ()
+
+
+def test_a_part_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="there is no part 0 of 3; expected 1 to 3"):
+        sweep(small(), keep=tmp_path, part=(0, 3))
+    with pytest.raises(SettingError, match="is lost unless it is kept"):
+        sweep(small(), part=(1, 3))
+
+
+def test_one_part_by_the_command_makes_no_table(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'trace = "synthetic:demo?jobs=20&seed=1"\npolicies = ["fifo+first-fit"]\nloads = [1, 2]\n',
+        encoding="utf-8",
+    )
+    done = CliRunner().invoke(app, ["sweep", str(plan), "--out", str(tmp_path / "out"), "--part", "2/2"])
+    said = f"part 2/2: 1 run kept in {tmp_path / 'out'}; the same command without --part makes the table\n"
+    assert (done.exit_code, done.stdout) == (0, said)
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["runs"]
+    bad = CliRunner().invoke(app, ["sweep", str(plan), "--part", "second"])
+    assert str(bad.exception) == "--part is 'second'; expected I/N, such as 3/10"

@@ -101,22 +101,31 @@ def sweep(
     processes: int = 1,
     ray: str | None = None,
     keep: str | os.PathLike[str] | None = None,
+    part: tuple[int, int] | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
     """Simulate every policy and seed of a plan at every load, size and condition.
 
     The plan is a TOML file or a mapping of the same keys (docs/sweeps.md lists them). The runs are spread over
     `processes`, or over the Ray cluster at the address `ray`. With `keep` each finished run is written into that
-    folder, and not run again, also where the plan has grown since.
+    folder, and not run again, also where the plan has grown since. With `part`, such as (3, 10), only the third tenth
+    of the runs is made and returned; a sweep with the same `keep` joins the parts.
 
     Raises SettingError for a plan that could not be run; then nothing has run.
     """
     if processes < 1:
         raise SettingError(f"a sweep runs on 1 or more processes, not {processes}")
+    if part is not None and keep is None:
+        raise SettingError("a part of a sweep is lost unless it is kept; name a folder")
     read = plan if isinstance(plan, Plan) else read_plan(plan)
     if ray is not None:
         check_address(ray)
     tasks = read.tasks()
+    if part is not None:
+        number, parts = part
+        if not 1 <= number <= parts:
+            raise SettingError(f"there is no part {number} of {parts}; expected 1 to {parts}")
+        tasks = tasks[number - 1 :: parts]
     found: dict[int, Result] = {}
     for task, result in continued_results(
         [task for _, task in tasks], processes, ray, keep, progress, apart=True
@@ -126,7 +135,7 @@ def sweep(
     order = {case: at for at, case in enumerate(read.cases)}
     runs.sort(key=lambda run: (order[run.case], read.policies.index(run.policy), read.seeds.index(run.seed)))
     skipped = next((found[id(task)].skipped for _, task in tasks if found[id(task)].skipped), ())
-    if not any(run.summary.jobs for run in runs):
+    if part is None and not any(run.summary.jobs for run in runs):
         raise SettingError(f"{read.name}: trace: {read.trace.path} has no jobs to replay")
     return Sweep(read, tuple(runs), skipped)
 
