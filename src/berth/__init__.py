@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from berth.errors import BerthError
     from berth.experiments.compare import Comparison, Conditions, compare
     from berth.experiments.compare.page import write_report
+    from berth.experiments.sweep import Sweep, sweep
     from berth.interference import no_interference
     from berth.model import (
         Event,
@@ -61,6 +62,7 @@ __all__ = [
     "Resume",
     "Setting",
     "Share",
+    "Sweep",
     "WakeAt",
     "compare",
     "make_policy",
@@ -69,6 +71,7 @@ __all__ = [
     "read_nodes",
     "read_trace",
     "simulate",
+    "sweep",
     "write_report",
 ]
 
@@ -83,6 +86,8 @@ _HOME = {
     "Setting": "policies",
     "no_interference": "interference",
     "simulate": "engine",
+    "Sweep": "experiments.sweep",
+    "sweep": "experiments.sweep",
     "write_report": "experiments.compare.page",
     "read": "traces",
     "read_nodes": "traces",

@@ -28,6 +28,10 @@ COMMANDS: Final = {
         "Replay a trace through several policies and put the results side by side.",
         reads_history=True,
     ),
+    "sweep": Entry(
+        "berth.cli.sweep:sweep",
+        "Simulate every policy and seed of a plan at every load, size and condition, as one table.",
+    ),
     "size": Entry(
         "berth.cli.size:size",
         "Find the smallest cluster that keeps the wait: how many GPUs could be returned, and with which policy.",

@@ -15,7 +15,7 @@ from typing import Any
 from berth.cluster import Cluster
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
-from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.parallel import run_each
 from berth.experiments.compare.sweep import Result, Task
 from berth.experiments.compare.table import TextTable, html_table, text_table
 from berth.frames import frame
@@ -160,10 +160,10 @@ def compare(
 
     `cluster` is a file, a spec such as `10x8:V100` or nodes; by default the cluster that the trace brings.
     `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
-    names no seed of its own is drawn anew with each, and so are the errors of `noisy` knowledge; otherwise a policy
-    that does not draw has one run, on the first seed: others would give the same. The cluster's state is kept at the
-    times `at_ms`. With `events` all runs' events go into one Parquet file, and with `records` those of a single run: a
-    record of every attempt, which is a trace and can be imported.
+    names no seed of its own is drawn anew with each, and so are the errors of `noisy` knowledge and outages at a
+    rate. Otherwise a policy that does not draw has one run, on the first seed: others would give the same. The
+    cluster's state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file, and with
+    `records` those of a single run: a record of every attempt, which is a trace and can be imported.
 
     A policy is a name, or a function or class at the top of a module.
 
@@ -190,7 +190,7 @@ def compare(
         source = read_trace(trace)
     else:
         source = trace if isinstance(trace, Trace) else tuple(trace)
-    nodes = _nodes(source, cluster)
+    nodes = nodes_of(source, cluster)
     under = conditions_of(changed, nodes, conditions)
     quotas = None if under.quotas is None else dict(under.quotas)
     for name in names:
@@ -204,14 +204,9 @@ def compare(
                 " them out, or the address"
             )
         check_address(ray)
-    tasks: list[Task] = []
-    noisy = differs_by_seed(under.knowledge)
-    for seed in numbers:
-        seeded = source.with_seed(seed) if isinstance(source, Trace) else source
-        for name in names:
-            if seeded is source and seed != numbers[0] and not (noisy or _draws(name)):
-                continue
-            tasks.append(Task(seeded, nodes, name, seed, under, None if at_ms is None else tuple(at_ms)))
+    tasks = tasks_of(source, nodes, names, numbers, under)
+    if at_ms is not None:
+        tasks = [replace(task, at_ms=tuple(at_ms)) for task in tasks]
     if records is not None:
         if len(tasks) > 1:
             raise SettingError(f"records are of one run, not of {len(tasks)}: name one policy and one seed")
@@ -219,7 +214,7 @@ def compare(
     runs: dict[tuple[str, int], Run] = {}
     skipped: tuple[TraceError, ...] = ()
     with _event_files(tasks, events) as tasks:
-        for result in _results(tasks, processes, ray, keep, progress):
+        for _, result in continued_results(tasks, processes, ray, keep, progress):
             runs[result.run.policy, result.run.seed] = result.run
             skipped = skipped or result.skipped
     ordered = tuple(runs[name, seed] for name in names for seed in numbers if (name, seed) in runs)
@@ -254,32 +249,54 @@ def _never_fitting(task: Task) -> Iterator[Shortage]:
     return (shortage_of(job, empty) for job in jobs if not empty.fits_when_empty(job))
 
 
-def _results(
+def tasks_of(
+    source: Trace | tuple[Job, ...],
+    nodes: tuple[Node, ...],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    under: Conditions,
+) -> list[Task]:
+    """One task per policy and seed; only the first seed where the others would give the same run."""
+    tasks: list[Task] = []
+    drawn = under.failures is not None or differs_by_seed(under.knowledge)
+    for seed in seeds:
+        seeded = source.with_seed(seed) if isinstance(source, Trace) else source
+        for name in policies:
+            if seeded is source and seed != seeds[0] and not (drawn or _draws(name)):
+                continue
+            tasks.append(Task(seeded, nodes, name, seed, under))
+    return tasks
+
+
+def continued_results(
     tasks: Sequence[Task],
     processes: int,
     ray: str | None,
     keep: str | os.PathLike[str] | None,
     progress: Progress | None,
-) -> Iterator[Result]:
-    """The results of all tasks: the kept ones first, then the others as they are done, which are kept in turn."""
+    *,
+    apart: bool = False,
+) -> Iterator[tuple[Task, Result]]:
+    """Every task with its result: the kept ones first, then the others as they are done, which are kept in turn.
+
+    With `apart` runs of one policy and seed under other conditions are kept next to each other.
+    """
     if keep is None:
-        yield from run_all(tasks, processes, progress, ray)
+        yield from run_each(tasks, processes, progress, ray)
         return
     from berth.experiments.compare.kept import KeptRuns
     from berth.experiments.compare.kept_file import continued
 
     def run(missing: Sequence[Task], part: Progress | None) -> Iterator[tuple[Task, Result]]:
-        of = {(task.policy, task.seed): task for task in missing}
-        for result in run_all(missing, processes, part, ray):
-            yield of[result.run.policy, result.run.seed], result
+        return run_each(missing, processes, part, ray)
 
-    for _, result in continued(tasks, KeptRuns(Path(keep)), run, progress):
-        yield result
+    yield from continued(tasks, KeptRuns(Path(keep), apart=apart), run, progress)
 
 
-def _nodes(
+def nodes_of(
     source: Trace | tuple[Job, ...], cluster: Sequence[Node] | str | os.PathLike[str] | None
 ) -> tuple[Node, ...]:
+    """The cluster that was named, by default the one that the trace brings. SettingError where there is none."""
     if isinstance(cluster, str | os.PathLike):
         return read_nodes(cluster)
     if cluster is not None:

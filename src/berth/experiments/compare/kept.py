@@ -21,6 +21,7 @@ from berth.experiments.compare.kept_file import (
     read_kept,
     write_kept,
 )
+from berth.experiments.compare.own_metrics import OwnMetrics
 from berth.experiments.compare.sweep import Result, Task
 from berth.interference import Interference
 from berth.interference.contention import Contention
@@ -42,6 +43,8 @@ from berth.traces import Trace
 
 OTHERWISE = ("source", "jobs_file", "conditions", "events", "records", "measure")
 """Fields of a task that count otherwise for its digest, or not at all."""
+MEASURED = "measured."
+"""Begins the names of own metrics among the arrays of a kept run."""
 MAY_BE_NONE = ("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct", "cost", "energy_kwh", "co2_kg")
 """Metrics that are None, and not NaN, where they are unknown."""
 OF_INTERFERENCE = ("interference", "interference_name")
@@ -51,8 +54,10 @@ OF_INTERFERENCE = ("interference", "interference_name")
 class KeptRuns:
     """The runs of one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, apart: bool = False) -> None:
+        """With `apart` each run has a file of its own, also where only the conditions differ."""
         self.folder = folder / "runs"
+        self.apart = apart
 
     def load(self, task: Task) -> Result | None:
         """The finished run of a task; None for none, one under other conditions, or if events or records are wanted."""
@@ -62,7 +67,12 @@ class KeptRuns:
         if kept is None:
             return None
         skipped = tuple(TraceError(**error) for error in kept.skipped)
-        return Result(_run(task, kept.summary, kept.curves), skipped)
+        measured = {
+            name.removeprefix(MEASURED): float(value)
+            for name, value in kept.curves.items()
+            if name.startswith(MEASURED)
+        }
+        return Result(_run(task, kept.summary, kept.curves), skipped, measured or None)
 
     def save(self, task: Task, result: Result) -> None:
         """Keep a finished run; the file is there whole or not at all."""
@@ -72,12 +82,16 @@ class KeptRuns:
         )
         trace = task.source.path if isinstance(task.source, Trace) else f"{len(task.source)} jobs"
         summary, curves = summary_dict(result.run.summary), _curves(result.run)
+        if isinstance(task.measure, OwnMetrics):
+            own: dict[str, float] = result.measured  # type: ignore[assignment]
+            curves |= {f"{MEASURED}{name}": np.asarray(value) for name, value in own.items()}
         write_kept(
             self._path(task), KeptFile(task.policy, task.seed, trace, digest(task), summary, curves, skipped)
         )
 
     def _path(self, task: Task) -> Path:
-        return kept_path(self.folder, task.policy, task.seed)
+        more = (digest(task)[:12],) if self.apart else ()
+        return kept_path(self.folder, task.policy, task.seed, *more)
 
 
 def digest(task: Task) -> str:
@@ -98,6 +112,8 @@ def digest(task: Task) -> str:
     parts += [
         field.name for field in fields(Summary)
     ]  # a run that was kept without some of them is made again
+    if isinstance(task.measure, OwnMetrics):
+        parts.append(repr(task.measure))
     return digest_of(source, interference_digest(under.interference), parts, *policy_marks(task.policy))
 
 

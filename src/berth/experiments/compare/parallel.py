@@ -30,23 +30,33 @@ _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 def run_all(
     tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
 ) -> Iterator[Result]:
-    """Every task's result, as they are done. Closing the iterator cancels the rest.
+    """Every task's result, as they are done. Closing the iterator cancels the rest."""
+    with closing(run_each(tasks, processes, progress, ray_address)) as pairs:
+        for _, result in pairs:
+            yield result
+
+
+def run_each(
+    tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
+) -> Generator[tuple[Task, Result], None, None]:
+    """Every task with its result, as they are done. Closing the iterator cancels the rest.
 
     What the runs warn of is logged once, at the end.
     """
     warned = Warned(len(tasks))
     try:
         with closing(_as_they_end(tasks, processes, progress, ray_address)) as results:
-            for result in results:
+            for number, result in results:
                 warned.add(result.warned)
-                yield result
+                yield tasks[number], result
     finally:
         warned.log()
 
 
 def _as_they_end(
     tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None
-) -> Generator[Result, None, None]:
+) -> Generator[tuple[int, Result], None, None]:
+    """The number of every task with its result."""
     if ray_address is not None:
         results = _on_ray(tasks, ray_address)
     elif processes == 1 or len(tasks) == 1:
@@ -55,20 +65,20 @@ def _as_they_end(
             with held_collector():
                 jobs, errors = loader.load(task)
                 result = run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
-            yield result
+            yield number, result
             if progress:
                 progress(number + 1, len(tasks))
         return
     else:
         results = _in_processes(tasks, processes)
-    for number, result in enumerate(results):
-        yield result
+    for done, (number, result) in enumerate(results, 1):
+        yield number, result
         if progress:
-            progress(number + 1, len(tasks))
+            progress(done, len(tasks))
 
 
-def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    """Every task's result, as they are done; closing the iterator ends the processes.
+def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Result]]:
+    """Every task's number and result, as they are done; closing the iterator ends the processes.
 
     Raises what a task raises, and SimulationError where a process dies.
     """
@@ -77,7 +87,7 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     from joblib.externals.loky.backend import resource_tracker
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    resource_tracker.ensure_running()  # when it starts, it unblocks what `_results` puts off
+    resource_tracker.ensure_running()  # when it starts, it unblocks what `_numbered` puts off
     parallel = Parallel(
         n_jobs=min(processes, len(tasks)), backend="loky", initializer=_ignore_interruptions, **_ONE_BY_ONE
     )
@@ -85,7 +95,7 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     try:
         with _jobs_in_files(tasks) as sent:
             calls = (delayed(_run)(number, _noted(task, number, running)) for number, task in enumerate(sent))
-            yield from _results(parallel, calls, running)
+            yield from _numbered(parallel, calls, running)
     except TerminatedWorkerError as error:
         raise SimulationError(
             f"a process of the sweep died, which ran {_named(running)}: memory may have run out (try fewer processes)"
@@ -94,8 +104,8 @@ def _in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
         get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
-def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
-    """Every task's result, as they are done on the Ray cluster at this address; `local` starts one for these runs.
+def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Result]]:
+    """Every task's number and result, as they are done on the Ray cluster at this address; `local` starts one.
 
     The jobs go to the cluster with the tasks, so that the trace need not lie there; berth must be installed there.
     SettingError if there is no Ray cluster at the address, SimulationError if it loses a run.
@@ -136,7 +146,7 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
         cpus = int(resources().get("CPU", 1))
         parallel = Parallel(n_jobs=cpus, backend=Streaming(), **_ONE_BY_ONE)
         for number, result in _numbered(parallel, calls(), running):
-            yield replace(result, skipped=errors.pop(number))
+            yield number, replace(result, skipped=errors.pop(number))
     except ray.exceptions.RayError as error:
         raise SimulationError(
             f"the Ray cluster at '{address}' lost {_named(running)}: {_first_line(error)}"
@@ -161,11 +171,6 @@ _ONE_BY_ONE: dict[str, Any] = {
 def _ignore_interruptions() -> None:
     """Leave Ctrl-C, of which a terminal tells every process, to the one that asked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _results(parallel: Any, calls: Iterator[_Call], running: dict[int, Task]) -> Iterator[Result]:
-    for _, result in _numbered(parallel, calls, running):
-        yield result
 
 
 def _numbered(

@@ -1,0 +1,85 @@
+"""`berth sweep`: one plan, many simulations."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.cli.output import AsJson, Form, Format, console, printed
+
+
+def sweep(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN.toml", help="What to simulate; docs/sweeps.md lists the keys.")
+    ],
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write report.html, result.json and finished runs to this folder."),
+    ] = None,
+    part: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="With --out: make only the I-th of N parts of the runs, as one task of a Slurm array.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+    form: Format = Form.TABLE,
+) -> None:
+    """Simulate every policy and seed of a plan at every load, size and condition, as one table."""
+    from berth.cli.files import command_line, told_what_is_kept, write_aside
+    from berth.cli.progress import compiling_shown, progress_bar
+    from berth.experiments.sweep import read_plan
+    from berth.experiments.sweep import sweep as run_plan
+
+    share = _part(part, out)
+    read = read_plan(plan)
+    with progress_bar(f"{len(read.cases)} cases") as progress, compiling_shown(), told_what_is_kept(out):
+        found = run_plan(read, processes=jobs, ray=ray, keep=out, part=share, progress=progress)
+    if share is not None:
+        runs = "1 run" if len(found.runs) == 1 else f"{len(found.runs):,} runs"
+        print(f"part {part}: {runs} kept in {out}; the same command without --part makes the table")
+        return
+    if out is not None:
+        from berth.experiments.sweep.page import write_page
+
+        write_page(found, out / "report.html", command=command_line())
+        write_aside(out / "result.json", json.dumps(found.to_dict(), allow_nan=False, indent=1) + "\n")
+    if not printed(form, as_json, found.rows(), found.to_dict()):
+        from berth.experiments.sweep.table import rich_grid
+
+        screen = console(soft_wrap=True)
+        jobs_each = found.runs[0].summary.jobs
+        runs = f"{len(found.runs):,} simulations of {jobs_each:,} jobs, {len(read.cases):,} cases"
+        screen.print(f"{read.trace.path}: {runs}", highlight=False, markup=False)
+        for sentence in found.answers:
+            screen.print(sentence, highlight=False, markup=False, style="bold")
+        screen.print(rich_grid(found.runs))
+        if out is not None:
+            screen.print(f"wrote {out / 'report.html'}", highlight=False, markup=False)
+    for error in found.skipped[:20]:
+        print(f"left out: {error}", file=sys.stderr)
+    if found.skipped:
+        print(f"{len(found.skipped):,} bad rows left out", file=sys.stderr)
+
+
+def _part(text: str, out: Path | None) -> tuple[int, int] | None:
+    """`3/10` as numbers; None where no part is asked for."""
+    from berth.errors import SettingError
+
+    if not text:
+        return None
+    number, _, parts = text.partition("/")
+    if not (number.isdecimal() and parts.isdecimal()):
+        raise SettingError(f"--part is '{text}'; expected I/N, such as 3/10")
+    if out is None:
+        raise SettingError("--part keeps its runs for the other parts; say where with --out")
+    return int(number), int(parts)
