@@ -299,7 +299,9 @@ class Moves:
         self.signals: list[int] = []
         self.asked: list[str] = []
         runner = SimpleNamespace(
-            partition_of=lambda entry: "p", signal=lambda entry, number: self.signals.append(number)
+            keep_limit=lambda entry: None,
+            partition_of=lambda entry: "p",
+            signal=lambda entry, number: self.signals.append(number),
         )
         monkeypatch.setattr(suspending, "AGAIN_S", 0.0)
         monkeypatch.setattr(Suspending, "why_not", lambda *_: "")
