@@ -76,6 +76,19 @@ def test_a_pod_counts_from_the_patch_until_it_has_ended() -> None:
     assert list(board.lifts(6)) == ["b"]
 
 
+@pytest.mark.parametrize("on", ["", "n2"])
+def test_a_pod_that_ended_elsewhere_than_it_was_meant_for_leaves_nothing_there(on: str) -> None:
+    board = steered([node("n1"), node("n2")], [pod("a", owner="Job/train")])
+    lift = board.lifts(1)["a"]
+    assert lift.node == "n1"
+    board.pods(2, lifted(lift, owner="Job/train"))
+    board.pods(3, failed := ended(lifted(lift, owner="Job/train", on=on), "Failed"))
+    board.steps(3)
+    board.gone(4, failed)
+    board.pods(5, pod("b", 2, version=9))
+    assert board.lifts(5)["b"].node == "n1"
+
+
 def test_the_pin_is_added_to_what_the_pod_requires_of_nodes() -> None:
     each = pod("a")
     terms = [api.Term([api.Expression("disk", "In", ["ssd"])])]

@@ -218,7 +218,8 @@ class PodSite:
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
         text = annotation_of(start, view, self.settings.policy)
-        after = frozenset(uid for uid in self._on.get(node, ()) if self.entries[uid].leaving)
+        there = (self.entries.get(uid) for uid in self._on.get(node, ()))
+        after = frozenset(each.uid for each in there if each is not None and each.leaving)
         if spec.node_name:
             self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after))
             return
@@ -534,7 +535,7 @@ class PodSite:
     def _is_lifted(self, entry: Entry, placed: Placed, now_ms: int) -> None:
         """Count a pod from the patch that lifted its gate, though nobody has bound it yet."""
         assert entry.pod is not None
-        entry.node = placed.node
+        self._move(entry, placed.node)
         if not self._runs(entry, placed, started=False):
             self._become(entry, State.STRAY)
             entry.why = f"its GPUs on node {placed.node} are not there"
@@ -607,12 +608,9 @@ class PodSite:
 
     def _is_bound(self, pod: api.Pod) -> None:
         entry, node = self._entry(pod), pod.spec.node_name
-        if entry.node not in ("", node):
-            self._running.pop(entry.uid, None)
-            self.table.leave(entry.uid, entry.node)
-            self._on[entry.node].discard(entry.uid)
+        self._move(entry, node)
         self._refused.discard(entry.uid)
-        entry.node, entry.refused_ms = node, None
+        entry.refused_ms = None
         placed = _placed(pod)
         if placed is not None and placed.node not in ("", node):
             placed = None  # it was meant for another node
@@ -733,7 +731,8 @@ class PodSite:
                 self.gangs.begin(ask.gang, meta.uid)
                 self._leave_gang(ask.gang, meta.uid, completed=True)
                 self._changed |= dict.fromkeys(self.gangs.pods(ask.gang.key))
-            entry.ask, entry.node = ask, pod.spec.node_name
+            entry.ask = ask
+            self._move(entry, pod.spec.node_name)
         entry.pod = None
 
     def _ran_out(self, pod: api.Pod, measured: Measured, *, is_known: bool) -> None:
@@ -769,6 +768,14 @@ class PodSite:
             self.entries[meta.uid] = entry
         entry.pod = pod
         return entry
+
+    def _move(self, entry: Entry, node: str) -> None:
+        """Have a pod leave the node that it was on, or was meant for, if it is another."""
+        if entry.node not in ("", node):
+            self._running.pop(entry.uid, None)
+            self.table.leave(entry.uid, entry.node)
+            self._on.get(entry.node, set()).discard(entry.uid)
+        entry.node = node
 
     def _become(self, entry: Entry, state: State) -> None:
         """Have a pod leave what it was for what it is."""
