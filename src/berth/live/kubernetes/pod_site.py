@@ -430,11 +430,9 @@ class PodSite:
         assert entry.pod is not None
         before, gang = entry.ask, None
         try:
-            entry.ask = ask_of(entry.pod, self.settings.compat)
-            if before is not None and before.gang is not None and entry.ask.gang != before.gang:
-                self._leave_gang(before.gang, entry.uid)
-            if entry.ask.gang is not None:
-                gang = self.gangs.join(entry.ask.gang, entry.uid)
+            ask = self._asks(entry, ask_of(entry.pod, self.settings.compat))
+            if ask.gang is not None:
+                gang = self.gangs.join(ask.gang, entry.uid)
             if not held and not self._joins(entry, now_ms):
                 held = (
                     f"pods of {MOST_KINDS} different selectors, affinities and tolerations wait already, or of"
@@ -455,6 +453,13 @@ class PodSite:
             self._joins(entry, now_ms)
             entry.why = ""
         self._queue(entry, gang)
+
+    def _asks(self, entry: Entry, ask: Ask) -> Ask:
+        """Have a pod ask for this from now on; it leaves its gang if that is another."""
+        before, entry.ask = entry.ask, ask
+        if before is not None and before.gang is not None and ask.gang != before.gang:
+            self._leave_gang(before.gang, entry.uid)
+        return ask
 
     def _leave_gang(self, gang: Gang, uid: str, *, completed: bool = False) -> None:
         if self.gangs.leave(gang, uid, completed=completed):
@@ -562,7 +567,8 @@ class PodSite:
         self._rejoin(entry.owner, now_ms)
         others = []
         if entry.ask.gang is not None:
-            others = [self.entries[uid] for uid in self.gangs.pods(entry.ask.gang.key) if uid != entry.uid]
+            gang = self.gangs.pods(entry.ask.gang.key)
+            others = [self.entries[uid] for uid in gang if uid != entry.uid and uid in self.entries]
         self._take_away(entry, entry.why, "PinsRefused")
         for other in others:
             if other.state is State.LIFTED and not other.leaving:
@@ -630,7 +636,7 @@ class PodSite:
             # kube-scheduler bound it where it liked; which of the GPUs there it has is still berth's to say.
             known = self._waiting.get(entry.uid)
             if known is None or entry.ask != ask or known.only_gpus != gpus:
-                entry.ask = ask
+                self._asks(entry, ask)
                 entry.version += 1  # a start that is under way is not this one
                 self._become(entry, State.WAITING)
                 entry.why = ""
@@ -656,11 +662,12 @@ class PodSite:
             return False
         gang, card_mib = None, view.model.mem_mib if view.model else 0
         try:
-            entry.ask = ask_of(entry.pod, self.settings.compat)
+            self._asks(entry, ask_of(entry.pod, self.settings.compat))
         except AskError as error:
             if entry.ask is None:
                 log.warning("%s is only counted: %s", entry.title, error)
                 return False
+        assert entry.ask is not None
         if entry.ask.gang is not None:
             gang, is_first = self.gangs.begin(entry.ask.gang, entry.uid)
             if is_first:
