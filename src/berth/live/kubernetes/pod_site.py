@@ -162,12 +162,13 @@ class PodSite:
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
-        self._changed: dict[str, None] = {}  # in order, so that the same news lead to the same decisions
+        # Those in order, so that the same news lead to the same decisions.
+        self._changed: dict[str, None] = {}
         self._ends: list[End | FailedStart] = []
-        self._on: dict[str, set[str]] = {}  # node -> pods there
+        self._on: dict[str, dict[str, None]] = {}  # node -> pods there
         self._avoided: dict[tuple[str, object], _Avoided] = {}
-        self._refused: set[str] = set()  # pods that kube-scheduler refuses, for a while at least
-        self._crowded: set[str] = set()  # held because too many different kinds wait
+        self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
+        self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
     @property
     def has_news(self) -> bool:
@@ -306,7 +307,10 @@ class PodSite:
                 self._requeue(entry)
         if self.kinds.left and self._crowded:
             self.kinds.left = False
-            self._look_again([*self._crowded][: MOST_OF_ONE // 2], now_ms)
+            first = [*self._crowded][: MOST_OF_ONE // 2]
+            for uid in first:  # one for which there is still no room goes behind those not looked at
+                del self._crowded[uid]
+            self._look_again(first, now_ms)
         for uid in [*self._refused]:
             entry = self.entries[uid]
             if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
@@ -489,9 +493,9 @@ class PodSite:
         traits = (view.traits for view in self.table.views.values())
         label = self.kinds.join(kind, traits, entry.namespace)
         if not label:
-            self._crowded.add(entry.uid)
+            self._crowded[entry.uid] = None
             return False
-        self._crowded.discard(entry.uid)
+        self._crowded.pop(entry.uid, None)
         if entry.kind is not None:
             self.kinds.leave(entry.kind)
         entry.kind, entry.label = kind, label
@@ -551,10 +555,10 @@ class PodSite:
             entry.why = f"kube-scheduler refuses it on node {entry.node}: {words}"
             if entry.refused_ms is None:
                 entry.refused_ms = now_ms
-                self._refused.add(entry.uid)
+                self._refused[entry.uid] = None
         else:
             entry.refused_ms, entry.why = None, ""
-            self._refused.discard(entry.uid)
+            self._refused.pop(entry.uid, None)
 
     def _give_back(self, entry: Entry, now_ms: int) -> None:
         """kube-scheduler refuses a pod on the node that it is pinned to: pods alike go elsewhere from now on."""
@@ -579,7 +583,7 @@ class PodSite:
         """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
         assert entry.pod is not None
         entry.why, entry.refused_ms = why, None
-        self._refused.discard(entry.uid)
+        self._refused.pop(entry.uid, None)
         if any(owner.controller for owner in entry.pod.metadata.owner_references):
             self._remove(entry, why, reason)
             return
@@ -615,7 +619,7 @@ class PodSite:
     def _is_bound(self, pod: api.Pod) -> None:
         entry, node = self._entry(pod), pod.spec.node_name
         self._move(entry, node)
-        self._refused.discard(entry.uid)
+        self._refused.pop(entry.uid, None)
         entry.refused_ms = None
         placed = _placed(pod)
         if placed is not None and placed.node not in ("", node):
@@ -781,14 +785,14 @@ class PodSite:
         if entry.node not in ("", node):
             self._running.pop(entry.uid, None)
             self.table.leave(entry.uid, entry.node)
-            self._on.get(entry.node, set()).discard(entry.uid)
+            self._on.get(entry.node, {}).pop(entry.uid, None)
         entry.node = node
 
     def _become(self, entry: Entry, state: State) -> None:
         """Have a pod leave what it was for what it is."""
         uid = entry.uid
         if entry.node:
-            self._on.setdefault(entry.node, set()).add(uid)
+            self._on.setdefault(entry.node, {})[uid] = None
         if state is entry.state:
             return
         self.stirred = True
@@ -803,9 +807,9 @@ class PodSite:
             if entry.node:
                 self.table.leave(uid, entry.node)
         if state is not State.LIFTED:
-            self._refused.discard(uid)
+            self._refused.pop(uid, None)
         if state is not State.HELD:
-            self._crowded.discard(uid)
+            self._crowded.pop(uid, None)
         if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
             self._leave_gang(entry.ask.gang, uid)
         entry.state = state
@@ -817,7 +821,7 @@ class PodSite:
             self._leave_gang(gang, entry.uid)
         if entry.node:
             self.table.leave(entry.uid, entry.node)
-            self._on.get(entry.node, set()).discard(entry.uid)
+            self._on.get(entry.node, {}).pop(entry.uid, None)
         del self.entries[entry.uid]
 
     def _look_again(self, uids: Iterable[str], now_ms: int) -> None:
