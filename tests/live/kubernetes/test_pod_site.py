@@ -249,6 +249,23 @@ def test_what_two_steerers_gave_twice_is_taken_from_the_one_that_came_second() -
     assert running.steps(1) == []  # it has begun
 
 
+def test_a_pod_that_had_no_room_gets_its_part_when_its_node_comes_back_with_room() -> None:
+    lift = steered([node(gpus=1)], [pod("a", gpu_milli=600)]).lifts(1)["a"]
+    begun = [
+        pod(name, on="n1", gpu_milli=600, placement=lift.placement, placed_uid=f"uid-{name}") for name in "ab"
+    ]
+    a, b = (ended(each, "Running") for each in begun)
+    board = steered([there := node(gpus=1)], [a, b])
+    for now, state in ((1, State.OTHER), (4, State.OTHER), (7, State.RUNS)):
+        board.steps(now)
+        assert (board.state("b"), board.site.entries["uid-b"].no_room) == (state, state is State.OTHER)
+        if now == 4:
+            board.gone(5, a)
+        board.site.node_gone(there)
+        board.steps(now + 1)
+        board.nodes(now + 2, there)
+
+
 def test_a_pod_of_ours_keeps_its_gpu_though_others_took_its_cpu() -> None:
     lift = steered([node(cpu=2)], [pod("a", cpu="2")]).lifts(1)["a"]
     board = steered([node(cpu=1)], [bound(lift, cpu="2")])

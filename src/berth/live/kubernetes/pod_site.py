@@ -119,7 +119,7 @@ class Entry:
     leaving: bool = False
     """Whether berth evicts it."""
     no_room: bool = False
-    """Whether it is bound, and the driver found no room for it."""
+    """Whether it is bound, and the driver found no room for it; its node's GPUs have not changed since."""
 
     @property
     def title(self) -> str:
@@ -300,7 +300,10 @@ class PodSite:
         self.stirred = False
         refreshed = self.table.refresh()
         for name in refreshed.moved:
-            self._look_again([*self._on.get(name, ())], now_ms)
+            there = [*self._on.get(name, ())]
+            for entry in (self.entries[uid] for uid in there if uid in self.entries):
+                entry.no_room = False  # its GPUs may be back
+            self._look_again(there, now_ms)
         if refreshed.has_other_models:
             asked = (each for each in self.entries.values() if each.state is State.WAITING)
             for entry in [each for each in asked if each.ask and (each.ask.models or each.ask.mem_milli)]:
