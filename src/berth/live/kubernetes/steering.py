@@ -111,6 +111,7 @@ class Steering:
         self._wake = asyncio.Event()
         self._steps: asyncio.Queue[Step] = asyncio.Queue()
         self._held: list[Lift | Assign] = []
+        self._stay: dict[str, ApiError] = {}  # pods that could not be evicted (`once`)
         self._under_way: set[str] = set()
         self._told: dict[str, tuple[str, str, float]] = {}
         self._turn = 0
@@ -239,6 +240,8 @@ class Steering:
             if done is None:
                 pass
             elif done.fault is not None:
+                if self.options.once:
+                    raise done.fault
                 log.error("%s", done.fault)
                 await asyncio.sleep(RESTARTS_S)
                 self.site.stirred = True
@@ -314,7 +317,11 @@ class Steering:
         """Let those gates be lifted whose place is empty now."""
         held, self._held = self._held, []
         for step in held:
-            if any(uid in self.site.entries for uid in step.after):
+            there = [uid for uid in step.after if uid in self.site.entries]
+            stays = next((self._stay[uid] for uid in there if uid in self._stay), None)
+            if stays is not None:
+                self._fail(step, f"the pod whose place it takes cannot be evicted: {stays}")
+            elif there:
                 self._held.append(step)
             else:
                 self._take(step._replace(after=frozenset()))
@@ -345,7 +352,8 @@ class Steering:
                 self._wake.set()
 
     async def _write(self, step: Step) -> None:
-        """Do one step; what cannot be done now is attempted again. A steerer that no longer leads does nothing."""
+        """Do one step; what cannot be done now is attempted again, with `once` not for ever. A steerer that no longer
+        leads does nothing."""
         attempt = 0
         while True:
             if self.options.elect:
@@ -358,8 +366,13 @@ class Steering:
                     attempt >= MOST_ATTEMPTS or (error.retry_after_s is None and error.status != 409)
                 ):
                     log.warning("%s/%s: %s", step.namespace, step.name, error)
+                    self._fail(step, f"its gate is not lifted: {error}")
+                    return
+                if self.options.once and attempt >= MOST_ATTEMPTS:
+                    log.warning("%s/%s: %s", step.namespace, step.name, error)
                     self.counts.failed += 1
-                    self._note(partial(self.site.start_failed, step.uid, f"its gate is not lifted: {error}"))
+                    if isinstance(step, Remove):
+                        self._stay[step.uid] = error
                     return
                 passes = error.retry_after_s is not None  # such as a disruption budget
                 log.log(logging.INFO if passes else logging.WARNING, "%s/%s: %s", *step[1:3], error)
@@ -375,8 +388,7 @@ class Steering:
                 await writing.place(self.api, step)
             except writing.Taken as error:
                 log.info("%s/%s: %s", step.namespace, step.name, error)
-                self.counts.failed += 1
-                self._note(partial(self.site.start_failed, step.uid, ""))
+                self._fail(step, "")
                 return
             self.counts.placed += 1
             self._told.pop(step.uid, None)
@@ -387,6 +399,10 @@ class Steering:
             await writing.remove(self.api, step)
             self.counts.removed += 1
             self._events.add(Tell(*step[:3], step.reason, step.why))
+
+    def _fail(self, step: Lift | Assign, why: str) -> None:
+        self.counts.failed += 1
+        self._note(partial(self.site.start_failed, step.uid, why))
 
     def _note(self, what: Callable[[], None]) -> None:
         self._inbox.append((what, ()))
