@@ -1,4 +1,4 @@
-"""The steerer on an API server that only answers: it ends when it is to end."""
+"""The steerer on an API server on which nothing changes: it ends when it is to, and does what it decided as leader."""
 
 from __future__ import annotations
 
@@ -83,3 +83,25 @@ def test_once_ends_with_the_fault_that_keeps_it_from_deciding(monkeypatch: pytes
 
     with pytest.raises(PolicyError, match="it decided nothing"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_decided_under_a_lease_that_was_lost_is_not_done_under_the_next(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, step = Still(nodes=[node()], pods=[pod("a")]), Driver.step
+
+    async def run() -> None:
+        steerer = once(server)
+
+        def losing(*args: Any, **keywords: Any) -> Round:
+            monkeypatch.setattr(Driver, "step", step)
+            if lost:
+                steerer._reset()
+            return step(*args, **keywords)
+
+        monkeypatch.setattr(Driver, "step", losing)
+        await asyncio.wait_for(steerer.run(), 60)
+
+    asyncio.run(run())
+    assert ("PATCH a" in server.asked) is not lost

@@ -103,6 +103,7 @@ class Steering:
             sys.setswitchinterval(0.001)
             gc.set_threshold(100_000, 50, 50)
         self._using_site = asyncio.Lock()
+        self._generation = 0  # of the site: one a lease
         self._reset()
 
     def _reset(self) -> None:
@@ -115,7 +116,8 @@ class Steering:
         self._under_way: set[str] = set()
         self._told: dict[str, tuple[str, str, float]] = {}
         self._turn = 0
-        self.site = PodSite(self._settings, self._hand_out)
+        self._generation += 1
+        self.site = PodSite(self._settings, partial(self._hand_out, self._generation))
         self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
 
@@ -298,13 +300,16 @@ class Steering:
         if (kind, said) != (reason, message):
             self._told[entry.uid] = reason, message, time.monotonic()
             self.counts.advised += 1
-            self._hand_out(Tell(entry.uid, entry.namespace, entry.name, reason, message, False))
+            tell = Tell(entry.uid, entry.namespace, entry.name, reason, message, False)
+            self._hand_out(self._generation, tell)
 
-    def _hand_out(self, step: Step) -> None:
+    def _hand_out(self, generation: int, step: Step) -> None:
         """Have something done; called from the thread that decides."""
-        self._loop.call_soon_threadsafe(self._take, step)
+        self._loop.call_soon_threadsafe(self._take, generation, step)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, generation: int, step: Step) -> None:
+        if generation != self._generation:
+            return  # decided under a lease that was lost: the thread cannot be stopped amid a decision
         if isinstance(step, Tell):
             self._events.add(step)
         elif isinstance(step, Lift | Assign) and step.after:
@@ -324,7 +329,7 @@ class Steering:
             elif there:
                 self._held.append(step)
             else:
-                self._take(step._replace(after=frozenset()))
+                self._take(self._generation, step._replace(after=frozenset()))
 
     def _is_idle(self) -> bool:
         """Whether nothing is under way or to be done at once."""
