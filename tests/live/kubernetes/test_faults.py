@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -258,6 +259,14 @@ def test_an_etcd_that_stalls_delays_pods_and_gives_nothing_twice(play: Played, s
     play(test)
 
 
+def is_done(steering: Steering, pods: dict[str, Any]) -> bool:
+    """Whether a steerer has seen these pods as they are now, has decided, and has done what it decided."""
+    if steering._using_site.locked() or not steering._is_idle():
+        return False
+    seen = {pod.metadata.name: pod.metadata.resource_version for pod in steering.pods.values()}
+    return seen == {name: pod["metadata"]["resourceVersion"] for name, pod in pods.items()}
+
+
 def test_two_who_both_take_themselves_for_the_leader_overcommit_nothing_for_long(play: Played) -> None:
     async def test(world: World) -> None:
         for at in range(2):
@@ -266,18 +275,16 @@ def test_two_who_both_take_themselves_for_the_leader_overcommit_nothing_for_long
         async with world.steerer("one") as one, world.steerer("two") as two:
 
             async def settled() -> bool:
-                places = await world.places()
-                waits = [name for name in await world.pods() if name not in places]
-                if not waits or one._under_way or two._under_way:
+                pods = await world.pods()
+                waits = [name for name, pod in pods.items() if "nodeName" not in pod["spec"]]
+                if not waits or not (is_done(one, pods) and is_done(two, pods)):
                     return False
                 with contextlib.suppress(AssertionError):
                     await world.check()
                     return True
                 return False
 
-            await world.until("nothing is given twice", settled)
-            await asyncio.sleep(0.5)
-            await world.check()
+            await world.until("both have nothing to do, and nothing is given twice", settled, patience_s=120)
 
     play(test)
 

@@ -47,6 +47,19 @@ def test_a_gang_gives_way_whole() -> None:
     assert sorted(step.name for step in steps if isinstance(step, Remove)) == ["g0", "g1", "g2", "g3"]
 
 
+def test_a_pod_whose_gang_is_edited_while_it_runs_is_forgotten_by_the_gang_that_it_was_in() -> None:
+    board = steered([node("n1", 4)], [pod(f"g{at}", gang="g/2", owner="Job/train") for at in range(2)])
+    lifts = board.lifts(1)
+    board.pods(2, *(lifted(lift, gang="g/2", owner="Job/train") for lift in lifts.values()))
+    board.pods(3, edited := lifted(lifts["g0"], gang="h/2", owner="Job/train"))
+    board.steps(3)
+    assert (board.site.gangs.pods(("n", "g")), board.site.gangs.pods(("n", "h"))) == (["uid-g1"], ["uid-g0"])
+    board.gone(4, edited)
+    board.pods(5, refused(lifted(lifts["g1"], gang="g/2", owner="Job/train"), "no"))
+    board.steps(5)
+    assert board.removed(5 + PATIENCE_MS) == ["g1"]
+
+
 def test_gangs_that_never_fit_stop_no_other_and_hold_nothing() -> None:
     large = [
         pod(f"l{gang:02}-{at}", gang=f"l{gang:02}/5", version=gang) for gang in range(20) for at in range(5)

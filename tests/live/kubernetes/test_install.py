@@ -101,11 +101,11 @@ def test_the_steerer_has_every_right_that_it_uses_and_no_other(
             await world.until("the class is known", lambda: world.pod("high", priorityClassName="high"))
             await world.until_bound("high")
             await world.until_event("Preempted", "low")
-            # The lease is renewed every two seconds.
-            for _ in range(100):
-                if ("leases", "update") in used:
-                    break
-                await world.until("a moment", lambda: _later())
+
+            async def renewed() -> bool:
+                return ("leases", "update") in used
+
+            await world.until("the lease is renewed", renewed)
         await world.api.request("DELETE", f"{path}/high")
 
     play(test)
@@ -117,13 +117,6 @@ def test_the_steerer_has_every_right_that_it_uses_and_no_other(
         if not not_served & set(rule["apiGroups"])
     }
     assert used == given
-
-
-async def _later() -> bool:
-    import asyncio
-
-    await asyncio.sleep(0.1)
-    return True
 
 
 @pytest.mark.usefixtures("kube_scheduler")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.live.kubernetes import names
+from berth.live.kubernetes import kinds, names, pod_site
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.kinds import MOST_OF_ONE
 from berth.live.kubernetes.pod_site import State
@@ -304,3 +304,32 @@ def test_sets_of_nodes_beyond_those_that_are_compared_wait_and_are_told_so() -> 
                 there.metadata.namespace = each.metadata.namespace
                 board.pods(now, there)
     assert found == {f"m{at:03}": f"n{at:03}" for at in range(140)} | {"few": "n003", "other": "n130"}
+
+
+def test_a_pod_behind_others_that_still_find_no_room_is_looked_at_in_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kinds, "MOST_KINDS", 3)
+    for module in (kinds, pod_site):
+        monkeypatch.setattr(module, "MOST_OF_ONE", 2)
+    first, second = selects("y0", "y", 2), selects("y1", "y", 5)
+    board = steered([node()], [selects("x0", "x", 0), selects("x1", "x", 1), first])
+    board.pods(1, selects("x2", "x", 3), selects("z", "z", 4))
+    board.gone(2, first)
+    board.site.refresh(2)
+    assert (
+        board.state("x2") is board.state("z") is State.HELD
+    )  # one is looked at, and its namespace has enough
+    board.pods(3, second)
+    board.gone(4, second)
+    board.site.refresh(4)
+    assert (board.state("x2"), board.state("z")) == (State.HELD, State.WAITING)
+
+
+def test_pods_of_a_node_that_is_lost_change_in_the_order_in_which_they_came() -> None:
+    board = steered([there := node(gpus=12)], [pod(f"p{at:02}", version=at) for at in range(12)])
+    board.pods(2, *(lifted(lift) for lift in board.lifts(1).values()))
+    board.steps(2)
+    board.site.node_gone(there)
+    board.site.refresh(3)
+    assert [*board.site.changed()] == [f"uid-p{at:02}" for at in range(12)]

@@ -78,6 +78,19 @@ def test_a_pod_counts_from_the_patch_until_it_has_ended() -> None:
     assert list(board.lifts(6)) == ["b"]
 
 
+@pytest.mark.parametrize("on", ["", "n2"])
+def test_a_pod_that_ended_elsewhere_than_it_was_meant_for_leaves_nothing_there(on: str) -> None:
+    board = steered([node("n1"), node("n2")], [pod("a", owner="Job/train")])
+    lift = board.lifts(1)["a"]
+    assert lift.node == "n1"
+    board.pods(2, lifted(lift, owner="Job/train"))
+    board.pods(3, failed := ended(lifted(lift, owner="Job/train", on=on), "Failed"))
+    board.steps(3)
+    board.gone(4, failed)
+    board.pods(5, pod("b", 2, version=9))
+    assert board.lifts(5)["b"].node == "n1"
+
+
 def test_the_pin_is_added_to_what_the_pod_requires_of_nodes() -> None:
     each = pod("a")
     terms = [api.Term([api.Expression("disk", "In", ["ssd"])])]
@@ -236,6 +249,23 @@ def test_what_two_steerers_gave_twice_is_taken_from_the_one_that_came_second() -
     assert [step.name for step in steps if isinstance(step, Remove)] == ["c"]
     running = steered([node(gpus=1)], [ended(each, "Running") for each in pods[:2]])
     assert running.steps(1) == []  # it has begun
+
+
+def test_a_pod_that_had_no_room_gets_its_part_when_its_node_comes_back_with_room() -> None:
+    lift = steered([node(gpus=1)], [pod("a", gpu_milli=600)]).lifts(1)["a"]
+    begun = [
+        pod(name, on="n1", gpu_milli=600, placement=lift.placement, placed_uid=f"uid-{name}") for name in "ab"
+    ]
+    a, b = (ended(each, "Running") for each in begun)
+    board = steered([there := node(gpus=1)], [a, b])
+    for now, state in ((1, State.OTHER), (4, State.OTHER), (7, State.RUNS)):
+        board.steps(now)
+        assert (board.state("b"), board.site.entries["uid-b"].no_room) == (state, state is State.OTHER)
+        if now == 4:
+            board.gone(5, a)
+        board.site.node_gone(there)
+        board.steps(now + 1)
+        board.nodes(now + 2, there)
 
 
 def test_a_pod_of_ours_keeps_its_gpu_though_others_took_its_cpu() -> None:

@@ -98,8 +98,8 @@ def with_memory(ask: Ask, need: MemoryNeed, cards: Cards) -> Ask:
 
 
 def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str, ...], cards: Cards) -> Job:
-    """The job of a pod. One that asks for a part of a card's memory is for the smallest cards first; the board
-    offers it others."""
+    """The job of a pod. One that asks for a part of a card's memory is for the smallest cards first;
+    `PodSite.look_for_other_card` offers it others."""
     job = Job(
         id=uid,
         submit_ms=submit_ms,

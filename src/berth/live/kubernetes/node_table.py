@@ -48,7 +48,7 @@ class Seat:
 class Refreshed(NamedTuple):
     """What has become of the nodes."""
 
-    moved: frozenset[str]
+    moved: tuple[str, ...]
     """Nodes that came or went, or whose GPUs are others or in other places: pods there are to be looked at again."""
     has_other_models: bool
     """Whether the cluster has other GPU models than before."""
@@ -172,10 +172,8 @@ class NodeTable:
 
     def refresh(self) -> Refreshed:
         """Read again what has changed."""
-        models, moved, read = self.cards.models, set[str](), [*self._dirty]
-        for name in read:
-            if self._read(name):
-                moved.add(name)
+        models, read = self.cards.models, [*self._dirty]
+        moved = tuple(name for name in read if self._read(name))
         if read:
             self._name_cards()
             self.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
@@ -190,7 +188,7 @@ class NodeTable:
             self._others = {gpu: share for each in self._others_of.values() for gpu, share in each.items()}
         if dirty or stale:
             self._nodes = tuple(self._told.values())
-        return Refreshed(frozenset(moved), self.cards.models != models)
+        return Refreshed(moved, self.cards.models != models)
 
     def nodes(self) -> tuple[SiteNode, ...]:
         """The nodes, as of the last `refresh`."""

@@ -128,7 +128,7 @@ class Entry:
     leaving: bool = False
     """Whether berth evicts it."""
     no_room: bool = False
-    """Whether it is bound, and the driver found no room for it."""
+    """Whether it is bound, and the driver found no room for it; its node's GPUs have not changed since."""
 
     @property
     def title(self) -> str:
@@ -173,12 +173,13 @@ class PodSite:
         self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
-        self._changed: dict[str, None] = {}  # in order, so that the same news lead to the same decisions
+        # Those in order, so that the same news lead to the same decisions.
+        self._changed: dict[str, None] = {}
         self._ends: list[End | FailedStart] = []
-        self._on: dict[str, set[str]] = {}  # node -> pods there
+        self._on: dict[str, dict[str, None]] = {}  # node -> pods there
         self._avoided: dict[tuple[str, object], _Avoided] = {}
-        self._refused: set[str] = set()  # pods that kube-scheduler refuses, for a while at least
-        self._crowded: set[str] = set()  # held because too many different kinds wait
+        self._refused: dict[str, None] = {}  # pods that kube-scheduler refuses, for a while at least
+        self._crowded: dict[str, None] = {}  # held because too many different kinds wait
 
     @property
     def has_news(self) -> bool:
@@ -229,7 +230,8 @@ class PodSite:
         (node,) = start.nodes
         view, spec = self.table.views[node], entry.pod.spec
         text = annotation_of(start, view, self.settings.policy)
-        after = frozenset(uid for uid in self._on.get(node, ()) if self.entries[uid].leaving)
+        there = (self.entries.get(uid) for uid in self._on.get(node, ()))
+        after = frozenset(each.uid for each in there if each is not None and each.leaving)
         if spec.node_name:
             self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after))
             return
@@ -309,14 +311,20 @@ class PodSite:
         self.stirred = False
         refreshed = self.table.refresh()
         for name in refreshed.moved:
-            self._look_again([*self._on.get(name, ())], now_ms)
+            there = [*self._on.get(name, ())]
+            for entry in (self.entries[uid] for uid in there if uid in self.entries):
+                entry.no_room = False  # its GPUs may be back
+            self._look_again(there, now_ms)
         if refreshed.has_other_models:
             asked = (each for each in self.entries.values() if each.state is State.WAITING)
             for entry in [each for each in asked if each.ask and (each.ask.models or each.ask.mem_milli)]:
                 self._requeue(entry)
         if self.kinds.left and self._crowded:
             self.kinds.left = False
-            self._look_again([*self._crowded][: MOST_OF_ONE // 2], now_ms)
+            first = [*self._crowded][: MOST_OF_ONE // 2]
+            for uid in first:  # one for which there is still no room goes behind those not looked at
+                del self._crowded[uid]
+            self._look_again(first, now_ms)
         for uid in [*self._refused]:
             entry = self.entries[uid]
             if entry.refused_ms is not None and now_ms - entry.refused_ms >= self.settings.patience_ms:
@@ -440,11 +448,9 @@ class PodSite:
         assert entry.pod is not None
         before, gang = entry.ask, None
         try:
-            entry.ask = ask_of(entry.pod, self.settings.compat)
-            if before is not None and before.gang is not None and entry.ask.gang != before.gang:
-                self._leave_gang(before.gang, entry.uid)
-            if entry.ask.gang is not None:
-                gang = self.gangs.join(entry.ask.gang, entry.uid)
+            ask = self._asks(entry, ask_of(entry.pod, self.settings.compat))
+            if ask.gang is not None:
+                gang = self.gangs.join(ask.gang, entry.uid)
             if not held and not self._joins(entry, now_ms):
                 held = (
                     f"pods of {MOST_KINDS} different selectors, affinities and tolerations wait already, or of"
@@ -465,6 +471,13 @@ class PodSite:
             self._joins(entry, now_ms)
             entry.why = ""
         self._queue(entry, gang)
+
+    def _asks(self, entry: Entry, ask: Ask) -> Ask:
+        """Have a pod ask for this from now on; it leaves its gang if that is another."""
+        before, entry.ask = entry.ask, ask
+        if before is not None and before.gang is not None and ask.gang != before.gang:
+            self._leave_gang(before.gang, entry.uid)
+        return ask
 
     def _leave_gang(self, gang: Gang, uid: str, *, completed: bool = False) -> None:
         if self.gangs.leave(gang, uid, completed=completed):
@@ -494,9 +507,9 @@ class PodSite:
         traits = (view.traits for view in self.table.views.values())
         label = self.kinds.join(kind, traits, entry.namespace)
         if not label:
-            self._crowded.add(entry.uid)
+            self._crowded[entry.uid] = None
             return False
-        self._crowded.discard(entry.uid)
+        self._crowded.pop(entry.uid, None)
         if entry.kind is not None:
             self.kinds.leave(entry.kind)
         entry.kind, entry.label = kind, label
@@ -547,7 +560,7 @@ class PodSite:
     def _is_lifted(self, entry: Entry, placed: Placed, now_ms: int) -> None:
         """Count a pod from the patch that lifted its gate, though nobody has bound it yet."""
         assert entry.pod is not None
-        entry.node = placed.node
+        self._move(entry, placed.node)
         if not self._runs(entry, placed, started=False):
             self._become(entry, State.STRAY)
             entry.why = f"its GPUs on node {placed.node} are not there"
@@ -558,10 +571,10 @@ class PodSite:
             entry.why = f"kube-scheduler refuses it on node {entry.node}: {words}"
             if entry.refused_ms is None:
                 entry.refused_ms = now_ms
-                self._refused.add(entry.uid)
+                self._refused[entry.uid] = None
         else:
             entry.refused_ms, entry.why = None, ""
-            self._refused.discard(entry.uid)
+            self._refused.pop(entry.uid, None)
 
     def _give_back(self, entry: Entry, now_ms: int) -> None:
         """kube-scheduler refuses a pod on the node that it is pinned to: pods alike go elsewhere from now on."""
@@ -574,7 +587,8 @@ class PodSite:
         self._rejoin(entry.owner, now_ms)
         others = []
         if entry.ask.gang is not None:
-            others = [self.entries[uid] for uid in self.gangs.pods(entry.ask.gang.key) if uid != entry.uid]
+            gang = self.gangs.pods(entry.ask.gang.key)
+            others = [self.entries[uid] for uid in gang if uid != entry.uid and uid in self.entries]
         self._take_away(entry, entry.why, "PinsRefused")
         for other in others:
             if other.state is State.LIFTED and not other.leaving:
@@ -585,7 +599,7 @@ class PodSite:
         """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
         assert entry.pod is not None
         entry.why, entry.refused_ms = why, None
-        self._refused.discard(entry.uid)
+        self._refused.pop(entry.uid, None)
         if any(owner.controller for owner in entry.pod.metadata.owner_references):
             self._remove(entry, why, reason)
             return
@@ -620,12 +634,9 @@ class PodSite:
 
     def _is_bound(self, pod: api.Pod) -> None:
         entry, node = self._entry(pod), pod.spec.node_name
-        if entry.node not in ("", node):
-            self._running.pop(entry.uid, None)
-            self.table.leave(entry.uid, entry.node)
-            self._on[entry.node].discard(entry.uid)
-        self._refused.discard(entry.uid)
-        entry.node, entry.refused_ms = node, None
+        self._move(entry, node)
+        self._refused.pop(entry.uid, None)
+        entry.refused_ms = None
         placed = _placed(pod)
         if placed is not None and placed.node not in ("", node):
             placed = None  # it was meant for another node
@@ -645,7 +656,7 @@ class PodSite:
             # kube-scheduler bound it where it liked; which of the GPUs there it has is still berth's to say.
             known = self._waiting.get(entry.uid)
             if known is None or entry.ask != ask or known.only_gpus != gpus:
-                entry.ask = ask
+                self._asks(entry, ask)
                 entry.version += 1  # a start that is under way is not this one
                 self._become(entry, State.WAITING)
                 entry.why = ""
@@ -671,11 +682,12 @@ class PodSite:
             return False
         gang, card_mib = None, view.model.mem_mib if view.model else 0
         try:
-            entry.ask = ask_of(entry.pod, self.settings.compat)
+            self._asks(entry, ask_of(entry.pod, self.settings.compat))
         except AskError as error:
             if entry.ask is None:
                 log.warning("%s is only counted: %s", entry.title, error)
                 return False
+        assert entry.ask is not None
         if entry.ask.gang is not None:
             gang, is_first = self.gangs.begin(entry.ask.gang, entry.uid)
             if is_first:
@@ -746,7 +758,8 @@ class PodSite:
                 self.gangs.begin(ask.gang, meta.uid)
                 self._leave_gang(ask.gang, meta.uid, completed=True)
                 self._changed |= dict.fromkeys(self.gangs.pods(ask.gang.key))
-            entry.ask, entry.node = ask, pod.spec.node_name
+            entry.ask = ask
+            self._move(entry, pod.spec.node_name)
         entry.pod = None
 
     def _ran_out(self, pod: api.Pod, measured: Measured, *, is_known: bool) -> None:
@@ -783,11 +796,19 @@ class PodSite:
         entry.pod = pod
         return entry
 
+    def _move(self, entry: Entry, node: str) -> None:
+        """Have a pod leave the node that it was on, or was meant for, if it is another."""
+        if entry.node not in ("", node):
+            self._running.pop(entry.uid, None)
+            self.table.leave(entry.uid, entry.node)
+            self._on.get(entry.node, {}).pop(entry.uid, None)
+        entry.node = node
+
     def _become(self, entry: Entry, state: State) -> None:
         """Have a pod leave what it was for what it is."""
         uid = entry.uid
         if entry.node:
-            self._on.setdefault(entry.node, set()).add(uid)
+            self._on.setdefault(entry.node, {})[uid] = None
         if state is entry.state:
             return
         self.stirred = True
@@ -802,9 +823,9 @@ class PodSite:
             if entry.node:
                 self.table.leave(uid, entry.node)
         if state is not State.LIFTED:
-            self._refused.discard(uid)
+            self._refused.pop(uid, None)
         if state is not State.HELD:
-            self._crowded.discard(uid)
+            self._crowded.pop(uid, None)
         if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:
             self._leave_gang(entry.ask.gang, uid)
         entry.state = state
@@ -816,7 +837,7 @@ class PodSite:
             self._leave_gang(gang, entry.uid)
         if entry.node:
             self.table.leave(entry.uid, entry.node)
-            self._on.get(entry.node, set()).discard(entry.uid)
+            self._on.get(entry.node, {}).pop(entry.uid, None)
         del self.entries[entry.uid]
 
     def _look_again(self, uids: Iterable[str], now_ms: int) -> None:

@@ -103,6 +103,7 @@ class Steering:
             sys.setswitchinterval(0.001)
             gc.set_threshold(100_000, 50, 50)
         self._using_site = asyncio.Lock()
+        self._generation = 0  # of the site: one a lease
         self._reset()
 
     def _reset(self) -> None:
@@ -111,10 +112,12 @@ class Steering:
         self._wake = asyncio.Event()
         self._steps: asyncio.Queue[Step] = asyncio.Queue()
         self._held: list[Lift | Assign] = []
+        self._stay: dict[str, ApiError] = {}  # pods that could not be evicted (`once`)
         self._under_way: set[str] = set()
         self._told: dict[str, tuple[str, str, float]] = {}
         self._turn = 0
-        self.site = PodSite(self._settings, self._hand_out)
+        self._generation += 1
+        self.site = PodSite(self._settings, partial(self._hand_out, self._generation))
         self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
 
@@ -239,6 +242,8 @@ class Steering:
             if done is None:
                 pass
             elif done.fault is not None:
+                if self.options.once:
+                    raise done.fault
                 log.error("%s", done.fault)
                 await asyncio.sleep(RESTARTS_S)
                 self.site.stirred = True
@@ -295,13 +300,16 @@ class Steering:
         if (kind, said) != (reason, message):
             self._told[entry.uid] = reason, message, time.monotonic()
             self.counts.advised += 1
-            self._hand_out(Tell(entry.uid, entry.namespace, entry.name, reason, message, False))
+            tell = Tell(entry.uid, entry.namespace, entry.name, reason, message, False)
+            self._hand_out(self._generation, tell)
 
-    def _hand_out(self, step: Step) -> None:
+    def _hand_out(self, generation: int, step: Step) -> None:
         """Have something done; called from the thread that decides."""
-        self._loop.call_soon_threadsafe(self._take, step)
+        self._loop.call_soon_threadsafe(self._take, generation, step)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, generation: int, step: Step) -> None:
+        if generation != self._generation:
+            return  # decided under a lease that was lost: the thread cannot be stopped amid a decision
         if isinstance(step, Tell):
             self._events.add(step)
         elif isinstance(step, Lift | Assign) and step.after:
@@ -314,10 +322,14 @@ class Steering:
         """Let those gates be lifted whose place is empty now."""
         held, self._held = self._held, []
         for step in held:
-            if any(uid in self.site.entries for uid in step.after):
+            there = [uid for uid in step.after if uid in self.site.entries]
+            stays = next((self._stay[uid] for uid in there if uid in self._stay), None)
+            if stays is not None:
+                self._fail(step, f"the pod whose place it takes cannot be evicted: {stays}")
+            elif there:
                 self._held.append(step)
             else:
-                self._take(step._replace(after=frozenset()))
+                self._take(self._generation, step._replace(after=frozenset()))
 
     def _is_idle(self) -> bool:
         """Whether nothing is under way or to be done at once."""
@@ -345,7 +357,8 @@ class Steering:
                 self._wake.set()
 
     async def _write(self, step: Step) -> None:
-        """Do one step; what cannot be done now is attempted again. A steerer that no longer leads does nothing."""
+        """Do one step; what cannot be done now is attempted again, with `once` not for ever. A steerer that no longer
+        leads does nothing."""
         attempt = 0
         while True:
             if self.options.elect:
@@ -358,8 +371,13 @@ class Steering:
                     attempt >= MOST_ATTEMPTS or (error.retry_after_s is None and error.status != 409)
                 ):
                     log.warning("%s/%s: %s", step.namespace, step.name, error)
+                    self._fail(step, f"its gate is not lifted: {error}")
+                    return
+                if self.options.once and attempt >= MOST_ATTEMPTS:
+                    log.warning("%s/%s: %s", step.namespace, step.name, error)
                     self.counts.failed += 1
-                    self._note(partial(self.site.start_failed, step.uid, f"its gate is not lifted: {error}"))
+                    if isinstance(step, Remove):
+                        self._stay[step.uid] = error
                     return
                 passes = error.retry_after_s is not None  # such as a disruption budget
                 log.log(logging.INFO if passes else logging.WARNING, "%s/%s: %s", *step[1:3], error)
@@ -375,8 +393,7 @@ class Steering:
                 await writing.place(self.api, step)
             except writing.Taken as error:
                 log.info("%s/%s: %s", step.namespace, step.name, error)
-                self.counts.failed += 1
-                self._note(partial(self.site.start_failed, step.uid, ""))
+                self._fail(step, "")
                 return
             self.counts.placed += 1
             self._told.pop(step.uid, None)
@@ -387,6 +404,10 @@ class Steering:
             await writing.remove(self.api, step)
             self.counts.removed += 1
             self._events.add(Tell(*step[:3], step.reason, step.why))
+
+    def _fail(self, step: Lift | Assign, why: str) -> None:
+        self.counts.failed += 1
+        self._note(partial(self.site.start_failed, step.uid, why))
 
     def _note(self, what: Callable[[], None]) -> None:
         self._inbox.append((what, ()))

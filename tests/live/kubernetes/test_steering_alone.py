@@ -1,0 +1,107 @@
+"""The steerer on an API server on which nothing changes: it ends when it is to, and does what it decided as leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth.errors import ApiError, PolicyError
+from berth.live.driver.driver import Driver, Round
+from berth.live.kubernetes import steering
+from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.pod_site import Settings
+from berth.live.kubernetes.steering import Options, Steering
+from tests.live.kubernetes.steered import bound, node, pod, steered
+
+POLICY = "preempt+fifo+best-fit"
+FORBIDDEN = ApiError("eviction", 429, "TooManyRequests", "it would violate the pod's disruption budget", 0.0)
+
+
+class Still(Api):
+    """A server with these objects, on which nothing changes, and whose budgets forbid every eviction."""
+
+    def __init__(self, **objects: list[Any]) -> None:
+        self._objects = {f"/api/v1/{kind}": there for kind, there in objects.items()}
+        self.asked: list[str] = []
+
+    async def request(self, method: str, path: str, *_: object, **__: object) -> bytes:
+        """A list, or what comes of a write."""
+        self.asked.append(f"{method} {path.rpartition('/')[2]}")
+        if path.endswith("/eviction"):
+            raise FORBIDDEN
+        if method == "GET" and path not in self._objects:
+            raise ApiError(path, 404, "NotFound", "there is none")
+        found = {"metadata": {"resourceVersion": "9"}, "items": self._objects.get(path, [])}
+        return msgspec.json.encode(found)
+
+    async def watch(self, *_: object) -> AsyncIterator[Any]:
+        """Nothing comes."""
+        await asyncio.Event().wait()
+        yield None
+
+
+def once(server: Still) -> Steering:
+    return Steering(server, Options(Settings(POLICY), once=True, elect=False))
+
+
+def test_once_gives_up_an_eviction_that_a_budget_forbids_and_what_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steering, "backoff_s", lambda attempt, most_s=0.0: 0.0)
+    there = node(gpus=1)
+    low = bound(steered([there], [pod("low")]).lifts(1)["low"])
+    urgent = pod("urgent", version=2)
+    urgent.spec.priority = 1000
+    server = Still(nodes=[there], pods=[low, urgent])
+
+    async def run() -> Steering:
+        steerer = once(server)
+        await asyncio.wait_for(steerer.run(), 60)
+        return steerer
+
+    counts = asyncio.run(run()).counts
+    assert (counts.placed, counts.removed, counts.failed) == (0, 0, 2)
+    assert server.asked.count("POST eviction") == steering.MOST_ATTEMPTS + 1
+    assert "PATCH urgent" not in server.asked
+
+
+def test_once_ends_with_the_fault_that_keeps_it_from_deciding(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Driver.step
+
+    def broken(*args: Any, **keywords: Any) -> Round:
+        return replace(step(*args, **keywords), fault=PolicyError("it decided nothing"))
+
+    monkeypatch.setattr(Driver, "step", broken)
+
+    async def run() -> None:
+        await asyncio.wait_for(once(Still(nodes=[node()], pods=[])).run(), 60)
+
+    with pytest.raises(PolicyError, match="it decided nothing"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_decided_under_a_lease_that_was_lost_is_not_done_under_the_next(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, step = Still(nodes=[node()], pods=[pod("a")]), Driver.step
+
+    async def run() -> None:
+        steerer = once(server)
+
+        def losing(*args: Any, **keywords: Any) -> Round:
+            monkeypatch.setattr(Driver, "step", step)
+            if lost:
+                steerer._reset()
+            return step(*args, **keywords)
+
+        monkeypatch.setattr(Driver, "step", losing)
+        await asyncio.wait_for(steerer.run(), 60)
+
+    asyncio.run(run())
+    assert ("PATCH a" in server.asked) is not lost
