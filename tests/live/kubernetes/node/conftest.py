@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -25,3 +26,11 @@ def folder(native: None) -> Iterator[Path]:
     """A folder with a short name: a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="bk-", dir="/tmp") as made:
         yield Path(made)
+
+
+@pytest.fixture
+def kubelets_turn() -> Iterator[None]:
+    """Waits until no other test of this machine runs a real kubelet: its folder, ports and control groups are one."""
+    with Path("/tmp/berth-test-kubelet.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,7 +1,7 @@
 """A real kubelet with containerd and runc on this machine, over a real API server: one node named `here`.
 
 The device plugins' folder is /var/lib/kubelet/device-plugins wherever the kubelet's other files are, so the whole of
-/var/lib/kubelet is the test's; where there is one already, the test skips.
+/var/lib/kubelet is the test's; where there is one already, the test skips. One test at a time has it: `kubelets_turn`.
 """
 
 from __future__ import annotations

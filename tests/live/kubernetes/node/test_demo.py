@@ -64,7 +64,7 @@ async def berth(*words: str, kubeconfig: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.usefixtures("kube_scheduler")
+@pytest.mark.usefixtures("kube_scheduler", "kubelets_turn")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a kubelet runs as root")
 def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_so(
     play: Played, folder: Path

@@ -116,7 +116,7 @@ def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
 
 @needs_root
 @pytest.mark.slow
-@pytest.mark.usefixtures("kube_scheduler")
+@pytest.mark.usefixtures("kube_scheduler", "kubelets_turn")
 def test_a_real_kubelet_starts_containers_with_the_parts_of_their_claims(
     play: Played, server: Server, folder: Path
 ) -> None:

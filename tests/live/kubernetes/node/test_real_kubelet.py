@@ -60,6 +60,7 @@ def logs(name: str) -> list[str]:
     return [line.split(" ", 3)[3] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.usefixtures("kubelets_turn")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a kubelet runs as root")
 def test_real_pods_get_their_own_limits_and_keep_them_over_a_restart_of_the_kubelet(
     play: Played, folder: Path
