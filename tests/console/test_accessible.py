@@ -11,7 +11,7 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from berth.console.formats import span, spans
+from berth.console.formats import hours_cell, span, spans
 from berth.console.sources.values import ValuesSource, look_of
 from berth.console.texts import Texts, composed_pairs, filled, translated_sentence
 from tests.console.browser import CHROMIUM, chromium, logged_in
@@ -158,6 +158,10 @@ def test_scripts_write_times_and_counts_as_the_server_does(
     ]
     for column in ([3720, 12_600, None, 5, 0], [0, 59.4, 1.26, 0.04], [400_000, 86_400], [None]):
         assert page.evaluate("(all) => berth.spans(all)", column) == spans(column, Texts("en"))
+    hours = [0, 1e-9, 0.0021, 1 / 60, 0.09, 0.44, 1.02, 1234]
+    assert page.evaluate("(all) => all.map(berth.hours)", hours) == [
+        hours_cell(each, Texts("en")) for each in hours
+    ]
     text = "{n:# job waits|# jobs wait} of {all}"
     counts = [0, 1, 2, 1234, 1.5]
     assert page.evaluate(

@@ -119,7 +119,7 @@ def test_long_names_are_never_cut_off(tmp_path: Path) -> None:
             *(name.removeprefix("a_partition_") for name in names),
         ]
         assert told.count("50.00 %") == 2
-        assert told.count(" 0.00") == 2  # the last column, too
+        assert sum(line.rstrip().endswith(" 0") for line in told.splitlines()) == 2  # the last column, too
 
 
 def test_a_period_without_jobs_has_a_page_that_says_so(history: Path, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_the_page_lists_the_last_jobs_and_the_share_of_capacity(tmp_path: Path) 
     bars = json.loads(servers.plots[0].json)["data"][0]
     # 2 GPUs for 1, 2 and 3 hours, of 8 in 3 hours.
     assert bars["text"] == ["50.0 %", "0.0 %"]
-    assert bars["customdata"] == ["a100: 12.0 GPU-hours of 8 GPUs", "idle: 0.0 GPU-hours of 4 GPUs"]
+    assert bars["customdata"] == ["a100: 12.0 GPU-hours of 8 GPUs", "idle: 0 GPU-hours of 4 GPUs"]
 
 
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from html import escape
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from berth.history.values.durations import HOURS_NAMES, hours_of, hours_unit
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
@@ -157,7 +158,7 @@ def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], perio
             textposition="outside",
             cliponaxis=False,
             customdata=[
-                f"{shortened(name)}: {hours.get(name, 0.0):,.1f} GPU-hours of {capacity[name]:,} GPUs"
+                f"{shortened(name)}: {hours_of('GPU', hours.get(name, 0.0))} of {capacity[name]:,} GPUs"
                 for name in ordered
             ],
             hovertemplate="%{customdata}<extra></extra>",
@@ -184,8 +185,22 @@ def _title(measure: str) -> str:
     return {"gpu-hours": "GPU-hours"}.get(measure, measure.capitalize())
 
 
+def _fit(values: Iterable[float], title: str, measured: str) -> tuple[float, str, str]:
+    """What to multiply hours by, and the texts with the unit that fits: few hours are drawn in minutes or seconds."""
+    if "hours" not in measured.lower():
+        return 1.0, title, measured
+    factor, unit = hours_unit(max(values, default=0.0))
+    name = HOURS_NAMES[unit]
+    title, measured = (
+        text.replace("hours", name).replace("Hours", name.capitalize()) for text in (title, measured)
+    )
+    return float(factor), title, measured
+
+
 def _bars(groups: Mapping[str, float], title: str, measured: str) -> go.Figure:
     """Groups as bars, the largest on top; what is beyond a dozen is one bar. `measured` names the axis."""
+    factor, title, measured = _fit(groups.values(), title, measured)
+    groups = {name: value * factor for name, value in groups.items()}
     ordered = sorted(groups.items(), key=lambda group: (-group[1], group[0]))
     kept, rest = ordered[:LARGEST_SHOWN], ordered[LARGEST_SHOWN:]
     names = [shortened(name) for name, _ in kept]
@@ -223,7 +238,9 @@ def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
         totals[row.keys[1]] = totals.get(row.keys[1], 0.0) + row.measure(measure)
     names = sorted(totals, key=lambda name: (-totals[name], name))
     months = sorted({row.keys[0] for row in rows})
-    values = {row.keys: row.measure(measure) for row in rows}
+    month_sums = [sum(row.measure(measure) for row in rows if row.keys[0] == month) for month in months]
+    factor, title, axis = _fit(month_sums, f"{_title(measure)} by month", _title(measure))
+    values = {row.keys: row.measure(measure) * factor for row in rows}
     figure = go.Figure()
     shown = names[: len(COLOURS) - 1]
     for at, name in enumerate(shown):
@@ -233,10 +250,10 @@ def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
     if rest := names[len(shown) :]:
         sums = [sum(values.get((month, name), 0.0) for name in rest) for month in months]
         figure.add_trace(_stack(months, sums, f"{len(rest):,} more", COLOURS[-1]))
-    dress(figure, f"{_title(measure)} by month", 380)
+    dress(figure, title, 380)
     figure.update_layout(barmode="stack")
     figure.update_xaxes(type="category", title={"text": "month in which attempts ended (UTC)"})
-    figure.update_yaxes(rangemode="tozero", title={"text": _title(measure)})
+    figure.update_yaxes(rangemode="tozero", title={"text": axis})
     return figure
 
 
@@ -295,6 +312,8 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
         moment = EPOCH + timedelta(days=number)
         by_year.setdefault(moment.year, []).append((moment, value))
     years = sorted(by_year)
+    factor, _, unit = _fit(hours.tolist(), "", "GPU-hours")
+    hours = hours * factor
     most = float(hours.max()) if len(hours) else 1.0
     for row, year in enumerate(years):
         first = date(year, 1, 1)
@@ -310,7 +329,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
             go.Heatmap(
                 z=cells,
                 customdata=dates,
-                hovertemplate="%{customdata}: %{z:,.1f} GPU-hours<extra></extra>",
+                hovertemplate="%{customdata}: %{z:,.1f} " + f"{unit}<extra></extra>",
                 hoverongaps=False,
                 xgap=2,
                 ygap=2,
@@ -318,7 +337,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
                 zmax=most,
                 colorscale=[[0, "#dbe9f4"], [0.5, "#4a93c6"], [1, "#08306b"]],
                 showscale=row == 0,
-                colorbar={"thickness": 12, "outlinewidth": 0, "nticks": 3, "title": {"text": "GPU-hours"}},
+                colorbar={"thickness": 12, "outlinewidth": 0, "nticks": 3, "title": {"text": unit}},
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.history.values.durations import duration_text
+from berth.history.values.durations import duration_text, hours_of, hours_text
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
 from berth.report.filters import Filters, filters_of
@@ -293,13 +293,17 @@ def write_accounting(page: Accounting, path: Path) -> None:
 def _facts(page: Accounting) -> tuple[tuple[str, str], ...]:
     totals = page.totals
     measured = totals.measured_gpu_hours
-    idle = f"{totals.idle_gpu_hours:,.1f} of {measured:,.1f} measured" if measured else "not measured"
+    idle = (
+        f"{hours_text(totals.idle_gpu_hours)} of {hours_of('GPU', measured)} measured"
+        if measured
+        else "not measured"
+    )
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
         ("Jobs", f"{totals.jobs:,} in {totals.tries:,} attempts, of {totals.users:,} users"),
-        ("GPU-hours", f"{totals.gpu_hours:,.1f}"),
-        ("Run-hours", f"{totals.run_hours:,.1f}"),
-        ("Failed GPU-hours", f"{totals.wasted_gpu_hours:,.1f} ({share:.1f} %)"),
+        ("GPU-hours", hours_text(totals.gpu_hours)),
+        ("Run-hours", hours_text(totals.run_hours)),
+        ("Failed GPU-hours", f"{hours_text(totals.wasted_gpu_hours)} ({share:.1f} %)"),
         ("Idle while held", idle),
         ("On several nodes", _percent(totals.multi_node_share)),
         ("Waiting", _spread(totals.wait_s)),
@@ -343,13 +347,13 @@ def _tables(page: Accounting) -> dict[str, object]:
     rows = [
         _UsageRow(
             row.keys,
-            f"{row.gpu_hours:,.2f}",
-            f"{row.run_hours:,.2f}",
+            hours_text(row.gpu_hours, 2),
+            hours_text(row.run_hours, 2),
             f"{row.jobs:,}",
             f"{row.users:,}",
             f"{row.measure(page.measure) / whole * 100:.2f} %",
             f"{row.measure(page.measure) / largest:.3f}",
-            f"{row.wasted_gpu_hours:,.2f}",
+            hours_text(row.wasted_gpu_hours, 2),
             _percent(page.multi_node.get(row.keys[0])) if page.by == ("application",) else "",
         )
         for row in page.usage[:USAGE_LISTED]
@@ -368,4 +372,4 @@ def _tables(page: Accounting) -> dict[str, object]:
 def _idle(row: Usage) -> tuple[str, ...]:
     """Idle and held GPU-hours, and the parts of GPUs, CPUs and memory that were used."""
     uses = (_percent(row.known(name)) for name in ("gpu-use", "cpu-use", "mem-use"))
-    return (f"{row.idle_gpu_hours:,.2f}", f"{row.gpu_hours:,.2f}", *uses)
+    return (hours_text(row.idle_gpu_hours, 2), hours_text(row.gpu_hours, 2), *uses)
