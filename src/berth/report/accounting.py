@@ -60,6 +60,7 @@ class Accounting:
     multi_node: Mapping[str, float]
     cdfs: Mapping[str, Mapping[str, Cdf]]
     lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.int64]]]
+    """Of the largest applications, the one with most attempts first."""
     capacity: Mapping[str, int]
     models: Sequence[Usage] = ()
     """By GPU model; where several are known they are shown."""
@@ -102,6 +103,7 @@ def collect(
 
     applications = by_measure(tables.usage(("application",)), measure)
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
+    lines = {name: tables.lines(name) for name in largest[:WITH_LINES]}
     return Accounting(
         title=title,
         period=period,
@@ -120,7 +122,7 @@ def collect(
         waits=tables.waits_by_cause(),
         multi_node=tables.multi_node_shares(),
         cdfs=tables.cdfs(largest),
-        lines={name: tables.lines(name) for name in largest[:WITH_LINES]},
+        lines=dict(sorted(lines.items(), key=lambda item: -int(item[1][1].sum()))),
         capacity=capacity or {},
         models=tables.usage(("gpu",)),
         idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],

@@ -94,7 +94,7 @@ def then(
 
 @router.get("/then/lines")
 def parallel_coordinates(request: Request, who: Who, question: Asked) -> Response:
-    """The parallel coordinates of one application; brushed ranges pick the jobs of the table."""
+    """The parallel coordinates of all attempts, or of one application; brushed ranges pick the jobs of the table."""
     if words := missing(request):
         return page(request, "history-none.html", who, detail=words)
     history: CachedHistory = request.app.state.history
@@ -102,14 +102,13 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
     told = lines_for(who, history, settled(history, question))
     others = tuple(pair for pair in told.only if pair[0] != "application")
     listed = applications(history, replace(told, only=others))
-    name = dict(told.only).get("application") or (listed[0] if listed else "")
-    told = replace(told, only=(*others, ("application", name))) if name else told
+    name = dict(told.only).get("application")
     lines, counts = history.remembered(
         ("lines", told.period(), name), lambda database: Tables(database, told.period()).lines(name)
     )
     picture: Markup | None = None
     if len(lines):
-        figure = draw(lines, counts, name)
+        figure = draw(lines, counts, "")
         figure.update_layout(title={"text": ""}, margin={"t": 48}, height=420)
         picture = as_json(figure)
     answer_page = page(
@@ -117,7 +116,7 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         "lines.html",
         who,
         question=told,
-        application=name,
+        application=name or "",
         applications=listed[:200],
         tries=int(counts.sum()),
         drawn=len(lines),
@@ -359,7 +358,7 @@ def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
 
 
 def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Markup | None]:
-    """The bars of the groups, and the lines over time."""
+    """The bars of the groups, and the lines over time if there are two moments or more."""
     question = found.question
     groups = [group for group in found.groups if group.counts(question.measure)]
     names = [shown(group.name, t) for group in groups]
@@ -391,7 +390,11 @@ def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mark
         else (words.axis, words.unit)
     )
     over = t("day on which jobs ended (UTC)") if question.by_day else t("month in which jobs ended (UTC)")
-    lines = as_json(group_lines(found.moments, drawn, axis, over, unit)) if found.whole.jobs else None
+    # Of one moment the bars tell all; a line would be a dot.
+    columns = zip(*(line.values for line in drawn), strict=True)
+    known = sum(any(value is not None for value in each) for each in columns)
+    top = 100.0 if question.measure is Measure.EFFICIENCY else None
+    lines = as_json(group_lines(found.moments, drawn, axis, over, unit, top)) if known > 1 else None
     return bars, lines
 
 
