@@ -86,6 +86,19 @@ def test_axe_finds_nothing_serious(browser: Browser, world: World, address: str,
     assert (told, wider) == ([], 0)
 
 
+@pytest.mark.parametrize("path", [*PAGES[:-2], "/job/annpytorch28"])
+def test_no_table_is_cut_on_a_phone(browser: Browser, world: World, address: str, path: str) -> None:
+    page = opened(browser, world, address, path, viewport={"width": 390, "height": 800})
+    if "pick=" in path or "at=" in path:
+        page.wait_for_selector("#jobs-rows td[data-label]")
+    for each in page.locator("details").all():
+        each.evaluate("(place) => { place.open = true; }")
+    cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert page.evaluate(cut) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.context.close()
+
+
 def test_the_keyboard_leads_from_a_bar_to_its_jobs_and_back(
     browser: Browser, world: World, address: str
 ) -> None:

@@ -18,6 +18,7 @@ from berth.console.history.api import Asked, Compared, Store, Who
 from berth.console.history.page import (
     figure_name,
     job_texts,
+    jobs_page,
     pictures,
     quick_periods,
     shown,
@@ -83,7 +84,7 @@ User = Annotated[
 ]
 
 
-@router.get("/me")
+@router.get("/me", dependencies=[Depends(jobs_page)])
 def me(
     request: Request,
     who: Annotated[Viewer, Depends(viewer)],

@@ -48,7 +48,15 @@ class Words:
     """Of what a measure tells (GPU-hours, or s of waits) to what is drawn."""
 
 
-@router.get("/then")
+def jobs_page(
+    _page: Annotated[
+        int, Query(alias="page", ge=1, le=100_000, description="Of the jobs below, from 1.")
+    ] = 1,
+) -> None:
+    """Take the parameter that the script of a page reads from its address."""
+
+
+@router.get("/then", dependencies=[Depends(jobs_page)])
 def then(
     request: Request,
     who: Who,
@@ -92,7 +100,7 @@ def then(
     )
 
 
-@router.get("/then/lines")
+@router.get("/then/lines", dependencies=[Depends(jobs_page)])
 def parallel_coordinates(request: Request, who: Who, question: Asked) -> Response:
     """The parallel coordinates of all attempts, or of one application; brushed ranges pick the jobs of the table."""
     if words := missing(request):

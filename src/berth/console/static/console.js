@@ -169,3 +169,19 @@ document.getElementById("log-out")?.addEventListener("click", async () => {
   await berth.send("/logout", {});
   location.assign("/");
 });
+
+// Cells of wide tables have the names of their columns, which console.css shows where a row is a card.
+(() => {
+  const name = () => {
+    for (const table of document.querySelectorAll(".scroll table")) {
+      const heads = [...table.querySelectorAll("thead th, thead td")].map((head) => head.textContent.trim());
+      table.classList.toggle("cards", heads.length > 3);
+      for (const row of table.tBodies[0]?.rows ?? []) {
+        if (row.cells.length !== heads.length) continue;
+        for (const [at, cell] of [...row.cells].entries()) if (cell.dataset.label !== heads[at]) cell.dataset.label = heads[at];
+      }
+    }
+  };
+  new MutationObserver(name).observe(document.querySelector("main"), { childList: true, subtree: true });
+  name();
+})();
