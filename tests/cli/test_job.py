@@ -287,8 +287,8 @@ GPUs
 Attempts that ended from 2025-12-31 to 2026-01-01, against the 2 days before
 
 3 jobs held 3.7 GPU-hours, 83 % more than in the period before.
-9 % of the GPU-hours went to attempts that failed; of 3.3 that were measured, 34 % stood idle, the
-most with ann (1.1 h).
+9 % of the GPU-hours went to attempts that failed; of 3.3 GPU-hours that were measured, 34 % stood
+idle, the most with ann (1.1 GPU-hours).
 Half of the attempts waited at most 10.0 min, nine of ten waited at most 10.0 min.
 
                                      this period        before  change
@@ -314,10 +314,10 @@ Jobs by GPU-hours of failed attempts
   100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
 
 What jobs waited for
-  cause       hours
-  resources     0.2
-  priority      0.2
-  begin time    0.1
+  cause         hours
+  resources       0.2
+  priority        0.2
+  begin time  5.0 min
 """
     )
     of_bob = berth(*words, "--user", "bob")

@@ -11,7 +11,7 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from berth.console.formats import span, spans
+from berth.console.formats import hours_cell, span, spans
 from berth.console.sources.values import ValuesSource, look_of
 from berth.console.texts import Texts, composed_pairs, filled, translated_sentence
 from tests.console.browser import CHROMIUM, chromium, logged_in
@@ -86,6 +86,19 @@ def test_axe_finds_nothing_serious(browser: Browser, world: World, address: str,
     assert (told, wider) == ([], 0)
 
 
+@pytest.mark.parametrize("path", [*PAGES[:-2], "/job/annpytorch28"])
+def test_no_table_is_cut_on_a_phone(browser: Browser, world: World, address: str, path: str) -> None:
+    page = opened(browser, world, address, path, viewport={"width": 390, "height": 800})
+    if "pick=" in path or "at=" in path:
+        page.wait_for_selector("#jobs-rows td[data-label]")
+    for each in page.locator("details").all():
+        each.evaluate("(place) => { place.open = true; }")
+    cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert page.evaluate(cut) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.context.close()
+
+
 def test_the_keyboard_leads_from_a_bar_to_its_jobs_and_back(
     browser: Browser, world: World, address: str
 ) -> None:
@@ -158,6 +171,10 @@ def test_scripts_write_times_and_counts_as_the_server_does(
     ]
     for column in ([3720, 12_600, None, 5, 0], [0, 59.4, 1.26, 0.04], [400_000, 86_400], [None]):
         assert page.evaluate("(all) => berth.spans(all)", column) == spans(column, Texts("en"))
+    hours = [0, 1e-9, 0.0021, 1 / 60, 0.09, 0.44, 1.02, 1234]
+    assert page.evaluate("(all) => all.map(berth.hours)", hours) == [
+        hours_cell(each, Texts("en")) for each in hours
+    ]
     text = "{n:# job waits|# jobs wait} of {all}"
     counts = [0, 1, 2, 1234, 1.5]
     assert page.evaluate(

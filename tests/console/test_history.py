@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import csv
 import io
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -15,6 +17,7 @@ from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 
 from berth.console.history.exports import Format, rows_as_file, table_as_file
+from berth.console.history.question import Measure
 from berth.console.roles import Role
 from berth.history.importing.simulated import import_records
 from berth.history.store.import_result import Options
@@ -52,6 +55,38 @@ def rows(client: TestClient, **asked: object) -> dict[str, object]:
 def test_the_page_says_first_who_used_most(operator: TestClient) -> None:
     text = operator.get("/then").text
     assert "<h1>bob used most: 52 % of 134 GPU-hours</h1>" in text
+
+
+def figure(text: str, name: str) -> dict[str, Any] | None:
+    """What a picture of a page draws, or None if it is not there."""
+    _, found, rest = text.partition(f'id="{name}-figure">')
+    return json.loads(rest.partition("</script>")[0]) if found else None
+
+
+def test_use_of_gpus_is_drawn_from_0_to_100_per_cent(operator: TestClient) -> None:
+    drawn = figure(operator.get("/then", params={"measure": "efficiency"}).text, "lines")
+    assert drawn is not None
+    assert drawn["layout"]["yaxis"]["range"] == [0, 102]
+
+
+@pytest.mark.parametrize("measure", Measure)
+def test_one_day_has_bars_and_no_line_of_one_dot(operator: TestClient, measure: Measure) -> None:
+    asked = {"measure": measure.value, "from": "2024-11-01"}
+    one, two = (operator.get("/then", params={**asked, "to": to}).text for to in ("2024-11-02", "2024-11-03"))
+    assert figure(one, "lines") is None
+    assert figure(two, "lines") is not None
+
+
+def test_parallel_coordinates_open_with_all_attempts_and_narrow_to_an_application(
+    operator: TestClient,
+) -> None:
+    shown = {}
+    for name in ("", "pytorch"):
+        drawn = figure(operator.get("/then/lines", params={"application": name}).text, "lines")
+        assert drawn is not None
+        shown[name] = len(base64.b64decode(drawn["data"][0]["dimensions"][2]["values"]["bdata"])) // 8
+    assert shown == {"": 67, "pytorch": 28}
+    assert "<h1>67 attempts over six variables</h1>" in operator.get("/then/lines").text
 
 
 def test_a_long_table_of_groups_is_shown_whole_where_asked(

@@ -54,6 +54,41 @@ def test_no_link_leads_where_its_reader_may_not_go(world: World, role: Role) -> 
     assert lines == (set() if role is Role.VIEWER else {"/then/lines"})
 
 
+@pytest.mark.parametrize("path", ["/then", "/then/lines", "/me", "/now", "/queue", "/what-if"])
+def test_a_page_refuses_a_parameter_that_it_does_not_have(world: World, path: str) -> None:
+    client = world.browser("ann", Role.OPERATOR)
+    answer = client.get(path, params={"usr": "ann"})
+    assert answer.status_code == 422
+    assert "is no parameter of this request" in html.unescape(answer.text)
+    assert "&lt;b&gt;" in client.get(path, params={"<b>": "1"}).text
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/then", ("measure", "by", "from", "to", "user", "pick", "at", "range", "page", "groups")),
+        ("/then/lines", ("application", "from", "to", "range", "page")),
+        ("/me", ("user", "from", "to", "pick", "at", "page")),
+        ("/now", ("model", "user", "partition")),
+        ("/queue", ("source", "state", "user", "partition", "id", "page", "size")),
+    ],
+)
+def test_a_page_takes_what_its_script_and_its_form_write(
+    world: World, path: str, names: tuple[str, ...]
+) -> None:
+    told = {
+        "measure": "use",
+        "by": "user",
+        "from": "2024-11-01",
+        "to": "2024-11-03",
+        "page": "1",
+        "size": "10",
+    }
+    told |= {"range": "WAIT_h:0:2", "at": "2024-11-01", "groups": "all"}
+    chosen = {name: told.get(name, "") for name in names}
+    assert world.browser("ann", Role.OPERATOR).get(path, params=chosen).status_code == 200
+
+
 def test_head_is_answered_wherever_get_is(world: World) -> None:
     bearer = {"Authorization": f"Bearer {world.token('ann', Role.OPERATOR)}"}
     addresses = (

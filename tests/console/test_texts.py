@@ -16,7 +16,7 @@ from jinja2 import Environment, nodes
 
 import berth
 import berth.console
-from berth.console.formats import in_a_sentence, span
+from berth.console.formats import decimal, gpu_time, hours_cell, span
 from berth.console.roles import Role
 from berth.console.texts import COMPOSED, LANGUAGES, Texts, composed_pairs, filled, translated_sentence
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, describe, policies_found
@@ -210,7 +210,6 @@ def test_no_count_stands_before_a_noun_that_is_plural_in_any_case() -> None:
         "policy",  # a name
         "count",  # of the jobs that are replayed: thousands
         "change",  # in per cent
-        "hours", "idle",  # with decimals
         "waiting",  # of `berth why`, which words it
     }  # fmt: skip
 
@@ -240,15 +239,24 @@ def test_hints_of_all_pages_are_of_one_template() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hours", "said"),
+    ("hours", "said", "cell"),
     [
-        (0, "0 hours"),
-        (0.0021, "0.002 hours"),
-        (0.44, "0.4 hours"),
-        (1.02, "1 hour"),
-        (9.96, "10 hours"),
-        (1234, "1,234 hours"),
+        (0, "0 GPU-hours", "0"),
+        (1e-9, "0.000004 GPU-seconds", "< 0.1 s"),
+        (1 / 3600, "1 GPU-second", "1.0 s"),
+        (0.0021, "7.6 GPU-seconds", "7.6 s"),
+        (1 / 60, "1 GPU-minute", "1.0 min"),
+        (0.09, "5.4 GPU-minutes", "5.4 min"),
+        (0.44, "0.4 GPU-hours", "0.4"),
+        (1.02, "1 GPU-hour", "1.0"),
+        (9.96, "10 GPU-hours", "10.0"),
+        (1234, "1,234 GPU-hours", "1,234.0"),
     ],
 )
-def test_few_hours_are_not_none(hours: float, said: str) -> None:
-    assert filled("{hours:# hour|# hours}", hours=in_a_sentence(hours)) == said
+def test_few_hours_are_told_in_the_unit_that_fits(hours: float, said: str, cell: str) -> None:
+    english = Texts("en")
+    assert (gpu_time(hours, english), hours_cell(hours, english)) == (said, cell)
+
+
+def test_no_small_number_is_written_with_an_exponent() -> None:
+    assert [decimal(value) for value in (6e-5, -6e-5, 0.0, 0.05)] == ["0.00006", "-0.00006", "0.0", "0.05"]

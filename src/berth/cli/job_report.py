@@ -216,18 +216,20 @@ def _mean_and_peak(mean: float | None, peak: float | None) -> str:
     )
 
 
-def _cost(report: JobReport) -> Iterator[str]:
-    from berth.history.values.durations import hours_text
+def _energy(kwh: float) -> str:
+    return f"{kwh * 1000:.1f} Wh" if 0 < kwh < 0.1 else f"{kwh:,.2f} kWh"
 
-    energy = f", {hours_text(report.energy_kwh)} kWh" if report.energy_kwh is not None else ""
-    cpus = (
-        "CPU-hours not recorded" if report.cpu_hours is None else f"{hours_text(report.cpu_hours)} CPU-hours"
-    )
-    yield f"It cost {hours_text(report.gpu_hours)} GPU-hours, {cpus}{energy}."
+
+def _cost(report: JobReport) -> Iterator[str]:
+    from berth.history.values.durations import hours_of
+
+    energy = "" if report.energy_kwh is None else f", {_energy(report.energy_kwh)}"
+    cpus = "CPU-hours not recorded" if report.cpu_hours is None else hours_of("CPU", report.cpu_hours, 2)
+    yield f"It cost {hours_of('GPU', report.gpu_hours, 2)}, {cpus}{energy}."
     if report.failed_gpu_hours:
-        yield f"  {hours_text(report.failed_gpu_hours)} GPU-hours were held by attempts that failed."
+        yield f"  {hours_of('GPU', report.failed_gpu_hours, 2)} were held by attempts that failed."
     if report.idle_gpu_hours is not None:
-        yield f"  {hours_text(report.idle_gpu_hours)} GPU-hours were held and not used."
+        yield f"  {hours_of('GPU', report.idle_gpu_hours, 2)} were held and not used."
     elif report.gpu_hours:
         yield "  The use of its GPUs was not measured."
     if report.refused is not None:

@@ -211,6 +211,8 @@ def _print_description(source: Trace, description: Description) -> None:
 
 
 def _lines(description: Description) -> Iterator[tuple[str, str]]:
+    from berth.history.values.durations import hours_text
+
     d = description
     yield "jobs", f"{d.jobs:,}" + (f", of which {d.endless_jobs:,} never end" if d.endless_jobs else "")
     if d.first_submit_ms is not None and d.last_submit_ms is not None:
@@ -218,7 +220,7 @@ def _lines(description: Description) -> Iterator[tuple[str, str]]:
         yield "submitted", f"from {first} to {last}, over {_duration(d.last_submit_ms - d.first_submit_ms)}"
     yield "users", f"{d.users:,}" if d.users else "not told"
     yield "virtual clusters", f"{d.virtual_clusters:,}" if d.virtual_clusters else "not told"
-    yield "GPU-hours", f"{d.gpu_hours:,.1f}"
+    yield "GPU-hours", hours_text(d.gpu_hours)
     yield "jobs by GPUs", _distribution(d.jobs_by_gpus, d.jobs)
     yield (
         "jobs by part of a GPU",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from berth.cli.output import console
-from berth.history.values.durations import hours_text
+from berth.history.values.durations import hours, hours_of, hours_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,8 +95,8 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
         table.add_row(
             *(Text(name) for name in names),
             f"{row.attempts:,}",
-            hours_text(row.use.gpu_hours),
-            hours_text(row.use.wasted_gpu_hours),
+            hours_text(row.use.gpu_hours, 2),
+            hours_text(row.use.wasted_gpu_hours, 2),
             *(_use_cell(row.use, name) for name in uses),
         )
     screen.print(table)
@@ -104,12 +104,12 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
 
 def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple[str, ...]:
     return (
-        hours_text(row.gpu_hours),
-        hours_text(row.run_hours),
+        hours_text(row.gpu_hours, 2),
+        hours_text(row.run_hours, 2),
         f"{row.jobs:,}",
         f"{row.users:,}",
         *([f"{row.measure(measure) / whole * 100:.2f} %"] if whole else []),
-        hours_text(row.wasted_gpu_hours),
+        hours_text(row.wasted_gpu_hours, 2),
         *(_use_cell(row, name) for name in uses),
     )
 
@@ -135,7 +135,7 @@ def show_usage(
         screen.print(_UNKNOWN[measure], highlight=False)
     screen.print(
         f"{counted(totals.jobs, 'job')} in {counted(totals.tries, 'attempt')} of {counted(totals.users, 'user')},"
-        f" {hours_text(totals.gpu_hours)} GPU-hours",
+        f" {hours_of('GPU', totals.gpu_hours, 2)}",
         highlight=False,
     )
     if totals.wait_s[0] is not None:
@@ -144,5 +144,5 @@ def show_usage(
             f"ran: median {totals.run_s[0]:,.0f} s",
             highlight=False,
         )
-    for cause, hours in sorted(waits.items(), key=lambda item: -item[1]):
-        screen.print(f"  {hours_text(hours)} h waited for {cause}", highlight=False, markup=False)
+    for cause, waited_h in sorted(waits.items(), key=lambda item: -item[1]):
+        screen.print(f"  {' '.join(hours(waited_h, 2))} waited for {cause}", highlight=False, markup=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Request
+from fastapi.dependencies.models import Dependant
 
 from berth.console.identity import viewer
 from berth.console.roles import Viewer
@@ -59,19 +60,23 @@ IN_WORDS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def only_known(request: Request, _who: Annotated[Viewer, Depends(viewer)]) -> None:
-    """Refuse a request of the API with a parameter that its route does not have: 422 with those that it has.
+    """Refuse a request with a parameter that its route does not have: 422 with those that it has.
 
-    A filter that is misspelt would otherwise be answered with everything. Pages take any address.
+    A filter that is misspelt would otherwise be answered with everything.
     """
-    if not request.url.path.startswith("/api/"):
-        return
-    operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
-    known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    known = list(dict.fromkeys(_parameters(request.scope["route"].dependant)))
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         reasons = "; ".join(_unknown(name, known) for name in dict.fromkeys(unknown))
         there = f"there are {', '.join(known)}" if known else "there are none"
         raise HTTPException(422, f"{reasons}; {there}")
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    """The names that a route and what it depends on take from the address."""
+    yield from (each.alias for each in dependant.query_params)
+    for other in dependant.dependencies:
+        yield from _parameters(other)
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

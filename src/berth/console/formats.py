@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 
-from berth.history.values.durations import duration
+from berth.history.values.durations import duration, hours, hours_unit
 from berth.statistics import Unit, readable_unit
 
+_GPU_TIMES = {
+    "h": "{number:# GPU-hour|# GPU-hours}",
+    "min": "{number:# GPU-minute|# GPU-minutes}",
+    "s": "{number:# GPU-second|# GPU-seconds}",
+}
 _UNITS = {"s": "{number} s", "min": "{number} min", "h": "{number} h", "d": "{number} d"}
 
 
@@ -16,12 +22,20 @@ _SHORT = {"seconds": "s", "minutes": "min", "hours": "h", "days": "d"}
 
 def decimal(value: float) -> str:
     """A number with one decimal; a small one with its first digit, because it is not 0."""
-    return f"{value:.1g}" if 0 < abs(value) < 0.1 else f"{value:,.1f}"
+    return f"{Decimal(f'{value:.1g}'):f}" if 0 < abs(value) < 0.1 else f"{value:,.1f}"
 
 
-def in_a_sentence(gpu_hours: float) -> float:
-    """GPU-hours as a sentence tells them: whole numbers from 10 on."""
-    return round(gpu_hours) if gpu_hours >= 10 else gpu_hours
+def gpu_time(gpu_hours: float, t: Callable[..., str]) -> str:
+    """GPU-hours as a sentence tells them: whole numbers from 10 on, few of them as GPU-minutes or GPU-seconds."""
+    factor, unit = hours_unit(gpu_hours)
+    number = gpu_hours * factor
+    return t(_GPU_TIMES[unit], number=round(number) if number >= 10 else number)
+
+
+def hours_cell(amount: float, t: Callable[..., str]) -> str:
+    """Hours in a column that says so: `3.7`, but `4.2 min` where they are few."""
+    number, unit = hours(amount)
+    return number if unit == "h" else t(_UNITS[unit], number=number)
 
 
 def span(seconds: float, t: Callable[..., str]) -> str:

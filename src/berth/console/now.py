@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
 from berth.console.hub import Hub, source_json
@@ -18,12 +18,17 @@ MOST_OPTIONS = 500
 
 
 @router.get("/now")
-async def now(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> HTMLResponse:
+async def now(
+    request: Request,
+    who: Annotated[Viewer, Depends(viewer)],
+    model: Annotated[str, Query()] = "",
+    user: Annotated[str, Query()] = "",
+    partition: Annotated[str, Query()] = "",
+) -> HTMLResponse:
     """The page; its script asks for the GPUs and is told what changes."""
     hub: Hub = request.app.state.hub
     seen = await hub.fresh()
     gpus = [gpu for each in seen.values() if each.look for gpu in each.look.gpus]
-    query = request.query_params
     return page(
         request,
         "now.html",
@@ -33,7 +38,7 @@ async def now(request: Request, who: Annotated[Viewer, Depends(viewer)]) -> HTML
         models=_options(gpu.model for gpu in gpus),
         users=_options(tenant.user for gpu in gpus for tenant in gpu.tenants),
         partitions=_options(gpu.partition for gpu in gpus),
-        asked={name: query.get(name, "") for name in ("model", "user", "partition")},
+        asked={"model": model, "user": user, "partition": partition},
         commands={name: _commands(each.source) for name, each in seen.items()},
         lacks=[why for each in seen.values() if each.look for why in each.source.lacks(who).values()],
         operates=request.app.state.settings.actions and who.role is Role.OPERATOR,

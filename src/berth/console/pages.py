@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 
 from berth import __version__
-from berth.console.formats import moment, span
+from berth.console.formats import gpu_time, moment, span
 from berth.console.roles import Viewer
 from berth.console.texts import LANGUAGES, Texts, composed_pairs
 
@@ -32,6 +32,7 @@ def page(request: Request, template: str, viewer: Viewer, **values: Any) -> HTML
             t=t,
             composed=composed_pairs(language),
             span=lambda ms: span(ms / 1000, t),
+            gpu_time=lambda gpu_hours: gpu_time(gpu_hours, t),
             **values,
         )
     )

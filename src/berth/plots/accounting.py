@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from html import escape
 from typing import Any
@@ -12,14 +12,15 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from berth.history.values.durations import HOURS_NAMES, hours_of, hours_unit
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
 from berth.statistics.spread import Cdf
 
 Floats = NDArray[np.float64]
 EPOCH = date(1970, 1, 1)
-# One colour from few nodes to many: the dark end of a perceptually even scale first, none too pale for white.
-NODE_SCALE = ((0.0, "#0072B2"), (0.25, "#009E73"), (0.5, "#E69F00"), (0.75, "#D55E00"), (1.0, "#882255"))
+NODE_SCALE = ((0.0, "#56A4DB"), (1.0, "#882255"))
+"""From few nodes to many: two colours, the second darker, that are seen on a light page and on a dark one."""
 LARGEST_SHOWN = 12
 
 
@@ -32,7 +33,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     dimensions = []
     for at in shown:
         column, variable = lines[:, at], VARIABLES[at]
-        top = float(np.nanmax(column)) or 1.0
+        top = 1.0 if variable.unit == "fraction" else float(np.nanmax(column)) or 1.0
         lacking = np.isnan(column)
         low = -0.08 * top if lacking.any() else 0.0
         ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
@@ -41,9 +42,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
             "values": np.where(lacking, low, column),
             "range": [low, top],
             "tickvals": [*ticks, low] if lacking.any() else ticks,
-            "ticktext": [*(f"{tick:.3g}" for tick in ticks), "none"]
-            if lacking.any()
-            else [f"{tick:.3g}" for tick in ticks],
+            "ticktext": [*map(_tick_text, ticks), *(["none"] if lacking.any() else [])],
         }
         dimensions.append(dimension)
     total = int(counts.sum())
@@ -70,7 +69,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
                 "colorscale": [list(pair) for pair in NODE_SCALE],
                 "cmin": 1,
                 "cmax": max(most, 2),
-                "showscale": bool(len(nodes)),
+                "showscale": len(np.unique(nodes)) > 1,
                 "colorbar": {
                     "title": {"text": "nodes"},
                     "thickness": 12,
@@ -80,7 +79,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
                 },
             },
             labelfont={"size": 13},
-            tickfont={"size": 11},
+            tickfont={"size": 12},
             rangefont={"size": 10, "color": "rgba(0,0,0,0)"},
         )
     )
@@ -88,6 +87,11 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     dress(figure, f"{escape(application)}: {total:,} {attempts}{thinned}", 440)
     figure.update_layout(margin={"l": 48, "r": 24, "t": 96, "b": 28}, hovermode=False)
     return figure
+
+
+def _tick_text(tick: float) -> str:
+    """Three digits, and never an exponent."""
+    return np.format_float_positional(float(f"{tick:.3g}"), trim="-")
 
 
 def _ticks(top: float, whole: bool) -> list[float]:
@@ -103,7 +107,8 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
     """The share of attempts that have at most a given amount of a variable, a line an application."""
     figure = go.Figure()
     top = max((float(each[variable].values[-1]) for each in cdfs.values() if variable in each), default=0.0)
-    end = 1.04 * top if top else 1.0
+    shown = next(each for each in VARIABLES if each.name == variable)
+    end = 1.0 if shown.unit == "fraction" else 1.04 * top or 1.0
     for at, (application, each) in enumerate(cdfs.items()):
         if variable not in each:
             continue
@@ -123,7 +128,6 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
                 hovertemplate="%{y:.1f} %" + f"<extra>{name}</extra>",
             )
         )
-    shown = next(each for each in VARIABLES if each.name == variable)
     alone = f"{figure.data[0].name}: " if len(figure.data) == 1 else ""
     dress(figure, f"{alone}{variable}, {shown.unit}", 350)
     figure.update_yaxes(range=[0, 102], ticksuffix=" %", title={"text": "attempts with at most this"})
@@ -157,7 +161,7 @@ def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], perio
             textposition="outside",
             cliponaxis=False,
             customdata=[
-                f"{shortened(name)}: {hours.get(name, 0.0):,.1f} GPU-hours of {capacity[name]:,} GPUs"
+                f"{shortened(name)}: {hours_of('GPU', hours.get(name, 0.0))} of {capacity[name]:,} GPUs"
                 for name in ordered
             ],
             hovertemplate="%{customdata}<extra></extra>",
@@ -184,8 +188,22 @@ def _title(measure: str) -> str:
     return {"gpu-hours": "GPU-hours"}.get(measure, measure.capitalize())
 
 
+def _fit(values: Iterable[float], title: str, measured: str) -> tuple[float, str, str]:
+    """What to multiply hours by, and the texts with the unit that fits: few hours are drawn in minutes or seconds."""
+    if "hours" not in measured.lower():
+        return 1.0, title, measured
+    factor, unit = hours_unit(max(values, default=0.0))
+    name = HOURS_NAMES[unit]
+    title, measured = (
+        text.replace("hours", name).replace("Hours", name.capitalize()) for text in (title, measured)
+    )
+    return float(factor), title, measured
+
+
 def _bars(groups: Mapping[str, float], title: str, measured: str) -> go.Figure:
     """Groups as bars, the largest on top; what is beyond a dozen is one bar. `measured` names the axis."""
+    factor, title, measured = _fit(groups.values(), title, measured)
+    groups = {name: value * factor for name, value in groups.items()}
     ordered = sorted(groups.items(), key=lambda group: (-group[1], group[0]))
     kept, rest = ordered[:LARGEST_SHOWN], ordered[LARGEST_SHOWN:]
     names = [shortened(name) for name, _ in kept]
@@ -223,7 +241,9 @@ def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
         totals[row.keys[1]] = totals.get(row.keys[1], 0.0) + row.measure(measure)
     names = sorted(totals, key=lambda name: (-totals[name], name))
     months = sorted({row.keys[0] for row in rows})
-    values = {row.keys: row.measure(measure) for row in rows}
+    month_sums = [sum(row.measure(measure) for row in rows if row.keys[0] == month) for month in months]
+    factor, title, axis = _fit(month_sums, f"{_title(measure)} by month", _title(measure))
+    values = {row.keys: row.measure(measure) * factor for row in rows}
     figure = go.Figure()
     shown = names[: len(COLOURS) - 1]
     for at, name in enumerate(shown):
@@ -233,10 +253,10 @@ def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
     if rest := names[len(shown) :]:
         sums = [sum(values.get((month, name), 0.0) for name in rest) for month in months]
         figure.add_trace(_stack(months, sums, f"{len(rest):,} more", COLOURS[-1]))
-    dress(figure, f"{_title(measure)} by month", 380)
+    dress(figure, title, 380)
     figure.update_layout(barmode="stack")
     figure.update_xaxes(type="category", title={"text": "month in which attempts ended (UTC)"})
-    figure.update_yaxes(rangemode="tozero", title={"text": _title(measure)})
+    figure.update_yaxes(rangemode="tozero", title={"text": axis})
     return figure
 
 
@@ -251,6 +271,7 @@ def gpus_over_time(
     """How many GPUs of each server type were held, a mean a day; in per cent where it is known how many there are."""
     known = bool(days) and all(name in capacity for name in days)
     figure = go.Figure()
+    one_day = len({number for numbers, _ in days.values() for number in numbers.tolist()}) == 1
     order = sorted(days, key=lambda name: (-float(days[name][1].sum()), name))[: 2 * len(COLOURS)]
     for at, name in enumerate(order):
         numbers, hours = days[name]
@@ -259,6 +280,14 @@ def gpus_over_time(
         held[numbers - numbers[0]] = hours / 24
         if known:
             held *= 100 / max(capacity[name], 1)
+        name = shortened(name)
+        hover = ("%{y:.1f} %" if known else "%{y:,.3~f}") + f"<extra>{name}</extra>"
+        if one_day:  # a line of one point would be a dot
+            figure.add_trace(
+                go.Bar(x=[_day(int(whole[0]))], y=held, name=name, width=0.2, hovertemplate=hover)
+            )
+            figure.data[-1].marker.color = COLOURS[at % len(COLOURS)]
+            continue
         figure.add_trace(
             go.Scatter(
                 # The last day is as long as the others: a step ends where the next would begin.
@@ -270,8 +299,8 @@ def gpus_over_time(
                     "dash": DASHES[at // len(COLOURS) % 4],
                     "shape": "hv",
                 },
-                name=shortened(name),
-                hovertemplate=("%{y:.1f} %" if known else "%{y:,.1f}") + f"<extra>{shortened(name)}</extra>",
+                name=name,
+                hovertemplate=hover,
             )
         )
     dress(
@@ -282,8 +311,9 @@ def gpus_over_time(
     figure.update_xaxes(title={"text": "day (UTC)"})
     held_words = "part of its GPUs held" if known else "GPUs held, mean of the day"
     figure.update_yaxes(rangemode="tozero", ticksuffix=" %" if known else "", title={"text": held_words})
-    if order and all(len(set(days[name][0].tolist())) < 2 for name in order):
+    if one_day:
         figure.update_xaxes(type="category")
+        figure.update_layout(barmode="group", hovermode="closest")
     return figure
 
 
@@ -295,6 +325,8 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
         moment = EPOCH + timedelta(days=number)
         by_year.setdefault(moment.year, []).append((moment, value))
     years = sorted(by_year)
+    factor, _, unit = _fit(hours.tolist(), "", "GPU-hours")
+    hours = hours * factor
     most = float(hours.max()) if len(hours) else 1.0
     for row, year in enumerate(years):
         first = date(year, 1, 1)
@@ -310,7 +342,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
             go.Heatmap(
                 z=cells,
                 customdata=dates,
-                hovertemplate="%{customdata}: %{z:,.1f} GPU-hours<extra></extra>",
+                hovertemplate="%{customdata}: %{z:,.1f} " + f"{unit}<extra></extra>",
                 hoverongaps=False,
                 xgap=2,
                 ygap=2,
@@ -318,7 +350,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
                 zmax=most,
                 colorscale=[[0, "#dbe9f4"], [0.5, "#4a93c6"], [1, "#08306b"]],
                 showscale=row == 0,
-                colorbar={"thickness": 12, "outlinewidth": 0, "nticks": 3, "title": {"text": "GPU-hours"}},
+                colorbar={"thickness": 12, "outlinewidth": 0, "nticks": 3, "title": {"text": unit}},
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )

@@ -65,9 +65,17 @@ def group_bars(names: Sequence[str], series: Sequence[Series], axis: str, unit: 
 
 
 def group_lines(
-    moments: Sequence[str], series: Sequence[Series], axis: str, time_axis: str, unit: str = ""
+    moments: Sequence[str],
+    series: Sequence[Series],
+    axis: str,
+    time_axis: str,
+    unit: str = "",
+    top: float | None = None,
 ) -> go.Figure:
-    """Lines over days or months, told apart by colour, dash and mark; what a click picks is in `customdata`."""
+    """Lines over days or months, told apart by colour, dash and mark; what a click picks is in `customdata`.
+
+    The axis ends at `top`, or at the largest value.
+    """
     figure = go.Figure()
     for at, each in enumerate(series):
         figure.add_trace(
@@ -94,4 +102,6 @@ def group_lines(
     )
     figure.update_xaxes(type="category", nticks=12, title={"text": escape(time_axis)})
     figure.update_yaxes(rangemode="tozero", title={"text": escape(axis)})
+    if top is not None:
+        figure.update_yaxes(range=[0, 1.02 * top])  # a line at the top is whole
     return figure

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.history.values.durations import duration_text
+from berth.history.values.durations import duration_text, hours_of, hours_text
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
 from berth.report.filters import Filters, filters_of
@@ -60,6 +60,7 @@ class Accounting:
     multi_node: Mapping[str, float]
     cdfs: Mapping[str, Mapping[str, Cdf]]
     lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.int64]]]
+    """Of the largest applications, the one with most attempts first."""
     capacity: Mapping[str, int]
     models: Sequence[Usage] = ()
     """By GPU model; where several are known they are shown."""
@@ -102,6 +103,7 @@ def collect(
 
     applications = by_measure(tables.usage(("application",)), measure)
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
+    lines = {name: tables.lines(name) for name in largest[:WITH_LINES]}
     return Accounting(
         title=title,
         period=period,
@@ -120,7 +122,7 @@ def collect(
         waits=tables.waits_by_cause(),
         multi_node=tables.multi_node_shares(),
         cdfs=tables.cdfs(largest),
-        lines={name: tables.lines(name) for name in largest[:WITH_LINES]},
+        lines=dict(sorted(lines.items(), key=lambda item: -int(item[1][1].sum()))),
         capacity=capacity or {},
         models=tables.usage(("gpu",)),
         idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],
@@ -293,13 +295,17 @@ def write_accounting(page: Accounting, path: Path) -> None:
 def _facts(page: Accounting) -> tuple[tuple[str, str], ...]:
     totals = page.totals
     measured = totals.measured_gpu_hours
-    idle = f"{totals.idle_gpu_hours:,.1f} of {measured:,.1f} measured" if measured else "not measured"
+    idle = (
+        f"{hours_text(totals.idle_gpu_hours)} of {hours_of('GPU', measured)} measured"
+        if measured
+        else "not measured"
+    )
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
         ("Jobs", f"{totals.jobs:,} in {totals.tries:,} attempts, of {totals.users:,} users"),
-        ("GPU-hours", f"{totals.gpu_hours:,.1f}"),
-        ("Run-hours", f"{totals.run_hours:,.1f}"),
-        ("Failed GPU-hours", f"{totals.wasted_gpu_hours:,.1f} ({share:.1f} %)"),
+        ("GPU-hours", hours_text(totals.gpu_hours)),
+        ("Run-hours", hours_text(totals.run_hours)),
+        ("Failed GPU-hours", f"{hours_text(totals.wasted_gpu_hours)} ({share:.1f} %)"),
         ("Idle while held", idle),
         ("On several nodes", _percent(totals.multi_node_share)),
         ("Waiting", _spread(totals.wait_s)),
@@ -343,13 +349,13 @@ def _tables(page: Accounting) -> dict[str, object]:
     rows = [
         _UsageRow(
             row.keys,
-            f"{row.gpu_hours:,.2f}",
-            f"{row.run_hours:,.2f}",
+            hours_text(row.gpu_hours, 2),
+            hours_text(row.run_hours, 2),
             f"{row.jobs:,}",
             f"{row.users:,}",
             f"{row.measure(page.measure) / whole * 100:.2f} %",
             f"{row.measure(page.measure) / largest:.3f}",
-            f"{row.wasted_gpu_hours:,.2f}",
+            hours_text(row.wasted_gpu_hours, 2),
             _percent(page.multi_node.get(row.keys[0])) if page.by == ("application",) else "",
         )
         for row in page.usage[:USAGE_LISTED]
@@ -368,4 +374,4 @@ def _tables(page: Accounting) -> dict[str, object]:
 def _idle(row: Usage) -> tuple[str, ...]:
     """Idle and held GPU-hours, and the parts of GPUs, CPUs and memory that were used."""
     uses = (_percent(row.known(name)) for name in ("gpu-use", "cpu-use", "mem-use"))
-    return (f"{row.idle_gpu_hours:,.2f}", f"{row.gpu_hours:,.2f}", *uses)
+    return (hours_text(row.idle_gpu_hours, 2), hours_text(row.gpu_hours, 2), *uses)

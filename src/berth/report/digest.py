@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
 from berth.files import whole_file
-from berth.history.values.durations import duration_text
+from berth.history.values.durations import duration_text, hours_of, hours_text
 from berth.report.page import write_page
 from berth.statistics.accounting import Usage, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
@@ -90,16 +90,16 @@ def main_figures(
 ) -> tuple[Figure, ...]:
     """The five figures that matter, of the use and the median waits of a period and of the one before it."""
     return (
-        _amount("jobs", used.jobs, used_before.jobs, "{:,.0f}"),
-        _amount("GPU-hours held", used.gpu_hours, used_before.gpu_hours, "{:,.1f}"),
+        _amount("jobs", used.jobs, used_before.jobs, "{:,.0f}".format),
+        _amount("GPU-hours held", used.gpu_hours, used_before.gpu_hours, hours_text),
         _amount(
             "GPU-hours idle, of those measured",
             used.known("idle-gpu-hours"),
             used_before.known("idle-gpu-hours"),
-            "{:,.1f}",
+            hours_text,
         ),
         _amount(
-            "GPU-hours of failed attempts", used.wasted_gpu_hours, used_before.wasted_gpu_hours, "{:,.1f}"
+            "GPU-hours of failed attempts", used.wasted_gpu_hours, used_before.wasted_gpu_hours, hours_text
         ),
         _wait(wait_s, wait_before_s),
     )
@@ -114,7 +114,7 @@ def _answers(now: Totals, used: Usage, before: Totals | None, idlest: Usage | No
         by = (now.gpu_hours / before.gpu_hours - 1) * 100
         than = f"{abs(by):,.0f} % {'more' if by > 0 else 'less'} than" if abs(by) >= 0.5 else "as many as"
         change = f", {than} in the period before"
-    yield f"{now.jobs:,} {'job' if now.jobs == 1 else 'jobs'} held {_hours(now.gpu_hours)} GPU-hours{change}."
+    yield f"{now.jobs:,} {'job' if now.jobs == 1 else 'jobs'} held {_gpu_time(now.gpu_hours)}{change}."
     idle, measured = used.known("idle-gpu-hours"), now.measured_gpu_hours
     failed = now.wasted_gpu_hours / now.gpu_hours * 100 if now.gpu_hours else 0.0
     lost = f"{failed:.0f} % of the GPU-hours went to attempts that failed"
@@ -123,16 +123,16 @@ def _answers(now: Totals, used: Usage, before: Totals | None, idlest: Usage | No
     else:
         most = ""
         if idlest is not None and idlest.idle_gpu_hours:
-            most = f", the most with {idlest.keys[0]} ({_hours(idlest.idle_gpu_hours)} h)"
-        yield f"{lost}; of {_hours(measured)} that were measured, {idle / measured * 100:.0f} % stood idle{most}."
+            most = f", the most with {idlest.keys[0]} ({_gpu_time(idlest.idle_gpu_hours)})"
+        yield f"{lost}; of {_gpu_time(measured)} that were measured, {idle / measured * 100:.0f} % stood idle{most}."
     median, p90 = now.wait_s[:2]
     if median is not None and p90 is not None:
         half = "did not wait" if median < 1 else f"waited at most {duration_text(median)}"
         yield f"Half of the attempts {half}, nine of ten waited at most {duration_text(p90)}."
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}"
+def _gpu_time(hours: float) -> str:
+    return hours_of("GPU", hours, 0 if hours >= 100 else 1)
 
 
 def _figures(now: Totals, used: Usage, before: Totals, used_before: Usage) -> Iterator[Figure]:
@@ -145,8 +145,8 @@ def _figures(now: Totals, used: Usage, before: Totals, used_before: Usage) -> It
             yield Figure(name, f"{part * 100:.1f} %", shown, points)
 
 
-def _amount(name: str, now: float | None, before: float | None, form: str) -> Figure:
-    shown = ["not measured" if value is None else form.format(value) for value in (now, before)]
+def _amount(name: str, now: float | None, before: float | None, form: Callable[[float], str]) -> Figure:
+    shown = ["not measured" if value is None else form(value) for value in (now, before)]
     change = f"{(now / before - 1) * 100:+.0f} %" if now is not None and before else ""
     return Figure(name, shown[0], shown[1], change)
 
@@ -177,7 +177,12 @@ def _lines(digest: Digest) -> Iterator[str]:
     if digest.idle_users:
         yield from ("", "Users by idle GPU-hours")
         rows_of_users = [
-            (row.keys[0], f"{row.idle_gpu_hours:,.1f}", f"{row.gpu_hours:,.1f}", _part(row.known("gpu-use")))
+            (
+                row.keys[0],
+                hours_text(row.idle_gpu_hours),
+                hours_text(row.gpu_hours),
+                _part(row.known("gpu-use")),
+            )
             for row in digest.idle_users
         ]
         yield from _table(("user", "idle", "held", "GPU use"), rows_of_users)
@@ -189,7 +194,7 @@ def _lines(digest: Digest) -> Iterator[str]:
         yield from _table(_JOB_HEAD, [job_cells(row) for row in digest.failed_jobs])
     if digest.waits:
         yield from ("", "What jobs waited for")
-        yield from _table(("cause", "hours"), [(cause, f"{hours:,.1f}") for cause, hours in digest.waits])
+        yield from _table(("cause", "hours"), [(cause, hours_text(hours)) for cause, hours in digest.waits])
 
 
 _JOB_HEAD: Final = ("job", "user", "application", "state", "idle", "failed", "held", "GPU use")
@@ -200,9 +205,9 @@ def job_cells(row: JobUse) -> tuple[str, ...]:
     idle = row.use.known("idle-gpu-hours")
     return (
         *(row.use.keys[0], row.user, row.application, row.state),
-        "–" if idle is None else f"{idle:,.1f}",
-        f"{row.use.wasted_gpu_hours:,.1f}",
-        f"{row.use.gpu_hours:,.1f}",
+        "–" if idle is None else hours_text(idle),
+        hours_text(row.use.wasted_gpu_hours),
+        hours_text(row.use.gpu_hours),
         _part(row.use.known("gpu-use")),
     )
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from berth.history.values.durations import HOURS_NAMES, hours_unit
 from berth.statistics.summary import Summary
 
 
@@ -285,9 +286,12 @@ def _knows_use(summaries: Iterable[Summary]) -> bool:
 
 def readable_unit(unit: Unit, values: Iterable[float]) -> tuple[float, str]:
     """A factor and a unit in which these values are easily read: many seconds as days, for one."""
-    if unit is not Unit.SECONDS:
+    if unit not in (Unit.SECONDS, Unit.GPU_HOURS):
         return 1.0, str(unit)
     largest = max((abs(value) for value in values if np.isfinite(value)), default=0.0)
+    if unit is Unit.GPU_HOURS:
+        factor, name = hours_unit(largest)
+        return float(factor), f"GPU-{HOURS_NAMES[name]}"
     for seconds, name in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if largest >= 2 * seconds:
             return 1.0 / seconds, name

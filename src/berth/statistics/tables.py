@@ -413,20 +413,23 @@ class Tables:
         )
         return np.array([d for d, _ in rows], np.int64), np.array([h or 0 for _, h in rows], np.float64)
 
-    def lines(self, application: str, most: int = 1500) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """At most about `most` tries (L, 6) of an application, by their six variables, and for how many each stands.
+    def lines(
+        self, application: str | None, most: int = 1500
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """At most about `most` tries (L, 6) of an application or of all, by their six variables, and for how many each
+        stands.
 
         NaN if not measured. Up to that number, each stands for itself. Where there are more, the space of the
         variables is cut into cells and one try stands for all of its cell: what is rare lies in a cell of its own
         and is never lost.
         """
         values = [f"({value})::DOUBLE AS v{at}" for at, value in enumerate(VARIABLE_SQL.values())]
-        name = "" if application == UNKNOWN else application
+        names = () if application is None else ("" if application == UNKNOWN else application,)
         # Cells are counted again and again, and so what they are made of is read once.
         self._database.execute(
             f"CREATE OR REPLACE TEMP TABLE line_values AS SELECT {', '.join(values)} {self._from} "
-            "AND application = ? AND start_ms IS NOT NULL",
-            [*self._values, name],
+            f"{'AND application = ? ' * len(names)}AND start_ms IS NOT NULL",
+            [*self._values, *names],
         )
         limits = self._database.execute(
             f"SELECT count(*), {', '.join(f'max(v{at})' for at in range(6))} FROM line_values"

@@ -83,6 +83,14 @@ def test_the_shade_of_allocation_is_of_the_seeds_and_one_seed_has_none(runs: lis
     assert [trace.line.width for trace in plots.allocation_over_time(several[:1], styles).data] == [1, 2]
 
 
+def test_allocation_of_many_policies_has_one_smooth_line_each(runs: list[Run]) -> None:
+    many = [*runs, *(replace(run, policy="easy+fifo+best-fit") for run in runs if run.policy == TWO[0])]
+    styles = policy_styles([*TWO, "easy+fifo+best-fit"])
+    drawn = plots.allocation_over_time(many, styles).data
+    assert [(trace.name, trace.line.width) for trace in drawn] == [(name, 2) for name in styles]
+    assert len({(trace.line.color, trace.line.dash) for trace in drawn}) == 3
+
+
 def test_the_peak_of_a_queue_is_in_the_shade(runs: list[Run]) -> None:
     figure = plots.queue_over_time(runs, policy_styles(TWO))
     highest = max(float(np.max(trace.y)) for trace in figure.data)

@@ -12,12 +12,13 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from berth.advice.habits import Habit, habits_of
 from berth.advice.smaller import Smaller, smaller
 from berth.advice.workload import Workload, workload_of
-from berth.console.formats import in_a_sentence, span
+from berth.console.formats import gpu_time, span
 from berth.console.history.access import has_pseudonyms, missing
 from berth.console.history.api import Asked, Compared, Store, Who
 from berth.console.history.page import (
     figure_name,
     job_texts,
+    jobs_page,
     pictures,
     quick_periods,
     shown,
@@ -83,7 +84,7 @@ User = Annotated[
 ]
 
 
-@router.get("/me")
+@router.get("/me", dependencies=[Depends(jobs_page)])
 def me(
     request: Request,
     who: Annotated[Viewer, Depends(viewer)],
@@ -98,7 +99,7 @@ def me(
     t = texts_of(request)
     told = _question(history, question, name)
     found = answer(history, told)
-    words_of = words_for(t, told)
+    words_of = words_for(t, found)
     bars, lines = pictures(found, t, words_of)
     return page(
         request,
@@ -199,7 +200,7 @@ def _workload(history: CachedHistory, name: str) -> Workload | None:
 
 def _title(whole: Group, name: str, own: bool, t: Texts) -> str:
     """What was found, in a line."""
-    hours = in_a_sentence(whole.gpu_hours)
+    held = gpu_time(whole.gpu_hours, t)
     if not whole.jobs:
         return (
             t("None of your jobs ended in this period")
@@ -207,16 +208,12 @@ def _title(whole: Group, name: str, own: bool, t: Texts) -> str:
             else t("None of the jobs of {name} ended in this period", name=name)
         )
     if whole.gpu_use is None:
-        return (
-            t("You held {hours:# GPU-hour|# GPU-hours}", hours=hours)
-            if own
-            else t("{name} held {hours:# GPU-hour|# GPU-hours}", name=name, hours=hours)
-        )
+        return t("You held {held}", held=held) if own else t("{name} held {held}", name=name, held=held)
     use = f"{whole.gpu_use * 100:.0f}"
     return (
-        t("You held {hours:# GPU-hour|# GPU-hours} and used {use} %", hours=hours, use=use)
+        t("You held {held} and used {use} %", held=held, use=use)
         if own
-        else t("{name} held {hours:# GPU-hour|# GPU-hours} and used {use} %", name=name, hours=hours, use=use)
+        else t("{name} held {held} and used {use} %", name=name, held=held, use=use)
     )
 
 
@@ -259,11 +256,11 @@ def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tupl
     elif whole.idle_gpu_hours and whole.gpu_use < 0.5:
         yield (
             t(
-                "The GPUs were busy {use} % of the time that they were held: {idle} GPU-hours stood idle.",
+                "The GPUs were busy {use} % of the time that they were held: {idle} stood idle.",
                 use=f"{whole.gpu_use * 100:.0f}",
-                idle=f"{whole.idle_gpu_hours:,.1f}",
+                idle=gpu_time(whole.idle_gpu_hours, t),
             ),
-            t("Measured over {hours} GPU-hours.", hours=f"{whole.measured_gpu_hours:,.1f}"),
+            t("Measured over {held}.", held=gpu_time(whole.measured_gpu_hours, t)),
         )
     for habit in habits:
         yield (
@@ -282,7 +279,7 @@ def _advised(whole: Group, habits: tuple[Habit, ...], t: Texts) -> Iterator[tupl
                 "most faults.",
                 part=f"{whole.failed_gpu_hours / whole.gpu_hours * 100:.0f}",
             ),
-            t("{hours} GPU-hours of failed attempts.", hours=f"{whole.failed_gpu_hours:,.1f}"),
+            t("Failed attempts held {held}.", held=gpu_time(whole.failed_gpu_hours, t)),
         )
 
 

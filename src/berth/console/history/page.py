@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 from markupsafe import Markup
 
-from berth.console.formats import in_a_sentence, span, spans
+from berth.console.formats import gpu_time, hours_cell, span, spans
 from berth.console.history.access import has_pseudonyms, missing, own_of
 from berth.console.history.api import applications, lines_for
 from berth.console.history.question import Measure, Question, asked
@@ -20,6 +20,7 @@ from berth.console.pages import page, texts_of
 from berth.console.roles import Viewer
 from berth.console.texts import Texts
 from berth.history.store.cached_history import CachedHistory
+from berth.history.values.durations import hours_unit
 from berth.plots.accounting import parallel_coordinates as draw
 from berth.plots.groups import Series, group_bars, group_lines
 from berth.report.sections import as_json
@@ -43,9 +44,19 @@ class Words:
     by: dict[str, str]
     axis: str
     unit: str
+    factor: float
+    """Of what a measure tells (GPU-hours, or s of waits) to what is drawn."""
 
 
-@router.get("/then")
+def jobs_page(
+    _page: Annotated[
+        int, Query(alias="page", ge=1, le=100_000, description="Of the jobs below, from 1.")
+    ] = 1,
+) -> None:
+    """Take the parameter that the script of a page reads from its address."""
+
+
+@router.get("/then", dependencies=[Depends(jobs_page)])
 def then(
     request: Request,
     who: Who,
@@ -60,7 +71,7 @@ def then(
     told = settled(history, question)
     found = answer(history, told)
     listed = MOST_LISTED if groups else LISTED
-    words_of = words_for(t, told)
+    words_of = words_for(t, found)
     bars, lines = pictures(found, t, words_of)
     return page(
         request,
@@ -89,9 +100,9 @@ def then(
     )
 
 
-@router.get("/then/lines")
+@router.get("/then/lines", dependencies=[Depends(jobs_page)])
 def parallel_coordinates(request: Request, who: Who, question: Asked) -> Response:
-    """The parallel coordinates of one application; brushed ranges pick the jobs of the table."""
+    """The parallel coordinates of all attempts, or of one application; brushed ranges pick the jobs of the table."""
     if words := missing(request):
         return page(request, "history-none.html", who, detail=words)
     history: CachedHistory = request.app.state.history
@@ -99,14 +110,13 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
     told = lines_for(who, history, settled(history, question))
     others = tuple(pair for pair in told.only if pair[0] != "application")
     listed = applications(history, replace(told, only=others))
-    name = dict(told.only).get("application") or (listed[0] if listed else "")
-    told = replace(told, only=(*others, ("application", name))) if name else told
+    name = dict(told.only).get("application")
     lines, counts = history.remembered(
         ("lines", told.period(), name), lambda database: Tables(database, told.period()).lines(name)
     )
     picture: Markup | None = None
     if len(lines):
-        figure = draw(lines, counts, name)
+        figure = draw(lines, counts, "")
         figure.update_layout(title={"text": ""}, margin={"t": 48}, height=420)
         picture = as_json(figure)
     answer_page = page(
@@ -114,7 +124,7 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
         "lines.html",
         who,
         question=told,
-        application=name,
+        application=name or "",
         applications=listed[:200],
         tries=int(counts.sum()),
         drawn=len(lines),
@@ -132,14 +142,32 @@ def parallel_coordinates(request: Request, who: Who, question: Asked) -> Respons
     return answer_page
 
 
-def words_for(t: Texts, question: Question) -> Words:
+def words_for(t: Texts, found: Answer) -> Words:
     """The names of what can be chosen, and of what the figures draw."""
-    axis, unit = {
-        Measure.USE: (t("GPU-hours held"), ""),
-        Measure.WAITS: (t("Wait, hours"), " h"),
-        Measure.FAILURES: (t("GPU-hours of failed attempts"), ""),
-        Measure.EFFICIENCY: (t("GPU-hours held but idle, of those measured"), ""),
-    }[question.measure]
+    measure = found.question.measure
+    waits = measure is Measure.WAITS
+    drawn = [
+        (group.wait_p90_s or 0.0) / 3600 if waits else group.value(measure) or 0.0 for group in found.groups
+    ]
+    factor, unit = hours_unit(max(drawn, default=0.0))
+    axis = {
+        Measure.USE: {
+            "h": t("GPU-hours held"),
+            "min": t("GPU-minutes held"),
+            "s": t("GPU-seconds held"),
+        },
+        Measure.WAITS: {"h": t("Wait, hours"), "min": t("Wait, minutes"), "s": t("Wait, seconds")},
+        Measure.FAILURES: {
+            "h": t("GPU-hours of failed attempts"),
+            "min": t("GPU-minutes of failed attempts"),
+            "s": t("GPU-seconds of failed attempts"),
+        },
+        Measure.EFFICIENCY: {
+            "h": t("GPU-hours held but idle, of those measured"),
+            "min": t("GPU-minutes held but idle, of those measured"),
+            "s": t("GPU-seconds held but idle, of those measured"),
+        },
+    }[measure][unit]
     return Words(
         {
             "use": t("Use"),
@@ -155,7 +183,8 @@ def words_for(t: Texts, question: Question) -> Words:
             "gpu": t("GPU model"),
         },
         axis,
-        unit,
+        f" {unit}" if waits else "",
+        factor / 3600 if waits else float(factor),
     )
 
 
@@ -190,10 +219,10 @@ def _title(found: Answer, t: Texts) -> str:
                 return t("{jobs:# job|# jobs} held no GPU", jobs=whole.jobs)
             part = first.gpu_hours / whole.gpu_hours * 100
             return t(
-                "{name} used most: {part} % of {hours:# GPU-hour|# GPU-hours}",
+                "{name} used most: {part} % of {held}",
                 name=name,
                 part=f"{part:.0f}",
-                hours=in_a_sentence(whole.gpu_hours),
+                held=gpu_time(whole.gpu_hours, t),
             )
         case Measure.WAITS:
             if whole.wait_median_s is None:
@@ -236,7 +265,7 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     told = {
         "jobs": whole.jobs,
         "users": whole.users,
-        "hours": in_a_sentence(whole.gpu_hours),
+        "held": gpu_time(whole.gpu_hours, t),
         "days": question.days,
     }
     said = []
@@ -244,8 +273,8 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
         change = f"{(whole.gpu_hours / before.gpu_hours - 1) * 100:+.0f} %"
         said.append(
             t(
-                "{jobs:# job|# jobs} of {users:# user|# users} held {hours:# GPU-hour|# GPU-hours}, {change} against "
-                "the {days:day|# days} before.",
+                "{jobs:# job|# jobs} of {users:# user|# users} held {held}, {change} against the {days:day|# days} "
+                "before.",
                 change=change,
                 **told,
             )
@@ -253,8 +282,8 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     else:
         said.append(
             t(
-                "{jobs:# job|# jobs} of {users:# user|# users} held {hours:# GPU-hour|# GPU-hours}; no job ended in "
-                "the {days:day|# days} before.",
+                "{jobs:# job|# jobs} of {users:# user|# users} held {held}; no job ended in the {days:day|# days} "
+                "before.",
                 **told,
             )
         )
@@ -279,9 +308,9 @@ def _sentences(found: Answer, t: Texts) -> list[str]:
     else:
         said.append(
             t(
-                "Of {measured:# measured GPU-hour|# measured GPU-hours} {idle:# was|# were} held but idle.",
-                measured=in_a_sentence(whole.measured_gpu_hours),
-                idle=in_a_sentence(whole.idle_gpu_hours),
+                "Held but idle: {idle} of the {measured} that were measured.",
+                measured=gpu_time(whole.measured_gpu_hours, t),
+                idle=gpu_time(whole.idle_gpu_hours, t),
             )
         )
     return said
@@ -293,19 +322,21 @@ def _rows(
     """Of each group its name, the addresses that list its jobs and that show it alone, and its figures."""
     medians = spans([group.wait_median_s for group in groups], t)
     longs = spans([group.wait_p90_s for group in groups], t)
-    return [_row(group, question, *waits) for group, *waits in zip(groups, medians, longs, strict=True)]
+    return [_row(group, question, t, *waits) for group, *waits in zip(groups, medians, longs, strict=True)]
 
 
-def _row(group: Group, question: Question, median: str, long: str) -> tuple[str, str, str, tuple[str, ...]]:
+def _row(
+    group: Group, question: Question, t: Texts, median: str, long: str
+) -> tuple[str, str, str, tuple[str, ...]]:
     return (
         group.name,
         f"/then?{question.address(pick=group.name, at=None)}",
         f"/then?{question.address(**{question.by: group.name, 'pick': None, 'at': None})}",
         (
             f"{group.jobs:,}",
-            f"{group.gpu_hours:,.1f}",
-            f"{group.failed_gpu_hours:,.1f}",
-            "–" if group.idle_gpu_hours is None else f"{group.idle_gpu_hours:,.1f}",
+            hours_cell(group.gpu_hours, t),
+            hours_cell(group.failed_gpu_hours, t),
+            "–" if group.idle_gpu_hours is None else hours_cell(group.idle_gpu_hours, t),
             "–" if group.gpu_use is None else f"{group.gpu_use * 100:.0f} %",
             median,
             long,
@@ -319,7 +350,7 @@ def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
     parts = found.question.measure is Measure.EFFICIENCY
 
     def cell(value: float | None) -> str:
-        return "–" if value is None else f"{value * 100:.0f} %" if parts else f"{value:,.1f}"
+        return "–" if value is None else f"{value * 100:.0f} %" if parts else hours_cell(value, t)
 
     columns = [
         spans(line.values, t) if waits else [cell(value) for value in line.values] for line in found.lines
@@ -335,19 +366,21 @@ def _moments(found: Answer, t: Texts) -> list[tuple[str, str, list[str]]]:
 
 
 def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Markup | None]:
-    """The bars of the groups, and the lines over time."""
+    """The bars of the groups, and the lines over time if there are two moments or more."""
     question = found.question
     groups = [group for group in found.groups if group.counts(question.measure)]
     names = [shown(group.name, t) for group in groups]
     keys = [group.name for group in groups]
-    hours = 3600.0 if question.measure is Measure.WAITS else 1.0
-    sets = [Series(words.axis, [(group.value(question.measure) or 0.0) / hours for group in groups], keys)]
+    sets = [
+        Series(words.axis, [(group.value(question.measure) or 0.0) * words.factor for group in groups], keys)
+    ]
     if question.measure is Measure.WAITS:
         sets = [
             Series(t("median"), sets[0].values, keys),
-            Series(t("90 % within"), [(group.wait_p90_s or 0.0) / hours for group in groups], keys),
+            Series(t("90 % within"), [(group.wait_p90_s or 0.0) * words.factor for group in groups], keys),
         ]
     bars = as_json(group_bars(names, sets, words.axis, words.unit)) if groups else None
+    factor = 100.0 if question.measure is Measure.EFFICIENCY else words.factor
     drawn = []
     for line in found.lines:
         name = {"": t("all others"), "median": t("median"), "90 %": t("90 % within")}.get(
@@ -356,22 +389,21 @@ def pictures(found: Answer, t: Texts, words: Words) -> tuple[Markup | None, Mark
         keys_of: list[str | None] = [line.group if line.group is not None else ""] * len(found.moments)
         if not line.name:
             keys_of = [None] * len(found.moments)
-        drawn.append(Series(name, [_scaled(value, question) for value in line.values], keys_of))
+        drawn.append(
+            Series(name, [None if value is None else value * factor for value in line.values], keys_of)
+        )
     axis, unit = (
         (t("GPU use of what was measured, %"), " %")
         if question.measure is Measure.EFFICIENCY
         else (words.axis, words.unit)
     )
     over = t("day on which jobs ended (UTC)") if question.by_day else t("month in which jobs ended (UTC)")
-    lines = as_json(group_lines(found.moments, drawn, axis, over, unit)) if found.whole.jobs else None
+    # Of one moment the bars tell all; a line would be a dot.
+    columns = zip(*(line.values for line in drawn), strict=True)
+    known = sum(any(value is not None for value in each) for each in columns)
+    top = 100.0 if question.measure is Measure.EFFICIENCY else None
+    lines = as_json(group_lines(found.moments, drawn, axis, over, unit, top)) if known > 1 else None
     return bars, lines
-
-
-def _scaled(value: float | None, question: Question) -> float | None:
-    if value is None:
-        return None
-    factor = {Measure.WAITS: 1 / 3600, Measure.EFFICIENCY: 100.0}.get(question.measure, 1.0)
-    return value * factor
 
 
 def quick_periods(question: Question, t: Texts) -> list[tuple[str, str, bool]]:

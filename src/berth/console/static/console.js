@@ -25,10 +25,18 @@ const berth = {
   spans(all) {
     const largest = Math.max(0, ...all.filter((each) => each !== null));
     const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([each]) => largest >= 2 * each) ?? [1, "s"];
-    const decimal = (value) => value === 0 ? "0" : value < 0.1 ? String(Number(value.toPrecision(1)))
+    const decimal = (value) => value === 0 ? "0" : value < 0.1 ? value.toLocaleString("en-US", { maximumSignificantDigits: 1 })
       : value.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
     const text = JSON.parse(document.body.dataset.units)[unit];
     return all.map((each) => each === null ? "–" : berth.say(text, { number: decimal(Math.max(0, each) / size) }));
+  },
+
+  // Hours in a column that says so, as formats.py writes them: few are told in minutes or seconds.
+  hours(amount) {
+    const [factor, unit] = amount === 0 || amount >= 0.1 ? [1, "h"] : amount * 60 >= 1 ? [60, "min"] : [3600, "s"];
+    const digits = { minimumFractionDigits: amount ? 1 : 0, maximumFractionDigits: 1 };
+    const number = amount > 0 && amount * 3600 < 0.05 ? "< 0.1" : (amount * factor).toLocaleString("en-US", digits);
+    return unit === "h" ? number : berth.say(JSON.parse(document.body.dataset.units)[unit], { number });
   },
 
   // A sentence that the server's sources have composed, in the language of the page; `pairs` are templates in both.
@@ -161,3 +169,19 @@ document.getElementById("log-out")?.addEventListener("click", async () => {
   await berth.send("/logout", {});
   location.assign("/");
 });
+
+// Cells of wide tables have the names of their columns, which console.css shows where a row is a card.
+(() => {
+  const name = () => {
+    for (const table of document.querySelectorAll(".scroll table")) {
+      const heads = [...table.querySelectorAll("thead th, thead td")].map((head) => head.textContent.trim());
+      table.classList.toggle("cards", heads.length > 3);
+      for (const row of table.tBodies[0]?.rows ?? []) {
+        if (row.cells.length !== heads.length) continue;
+        for (const [at, cell] of [...row.cells].entries()) if (cell.dataset.label !== heads[at]) cell.dataset.label = heads[at];
+      }
+    }
+  };
+  new MutationObserver(name).observe(document.querySelector("main"), { childList: true, subtree: true });
+  name();
+})();

@@ -12,7 +12,7 @@
     const value = job[name];
     switch (name) {
       case "end_ms": return new Date(value).toISOString().slice(0, 16).replace("T", " ");
-      case "gpu_hours": return value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+      case "gpu_hours": return berth.hours(value);
       case "gpu_use": return value === null ? "–" : `${Math.round(value * 100)} %`;
       case "state": return texts.states[value] ?? value;
       case "application": return value === "unknown" ? texts.unknown : value;

@@ -59,6 +59,8 @@ def _chapters(
         if several
         else "The shade of waiting jobs reaches up to the peak in each step. "
     )
+    if len({run.policy for run in runs}) > plots.MOST_SHADED:
+        shade += "Allocation shows the bold lines alone, because there are many. "
     yield Chapter(
         "Over time",
         f"The bold line is the running mean over {plots.smoothed_over(runs)}; the thin line behind it is {raw}. "

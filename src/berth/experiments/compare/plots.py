@@ -18,6 +18,8 @@ CDF_POINTS = 600
 
 SMOOTHED = 1 / 50
 """Part of the time that is drawn over which curves over time are averaged."""
+MOST_SHADED = 2
+"""Of so many policies at most, curves of allocation have a shade and the raw curve behind them."""
 QUIET = 0.03
 """Below this part of its peak of allocation, and with no queue, a run is taken to be dying away."""
 
@@ -25,7 +27,10 @@ Floats = NDArray[np.floating[Any]]
 
 
 def allocation_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
-    """GPU allocation of each policy over time: mean over seeds, shaded to the lowest and highest running mean."""
+    """GPU allocation of each policy over time: mean over seeds, shaded to the lowest and highest running mean.
+
+    Of more than two policies the smooth lines alone are drawn: shades over each other tell nothing.
+    """
 
     def percent(line: Timeline) -> Floats:
         return line.allocated_milli_mean * (100.0 / max(line.capacity_milli, 1))
@@ -116,7 +121,9 @@ def _over_time(
     factor, unit = readable_unit(Unit.SECONDS, [until / 1000])
     x = (edges / 1000 * factor).astype(np.float32)
     figure = go.Figure()
-    for group in by_policy(runs):
+    groups = by_policy(runs)
+    plain = peak_of is None and len(groups) > MOST_SHADED
+    for group in groups:
         means = np.stack([_means_in(edges, run.timeline, mean_of(run.timeline)) for run in group])
         smooth = np.stack([_running_mean(mean, edges, until * SMOOTHED) for mean in means])
         low, high = smooth.min(0), smooth.max(0)
@@ -125,8 +132,10 @@ def _over_time(
             # The mean of floats may come out a hair above the peak that it is the mean of.
             low, high = means.min(0), np.maximum(peaks, means).max(0)
         add_line(
-            *(figure, group, styles, x, smooth.mean(0), low, high, hover),
-            raw=means.mean(0),
+            *(figure, group, styles, x, smooth.mean(0)),
+            *((smooth.mean(0),) * 2 if plain else (low, high)),
+            hover,
+            raw=None if plain else means.mean(0),
             label=group[0].label,
         )
     dress(figure, title)

@@ -16,9 +16,35 @@ def duration_text(seconds: float) -> str:
     return " ".join(duration(seconds))
 
 
-def hours_text(hours: float) -> str:
-    """Hours with two digits behind the point, and more of them where those would all be 0."""
-    return f"{hours:.2g}" if 0 < hours < 0.005 else f"{hours:,.2f}"
+HOURS_NAMES = {"h": "hours", "min": "minutes", "s": "seconds"}
+"""What the units of `hours_unit` are called in a sentence."""
+
+
+def hours_unit(amount: float) -> tuple[int, str]:
+    """The unit that fits so many hours, `h`, `min` or `s`, and how many of it an hour has."""
+    if amount == 0 or amount >= 0.1:
+        return 1, "h"
+    return (60, "min") if amount * 60 >= 1 else (3600, "s")
+
+
+def hours(amount: float, digits: int = 1) -> tuple[str, str]:
+    """Hours for people as a number and its unit: few are told in minutes or seconds, and only nothing is 0."""
+    factor, unit = hours_unit(amount)
+    if 0 < amount * 3600 < 0.05:
+        return "< 0.1", unit
+    return f"{amount * factor:,.{digits if unit == 'h' else 1}f}" if amount else "0", unit
+
+
+def hours_text(amount: float, digits: int = 1) -> str:
+    """Hours as a cell of a column that says so: `3.7`, but `4.2 min` or `12.0 s` where they are few."""
+    number, unit = hours(amount, digits)
+    return number if unit == "h" else f"{number} {unit}"
+
+
+def hours_of(kind: str, amount: float, digits: int = 1) -> str:
+    """Hours of a kind of resource in a sentence: `3.7 GPU-hours`, `4.2 GPU-minutes`."""
+    number, unit = hours(amount, digits)
+    return f"{number} {kind}-{HOURS_NAMES[unit]}"
 
 
 def slurm_s(text: str) -> int | None:

@@ -43,7 +43,13 @@
     control(name).min = dateOf(told.days[0]);
     control(name).max = dateOf(told.days.at(-1));
   }
-  const hours = (sum) => (sum / told.hour).toLocaleString("en", { maximumFractionDigits: 1 });
+  // As durations.py writes hours: few are told in minutes or seconds.
+  const hours = (sum) => {
+    const hour = sum / told.hour;
+    const [factor, unit] = hour === 0 || hour >= 0.1 ? [1, ""] : hour * 60 >= 1 ? [60, " min"] : [3600, " s"];
+    if (hour > 0 && hour * 3600 < 0.05) return "< 0.1 s";
+    return (hour * factor).toLocaleString("en", { maximumFractionDigits: 1 }) + unit;
+  };
   const length = (s) =>
     s < 60 ? `${s.toFixed(0)} s` : s < 3600 ? `${(s / 60).toFixed(1)} min` : `${(s / 3600).toFixed(1)} h`;
 
