@@ -20,6 +20,7 @@ from berth.errors import SettingError
 from berth.experiments.compare.conditions import conditions_of
 from berth.experiments.size import Sizes, keep_of, smallest_sizes
 from berth.experiments.size.clusters import resized
+from berth.experiments.size.served import measure_named
 from berth.experiments.size.page import curve_of, page_of
 from berth.gpu_models import GPU_MODELS
 from berth.model import Event, EventKind, Job, Node, Outage, Reservation
@@ -164,6 +165,33 @@ def test_an_interval_over_weeks_holds_the_answer() -> None:
     assert answer.low is not None
     assert answer.low <= answer.nodes
     assert answer.high is None or answer.high >= answer.nodes
+
+
+def test_what_is_to_be_kept_is_drawn_again_with_the_weeks() -> None:
+    """A policy that is better than the first in every week keeps its number on today's nodes, whatever the weeks."""
+    jobs = [
+        replace(job, id=f"{week}-{job.id}", submit_ms=job.submit_ms + week * 7 * 24 * HOUR_MS)
+        for week, load in enumerate((0.3, 0.5, 0.9, 2.0))
+        for job in workload(week, load)
+    ]
+    _, better = smallest_sizes(jobs, machine(6), ["fifo", "sjf"], keep_of("mean-wait")).answers
+    assert better.high is not None
+    assert better.high <= 6
+
+
+def test_a_number_of_values_that_count_more_than_once_is_that_of_the_values_repeated() -> None:
+    draw = np.random.default_rng(0)
+    for name in ("p50-wait", "p90-wait", "mean-wait"):
+        measure = measure_named(name)
+        for count in range(1, 30):
+            values, weights = np.sort(draw.uniform(0, 9, count)), draw.integers(0, 4, count)
+            weights[0] = 1
+            repeated = np.repeat(values, weights)
+            by_numpy = (
+                repeated.mean() if measure.quantile is None else np.quantile(repeated, measure.quantile)
+            )
+            assert measure.weighted(values, weights) == pytest.approx(by_numpy)
+            assert measure.of(repeated) == pytest.approx(by_numpy)
 
 
 def test_what_cannot_be_kept_is_said() -> None:

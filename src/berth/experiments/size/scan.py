@@ -15,6 +15,7 @@ from typing import cast
 
 import numpy as np
 
+from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
 from berth.experiments.compare.parallel import run_all
@@ -202,7 +203,7 @@ def smallest_sizes(
         for model in models
     )
     prices = conditions.prices
-    answers = tuple(_answer(curve, keep, scan.target, conditions) for curve in curves)
+    answers = tuple(_answer(curve, scan) for curve in curves)
     return Sizes(
         keep,
         scan.target,
@@ -231,6 +232,8 @@ class _Scan:
     targets: Mapping[str, float] = field(default_factory=dict)
     """By user or partition."""
     most_unserved: int = 0
+    first: Served | None = None
+    """The first policy on today's cluster."""
     seen: dict[tuple[str, str], dict[int, tuple[Resized, Served]]] = field(default_factory=dict)
     done: int = 0
 
@@ -259,7 +262,7 @@ class _Scan:
     def set_targets(self, model: str, today: int) -> None:
         """Today's numbers are those to keep, unless a target was given."""
         measure = self.keep.measure
-        run = self.seen[self.policies[0], model][today][1]
+        run = self.first = self.seen[self.policies[0], model][today][1]
         given = self.keep.target
         self.target = measure.of(measure.values(run)) if given is None else given
         self.most_unserved = int(run.unserved.sum())
@@ -321,7 +324,8 @@ def _keyed(
     return key, served(columns, nodes, jobs, by=by)  # type: ignore[arg-type]
 
 
-def _answer(curve: Curve, keep: Keep, target: float, conditions: Conditions) -> Answer:
+def _answer(curve: Curve, scan: _Scan) -> Answer:
+    conditions = scan.conditions
     smallest, now = curve.smallest, curve.at_today
     point = smallest or curve.points[-1]
     returned = now.cluster.gpus - point.cluster.gpus if smallest else 0
@@ -330,42 +334,40 @@ def _answer(curve: Curve, keep: Keep, target: float, conditions: Conditions) -> 
     if conditions.prices is not None:
         of = conditions.prices.gpu_hour
         price = hours * of.get(curve.model.lower(), of.get("default", 0.0))
-    low, high = (None, None) if keep.by else _interval(curve, keep, target)
+    low, high = (None, None) if scan.keep.by else _interval(curve, scan)
     return Answer(
         curve.policy, curve.model, curve.today, smallest.cluster.count if smallest else None, returned, hours, price,
         point.value, low, high,
     )  # fmt: skip
 
 
-def _interval(curve: Curve, keep: Keep, target: float) -> tuple[int | None, int | None]:
-    """The 80 % interval of the smallest size over weeks drawn again, the same weeks for every size."""
-    points = curve.points
-    week = points[0].run.submit_ms // WEEK_MS
+def _interval(curve: Curve, scan: _Scan) -> tuple[int | None, int | None]:
+    """The 80 % interval of the smallest size over weeks drawn again, the same weeks for every size and for the first
+    policy on today's cluster, which tells what is to be kept unless a target was given."""
+    first, points = cast("Served", scan.first), curve.points
+    week = first.submit_ms // WEEK_MS
     weeks = int(week.max(initial=0)) + 1
     if weeks < FEWEST_WEEKS:
         return None, None
-    measure = keep.measure
-    ordered = []
-    for point in points:
-        values = measure.values(point.run)
+    measure = scan.keep.measure
+
+    def ordered(run: Served) -> tuple[FloatArray, IntArray]:
+        values = measure.values(run)
         order = np.argsort(values, kind="stable")
-        ordered.append((values[order], week[order], point.run.unserved[order]))
-    now = next(at for at, point in enumerate(points) if point.cluster.count == curve.today)
+        return values[order], week[order]
+
+    today = ordered(first)
+    sizes = [(point, *ordered(point.run)) for point in reversed(points)]
     draw = np.random.default_rng(0)
     found = []
     for _ in range(DRAWS):
         often = np.bincount(draw.integers(0, weeks, weeks), minlength=weeks)
-
-        def number(at: int, often: np.ndarray = often) -> float:
-            values, of_week, _ = ordered[at]
-            return measure.weighted(values, often[of_week])
-
-        aim = number(now) if keep.target is None and points[now].value == target else target
+        target = measure.weighted(today[0], often[today[1]]) if scan.keep.target is None else scan.target
         smallest = math.inf
-        for at in range(len(points) - 1, -1, -1):
-            if number(at) > aim or points[at].unserved > points[now].unserved:
+        for point, values, of_week in sizes:
+            if point.unserved > scan.most_unserved or measure.weighted(values, often[of_week]) > target:
                 break
-            smallest = points[at].cluster.count
+            smallest = point.cluster.count
         found.append(smallest)
     low, high = np.quantile(found, (0.1, 0.9), method="nearest")
     return (int(low) if math.isfinite(low) else None), (int(high) if math.isfinite(high) else None)
