@@ -61,12 +61,12 @@ class _Commands(TyperGroup):
         }
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """As always, with mistakes in the options said as berth says others."""
+        """Read the options; a mistake in them ends with one line."""
         with _in_one_line():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """As always, likewise for the command that is named."""
+        """Run the command that is named; a mistake in its words ends with one line."""
         with _in_one_line():
             return super().invoke(ctx)
 

@@ -171,6 +171,6 @@ def _sentences(found: Backtest) -> Iterator[str]:
         interval = f"; the 80 % interval held in {sum(held)} of {len(held)}" if held else ""
         weeks = f"{len(there):,} weeks" if len(there) > 1 else "1 week"
         yield (
-            f"In {weeks} the predicted {words[measure]} was off by {error:.0f} % (median), as last week by"
+            f"In {weeks} the predicted {words[measure]} was off by {error:.0f} % (median), last week's value by"
             f" {naive:.0f} %{interval}."
         )
