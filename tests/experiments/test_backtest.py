@@ -82,3 +82,10 @@ def test_the_command_tests_a_history_and_a_trace(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["backtest", "synthetic:demo", "--since", "7d"])
     assert isinstance(done.exception, SettingError)
     assert "a TRACE is taken as a whole" in str(done.exception)
+
+
+@pytest.mark.parametrize("command", ["backtest", "size", "compare"])
+def test_no_policy_at_all_is_refused(command: str) -> None:
+    done = CliRunner().invoke(app, [command, "synthetic:demo?jobs=5", "--policies", ","])
+    assert isinstance(done.exception, SettingError)
+    assert str(done.exception).startswith("--policies ',' names none")

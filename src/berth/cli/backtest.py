@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Columns, Knowledge
@@ -56,7 +57,7 @@ def backtest(
 
     if trace and (since or until):
         raise SettingError("--since and --until choose jobs of the history; a TRACE is taken as a whole")
-    names = [name.strip() for name in policies.split(",")]
+    names = policies_of(policies)
     for name in names:
         make_policy(name)
     if trace:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
 from berth.cli.run_options import RunOptions, conditions_asked, with_options
@@ -101,7 +102,7 @@ def size(
             raise SettingError(
                 f"size has no use for --{'round' if name == 'every' else name.replace('_', '-')}"
             )
-    names = [name.strip() for name in policies.split(",")]
+    names = policies_of(policies)
     for name in names:
         make_policy(name)
     conditions: dict[str, Any] = conditions_asked(options)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from berth.errors import SettingError
-from berth.experiments.weeks import LEAST_WAIT_S, Waits, Week, weeks_of
+from berth.experiments.weeks import LEAST_WAIT_S, Waits, Week, error_pct, weeks_of
 
 FIRST = 2
 """Weeks that are learned from before the first prediction."""
@@ -47,12 +47,12 @@ class Predicted:
     @property
     def error_pct(self) -> float:
         """How far the prediction is from what was."""
-        return _error_pct(self.predicted_s, self.real_s)
+        return abs(error_pct(self.predicted_s, self.real_s))
 
     @property
     def last_week_error_pct(self) -> float:
         """How far the week before is from it."""
-        return _error_pct(self.last_week_s, self.real_s)
+        return abs(error_pct(self.last_week_s, self.real_s))
 
     @property
     def held(self) -> bool | None:
@@ -155,10 +155,6 @@ def _seconds(log: float) -> float:
     """What a logarithm stands for: the shortest wait that is told apart stands for all below it."""
     seconds = math.exp(log)
     return 0.0 if seconds <= LEAST_WAIT_S else seconds
-
-
-def _error_pct(said_s: float, real_s: float) -> float:
-    return 100 * abs(max(said_s, LEAST_WAIT_S) - max(real_s, LEAST_WAIT_S)) / max(real_s, LEAST_WAIT_S)
 
 
 def _sentences(found: Backtest) -> Iterator[str]:
