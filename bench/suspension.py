@@ -94,8 +94,11 @@ def cycles(number: int, members: int) -> dict[str, float]:
         (card,) = gpus(fake)
         create("moved", card, Limit(members * MEMBER_MIB))
         create("beside", card, Limit(MEMBER_MIB, 20))
-        started = [member(folder, "moved") for _ in range(members)] + [member(folder, "beside")]
+        started: list[subprocess.Popen[str]] = []
         try:
+            for partition in (*["moved"] * members, "beside"):
+                started.append(member(folder, partition))
+                ready(started[-1])
             calls = Calls(fake)
             took_ms = []
             for _ in range(number):
@@ -117,17 +120,20 @@ def cycles(number: int, members: int) -> dict[str, float]:
 
 
 def member(folder: str, partition: str) -> subprocess.Popen[str]:
-    """A process of a partition, with as much as a member holds."""
+    """A process of a partition."""
     environment = {
         **os.environ, "LD_LIBRARY_PATH": str(NATIVE / "fake"), "LD_PRELOAD": str(NATIVE / "libberth.so"),
         "BERTH_REGION": f"{folder}/root/{partition}",
     }  # fmt: skip
     pipe = subprocess.PIPE
-    process = subprocess.Popen([NATIVE / "member"], env=environment, text=True, stdin=pipe, stdout=pipe)
+    return subprocess.Popen([NATIVE / "member"], env=environment, text=True, stdin=pipe, stdout=pipe)
+
+
+def ready(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has started, and let it take as much as a member holds."""
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     assert says(process, f"take {MEMBER_MIB}") == "yes"
-    return process
 
 
 def says(process: subprocess.Popen[str], line: str) -> str:

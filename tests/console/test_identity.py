@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.console.certificate import fingerprint, is_loopback, own_certificate
-from berth.console.identity import COOKIE, CSRF_HEADER, operator, viewer
+from berth.console.identity import COOKIE, CSRF_HEADER, Doorkeeper, operator, viewer
 from berth.console.roles import Role, Viewer
 from berth.console.server import HEADERS, MOST_BODY
+from berth.console.settings import Settings
 from berth.errors import SettingError
 from tests.console.world import World
 
@@ -218,6 +219,23 @@ def test_after_log_out_no_copy_of_the_cookie_lets_in(world: World) -> None:
     assert client.post("/logout", headers={CSRF_HEADER: mark[1]}).status_code == 200
     assert COOKIE not in client.cookies
     assert world.stranger().get("/who", headers={"Cookie": f"{COOKIE}={copied}"}).status_code == 401
+    world.app.state.doorkeeper = Doorkeeper(world.settings)  # as after a restart
+    assert world.stranger().get("/who", headers={"Cookie": f"{COOKIE}={copied}"}).status_code == 401
+
+
+def test_a_file_of_ended_sessions_that_is_broken_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ended-sessions.json").write_text("[")
+    with pytest.raises(SettingError, match="not a file of ended sessions"):
+        Doorkeeper(Settings(state=tmp_path))
+
+
+@pytest.mark.parametrize("state", ["suspending", "suspended", "resuming"])
+def test_the_queue_can_be_filtered_by_suspended_jobs(world: World, state: str) -> None:
+    client = world.stranger()
+    client.get("/login", params={"token": world.token()})
+    page = client.get("/queue", params={"state": state}, headers={"Accept": "text/html"})
+    assert page.status_code == 200
+    assert f'<option value="{state}" selected>' in page.text
 
 
 def test_a_certificate_is_made_once_for_each_name_and_kept_private(tmp_path: Path) -> None:

@@ -78,7 +78,14 @@ def test_the_command_tests_a_history_and_a_trace(tmp_path: Path) -> None:
     assert {week["policy"] for week in told["weeks"]} == {"fifo+first-fit"}
     assert max(week["error_pct"] for week in told["weeks"]) <= 5
     shown = CliRunner().invoke(app, words[:-1], catch_exceptions=False).stdout
-    assert "the predicted 90th percentile of waits was off by 0 % (median), as last week by" in shown
+    assert "the predicted 90th percentile of waits was off by 0 % (median), last week's value by" in shown
     done = CliRunner().invoke(app, ["backtest", "synthetic:demo", "--since", "7d"])
     assert isinstance(done.exception, SettingError)
     assert "a TRACE is taken as a whole" in str(done.exception)
+
+
+@pytest.mark.parametrize("command", ["backtest", "size", "compare"])
+def test_no_policy_at_all_is_refused(command: str) -> None:
+    done = CliRunner().invoke(app, [command, "synthetic:demo?jobs=5", "--policies", ","])
+    assert isinstance(done.exception, SettingError)
+    assert str(done.exception).startswith("--policies ',' names none")

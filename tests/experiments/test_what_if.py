@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from berth.experiments.recorded_run import CLUSTER
-from berth.experiments.what_if import AS_IT_WAS, REALLY, what_if
+from berth.cli.app import app
+from berth.cluster.outages import FailureRate
+from berth.experiments.compare.conditions import Conditions
+from berth.experiments.recorded_run import CLUSTER, recorded_run
+from berth.experiments.what_if import AS_IT_WAS, REALLY, nodes_and_conditions, what_if
+from berth.gpu_models import GPU_MODELS
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.history.values.moments import moment_ms, since_ms
+from berth.model import Node, Outage
 from berth.traces import read_nodes
 from tests.experiments.test_recorded_run import history as history
 from tests.experiments.test_recorded_run import record
@@ -35,6 +43,38 @@ def test_with_two_gpus_nobody_waits_and_what_ran_is_replayed_as_it_was(history: 
     ]
     assert found.error == ("fifo", pytest.approx(-3.2, abs=0.1), -10.0)
     assert (told[-1], told == sorted(told)) == (1.0, True)
+
+
+def test_every_replay_of_a_history_has_its_nodes_and_conditions_by_one_rule(history: Path) -> None:
+    kept = open_history(history)
+    real = replace(recorded_run(kept), outages=(Outage(0, 3, 5),))
+    lost = real.nodes[0].name
+    other = [Node("new", 2, GPU_MODELS["A100-80"]), replace(real.nodes[0], name=lost)]
+    assert nodes_and_conditions(real, (), {}) == (
+        real.nodes, Conditions(outages=real.outages),
+    )  # fmt: skip
+    assert nodes_and_conditions(real, other, {}) == (tuple(other), Conditions(outages=(Outage(1, 3, 5),)))
+    rate = FailureRate(1000, 1000)
+    assert nodes_and_conditions(real, (), {"failures": rate})[1] == Conditions(failures=rate)
+    told = Outage(0, real.origin_ms + 7, real.origin_ms + 9)
+    assert nodes_and_conditions(real, (), {"outages": [told]})[1].outages == (Outage(0, 7, 9, told.drain_ms),)
+    unknown = replace(real, known=False)
+    assert nodes_and_conditions(unknown, other, {})[0] == real.nodes
+
+
+def test_sizes_of_a_history_are_those_of_the_nodes_that_are_given(history: Path) -> None:
+    words = [
+        "size",
+        "--from-history",
+        "--history",
+        str(history),
+        "--since",
+        "2020-01-01",
+        "--policies",
+        "fifo",
+    ]
+    done = CliRunner().invoke(app, [*words, "--cluster", "3x1:A100-80", "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout)["sizes"][0]["nodes_today"] == 3
 
 
 def test_the_curve_of_what_really_happened_comes_first(history: Path) -> None:

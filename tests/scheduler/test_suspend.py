@@ -30,7 +30,8 @@ from berth.model import (
     Share,
     gang_of,
 )
-from berth.policies import Decision
+from berth.policies import Decision, Policy, make_policy
+from berth.policies.schemes.rounds import Rounds
 from berth.scheduler import Evicted, Refused, Resumed, Suspended
 from berth.statistics import event_columns
 from berth.statistics.measures import gpu_hours
@@ -222,16 +223,35 @@ URGENT = [
 ]
 
 
-def run(suspension: Suspension | None, jobs: list[Job] = URGENT, **more: object) -> list[Event]:
+def run(
+    suspension: Suspension | None,
+    jobs: list[Job] = URGENT,
+    policy: str | Policy = "preempt+fifo+first-fit",
+    **more: object,
+) -> list[Event]:
     card = GpuModel("card") if suspension is FREE else CARD
     cluster = Cluster([Node("a", 1, card, 8000, 30_000)])
-    return list(simulate(jobs, cluster, "preempt+fifo+first-fit", suspension=suspension, **more))  # type: ignore[arg-type]
+    return list(simulate(jobs, cluster, policy, suspension=suspension, **more))  # type: ignore[arg-type]
 
 
 def test_an_urgent_job_suspends_the_one_that_matters_least_which_runs_on_later() -> None:
     assert lines(run(FREE)) == [
         (0, "start", "low"), (20_000, "suspend", "low"), (20_000, "start", "high"), (50_000, "finish", "high"),
         (50_000, "resume", "low"), (130_000, "finish", "low"), (130_000, "start", "next"), (140_000, "finish", "next"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["preempt+fifo+first-fit", "preempt+fifo+whole-gpus", "in rounds"])
+def test_a_suspended_job_runs_on_after_all_urgent_ones(policy: str) -> None:
+    jobs = [
+        Job("low", 0, 100_000, priority=0, mem_mib=1000),
+        Job("high", 20_000, 30_000, priority=5),
+        Job("higher", 21_000, 30_000, priority=5),
+    ]
+    decides = Rounds(make_policy("preempt+fifo+first-fit"), 1000) if policy == "in rounds" else policy
+    events = lines(run(FREE, jobs, policy=decides))
+    assert [each for each in events if each[1] in ("suspend", "resume")] == [
+        (20_000, "suspend", "low"), (80_000, "resume", "low"),
     ]  # fmt: skip
 
 

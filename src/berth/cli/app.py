@@ -61,12 +61,12 @@ class _Commands(TyperGroup):
         }
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """As always, with mistakes in the options said as berth says others."""
+        """Read the options; a mistake in them ends with one line."""
         with _in_one_line():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """As always, likewise for the command that is named."""
+        """Run the command that is named; a mistake in its words ends with one line."""
         with _in_one_line():
             return super().invoke(ctx)
 
@@ -80,7 +80,7 @@ class _Commands(TyperGroup):
         return name, load(name), rest
 
 
-_UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
+UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _in_one_line() -> Iterator[None]:
     """End with one line and status 2 for a mistake in the words of the command line."""
     try:
         yield
-    except _UsageError as error:
+    except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # which shows the help
             raise
         said = error.format_message().rstrip(".")

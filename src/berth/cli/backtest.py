@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Columns, Knowledge
@@ -56,7 +57,7 @@ def backtest(
 
     if trace and (since or until):
         raise SettingError("--since and --until choose jobs of the history; a TRACE is taken as a whole")
-    names = [name.strip() for name in policies.split(",")]
+    names = policies_of(policies)
     for name in names:
         make_policy(name)
     if trace:
@@ -86,6 +87,7 @@ def _of_trace(
     trace: str, columns: str, cluster: str | None, names: list[str], knowledge: str
 ) -> tuple[Waits, dict[str, Waits]]:
     from berth.errors import SettingError
+    from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
     from berth.experiments.what_if import replayed_waits
     from berth.traces import read_nodes, read_trace
 
@@ -96,8 +98,9 @@ def _of_trace(
             "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100"
         )
     jobs = tuple(source.jobs(nodes=nodes))
-    real = replayed_waits(jobs, tuple(nodes), names[0])
-    return real, {name: replayed_waits(jobs, tuple(nodes), name, knowledge=knowledge) for name in names}
+    under = conditions_of({"knowledge": knowledge}, nodes)
+    real = replayed_waits(jobs, tuple(nodes), names[0], AS_THE_TRACE_SAYS)
+    return real, {name: replayed_waits(jobs, tuple(nodes), name, under) for name in names}
 
 
 def _of_history(
@@ -106,21 +109,22 @@ def _of_history(
     import time
 
     from berth.experiments.recorded_run import recorded_run
-    from berth.experiments.what_if import replayed_waits
+    from berth.experiments.what_if import nodes_and_conditions, replayed_waits
     from berth.history.store.folder import open_history
     from berth.history.values.moments import since_ms
     from berth.traces import read_nodes
 
     now_ms = time.time_ns() // 1_000_000
+    nodes = read_nodes(cluster) if cluster else ()
     real = recorded_run(
         open_history(folder, must_exist=True),
         since_ms=since_ms(since, now_ms) if since else 0,
         until_ms=since_ms(until, now_ms) if until else None,
-        nodes=read_nodes(cluster) if cluster else (),
+        nodes=nodes,
     )
+    there, under = nodes_and_conditions(real, nodes, {"knowledge": knowledge})
     candidates = [real.policy] if real.policy else names
-    under: dict[str, Any] = {"outages": real.outages, "knowledge": knowledge}
-    return real.waits, {name: replayed_waits(real.jobs, real.nodes, name, **under) for name in candidates}
+    return real.waits, {name: replayed_waits(real.jobs, there, name, under) for name in candidates}
 
 
 def _show(found: Backtest) -> None:

@@ -6,3 +6,15 @@ from __future__ import annotations
 def names_of(text: str) -> tuple[str, ...]:
     """Split such a value; the names are in their order, without the spaces around them; empty ones are left out."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def policies_of(text: str) -> list[str]:
+    """The value of `--policies`, split. Raises SettingError if it names none."""
+    from berth.errors import SettingError
+
+    names = list(names_of(text))
+    if not names:
+        raise SettingError(
+            f"--policies '{text}' names none; expected names that `berth policies` lists: A,B,…"
+        )
+    return names

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
 from berth.cli.run_options import RunOptions, conditions_asked, with_options
@@ -96,15 +97,14 @@ def compare(
 
         raise SettingError("compare replays a TRACE, or what ran on this machine with --from-history")
     if from_history:
-        names = [name.strip() for name in policies.split(",")]
-        _from_history(history, since, until, names, whole_gpus, options, jobs)
+        _from_history(history, since, until, policies_of(policies), whole_gpus, options, jobs)
         return
     if seeds == 2:
         print(
             "berth: two seeds give wide intervals that hardly tell policies apart; use --seeds 5 or more",
             file=sys.stderr,
         )
-    _run(trace, [name.strip() for name in policies.split(",")], list(range(seeds)), options, jobs, ray)
+    _run(trace, policies_of(policies), list(range(seeds)), options, jobs, ray)
 
 
 def _from_history(

@@ -511,7 +511,6 @@ def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
 
 
 _NO_FLAGS: Final = {"command", "ids", "as_json", "wait", "install", "uninstall"}
-_UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
 
 
 def _given(parameters: dict[str, Any]) -> Flags:
@@ -530,12 +529,14 @@ def option_names(command: Any) -> list[str]:
 
 def _words_parser(context: typer.Context) -> Callable[[list[str]], tuple[Flags, list[str]]]:
     """Takes the words of a line apart as this command's own words are."""
+    from berth.cli.app import UsageError
+
     parser = context.command.make_parser(context)
 
     def parse(words: list[str]) -> tuple[Flags, list[str]]:
         try:
             found, _, _ = parser.parse_args(list(words))
-        except _UsageError as error:
+        except UsageError as error:
             raise LiveError(error.format_message()) from error
         flags = _given(found)
         if found.get("as_json"):

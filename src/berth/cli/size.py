@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
 from berth.cli.run_options import RunOptions, conditions_asked, with_options
@@ -85,7 +86,9 @@ def size(
     from berth.errors import SettingError
     from berth.experiments.compare.conditions import conditions_of
     from berth.experiments.size import keep_of, smallest_sizes
+    from berth.experiments.what_if import nodes_and_conditions
     from berth.policies import make_policy
+    from berth.traces import read_nodes
 
     asked = keep_of(keep, by)
     if from_history == bool(trace):
@@ -99,7 +102,7 @@ def size(
             raise SettingError(
                 f"size has no use for --{'round' if name == 'every' else name.replace('_', '-')}"
             )
-    names = [name.strip() for name in policies.split(",")]
+    names = policies_of(policies)
     for name in names:
         make_policy(name)
     conditions: dict[str, Any] = conditions_asked(options)
@@ -107,20 +110,22 @@ def size(
     work: Sequence[Job]
     if from_history:
         real, trust = _history(history, since or "28d", until, options)
-        work, nodes, label = real.jobs, real.nodes, "the history"
-        conditions["outages"] = conditions["outages"] or real.outages
+        nodes, under = nodes_and_conditions(
+            real, read_nodes(options.cluster) if options.cluster else (), conditions
+        )
+        work, label = real.jobs, "the history"
         names = list(dict.fromkeys([*([real.policy] if real.policy else []), *names]))
     else:
         work, nodes = _trace(trace, options)
         label = trace
-        conditions["compress"] = 1.0
+        under = conditions_of({**conditions, "compress": 1.0}, nodes)
     with progress_bar(f"sizes of {len(names)} policies") as progress:
         found = smallest_sizes(
             work,
             nodes,
             names,
             asked,
-            conditions=conditions_of(conditions, nodes),
+            conditions=under,
             step=step,
             seed=seed,
             processes=jobs,

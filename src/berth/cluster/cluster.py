@@ -321,7 +321,7 @@ class Cluster(Room):
         job, slots, share, shared, best_effort = placement
         for node, index in slots:
             if not (0 <= node < len(self.nodes) and index < self.nodes[node].gpus):
-                raise NotAllowed(f"there is no {named(slots)}, on which job '{job.id}' could run on")
+                raise NotAllowed(f"there is no {named(slots)}, on which job '{job.id}' could run")
         work_us, left_us = work_ms * 1000, (work_ms if left_ms is None else left_ms) * 1000
         run = self._suspended[job.id] = Running(
             job, attempt, slots, share, start_ms, left_us, now_ms, 0, self.request(job), account_of(placement),

@@ -16,6 +16,7 @@ from fastapi import HTTPException, Request
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
 from berth.console.tokens import Tokens
+from berth.errors import SettingError
 from berth.files import whole_file
 
 COOKIE = "berth-session"
@@ -33,7 +34,8 @@ class Doorkeeper:
         self._settings = settings
         self.tokens = Tokens(settings.state / "tokens.json")
         self._key = _key(settings.state / "key")
-        self._ended: dict[str, float] = {}
+        self._ended_file = settings.state / "ended-sessions.json"
+        self._ended = _ended(self._ended_file)
         """The sessions that were logged out of, until they would have ended by themselves."""
 
     def recognise(self, request: Request) -> Viewer:
@@ -62,10 +64,13 @@ class Doorkeeper:
         return f"{body}.{self._sign(body)}"
 
     def end_session(self, request: Request) -> None:
-        """Let no request with this one's cookie in any more, wherever it was copied to."""
+        """Let no request with this one's cookie in any more, wherever it was copied to, nor after a restart."""
         now_s = time.time()
         self._ended = {body: ends_s for body, ends_s in self._ended.items() if ends_s > now_s}
         self._ended[request.cookies.get(COOKIE, "").partition(".")[0]] = now_s + SESSION_S
+        with whole_file(self._ended_file) as aside:
+            aside.touch(mode=0o600)
+            aside.write_text(json.dumps(self._ended), encoding="utf-8")
 
     def _by_socket(self, request: Request) -> Viewer | None:
         host = request.client.host if request.client else ""
@@ -140,6 +145,19 @@ def _at_least(request: Request, role: Role) -> Viewer:
             403, f"this needs the role {role.value}; {found.user} has the role {found.role.value}"
         )
     return found
+
+
+def _ended(path: Path) -> dict[str, float]:
+    """The sessions that were logged out of, as they were kept."""
+    try:
+        return {str(body): float(ends_s) for body, ends_s in json.loads(path.read_text("utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingError(
+            f"{path}: not a file of ended sessions ({error}); remove it and the file 'key' beside it, which ends all"
+            " sessions"
+        ) from error
 
 
 def _key(path: Path) -> bytes:

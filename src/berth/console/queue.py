@@ -20,7 +20,7 @@ from berth.console.roles import Viewer
 from berth.live.driver.snapshot import LiveJob
 
 router = APIRouter(include_in_schema=False)
-State = Literal["", "waiting", "held", "starting", "running"]
+State = Literal["", "waiting", "held", "starting", "running", "suspending", "suspended", "resuming"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from berth.cluster import Running
 from berth.errors import SettingError
 from berth.model import Node
 
-__all__ = ["Suspension"]
-
 
 @dataclass(frozen=True, slots=True)
 class Suspension:

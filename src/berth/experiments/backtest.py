@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from berth.errors import SettingError
-from berth.experiments.weeks import LEAST_WAIT_S, Waits, Week, weeks_of
+from berth.experiments.weeks import LEAST_WAIT_S, Waits, Week, error_pct, weeks_of
 
 FIRST = 2
 """Weeks that are learned from before the first prediction."""
@@ -47,12 +47,12 @@ class Predicted:
     @property
     def error_pct(self) -> float:
         """How far the prediction is from what was."""
-        return _error_pct(self.predicted_s, self.real_s)
+        return abs(error_pct(self.predicted_s, self.real_s))
 
     @property
     def last_week_error_pct(self) -> float:
         """How far the week before is from it."""
-        return _error_pct(self.last_week_s, self.real_s)
+        return abs(error_pct(self.last_week_s, self.real_s))
 
     @property
     def held(self) -> bool | None:
@@ -157,10 +157,6 @@ def _seconds(log: float) -> float:
     return 0.0 if seconds <= LEAST_WAIT_S else seconds
 
 
-def _error_pct(said_s: float, real_s: float) -> float:
-    return 100 * abs(max(said_s, LEAST_WAIT_S) - max(real_s, LEAST_WAIT_S)) / max(real_s, LEAST_WAIT_S)
-
-
 def _sentences(found: Backtest) -> Iterator[str]:
     words = {"mean": "mean wait", "p90": "90th percentile of waits"}
     for measure in MEASURES:
@@ -171,6 +167,6 @@ def _sentences(found: Backtest) -> Iterator[str]:
         interval = f"; the 80 % interval held in {sum(held)} of {len(held)}" if held else ""
         weeks = f"{len(there):,} weeks" if len(there) > 1 else "1 week"
         yield (
-            f"In {weeks} the predicted {words[measure]} was off by {error:.0f} % (median), as last week by"
+            f"In {weeks} the predicted {words[measure]} was off by {error:.0f} % (median), last week's value by"
             f" {naive:.0f} %{interval}."
         )

@@ -18,7 +18,7 @@ FEWEST_JOBS = 10
 MOST_ERROR_PCT = 20.0
 """A replay that misses the weekly 90th percentile by more is not to be relied on."""
 LEAST_WAIT_S = 60.0
-"""Errors are per cent of the real wait, or of this where the real one is less: below a minute nobody waits."""
+"""A shorter wait counts as this in an error: below a minute nobody waits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,4 +121,5 @@ def _week(number: int, wait_s: FloatArray) -> Week:
 
 def error_pct(said_s: float, real_s: float) -> float:
     """How far a wait that was said is from the real one, per cent; more than 0 where it is too long."""
-    return 100 * (said_s - real_s) / max(real_s, LEAST_WAIT_S)
+    said_s, real_s = max(said_s, LEAST_WAIT_S), max(real_s, LEAST_WAIT_S)
+    return 100 * (said_s - real_s) / real_s

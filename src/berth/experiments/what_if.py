@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -90,20 +90,17 @@ def what_if(
     Raises SettingError if no job ran then or the machine is unknown, and what `compare` raises.
     """
     real = recorded_run(history, since_ms=since_ms, until_ms=until_ms, nodes=nodes)
-    there = tuple(nodes) if nodes and real.known else real.nodes
-    under = _since_first(replace(conditions_of(conditions, there), interference_name=""), real.origin_ms)
-    changed = bool(nodes and real.known) or whole_gpus or under != AS_THE_TRACE_SAYS
+    there, under = nodes_and_conditions(real, nodes, conditions)
+    as_then = replace(AS_THE_TRACE_SAYS, outages=real.outages)
+    changed = bool(nodes and real.known) or whole_gpus or replace(under, interference_name="") != as_then
     names = list(dict.fromkeys(policies))
     baseline = bool(real.policy)
-    conditions = {**conditions, "outages": under.outages, "reservations": under.reservations}
-    if not under.outages and under.failures is None:
-        conditions["outages"] = _on(there, real)
     if baseline and not changed and real.policy not in names:
         names.append(real.policy)
     jobs = tuple(replace(job, share=WHOLE_GPU) for job in real.jobs) if whole_gpus else real.jobs
     steps = _Steps(progress, len(names) + baseline)
     result = compare(
-        jobs, names, cluster=there, processes=processes, progress=steps.part(0, len(names)), **conditions
+        jobs, names, cluster=there, processes=processes, progress=steps.part(0, len(names)), conditions=under
     )
     as_it_was = next((run for run in result.runs if run.policy == real.policy), None)
     replayed = NO_WAITS
@@ -113,6 +110,21 @@ def what_if(
     return WhatIf(real, result, as_it_was, replayed)
 
 
+def nodes_and_conditions(
+    real: RecordedRun, nodes: Sequence[Node], changed: Mapping[str, Any]
+) -> tuple[tuple[Node, ...], Conditions]:
+    """What a replay of a history runs on, and under what, for every command alike.
+
+    `nodes` take the place of the machine as it was, if any are given. Outages and reservations may be told since 1970.
+    Without other outages or failures the nodes that were lost are lost again. Raises what `conditions_of` raises.
+    """
+    there = tuple(nodes) if nodes and real.known else real.nodes
+    under = _since_first(conditions_of(changed, there), real.origin_ms)
+    if not under.outages and under.failures is None:
+        under = replace(under, outages=_on(there, real))
+    return there, under
+
+
 def replay(real: RecordedRun, policy: str, progress: Progress | None = None) -> tuple[Run, Waits]:
     """A policy on the machine as it was, and how long jobs waited then."""
     return _measured(
@@ -120,9 +132,9 @@ def replay(real: RecordedRun, policy: str, progress: Progress | None = None) -> 
     )
 
 
-def replayed_waits(jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, **conditions: Any) -> Waits:
+def replayed_waits(jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, under: Conditions) -> Waits:
     """How long jobs wait under a policy."""
-    return _measured(jobs, nodes, policy, conditions_of(conditions, nodes), None)[1]
+    return _measured(jobs, nodes, policy, under, None)[1]
 
 
 def _measured(

@@ -16,6 +16,7 @@ from typing import Any
 from berth.errors import MissingExtraError, PolicyError
 from berth.policies.options import options_of
 from berth.policies.protocol import (
+    ByRunTimes,
     Configurable,
     Decision,
     GivesMore,
@@ -94,16 +95,13 @@ POLICIES: dict[str, str] = {
 """What decides on many jobs at once: classes made with a Setting. `policies_found` adds those of other packages."""
 
 
-BY_TRUE_TIMES = frozenset({"sjf"})
-"""Orders that go by true run times, whatever is believed of them."""
-BY_BELIEVED_TIMES = frozenset({"sjf-expected", "learned", "pairs", "rollouts"})
-"""What goes by the run times that are believed: under `oracle` knowledge those are the true ones."""
-
-
 def is_oracle(name: str, knowledge: str = "oracle") -> bool:
     """Whether a policy chooses by true run times, which no real scheduler knows: a bound to compare with."""
-    parts = {options_of(part)[0] for part in name.split("+")}
-    return bool(parts & BY_TRUE_TIMES) or (knowledge == "oracle" and bool(parts & BY_BELIEVED_TIMES))
+    registry = ORDERS | policies_found()
+    paths = [registry.get(bare, bare) for bare in (options_of(part)[0] for part in name.split("+"))]
+    things = [_load(path) for path in paths if ":" in path]
+    used = {thing.run_times for thing in things if isinstance(thing, ByRunTimes)}
+    return "true" in used or (knowledge == "oracle" and "believed" in used)
 
 
 @cache

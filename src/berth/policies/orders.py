@@ -40,6 +40,8 @@ class SjfExpected:
     What was believed when a job was queued counts while it waits. The first queued on ties.
     """
 
+    run_times = "believed"
+
     def __init__(self, setting: Setting | None = None) -> None:
         setting = setting or Setting()
         self.key: Key = ExpectedMs(setting.knowledge, speeds=setting.speeds)
@@ -57,7 +59,7 @@ def _estimated(job: Job) -> int:
     return FOREVER_MS if job.estimate_ms is None else job.estimate_ms
 
 
-@keyed(_work)
+@keyed(_work, run_times="true")
 def sjf(queue: Queue) -> Iterator[Job]:
     """By true run time, which the simulator alone knows: what a scheduler could do that knew the future.
 

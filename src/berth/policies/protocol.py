@@ -53,6 +53,14 @@ class Keyed(Protocol):
 
 
 @runtime_checkable
+class ByRunTimes(Protocol):
+    """What else an order or policy has that chooses by how long jobs run."""
+
+    run_times: str
+    """`true`: as the simulator knows them, whatever is believed; `believed`: as the knowledge tells them."""
+
+
+@runtime_checkable
 class InOrder(Protocol):
     """What else a policy has that serves an order."""
 

@@ -25,11 +25,12 @@ LAST = _Last()
 """Greater than any job, to find the place behind an entry (key, serial, job) of a lane: (key, serial, LAST)."""
 
 
-def keyed(key: Key) -> Callable[[Function], Function]:
-    """Note on an order which key it sorts by, the first queued on ties."""
+def keyed(key: Key, *, run_times: str = "") -> Callable[[Function], Function]:
+    """Note on an order which key it sorts by, the first queued on ties, and which run times that goes by, if any."""
 
     def mark(order: Function) -> Function:
         setattr(order, "key", key)  # noqa: B010  a function has no such attribute, says mypy
+        setattr(order, "run_times", run_times)  # noqa: B010
         return order
 
     return mark

@@ -474,10 +474,10 @@ class Scheduler:
         than evicted. Suspended jobs run on before others start if there is room for them where they were, unless the
         policy says when (`Resuming`).
 
-        Raises PolicyError if the policy raises (an error of
-        berth's own passes as it is), writes to what it is shown, yields what is no decision, or `out_of_time()` says
-        so, and KnowledgeError if the knowledge raises, whether the policy or the scheduler asked it, or has raised
-        since the last call; what was handed out until then is applied.
+        Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is shown,
+        yields what is no decision, or `out_of_time()` says so. Raises KnowledgeError if the knowledge raises, whether
+        the policy or the scheduler asked it, or has raised since the last call. What was handed out until then is
+        applied.
         """
         cluster, queue, expectations = self.cluster, self.queue, self._expectations
         if cluster.request_types > self._most_requests:

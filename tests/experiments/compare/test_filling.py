@@ -85,11 +85,28 @@ def test_what_is_held_and_asked_for_by_no_job_is_shown_apart(runs: list[Run]) ->
         ("sjf-expected", "oracle", True),
         ("sjf-expected", "user", False),
         ("learned?known=0", "oracle", True),
+        ("preempt+fifo+greedy", "oracle", True),
+        ("tests.policies.true_times:LongestFirst", "user", True),
         ("easy+fifo+best-fit", "oracle", False),
     ],
 )
 def test_what_chooses_by_true_run_times_is_an_oracle(policy: str, knowledge: str, oracle: bool) -> None:
     assert is_oracle(policy, knowledge) is oracle
+
+
+def test_all_policies_that_use_the_same_forecasts_are_oracles_alike() -> None:
+    sharing = [
+        "greedy",
+        "tetris-sharing",
+        "pairs",
+        "learned",
+        "random-sharing",
+        "rule",
+        "pair-packer",
+        "rollouts",
+    ]
+    assert [name for name in sharing if not is_oracle(name)] == []
+    assert [name for name in sharing if is_oracle(name, "user")] == []
 
 
 def test_an_oracle_is_labelled_dashed_and_never_the_best(runs: list[Run]) -> None:

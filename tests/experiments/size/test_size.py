@@ -21,6 +21,7 @@ from berth.experiments.compare.conditions import conditions_of
 from berth.experiments.size import Sizes, keep_of, smallest_sizes
 from berth.experiments.size.clusters import resized
 from berth.experiments.size.page import curve_of, page_of
+from berth.experiments.size.served import measure_named
 from berth.gpu_models import GPU_MODELS
 from berth.model import Event, EventKind, Job, Node, Outage, Reservation
 from berth.plots import policy_styles
@@ -95,9 +96,59 @@ def test_a_size_that_leaves_jobs_unserved_fails_and_names_them() -> None:
     found = smallest_sizes(jobs, machine(4), ["fifo"], keep_of("p90-wait"))
     assert found.answers[0].nodes == 2
     assert any(
-        "on 1 a100-80 nodes fifo does not finish 1 jobs, such as 'large'; today 0." in s.lower()
-        for s in found.sentences
+        s == "On 1 node fifo does not finish 1 job, such as 'large'; today 0." for s in found.sentences
     )
+
+
+def test_a_size_that_leaves_jobs_unserved_is_not_said_to_make_them_wait() -> None:
+    jobs = [Job(f"j{at}", at * HOUR_MS, 1000) for at in range(30)]
+    jobs.append(Job("large", 40 * HOUR_MS, 1000, gpus=4, nodes=2))
+    found = smallest_sizes(jobs, [Node("a", 2), Node("b", 2)], ["fifo"], keep_of("p90-wait"))
+    assert found.sentences == (
+        "No node can be returned: with fifo on 1 node 1 job does not finish, today 0.",
+        "On 1 node fifo does not finish 1 job, such as 'large'; today 0.",
+    )
+
+
+def test_of_one_node_none_can_be_returned() -> None:
+    jobs = [Job(f"j{at}", at * HOUR_MS, 1000) for at in range(3)]
+    assert smallest_sizes(jobs, [Node("a", 1)], ["fifo"], keep_of("p90-wait")).sentences == (
+        "No node can be returned: today's is the only one.",
+    )
+    busy = [Job(f"j{at}", 0, HOUR_MS) for at in range(2)]
+    assert smallest_sizes(busy, machine(2, gpus=1), ["fifo"], keep_of("mean-wait")).sentences == (
+        "No node can be returned: with fifo on 1 node the mean wait is 30.0 min, above 0 s.",
+    )
+
+
+def test_users_of_few_jobs_are_kept_together() -> None:
+    """All but one user have few jobs, and they alone would wait on a smaller cluster."""
+    one = [Job(f"one-{at}", at * HOUR_MS, 1000, user="one") for at in range(200)]
+    few = [
+        Job(f"few-{at}", 300 * HOUR_MS + at // 2 * HOUR_MS, 1_800_000, user=f"u{at // 4}") for at in range(20)
+    ]
+    nodes = machine(2, gpus=1)
+    all_jobs = smallest_sizes([*one, *few], nodes, ["fifo"], keep_of("p90-wait"))
+    each = smallest_sizes([*one, *few], nodes, ["fifo"], keep_of("p90-wait", "user"))
+    assert (all_jobs.answers[0].nodes, each.answers[0].nodes) == (1, 2)
+    assert each.sentences == (
+        "No node can be returned: with fifo on 1 node the 90th percentile of waits of a user rises.",
+        "Users with fewer than 20 jobs each count as one.",
+    )
+    less = smallest_sizes([*one, *few[:4]], nodes, ["fifo"], keep_of("p90-wait=2h", "user"))
+    assert less.sentences == (
+        "With fifo, 1 of 2 nodes keeps the 90th percentile of waits at 2.0 h, also of every user: 1 GPU could be"
+        " returned, 168 GPU-hours a week.",
+        "Users with fewer than 20 jobs each count only among all jobs.",
+    )
+
+
+def test_all_jobs_keep_the_number_too_if_it_is_kept_by_user() -> None:
+    """Four jobs of four users are too few for a number of their own."""
+    one = [Job(f"one-{at}", at * HOUR_MS, 1000, user="one") for at in range(196)]
+    few = [Job(f"few-{at}", 300 * HOUR_MS + at // 2 * HOUR_MS, HOUR_MS, user=f"u{at}") for at in range(4)]
+    found = smallest_sizes([*one, *few], machine(2, gpus=1), ["fifo"], keep_of("mean-wait", "user"))
+    assert found.answers[0].nodes == 2
 
 
 def test_more_nodes_are_looked_at_where_todays_do_not_keep_the_number() -> None:
@@ -164,6 +215,33 @@ def test_an_interval_over_weeks_holds_the_answer() -> None:
     assert answer.low is not None
     assert answer.low <= answer.nodes
     assert answer.high is None or answer.high >= answer.nodes
+
+
+def test_what_is_to_be_kept_is_drawn_again_with_the_weeks() -> None:
+    """A policy that is better than the first in every week keeps its number on today's nodes, whatever the weeks."""
+    jobs = [
+        replace(job, id=f"{week}-{job.id}", submit_ms=job.submit_ms + week * 7 * 24 * HOUR_MS)
+        for week, load in enumerate((0.3, 0.5, 0.9, 2.0))
+        for job in workload(week, load)
+    ]
+    _, better = smallest_sizes(jobs, machine(6), ["fifo", "sjf"], keep_of("mean-wait")).answers
+    assert better.high is not None
+    assert better.high <= 6
+
+
+def test_a_number_of_values_that_count_more_than_once_is_that_of_the_values_repeated() -> None:
+    draw = np.random.default_rng(0)
+    for name in ("p50-wait", "p90-wait", "mean-wait"):
+        measure = measure_named(name)
+        for count in range(1, 30):
+            values, weights = np.sort(draw.uniform(0, 9, count)), draw.integers(0, 4, count)
+            weights[0] = 1
+            repeated = np.repeat(values, weights)
+            by_numpy = (
+                repeated.mean() if measure.quantile is None else np.quantile(repeated, measure.quantile)
+            )
+            assert measure.weighted(values, weights) == pytest.approx(by_numpy)
+            assert measure.of(repeated) == pytest.approx(by_numpy)
 
 
 def test_what_cannot_be_kept_is_said() -> None:

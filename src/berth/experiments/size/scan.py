@@ -15,6 +15,7 @@ from typing import cast
 
 import numpy as np
 
+from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
 from berth.experiments.compare.parallel import run_all
@@ -32,7 +33,7 @@ DRAWS = 100
 FEWEST_WEEKS = 3
 """Fewer weeks tell nothing of how weeks differ."""
 FEWEST_JOBS = 20
-"""A user or partition of fewer jobs has no target of its own."""
+"""Users or partitions of fewer jobs have one target together."""
 HOUR_MS = 3_600_000
 
 
@@ -122,6 +123,8 @@ class Sizes:
     curves: tuple[Curve, ...]
     answers: tuple[Answer, ...]
     currency: str = ""
+    most_unserved: int = 0
+    """Jobs that the first policy does not finish today."""
 
     @property
     def best(self) -> Answer:
@@ -202,7 +205,7 @@ def smallest_sizes(
         for model in models
     )
     prices = conditions.prices
-    answers = tuple(_answer(curve, keep, scan.target, conditions) for curve in curves)
+    answers = tuple(_answer(curve, scan) for curve in curves)
     return Sizes(
         keep,
         scan.target,
@@ -212,6 +215,7 @@ def smallest_sizes(
         curves,
         answers,
         prices.currency if prices else "",
+        scan.most_unserved,
     )
 
 
@@ -228,9 +232,11 @@ class _Scan:
     processes: int
     progress: Progress | None
     target: float = math.inf
-    targets: Mapping[str, float] = field(default_factory=dict)
-    """By user or partition."""
+    targets: Mapping[str | None, float] = field(default_factory=dict)
+    """By user or partition; None: those of few jobs together."""
     most_unserved: int = 0
+    first: Served | None = None
+    """The first policy on today's cluster."""
     seen: dict[tuple[str, str], dict[int, tuple[Resized, Served]]] = field(default_factory=dict)
     done: int = 0
 
@@ -259,7 +265,7 @@ class _Scan:
     def set_targets(self, model: str, today: int) -> None:
         """Today's numbers are those to keep, unless a target was given."""
         measure = self.keep.measure
-        run = self.seen[self.policies[0], model][today][1]
+        run = self.first = self.seen[self.policies[0], model][today][1]
         given = self.keep.target
         self.target = measure.of(measure.values(run)) if given is None else given
         self.most_unserved = int(run.unserved.sum())
@@ -269,23 +275,29 @@ class _Scan:
             else {}
         )
 
-    def _by_group(self, run: Served) -> dict[str, float]:
+    def _by_group(self, run: Served) -> dict[str | None, float]:
+        """The number of each group, and under None that of all small ones together, unless these too have few jobs."""
         measure = self.keep.measure
         values = measure.values(run)
-        return {
-            name: measure.of(values[run.group == at])
-            for at, name in enumerate(run.groups)
-            if int((run.group == at).sum()) >= FEWEST_JOBS
+        small = _is_small(run)
+        found: dict[str | None, float] = {
+            name: measure.of(values[run.group == at]) for at, name in enumerate(run.groups) if not small[at]
         }
+        others = small[run.group]
+        if int(others.sum()) >= FEWEST_JOBS:
+            found[None] = measure.of(values[others])
+        return found
 
     def keeps(self, run: Served) -> bool:
         """Whether a run keeps the numbers."""
         if int(run.unserved.sum()) > self.most_unserved:
             return False
-        if self.keep.by:
-            return all(value <= self.targets[name] for name, value in self._by_group(run).items())
         measure = self.keep.measure
-        return measure.of(measure.values(run)) <= self.target
+        if measure.of(measure.values(run)) > self.target:
+            return False
+        return not self.keep.by or all(
+            value <= self.targets[name] for name, value in self._by_group(run).items()
+        )
 
     def points(self, policy: str, model: str) -> tuple[Point, ...]:
         """What was looked at, the smallest size first."""
@@ -315,13 +327,19 @@ class _Scan:
         return list(range(failing + 1, above))
 
 
+def _is_small(run: Served) -> BoolArray:
+    """Of each group whether it has too few jobs for a target of its own."""
+    return np.bincount(run.group, minlength=len(run.groups)) < FEWEST_JOBS
+
+
 def _keyed(
     key: tuple[str, str, int], by: str, columns: object, nodes: Sequence[Node], jobs: Sequence[Job]
 ) -> tuple[tuple[str, str, int], Served]:
     return key, served(columns, nodes, jobs, by=by)  # type: ignore[arg-type]
 
 
-def _answer(curve: Curve, keep: Keep, target: float, conditions: Conditions) -> Answer:
+def _answer(curve: Curve, scan: _Scan) -> Answer:
+    conditions = scan.conditions
     smallest, now = curve.smallest, curve.at_today
     point = smallest or curve.points[-1]
     returned = now.cluster.gpus - point.cluster.gpus if smallest else 0
@@ -330,42 +348,40 @@ def _answer(curve: Curve, keep: Keep, target: float, conditions: Conditions) -> 
     if conditions.prices is not None:
         of = conditions.prices.gpu_hour
         price = hours * of.get(curve.model.lower(), of.get("default", 0.0))
-    low, high = (None, None) if keep.by else _interval(curve, keep, target)
+    low, high = (None, None) if scan.keep.by else _interval(curve, scan)
     return Answer(
         curve.policy, curve.model, curve.today, smallest.cluster.count if smallest else None, returned, hours, price,
         point.value, low, high,
     )  # fmt: skip
 
 
-def _interval(curve: Curve, keep: Keep, target: float) -> tuple[int | None, int | None]:
-    """The 80 % interval of the smallest size over weeks drawn again, the same weeks for every size."""
-    points = curve.points
-    week = points[0].run.submit_ms // WEEK_MS
+def _interval(curve: Curve, scan: _Scan) -> tuple[int | None, int | None]:
+    """The 80 % interval of the smallest size over weeks drawn again, the same weeks for every size and for the first
+    policy on today's cluster, which tells what is to be kept unless a target was given."""
+    first, points = cast("Served", scan.first), curve.points
+    week = first.submit_ms // WEEK_MS
     weeks = int(week.max(initial=0)) + 1
     if weeks < FEWEST_WEEKS:
         return None, None
-    measure = keep.measure
-    ordered = []
-    for point in points:
-        values = measure.values(point.run)
+    measure = scan.keep.measure
+
+    def ordered(run: Served) -> tuple[FloatArray, IntArray]:
+        values = measure.values(run)
         order = np.argsort(values, kind="stable")
-        ordered.append((values[order], week[order], point.run.unserved[order]))
-    now = next(at for at, point in enumerate(points) if point.cluster.count == curve.today)
+        return values[order], week[order]
+
+    today = ordered(first)
+    sizes = [(point, *ordered(point.run)) for point in reversed(points)]
     draw = np.random.default_rng(0)
     found = []
     for _ in range(DRAWS):
         often = np.bincount(draw.integers(0, weeks, weeks), minlength=weeks)
-
-        def number(at: int, often: np.ndarray = often) -> float:
-            values, of_week, _ = ordered[at]
-            return measure.weighted(values, often[of_week])
-
-        aim = number(now) if keep.target is None and points[now].value == target else target
+        target = measure.weighted(today[0], often[today[1]]) if scan.keep.target is None else scan.target
         smallest = math.inf
-        for at in range(len(points) - 1, -1, -1):
-            if number(at) > aim or points[at].unserved > points[now].unserved:
+        for point, values, of_week in sizes:
+            if point.unserved > scan.most_unserved or measure.weighted(values, often[of_week]) > target:
                 break
-            smallest = points[at].cluster.count
+            smallest = point.cluster.count
         found.append(smallest)
     low, high = np.quantile(found, (0.1, 0.9), method="nearest")
     return (int(low) if math.isfinite(low) else None), (int(high) if math.isfinite(high) else None)
@@ -374,20 +390,24 @@ def _interval(curve: Curve, keep: Keep, target: float) -> tuple[int | None, int 
 def _sentences(sizes: Sizes) -> Iterator[str]:
     from berth.history.values.durations import duration_text
 
-    measure = sizes.keep.measure
+    measure, by = sizes.keep.measure, sizes.keep.by
 
     def said(value: float) -> str:
         return duration_text(value) if measure.unit == "s" and math.isfinite(value) else f"{value:.2f}"
 
+    def nodes(number: int, model: str) -> str:
+        kind = f"{model} " if model and several else ""
+        return f"{number:,} {kind}node{'' if number == 1 else 's'}"
+
     best = sizes.best
-    each = f" of every {sizes.keep.by}" if sizes.keep.by else ""
     several = len({answer.model for answer in sizes.answers}) > 1
-    of_model = f" {best.model}" if several and best.model else ""
-    if best.nodes is None:
-        yield (
-            f"No size up to {2 * best.today}{of_model} nodes keeps the {measure.in_words}{each} at"
-            f" {said(sizes.target)}."
+    target = said(sizes.target)
+    if by:
+        target += (
+            f", also of every {by}" if sizes.keep.target is not None else f", and every {by}'s at today's"
         )
+    if best.nodes is None:
+        yield f"No size up to {nodes(2 * best.today, best.model)} keeps the {measure.in_words} at {target}."
     elif best.gpus_returned > 0:
         cost = (
             ""
@@ -395,17 +415,39 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
             else f" ({best.cost_a_week:,.0f} {sizes.currency})".replace(" )", ")")
         )
         yield (
-            f"With {best.policy}, {best.nodes:,} of {best.today:,}{of_model} nodes keep the {measure.in_words}{each} at"
-            f" {said(sizes.target)}: {best.gpus_returned:,} GPUs could be returned,"
-            f" {best.gpu_hours_a_week:,.0f} GPU-hours a week{cost}."
+            f"With {best.policy}, {best.nodes:,} of {nodes(best.today, best.model)}"
+            f" keep{'s' if best.nodes == 1 else ''} the {measure.in_words} at {target}:"
+            f" {_counted(best.gpus_returned, 'GPU')} could be returned, {best.gpu_hours_a_week:,.0f} GPU-hours a"
+            f" week{cost}."
         )
     elif best.gpus_returned < 0:
         yield (
-            f"The {measure.in_words}{each} of {said(sizes.target)} needs {best.nodes:,}{of_model} nodes with"
-            f" {best.policy}; there are {best.today:,}."
+            f"The {measure.in_words} at {target} needs {nodes(best.nodes, best.model)} with {best.policy}; there"
+            f" {'is' if best.today == 1 else 'are'} {best.today:,}."
         )
+    elif best.today == 1:
+        yield f"No node can be returned: today's is the only {best.model} one.".replace("  ", " ")
     else:
-        yield f"No node can be returned: on one fewer the {measure.in_words}{each} is above {said(sizes.target)}."
+        curve = next(each for each in sizes.curves if (each.policy, each.model) == (best.policy, best.model))
+        fewer = next(each for each in curve.points if each.cluster.count == best.today - 1)
+        if fewer.unserved > sizes.most_unserved:
+            why = (
+                f"{_counted(fewer.unserved, 'job')} do{'es' if fewer.unserved == 1 else ''} not finish, today"
+                f" {sizes.most_unserved:,}"
+            )
+        elif fewer.value > sizes.target:
+            why = f"the {measure.in_words} is {said(fewer.value)}, above {said(sizes.target)}"
+        else:
+            why = f"the {measure.in_words} of a {by} rises"
+        yield f"No node can be returned: with {best.policy} on {nodes(best.today - 1, best.model)} {why}."
+    if by:
+        run = sizes.curves[0].points[0].run
+        small = _is_small(run)
+        if small.any():
+            counts = (
+                "count as one" if int(small[run.group].sum()) >= FEWEST_JOBS else "count only among all jobs"
+            )
+            yield f"{by.capitalize()}s with fewer than {FEWEST_JOBS} jobs each {counts}."
     if best.low is not None:
         high = "no size that was looked at" if best.high is None else f"{best.high:,}"
         yield f"Over weeks drawn again, 80 % of the smallest sizes lie between {best.low:,} and {high} nodes."
@@ -418,8 +460,12 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         if worst is not None:
             names = ", ".join(f"'{name}'" for name in worst.first_unserved)
             yield (
-                f"On {worst.cluster.count:,} {worst.cluster.model} nodes {curve.policy} does not finish"
-                f" {worst.unserved:,} jobs, such as {names}; today {curve.at_today.unserved:,}."
+                f"On {nodes(worst.cluster.count, worst.cluster.model)} {curve.policy} does not finish"
+                f" {_counted(worst.unserved, 'job')}, such as {names}; today {curve.at_today.unserved:,}."
             )
     if sizes.step > 1:
         yield f"Sizes were looked at in steps of {sizes.step} nodes, and each size between the last two."
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -77,15 +77,7 @@ class Measure:
 
     def of(self, values: FloatArray) -> float:
         """The number; without end where too many jobs were not served."""
-        if not len(values):
-            return 0.0
-        if self.quantile is None:
-            return float(values.mean())
-        ordered = np.sort(values)
-        place = self.quantile * (len(ordered) - 1)
-        low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
-        between = place - int(place)
-        return float(low if between == 0 else low + (high - low) * between if np.isfinite(high) else np.inf)
+        return self.weighted(np.sort(values), np.ones(len(values), np.int64))
 
     def weighted(self, ordered: FloatArray, weights: IntArray) -> float:
         """The number of values in ascending order, each as often as its weight says."""
@@ -94,7 +86,11 @@ class Measure:
             return 0.0
         if self.quantile is None:
             return float(np.dot(ordered[weights > 0], weights[weights > 0]) / until[-1])
-        return float(ordered[np.searchsorted(until, self.quantile * until[-1])])
+        place = self.quantile * (int(until[-1]) - 1)
+        ranks = (int(place), min(int(place) + 1, int(until[-1]) - 1))
+        low, high = ordered[np.searchsorted(until, ranks, side="right")]
+        between = place - int(place)
+        return float(low if between == 0 else low + (high - low) * between if np.isfinite(high) else np.inf)
 
 
 MEASURES = {

@@ -58,6 +58,8 @@ class Colocating:
     """
 
     draws = False
+    run_times = "believed"
+    """What all choosers' forecasts go by."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from functools import partial
 from berth.cluster import Cluster, Queue
 from berth.cluster.queue import Serial
 from berth.model import Job, Placement
-from berth.policies.protocol import Decision, GivesMore, InOrder, Policy, Reserving, draws
+from berth.policies.protocol import Decision, GivesMore, InOrder, Policy, Reserving, Resuming, draws
 from berth.policies.schemes.shown_queue import ShownQueue
 
 
@@ -20,6 +20,8 @@ class Giving:
         self.given = place.given
         self.draws = draws(inner)
         """Whether its decisions may depend on the seed."""
+        self.resumes = isinstance(inner, Resuming) and inner.resumes
+        """Whether the policy says when suspended jobs run on."""
         self.order = inner.order if isinstance(inner, InOrder) else None
 
     @property

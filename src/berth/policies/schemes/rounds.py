@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from berth.cluster import Cluster, Queue
 from berth.errors import SettingError
 from berth.model import WakeAt
-from berth.policies.protocol import Decision, Policy, draws
+from berth.policies.protocol import Decision, Policy, Resuming, draws
 
 
 class Rounds:
@@ -24,6 +24,8 @@ class Rounds:
         self.period_ms = period_ms
         self.draws = draws(policy)
         """Whether its decisions may depend on the seed."""
+        self.resumes = isinstance(policy, Resuming) and policy.resumes
+        """Whether the policy says when suspended jobs run on."""
         self._queue: Queue | None = None
         self._due_ms: int | None = None  # the round that jobs wait for
         self._emptied = 0  # the queue's count when they began to
