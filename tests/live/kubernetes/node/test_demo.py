@@ -147,7 +147,7 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
             async def all_told() -> bool:
                 words = ("k8s", "history", str(folder / "history"), "--json")
                 (said,) = json.loads(await berth(*words, kubeconfig=world.kubeconfig))
-                if not (folder / "history").exists():
+                if not (folder / "history" / "index.json").exists():
                     return False  # nothing was measured yet
                 told = json.loads(await berth("stats", "--json", *where, kubeconfig=world.kubeconfig))
                 jobs = {row["application"]: row["jobs"] for row in told["rows"]}
