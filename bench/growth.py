@@ -104,7 +104,9 @@ def killed(queue: Queue, cycles: int) -> dict[str, int]:
         queue.ask("cancel", ids=ids)
         queue.ask("wait", ids=ids, timeout=300)
         over_mib = max(over_mib, queue.limits_mib() - CARD_MIB)
-    status = queue.ask("status")["gpus"][0]
+    end_s = time.monotonic() + 10  # a status tells what the last look saw
+    while (status := queue.ask("status")["gpus"][0])["used_mib"] and time.monotonic() < end_s:
+        time.sleep(0.1)
     left = len(list((queue.folder / "root").glob("job-*")))
     return {
         "cycles": cycles,
