@@ -84,7 +84,7 @@ def answered(queue: Queue) -> dict[str, float]:
 
 
 def together(queue: Queue, jobs: int) -> dict[str, int]:
-    """So many jobs at once, whose uses together are less than the card."""
+    """Run this many jobs at once; together they use less than the card."""
     pieces = CARD_MIB * 95 // 100 // jobs // PIECE_MIB
     ids = queue.submit(jobs, pieces, HOLD_MS, max(1, pieces // 2) * PIECE_MIB)
     refused = sum(each["refused"] for each in queue.outputs(ids))

@@ -3,7 +3,7 @@
     python bench/placement.py [--parts mixed,equal,cold,wrong,demanding,decisions] [--gpus 20] [--seeds 10]
         [--minutes 8] [--keep out/placement.jsonl] [--slots 1]
 
-Jobs arrive at random for so many minutes; the first and the last fifth of them are not counted. A load is the work that
+Jobs arrive at random for `--minutes`; the first and the last fifth of them are not counted. A load is the work that
 arrives over what the GPUs do without sharing.
 
     mixed      GPUs of five models, all is known

@@ -92,7 +92,7 @@ def console(
         certificate, key = own
     elif beyond and not (certificate or proxies):
         print(
-            "berth: warning: whoever is on the network can read what passes between browsers and this console, tokens"
+            "berth: warning: others on the network can read the traffic between browsers and this console, tokens"
             " too; name a certificate (--cert, --key), or listen on 127.0.0.1 and reach it by ssh -L",
             file=sys.stderr,
         )

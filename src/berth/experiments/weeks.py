@@ -18,7 +18,7 @@ FEWEST_JOBS = 10
 MOST_ERROR_PCT = 20.0
 """A replay that misses the weekly 90th percentile by more is not to be relied on."""
 LEAST_WAIT_S = 60.0
-"""A shorter wait counts as this in an error: below a minute nobody waits."""
+"""Waits below a minute count as one minute in an error, so that seconds do not dominate it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

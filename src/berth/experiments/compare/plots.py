@@ -19,7 +19,7 @@ CDF_POINTS = 600
 SMOOTHED = 1 / 50
 """Part of the time that is drawn over which curves over time are averaged."""
 MOST_SHADED = 2
-"""Of so many policies at most, curves of allocation have a shade and the raw curve behind them."""
+"""Up to this many policies, an allocation curve has a shade and the raw curve behind it."""
 QUIET = 0.03
 """Below this part of its peak of allocation, and with no queue, a run is taken to be dying away."""
 

@@ -36,7 +36,7 @@ class Tenant:
     state: str = "running"
     """`starting` or `running`."""
     promise_mib: int | None = None
-    """What of `mem_mib` nobody takes away; None: all of it, and it does not grow."""
+    """The part of `mem_mib` that is promised; None: all of it, and it does not grow."""
     max_mib: int | None = None
     """How far `mem_mib` may grow."""
     asked: int = 0

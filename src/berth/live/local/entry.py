@@ -50,7 +50,7 @@ class Entry:
     share: tuple[int, int] = (0, 0)
     """Milli and MiB that it was given of each GPU, with what its memory has grown by."""
     promise_mib: int = 0
-    """What of that memory it began with, which nobody takes away."""
+    """The part of that memory that it was promised at its start."""
     peak_mib: int = 0
     """What it is believed to need at most of each GPU; 0: nothing is known."""
     best_effort: bool = False
