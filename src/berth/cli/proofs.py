@@ -12,7 +12,7 @@ from berth.partition.sizes import size_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-_HEAD = ("way", "what it does", "result", "given", "seen by NVML")
+_HEAD = ("way", "result", "given", "seen by NVML", "what it does")
 
 
 def known_texts() -> Mapping[str, str]:
@@ -25,12 +25,10 @@ def known_texts() -> Mapping[str, str]:
 
 
 def _result(finding: Finding, known: Mapping[str, str]) -> str:
-    if finding.verdict is Verdict.UNTRIED:
-        return f"not tried: {finding.why}"
     if finding.verdict is Verdict.REFUSED:
         return f"refused {finding.why}"
     if finding.verdict is Verdict.PASSED and finding.way.name in known:
-        return f"passed, as documented: {known[finding.way.name]}"
+        return "passed, as documented"
     return finding.verdict.value
 
 
@@ -58,10 +56,10 @@ def _cells(proof: Proof, known: Mapping[str, str]) -> list[tuple[str, ...]]:
     return [
         (
             finding.way.name,
-            finding.way.what,
             _result(finding, known),
             "-" if finding.verdict is Verdict.UNTRIED else size_text(finding.given_bytes),
             "-" if finding.seen_bytes is None else size_text(finding.seen_bytes),
+            finding.way.what,
         )
         for finding in proof.findings
     ]
@@ -89,12 +87,13 @@ def sentences(proof: Proof, known: Mapping[str, str]) -> list[str]:
     ends = f"passed: {', '.join(new)}" if new else "no way passed that the documentation does not name"
     found = [f"{held} {where}; {ends}."]
     if len(passed) > len(new):
-        named = ", ".join(finding.way.name for finding in passed if finding.way.name in known)
-        found.append(f"Documented ways that passed: {named}.")
+        named = [finding.way.name for finding in passed if finding.way.name in known]
+        found.append(f"Documented ways that passed: {', '.join(named)}.")
+        found += [f"{name}: {known[name]}." for name in named]
     if refused:
         found.append(f"Refused what fits: {', '.join(finding.way.name for finding in refused)}.")
     if untried:
-        found.append(f"Not tried here: {', '.join(finding.way.name for finding in untried)}.")
+        found.append(f"Not tried here: {', '.join(f'{each.way.name} ({each.why})' for each in untried)}.")
     return found
 
 
