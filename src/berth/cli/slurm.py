@@ -15,6 +15,7 @@ from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
+from berth.live.slurm.measured_use import COMPUTE_PCT
 
 app = typer.Typer(
     help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -46,6 +47,13 @@ class Mode(StrEnum):
     OFF = "off"
     ADVISE = "advise"
     PLACE = "place"
+
+
+class Memory(StrEnum):
+    """How much GPU memory a job gets that names nothing else."""
+
+    MEASURED = "measured"
+    ASKED = "asked"
 
 
 def _names(text: str) -> frozenset[str]:
@@ -116,6 +124,24 @@ def run(
             help="How long before a job's expected end its GPUs are given to the next job.",
         ),
     ] = 10.0,
+    compute_pct: Annotated[
+        int,
+        typer.Option(
+            "--compute",
+            min=10,
+            max=1000,
+            metavar="PCT",
+            help="Percent of a GPU that the measured compute of jobs on it may add up to; jobs that ask for gpu_pct"
+            " are promised theirs.",
+        ),
+    ] = COMPUTE_PCT,
+    memory: Annotated[
+        Memory,
+        typer.Option(
+            "--memory",
+            help="GPU memory of a job that names it alone: as measured of its application, or as asked.",
+        ),
+    ] = Memory.MEASURED,
     retries: Annotated[
         int,
         typer.Option(
@@ -196,6 +222,8 @@ def run(
                     retries,
                     _cards(card),
                     start_early_s=start_early_s,
+                    compute_pct=compute_pct,
+                    measured_memory=memory is Memory.MEASURED,
                 )
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()
