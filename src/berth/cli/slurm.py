@@ -15,7 +15,7 @@ from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
-from berth.live.slurm.measured_use import COMPUTE_PCT
+from berth.live.slurm.measured_use import COMPUTE_PCT, Measured
 
 app = typer.Typer(
     help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -280,6 +280,13 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
         print(f"berth      {note}")
     for job, why in dict(shown["unplaced"]).items():
         print(f"not counted: job {job}: {why}")
+    measured = [Measured(**each) for each in shown.get("measured", ())]
+    if measured:
+        print(
+            f"measured   jobs on a GPU may add up to {shown['compute_pct']} % of its compute; of each kind:"
+        )
+    for kind in measured[:10]:
+        print(f"           {kind.application} of {kind.user}, asked {kind.asked_mib} MiB: {kind}")
     outside = list(shown.get("outside", []))
     if outside:
         print(f"held, and not placed by this berth: {', '.join(outside[:10])}")
@@ -295,10 +302,13 @@ def why(
 ) -> None:
     """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs."""
     from berth.live.slurm.controller import Controller
-    from berth.live.slurm.snapshot import is_held_by_berth, why_of
+    from berth.live.slurm.snapshot import is_held_by_berth, read_status, why_of
 
     slurm, ours, nodes = why_of(Controller(), state, job)
-    answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours, "nodes": nodes}
+    counts = read_status(state).get("counts", {}).get(slurm.id, "") if slurm.waits else ""
+    answer = {
+        "job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours, "nodes": nodes, "counts": counts,
+    }  # fmt: skip
     if printed(form, as_json, [answer], answer):
         return
     print(f"job {job}: {slurm.state}")
@@ -306,6 +316,8 @@ def why(
     print(
         f"berth: {ours or 'nothing to say: it is not waiting, or not of the partitions that berth decides on'}"
     )
+    if counts:
+        print(f"counts: {counts}")
     if nodes:
         print(f"nodes: {nodes}")
 

@@ -29,6 +29,11 @@ class Attempt:
     """What berth decided of it before it started, and took back, in order."""
     end: Decision
 
+    @property
+    def best_effort(self) -> bool:
+        """Whether it took the compute that others left."""
+        return bool(self.placed) and self.placed[-1].best_effort
+
 
 class LoggedJobs:
     """Jobs by berth's log: a source of `job_reports`."""
@@ -176,9 +181,10 @@ def ending_lines(jobs: LoggedJobs, report: JobReport) -> Iterator[str]:
         bar = _bar(end.peak_mib / end.card_mib, promise / end.card_mib)
         yield f"  memory  |{bar}| {_gib(end.peak_mib)} of {_gib(promise)}, card {_gib(end.card_mib)}"
     if record.gpu_use_mean is not None:
-        part = record.share.milli / 1000
-        yield f"  time    |{_bar(record.gpu_use_mean, part)}| {100 * record.gpu_use_mean:.0f} % of {100 * part:.0f} %"
-    yield from _enough(record, end)
+        part = 0.0 if last.best_effort else record.share.milli / 1000
+        of = "best effort" if last.best_effort else f"of {100 * part:.0f} %"
+        yield f"  time    |{_bar(record.gpu_use_mean, part)}| {100 * record.gpu_use_mean:.0f} % {of}"
+    yield from _enough(record, end, best_effort=last.best_effort)
     such = jobs.waits_of_such(record)
     if len(such) < LEAST_STARTS:
         yield (
@@ -192,15 +198,15 @@ def ending_lines(jobs: LoggedJobs, report: JobReport) -> Iterator[str]:
         )
 
 
-def _enough(record: Record, end: Decision) -> Iterator[str]:
+def _enough(record: Record, end: Decision, *, best_effort: bool) -> Iterator[str]:
     """What to ask for next time, if it is less than was promised."""
     promise = record.share.mem_mib or end.card_mib
     if record.state is not RecordState.COMPLETED or not end.peak_mib or not promise:
         return
     step_mib = 1024 if end.peak_mib > 4096 else 128
     mem_mib = min(promise, ceil(end.peak_mib * MARGIN / step_mib) * step_mib)
-    promise_pct = record.share.milli // 10
-    used = record.gpu_use_mean
+    promise_pct = 100 if best_effort else record.share.milli // 10
+    used = None if best_effort else record.gpu_use_mean
     pct = None if used is None else min(promise_pct, max(10, ceil(used * MARGIN * 10) * 10))
     if mem_mib >= promise and pct in (None, promise_pct):
         yield "What it was promised was about what it used."
@@ -212,7 +218,7 @@ def _enough(record: Record, end: Decision) -> Iterator[str]:
     )
     asked = f'sbatch --gres=gpu:{record.gpus} --comment "gpu_mem={word}{pct_word}"'
     yield f"{part}{text} of GPU memory would have done: {asked}"
-    if pct is None:
+    if record.gpu_use_mean is None:
         yield "Its compute was not measured, as it was not limited."
 
 

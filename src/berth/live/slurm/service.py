@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
@@ -222,8 +223,9 @@ class Service:
             "decide_s": round(self.decide_s, 4),
             "queries": self._controller.queries,
             "compute_pct": self.settings.compute_pct,
-            "measured": {name: asdict(each) for name, each in self.site.use.all().items()},
+            "measured": [asdict(each) for each in self.site.use.all()],
             "why": self.why,
+            "counts": dict(islice(self.site.counts.items(), MOST_REASONS)),
             "outside": found.outside[:100],
             "unreadable": self._controller.unreadable[:5],
         }

@@ -33,7 +33,7 @@ from berth.live.slurm.controller import Change, View
 from berth.live.slurm.decisions import ADVISED, GIVEN_BACK, GIVEN_UP, PLACED, STATES, TAKEN_BACK, Decision
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.journal import Journal
-from berth.live.slurm.measured_use import MeasuredUse
+from berth.live.slurm.measured_use import MeasuredUse, kind_of
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
 from berth.live.slurm.priorities import Priorities
@@ -87,6 +87,8 @@ class SlurmSite:
         self._journal, self._apply, self._places = journal, apply, places
         self._patience_ms, self._follow_ms = patience_ms, follow_ms
         self.use = use or MeasuredUse()
+        self.counts: dict[str, str] = {}
+        """What waiting jobs that ask for memory alone count for, in words."""
         self.again_after_s = 0
         """How long a job that is queued again may not begin."""
         self.found = Candidates()
@@ -139,6 +141,7 @@ class SlurmSite:
         self._forget({job.user for job in self._gone.values()})
         self._give_back()
         self._take_back()
+        self.counts = {}
         self._waiting = {
             job.id: self._site_job(self._as_measured(job), found.jobs[job.id])
             for job in found.waiting
@@ -154,11 +157,14 @@ class SlurmSite:
             self._journal.started(now_ms, job, ours, self._planned(job))
         if not end.logged:
             self._journal.ended(now_ms, end)
-        if not end.logged and result is not None:
+        if not end.logged and result is not None and ours.gpus == 1:
             self.use.ended(
-                ours.application, ours.gpus, end.end_ms - (job.start_ms or end.end_ms), result.peak_mib,
-                result.gpu_ms, completed=end.state == "COMPLETED",
-            )  # fmt: skip
+                kind_of(ours),
+                end.end_ms - (job.start_ms or end.end_ms),
+                max(result.peak_mib, result.needs_mib if result.refused else 0),
+                result.gpu_ms,
+                completed=end.state == "COMPLETED",
+            )
         self._placed.pop(job.id, None)
         needed_mib = peak_mib = 0
         state = STATES.get(end.state, RecordState.CANCELLED)
@@ -250,12 +256,17 @@ class SlurmSite:
         self._journal.add(self._now_ms, TAKEN_BACK, job, why)
 
     def _as_measured(self, job: Job) -> Job:
-        """A waiting job that asks for memory alone, with what its application was measured to take of a GPU."""
+        """A waiting job that asks for memory alone, with what such jobs were measured to take of a GPU."""
         if job.gpus != 1 or not 0 < job.share.milli < WHOLE_GPU.milli:
             return job
         if asks_for_compute(self.found.jobs[job.id]):
             return job
-        return replace(job, share=self.use.share(job.application, job.share))
+        share, seen = self.use.share(job), self.use.of(kind_of(job))
+        self.counts[job.id] = (
+            f"{share.mem_mib} MiB and {share.milli / 10:g} % of a GPU; such jobs took"
+            f" {seen or 'nothing that was measured'}"
+        )
+        return replace(job, share=share)
 
     def _site_job(self, job: Job, slurm_job: SlurmJob) -> SiteJob:
         note = note_of(slurm_job.admin_comment) or Note()
