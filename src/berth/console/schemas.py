@@ -219,6 +219,15 @@ class JobAnswer(BaseModel):
     )
 
 
+class OutputAnswer(BaseModel):
+    """A piece of what a job has written."""
+
+    text: str
+    next: int = Field(description="Ask for what follows with `after` of this number")
+    skipped: int = Field(description="Bytes before it that are left out, because there are too many")
+    ended: bool = Field(description="Whether the job has ended and nothing follows")
+
+
 class ActionRequest(BaseModel, extra="forbid"):
     """A requested change."""
 
