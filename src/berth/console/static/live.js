@@ -67,6 +67,7 @@
     }, Math.max(0, left));
   }
   berth.again = again;
+  berth.localise = localise;
 
   localise(document);
   bind(document);
