@@ -47,6 +47,34 @@ def test_nobody_else_sees_them_or_gets_a_button(world: World, user: str, role: R
     assert "data-action" not in page
 
 
+def test_an_output_is_followed_by_its_owner_until_the_job_ends(world: World) -> None:
+    (source,) = (seen.source for seen in world.app.state.hub.seen.values())
+    source.written["1"] = "epoch 1\n"
+    ann = world.program("ann")
+    first = ann.get("/api/v1/output/1", params={"source": "local"}).json()
+    assert first == {"text": "epoch 1\n", "next": 8, "skipped": 0, "ended": False}
+    source.written["1"] += "epoch 2\n"
+    look = source.value
+    source.value = replace(
+        look, jobs=tuple(replace(job, end_ms=9) if job.id == "1" else job for job in look.jobs)
+    )
+    after = ann.get("/api/v1/output/1", params={"source": "local", "after": first["next"]}).json()
+    assert (after["text"], after["ended"]) == ("epoch 2\n", True)
+    assert ann.get("/api/v1/output/1", params={"source": "other"}).status_code == 404
+    assert world.program("bob").get("/api/v1/output/1", params={"source": "local"}).status_code == 403
+    assert 'data-address="/api/v1/output/1?source=local"' in world.browser("ann").get("/job/1").text
+    assert "data-address" not in world.browser("bob").get("/job/1").text
+
+
+def test_jobs_are_chosen_together_by_who_may_change_them(world: World) -> None:
+    mine = world.browser("ann").get("/queue?size=1000").text
+    look = look_of(gpus=8, waiting=12)
+    own = [job.id for job in look.jobs if job.user == "ann"]
+    assert [job.id for job in look.jobs if f'<input type="checkbox" value="{job.id}"' in mine] == own
+    assert "berth requeue 1&#34;" in mine
+    assert "checkbox" not in world.browser("ann", Role.VIEWER).get("/queue").text
+
+
 def test_a_waiting_job_says_why_and_can_be_held_by_its_owner_alone(world: World) -> None:
     page = world.browser("ann").get("/job/100000").text
     assert "waits for room" in page

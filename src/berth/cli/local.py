@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from berth.cli import completing
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError
 from berth.live.driver.snapshot import gpu_dict, job_dict
@@ -16,9 +17,16 @@ from berth.live.local.protocol import Flags
 
 _ID_HELP = "Job ids as shown by `berth queue`: 12, or 12_3 for one array task; or names of jobs."
 
-JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help=_ID_HELP)]
-SomeJobIds = Annotated[list[str] | None, typer.Argument(metavar="ID…", help=_ID_HELP)]
-JobId = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP)]
+JobIds = Annotated[
+    list[str], typer.Argument(metavar="ID…", help=_ID_HELP, autocompletion=completing.active_jobs)
+]
+SomeJobIds = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help=_ID_HELP, autocompletion=completing.active_jobs)
+]
+KnownJobIds = Annotated[
+    list[str], typer.Argument(metavar="ID…", help=_ID_HELP, autocompletion=completing.known_jobs)
+]
+JobId = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=completing.known_jobs)]
 AllMine = Annotated[bool, typer.Option("--all", help="Select all of your jobs.")]
 _GPU_HELP = "Numbers of GPUs, as `berth status` shows them."
 KnowledgeKind = Annotated[
@@ -370,7 +378,7 @@ def edit(
     client.control("edit", ids, as_json, flags=flags)
 
 
-def requeue(ids: JobIds, as_json: AsJson = False) -> None:
+def requeue(ids: KnownJobIds, as_json: AsJson = False) -> None:
     """Queue a running or ended job again; a running one is stopped first."""
     client.control("requeue", ids, as_json)
 
@@ -384,7 +392,9 @@ def policy(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="The policy, such as easy+priority+best-fit; see `berth policies`."
+            metavar="NAME",
+            help="The policy, such as easy+priority+best-fit; see `berth policies`.",
+            autocompletion=completing.policy,
         ),
     ] = None,
     knowledge: KnowledgeKind = None,
@@ -395,7 +405,9 @@ def policy(
 
 
 def drain(
-    gpus: Annotated[list[str] | None, typer.Argument(metavar="GPU…", help=_GPU_HELP)] = None,
+    gpus: Annotated[
+        list[str] | None, typer.Argument(metavar="GPU…", help=_GPU_HELP, autocompletion=completing.gpus)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start no job on these GPUs; running jobs continue. Without a GPU, list the drained ones."""
@@ -403,7 +415,10 @@ def drain(
 
 
 def undrain(
-    gpus: Annotated[list[str], typer.Argument(metavar="GPU…", help=_GPU_HELP)], as_json: AsJson = False
+    gpus: Annotated[
+        list[str], typer.Argument(metavar="GPU…", help=_GPU_HELP, autocompletion=completing.gpus)
+    ],
+    as_json: AsJson = False,
 ) -> None:
     """Start jobs on these GPUs again."""
     client.drain(gpus, False, as_json)
@@ -413,7 +428,12 @@ def up(
     context: typer.Context,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="NAME", help="Policy to decide by; kept for the next start."),
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Policy to decide by; kept for the next start.",
+            autocompletion=completing.policy,
+        ),
     ] = None,
     knowledge: KnowledgeKind = None,
     fake_gpus: Annotated[

@@ -16,6 +16,7 @@ from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.console.schemas import JobAnswer
+from berth.console.source import Follows
 from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
 from berth.live.driver.snapshot import Gpu
@@ -155,7 +156,7 @@ async def job(
     lacks: list[str] = []
     if request.app.state.settings.actions and found.controls and live is not None:
         wanted = {"held": ("release", "cancel"), "waiting": ("hold", "priority", "cancel")}.get(
-            found.state, ("cancel",) if found.state in GOING else ()
+            found.state, ("requeue", "cancel") if found.state in GOING else ("requeue",)
         )
         lacking = live.source.lacks(who)
         lacks = [lacking[name] for name in wanted if name in lacking]
@@ -174,4 +175,5 @@ async def job(
         now_ms=time.time_ns() // 1_000_000,
         live_job=live is not None,
         lacks=lacks,
+        follows=live is not None and isinstance(live.source, Follows) and found.own,
     )

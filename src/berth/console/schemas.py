@@ -116,6 +116,41 @@ class SourceAnswer(BaseModel):
     notes: list[str]
 
 
+class RecentGpuAnswer(BaseModel):
+    """One GPU over time; null where nothing was sampled or measured."""
+
+    source: str
+    node: str
+    index: int
+    mem_mib: int
+    use_pct: list[float | None]
+    used_mib: list[float | None]
+    milli: list[float | None] = Field(description="Compute promised to jobs, in thousandths of the GPU")
+
+
+class RecentUserAnswer(BaseModel):
+    """One user over time."""
+
+    user: str
+    gpus: list[float | None] = Field(description="GPUs held, in parts where GPUs are shared")
+    waiting: list[float | None]
+    wait_s: list[float | None] = Field(description="The longest wait so far of a job that waited then")
+
+
+class RecentAnswer(BaseModel):
+    """The last hour or day in equal steps; each list has one number a step, null where nothing was sampled."""
+
+    span: str
+    step_ms: int
+    from_ms: int
+    held: list[float | None] = Field(description="GPUs with at least one job")
+    working: list[float | None] = Field(description="Use of all GPUs together, in GPUs")
+    used_mib: list[float | None]
+    waiting: list[float | None]
+    users: list[RecentUserAnswer]
+    gpus: list[RecentGpuAnswer]
+
+
 class PointAnswer(BaseModel):
     """One sample of a job's GPUs."""
 
@@ -182,6 +217,15 @@ class JobAnswer(BaseModel):
         [],
         description="What the history knows of jobs of this id; `beside` are the jobs that shared its GPUs",
     )
+
+
+class OutputAnswer(BaseModel):
+    """A piece of what a job has written."""
+
+    text: str
+    next: int = Field(description="Ask for what follows with `after` of this number")
+    skipped: int = Field(description="Bytes before it that are left out, because there are too many")
+    ended: bool = Field(description="Whether the job has ended and nothing follows")
 
 
 class ActionRequest(BaseModel, extra="forbid"):

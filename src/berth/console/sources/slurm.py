@@ -110,7 +110,7 @@ class SlurmSource:
             node = what.rpartition(":")[0] or what
             if not _NODE.fullmatch(node):
                 raise SettingError(f"'{node}' is no name of a node")
-        elif action in ("hold", "release", "cancel", "priority"):
+        elif action in ("hold", "release", "cancel", "requeue", "priority"):
             job = self._found(what)
             check_job_owners(viewer, [(job.id, job.user)])
             if action == "priority":
@@ -141,6 +141,7 @@ def _words(action: str, what: str, value: str, by_berth: bool) -> list[str]:
         "hold": [*begins, f"StartTime={FAR}"] if by_berth else ["scontrol", "hold", what],
         "release": [*begins, "StartTime=now"] if by_berth else ["scontrol", "release", what],
         "cancel": ["scancel", what],
+        "requeue": ["scontrol", "requeue", what],
         "priority": [] if by_berth else [*begins, f"Priority={value}"],
         "drain": ["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=berth console"],
         "undrain": ["scontrol", "update", f"NodeName={node}", "State=RESUME"],
