@@ -243,6 +243,13 @@ def submit(
             "--notify-on", metavar="LIST", help="Of these: start, end (the default), fail, out-of-memory."
         ),
     ] = None,
+    pty: Annotated[
+        bool,
+        typer.Option(
+            "--pty",
+            help="Attach this terminal when the job starts, as a shell needs it; the job ends with it.",
+        ),
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the job has ended; the exit status is its own.")
     ] = False,
@@ -252,8 +259,19 @@ def submit(
     input."""
     from berth.live.local.submitting import submit
 
-    options = option_names(context.command)
-    ids = submit(_given(context.params), command or [], as_json, _words_parser(context), options)
+    options, flags = option_names(context.command), _given(context.params)
+
+    def queued(flags: Flags) -> list[str]:
+        return submit(flags, command or [], as_json, _words_parser(context), options)
+
+    if pty:
+        from berth.live.local import terminal
+
+        if as_json or command == ["-"]:
+            raise LiveError("--pty attaches one job to this terminal; leave --json and - out")
+        terminal.check(flags)
+        raise typer.Exit(terminal.run(queued, flags))
+    ids = queued(flags)
     if wait:
         raise typer.Exit(client.wait(ids, every=False, timeout_s=None, as_json=as_json))
 
@@ -530,7 +548,7 @@ def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
         print(f"[{row['table']}] {row['key']} = {value}    ({row['file']})")
 
 
-_NO_FLAGS: Final = {"command", "ids", "as_json", "wait", "install", "uninstall"}
+_NO_FLAGS: Final = {"command", "ids", "as_json", "pty", "wait", "install", "uninstall"}
 
 
 def _given(parameters: dict[str, Any]) -> Flags:
@@ -558,6 +576,9 @@ def _words_parser(context: typer.Context) -> Callable[[list[str]], tuple[Flags, 
             found, _, _ = parser.parse_args(list(words))
         except UsageError as error:
             raise LiveError(error.format_message()) from error
+        for name in ("pty", "wait"):
+            if found.get(name):
+                raise LiveError(f"--{name} is for the command line alone")
         flags = _given(found)
         if found.get("as_json"):
             flags["json"] = True
