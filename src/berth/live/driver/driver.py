@@ -646,7 +646,7 @@ class Driver:
     def _offer(self, job: SiteJob, now_ms: int) -> None:
         """Have the scheduler decide on a job as it is now."""
         job_id = job.job.id
-        needs = self._needs.of(job, self._cards_mib(job))
+        needs = self._needs.of(job, self._cards_mib)
         asked = as_needed(self._as_promised(job), needs)
         if needs != job.memory and self._remembers is not None:
             self._remembers.remember(job_id, needs)
@@ -1278,7 +1278,7 @@ class Driver:
         return None if known is None else self._as_needed(known)
 
     def _as_needed(self, job: SiteJob) -> Job:
-        return as_needed(self._as_promised(job), self._needs.of(job, self._cards_mib(job)))
+        return as_needed(self._as_promised(job), self._needs.of(job, self._cards_mib))
 
     def _as_promised(self, job: SiteJob) -> Job:
         """A job whose memory may grow is promised what it is believed to need, if anything is known of that."""

@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 WRITERS = 48
 """Requests under way at once: beyond that an API server on two cores gets no faster."""
 MOST_ATTEMPTS = 5
+PAUSE_S = 0.02
+"""Time between two decisions: in a burst, what has happened meanwhile is decided on at once. After a longer rest the
+next decision waits for nothing."""
 SLICE_S = 0.5
 """Time of deciding after which what has happened meanwhile is taken in."""
 TELL_S = 0.5
@@ -236,10 +239,13 @@ class Steering:
 
     async def _decide_all(self) -> None:
         """Decide whenever something has happened, or when the policy or a gang wants to be asked."""
+        ended_s = 0.0
         while True:
             await self._until_woken()
+            await asyncio.sleep(max(0.0, ended_s + PAUSE_S - time.monotonic()))
             self._wake.clear()
             done = await self._in_thread(self._step)
+            ended_s = time.monotonic()
             self._release_held()
             if done is None:
                 pass
