@@ -36,6 +36,22 @@ def load(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
+def commands_of(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """A command, or all commands of a group, each with its words such as `berth trace info`."""
+    if not hasattr(command, "commands") or command.invoke_without_command:  # a group may be a command, too
+        yield name, command
+    for inner in sorted(getattr(command, "commands", {})):
+        yield from commands_of(command.commands[inner], f"{name} {inner}")
+
+
+def written(parameter: Any) -> str:
+    """An option or argument as a user writes it, such as `--gpus, -g N`."""
+    named = parameter.metavar or (parameter.name.upper() if not parameter.opts[0].startswith("-") else "")
+    if parameter.param_type_name == "argument":
+        return str(named)
+    return f"{', '.join(parameter.opts)} {named}".strip()
+
+
 def _of_papers(name: str) -> Any:
     """The function or Typer that berth-papers declares; SettingError if it is not installed."""
     from importlib.metadata import entry_points
