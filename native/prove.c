@@ -567,7 +567,13 @@ static int received_file(int from)
         memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
     return fd;
 }
-/* A child with a socket to it. */
+static bool agreed(int from)
+{
+    char yes = 0;
+    return recv(from, &yes, 1, 0) == 1 && yes == 'y';
+}
+/* A child with a socket to it, whose context is there before this process takes memory: a context
+   that begins while the first one is measured may be refused. */
 static int talk(void (*be)(int))
 {
     int ends[2];
@@ -576,16 +582,14 @@ static int talk(void (*be)(int))
     if ((children[0] = fork()) == 0) {
         close(ends[0]);
         begin();
-        be(ends[1]);
+        if (send(ends[1], "y", 1, MSG_NOSIGNAL) == 1)
+            be(ends[1]);
         _exit(0);
     }
     close(ends[1]);
+    if (!agreed(ends[0]))
+        cannot("a child of its own does not start");
     return ends[0];
-}
-static bool agreed(int from)
-{
-    char yes = 0;
-    return recv(from, &yes, 1, 0) == 1 && yes == 'y';
 }
 static void import_all(int other)
 {

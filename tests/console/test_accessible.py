@@ -11,6 +11,7 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
+from berth.console.audit import now_ms
 from berth.console.formats import hours_cell, span, spans
 from berth.console.sources.values import ValuesSource, look_of
 from berth.console.texts import Texts, composed_pairs, filled, translated_sentence
@@ -34,7 +35,9 @@ PAGES = (
     "/then/lines?range=WAIT_h:0:2",
     "/me",
     "/now",
+    "/now?span=day",
     "/queue",
+    "/job/1",
     "/what-if",
     "/none",
     "/login?token=x",
@@ -47,7 +50,8 @@ SERIOUS = ("serious", "critical")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("accessible")
     made(folder)
-    return World(folder / "state", history=folder / "history")
+    sources = [ValuesSource(look_of(gpus=8, at_ms=now_ms()))]
+    return World(folder / "state", history=folder / "history", sources=sources, actions=True)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
@@ -44,7 +45,9 @@ def size(
     policies: Annotated[
         str,
         typer.Option(
-            metavar="A,B,…", help="Policies to try; the first is today's, unless the history knows it."
+            metavar="A,B,…",
+            help="Policies to try; the first is today's, unless the history knows it.",
+            autocompletion=completing.policies,
         ),
     ] = "fifo+first-fit,easy+fifo+best-fit",
     by: Annotated[

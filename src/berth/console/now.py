@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
+from berth.console.audit import now_ms
 from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
-from berth.console.pages import page
+from berth.console.pages import page, texts_of
+from berth.console.recent import SPANS
+from berth.console.recent_page import Pictures, pictures_of
 from berth.console.roles import Role, Viewer
 from berth.console.source import Source
 
 router = APIRouter(include_in_schema=False)
 MOST_OPTIONS = 500
+Span = Literal["hour", "day"]
 
 
 @router.get("/now")
@@ -24,6 +29,7 @@ async def now(
     model: Annotated[str, Query()] = "",
     user: Annotated[str, Query()] = "",
     partition: Annotated[str, Query()] = "",
+    span: Span = "hour",
 ) -> HTMLResponse:
     """The page; its script asks for the GPUs and is told what changes."""
     hub: Hub = request.app.state.hub
@@ -42,6 +48,22 @@ async def now(
         commands={name: _commands(each.source) for name, each in seen.items()},
         lacks=[why for each in seen.values() if each.look for why in each.source.lacks(who).values()],
         operates=request.app.state.settings.actions and who.role is Role.OPERATOR,
+        recent=await _recent(request, span),
+    )
+
+
+@router.get("/now/recent")
+async def recent(
+    request: Request, who: Annotated[Viewer, Depends(viewer)], span: Span = "hour"
+) -> HTMLResponse:
+    """The part of the page that shows the last hour or day, for its script."""
+    return page(request, "recent.html", who, recent=await _recent(request, span))
+
+
+async def _recent(request: Request, span: Span) -> Pictures:
+    t = texts_of(request)
+    return await asyncio.to_thread(
+        lambda: pictures_of(request.app.state.recent.window(SPANS[span], now_ms()), t)
     )
 
 

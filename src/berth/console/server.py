@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket as sockets
 import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from types import FrameType
 from typing import Annotated, Any
@@ -21,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from berth import __version__
 from berth.console import actions, api, events, job, metrics, now, plotly_script, queue
-from berth.console.audit import Audit
+from berth.console.audit import Audit, now_ms
 from berth.console.error_answers import IN_WORDS, only_known, words_of
 from berth.console.head_requests import Heads
 from berth.console.history import api as history_api
@@ -33,6 +35,7 @@ from berth.console.identity import viewer as of_request
 from berth.console.pages import page
 from berth.console.predictions import Predictions
 from berth.console.rate_limits import RateLimits
+from berth.console.recent import HOUR, Recent
 from berth.console.roles import Role, Viewer
 from berth.console.settings import Settings
 from berth.console.source import Source
@@ -72,11 +75,13 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
         responses=IN_WORDS,
+        lifespan=_sampled,
     )
     app.state.settings = settings
     app.state.doorkeeper = Doorkeeper(settings)
     app.state.too_many = RateLimits()
     app.state.hub = Hub(sources_of(settings) if sources is None else sources)
+    app.state.recent = Recent(settings.state / "recent.sqlite3")
     app.state.predictions = Predictions(settings.history)
     app.state.audit = Audit(settings.state / "audit.jsonl")
     app.mount("/static", StaticFiles(directory=str(files("berth.console").joinpath("static"))), name="static")
@@ -96,6 +101,26 @@ def create_app(settings: Settings, sources: Sequence[Source] | None = None) -> F
     for router in (*(part.router for part in parts), me.api, what_if):
         app.include_router(router, dependencies=[Depends(only_known)])
     return app
+
+
+@asynccontextmanager
+async def _sampled(app: FastAPI) -> AsyncIterator[None]:
+    """Keep a sample in each step of the last hour while the console is served."""
+
+    async def sample() -> None:
+        while True:
+            seen = await app.state.hub.fresh()
+            looks = {name: each.look for name, each in seen.items() if each.look is not None}
+            if looks:
+                await asyncio.to_thread(app.state.recent.add, looks, now_ms())
+            await asyncio.sleep((HOUR.step_ms - now_ms() % HOUR.step_ms) / 1000)
+
+    task = asyncio.create_task(sample())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def _guard(request: Request, call_next: Next) -> Response:

@@ -155,7 +155,7 @@ class Listing:
         ][: message.get("limit")]
         asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
         reasons = await broker.deciding.reasons(asked) if asked else {}
-        jobs = [self._live(entry, reasons.get(entry.id, "")) for entry in listed]
+        jobs = [self._live(entry, *reasons.get(entry.id, ("", None, None))) for entry in listed]
         if not message.get("text"):
             return {"rows": [job_row(job) for job in jobs], "note": self.note()}
         # The text is made here, because 10,000 rows cost a client more to read than a text.
@@ -176,7 +176,7 @@ class Listing:
             return f"'{link.deciding}' cannot decide: {self._broker.deciding.policy_error}"
         return link.trouble
 
-    def _live(self, entry: Entry, reason: str) -> LiveJob:
+    def _live(self, entry: Entry, reason: str, from_ms: int | None, to_ms: int | None) -> LiveJob:
         request = entry.request
         return LiveJob(
             entry.id,
@@ -191,6 +191,8 @@ class Listing:
             None if entry.state in (WAITING, HELD) else entry.start_ms,
             where_of(entry.slots if entry.suspension != SUSPENDED else ()),
             reason or self._reason(entry),
+            from_ms,
+            to_ms,
             priority=request.priority,
             gang=request.gang,
             attempt=entry.attempt,

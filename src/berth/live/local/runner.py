@@ -9,10 +9,12 @@ import json
 import os
 import pwd
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from berth.errors import BerthError, LiveError, NoRoomError
+from berth.live.local import terminal_relay
 from berth.live.local.cards import Card
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.entry import RUNNING, STARTING, TIMEOUT, End, Entry
@@ -144,6 +146,7 @@ class Runner:
         user = None
         if os.geteuid() == 0 and entry.uid != 0:
             user = (entry.uid, _gid_of(entry.uid))
+        relay = [sys.executable, "-I", "-S", terminal_relay.__file__, request.terminal]
         run.prepare(
             argv,
             words,
@@ -155,6 +158,7 @@ class Runner:
             cgroup=self.cgroups.make(run.name, request.host_mem_mib),
             script=script,
             job=job_text(entry, filter(None, (environment_text, script))),
+            before=relay if request.terminal else (),
         )
         if entry.slots:
             path = os.path.join(self._places.allotments, entry.id)
