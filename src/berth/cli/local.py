@@ -276,6 +276,41 @@ def submit(
         raise typer.Exit(client.wait(ids, every=False, timeout_s=None, as_json=as_json))
 
 
+def jupyter(
+    context: typer.Context,
+    gpus: Gpus = None,
+    mem: GpuMem = None,
+    mem_max: GpuMemMax = None,
+    core_pct: CorePct = None,
+    exclusive: Exclusive = False,
+    gpu: GpuIndices = None,
+    cpus: Cpus = None,
+    host_mem: HostMem = None,
+    time: TimeLimit = None,
+    name: JobName = None,
+    priority: Priority = None,
+    chdir: Annotated[
+        str | None,
+        typer.Option("--chdir", metavar="DIR", help="Folder of the notebooks; by default the current one."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run JupyterLab as a job of this machine, and print its address."""
+    from berth.cli.app import load
+    from berth.live.local import notebook
+    from berth.live.local.submitting import queued
+
+    parse, options = _words_parser(context), option_names(load("submit"))
+    server = notebook.start(lambda flags, words: queued(flags, words, parse, options), _given(context.params))
+    if as_json:
+        printed(Form.JSON, True, [], {"id": server.job_id, "port": server.port, "address": server.address})
+        return
+    print(server.address)
+    print(f"berth: it is job {server.job_id}; stop it with: berth cancel {server.job_id}", file=sys.stderr)
+    if there := notebook.tunnel(server):
+        print(f"berth: from your own machine, first run: {there}", file=sys.stderr)
+
+
 def queue(
     ids: SomeJobIds = None,
     user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only this user's jobs.")] = None,

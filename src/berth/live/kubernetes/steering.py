@@ -125,6 +125,7 @@ class Steering:
         self.site = PodSite(self._settings, partial(self._hand_out, self._generation))
         self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
+        self.site.with_room = partial(nodes_with_room, self.driver)
 
     def _ran_out(self, job: Any, held_mib: int) -> None:
         if self._knowledge.learns:
@@ -490,6 +491,12 @@ def driving(settings: Settings) -> DriverSettings:
         most_start_failures=None,
         notes=0,
     )
+
+
+def nodes_with_room(driver: Driver, job_id: str) -> list[str]:
+    """The nodes that a job would fit on now."""
+    job, cluster = driver.job(job_id), driver.scheduler.cluster
+    return [] if job is None else [cluster.nodes[row].name for row in cluster.fitting_nodes(job)]
 
 
 def switch_cards(site: PodSite, driver: Driver) -> None:
