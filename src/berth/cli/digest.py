@@ -38,7 +38,7 @@ def digest(
     """
     from berth.cli.usage_table import counted
     from berth.errors import SettingError
-    from berth.experiments.size.of_history import size_sentences
+    from berth.experiments.returnable import size_sentences
     from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
     from berth.report.digest import collect_digest, digest_text, write_digest

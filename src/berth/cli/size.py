@@ -155,7 +155,7 @@ def size(
 def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple[RecordedRun, Trust]:
     import time
 
-    from berth.experiments.size.of_history import run_and_trust
+    from berth.experiments.returnable import run_and_trust
     from berth.history.store.folder import open_history
     from berth.history.values.moments import since_ms
     from berth.traces import read_nodes

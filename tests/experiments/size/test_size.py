@@ -20,9 +20,9 @@ from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import conditions_of
 from berth.experiments.recorded_run import POLICIES
+from berth.experiments.returnable import size_sentences
 from berth.experiments.size import Sizes, keep_of, smallest_sizes
 from berth.experiments.size.clusters import resized
-from berth.experiments.size.of_history import size_sentences
 from berth.experiments.size.page import curve_of, page_of
 from berth.experiments.size.served import measure_named
 from berth.gpu_models import GPU_MODELS
