@@ -63,6 +63,9 @@ def test_with_nothing_known_the_users_limits_count_and_then_a_default_that_is_sa
     assert not caplog.records
     assert known.run_ms(job()) == Spread(CAUTIOUS_MS, 0, CAUTIOUS_MS, "default")
     assert "the run time of 'a' is unknown, and it has no time limit: 24 h are assumed" in caplog.text
+    for job_id in ("x", "y", "z"):  # jobs that name no application are many: it is said once
+        known.run_ms(replace(job(), id=job_id, application=""))
+    assert len(caplog.records) == 2
     assert known.peak_mem_mib(job(share=Share(1000, 700))) == Spread(700, 0, 700, "user")
     whole = Spread(THESIS_GPU.mem_mib, 0, THESIS_GPU.mem_mib, "default")
     assert known.peak_mem_mib(job(), THESIS_GPU) == whole

@@ -96,12 +96,11 @@ class History:
         said = self._user.run_ms(job)
         if said is not None and (said.basis == "user" or ran_ms >= CAUTIOUS_MS):
             return said
-        name = job.application or job.id
-        if name not in self._warned:
-            self._warned.add(name)
+        if job.application not in self._warned:  # once of all jobs that name none
+            self._warned.add(job.application)
             _log.warning(
                 "the run time of '%s' is unknown, and it has no time limit: %d h are assumed",
-                *(name, CAUTIOUS_MS // 3_600_000),
+                *(job.application or job.id, CAUTIOUS_MS // 3_600_000),
             )
         return Spread(CAUTIOUS_MS, ran_ms, CAUTIOUS_MS, "default")
 

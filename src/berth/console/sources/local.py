@@ -13,13 +13,17 @@ from typing import Any, BinaryIO
 
 from berth.console.roles import Viewer
 from berth.console.source import Output
+from berth.console.sources.endings import ending
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import AccessError, SettingError
+from berth.history.jobs.job_report import Wait
+from berth.history.values.causes import cause_after, cause_before
 from berth.live.driver.snapshot import GOING, Snapshot
 from berth.live.local.protocol import Connection
 from berth.live.local.samples import read_samples
-from berth.live.local.snapshot import snapshot_of, where_of
+from berth.live.local.snapshot import gpus_of, snapshot_of, where_of
 from berth.live.local.tables import why_lines
+from berth.model import Share
 
 PATIENCE_S = 10.0
 POLICY_PATIENCE_S = 300.0
@@ -99,6 +103,7 @@ class LocalSource:
         why = self._ask(do="why", id=job["id"])["jobs"][0] if job["state"] in ("waiting", "held") else None
         status = self._ask(do="status")
         own = viewer.owns(job["user"])
+        series = _series(job, status["state_folder"]) if own else []
         return {
             "source": self.name, "id": job["id"], "user": job["user"], "state": job["state"], "own": own,
             "controls": viewer.controls(job["user"]),
@@ -116,7 +121,7 @@ class LocalSource:
             "comment": job["comment"] if own else None, "output": _tail(job) if own else None,
             "output_path": job["output"] if own else None,
             "attempts": [self._attempt(each, own) for each in job["attempts"]],
-            "series": _series(job, status["state_folder"]) if own else [],
+            "series": series, "ending": ending_of(job, series, status) if own else None,
             "why": why_lines(why) if why else [],
             "candidates": (why.get("brain") or {}).get("candidates", []) if why else [],
             "others": [each["id"] for each in jobs[1:]],
@@ -237,6 +242,32 @@ def _series(job: dict[str, Any], state_folder: str) -> list[dict[str, Any]]:
     return [
         {"time_ms": each.time_ms, "use_pct": each.use_pct, "mem_mib": each.mem_mib} for each in looks[::step]
     ]
+
+
+def ending_of(
+    job: dict[str, Any], series: list[dict[str, Any]], status: dict[str, Any]
+) -> dict[str, Any] | None:
+    """What its last attempt used, waited for and cost; None while it has not ended or if it never ran."""
+    ran = [each for each in job["attempts"] if each["start_ms"] is not None and each["end_ms"] is not None]
+    if job["state"] in _UNENDED or not ran:
+        return None
+    last = ran[-1]
+    uses = [point["use_pct"] for point in series if point["use_pct"] is not None]
+    cards = {gpu.index: gpu.mem_mib for gpu in gpus_of(status["gpus"])}
+    begin_ms = job["ready_ms"] if job["ready_ms"] is not None else job["submit_ms"]
+    waits = (
+        Wait((begin_ms - job["submit_ms"]) / 1000, cause_before("")),
+        Wait((ran[0]["start_ms"] - begin_ms) / 1000, cause_after("")),
+    )
+    return ending(
+        promised=Share(job["milli"], last["share"][1]),
+        card_mib=min((cards[slot] for slot in last["slots"] if slot in cards), default=None),
+        peak_mib=None if last["peak_mib"] is None else int(last["peak_mib"]),
+        use=sum(uses) / len(uses) / 100 if uses else None,
+        completed=last["exit_code"] == 0,
+        waits=[each for each in waits if each.seconds > 0],
+        gpu_hours=sum(each["end_ms"] - each["start_ms"] for each in ran) * job["gpus"] * job["milli"] / 3.6e9,
+    )
 
 
 def _opened(job: dict[str, Any]) -> BinaryIO | None:
