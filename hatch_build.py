@@ -1,7 +1,8 @@
-"""Compiles native/ when the package is built: libberth.so, its operator's side and the fake driver.
+"""Makes what the wheel carries beside Python: native/ compiled, and the manual pages.
 
 Without a C compiler or `make` the package is pure Python: all of berth but partitions. `BERTH_NATIVE=0` leaves
-native/ out on purpose, `BERTH_NATIVE=1` refuses to build without it.
+native/ out on purpose, `BERTH_NATIVE=1` refuses to build without it. Where Typer is missing, the manual pages are left
+out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,9 @@ class NativeBuild(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build where there is a compiler, and tell the wheel what to carry."""
+        root = Path(self.root)
+        if version != "editable":
+            build_data["shared_data"].update(self._manual_pages(root))
         asked = os.environ.get("BERTH_NATIVE", "")
         if asked not in ("", "0", "1"):
             raise SystemExit(f"BERTH_NATIVE is '{asked}'; expected 1 (compile), 0 (leave out) or nothing")
@@ -41,7 +46,6 @@ class NativeBuild(BuildHookInterface):
             why = "BERTH_NATIVE=0" if asked == "0" else f"no {' and no '.join(lacking)} here"
             self.app.display_warning(f"{why}: partitions (berth run, berth up) are left out")
             return
-        root = Path(self.root)
         subprocess.run(["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(root / "native")], check=True)
         if version == "editable":
             return
@@ -51,6 +55,23 @@ class NativeBuild(BuildHookInterface):
         build_data["force_include"].update(
             {str(built / name): f"berth/partition/native/{name}" for name in LIBRARIES}
         )
+
+    def _manual_pages(self, root: Path) -> dict[str, str]:
+        """Make the manual pages; where the wheel puts each."""
+        folder = root / "build" / "man"
+        shutil.rmtree(folder, ignore_errors=True)
+        made = subprocess.run(
+            [sys.executable, "-m", "berth.cli.man_pages", str(folder)],
+            env={**os.environ, "PYTHONPATH": str(root / "src")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            why = (made.stderr.splitlines() or [""])[-1]
+            self.app.display_warning(f"manual pages are left out: {why}")
+            return {}
+        return {str(page): f"share/man/man1/{page.name}" for page in sorted(folder.iterdir())}
 
 
 def _lacking() -> list[str]:

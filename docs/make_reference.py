@@ -14,7 +14,7 @@ from typing import Any
 
 import berth
 from berth import errors
-from berth.cli.app import load
+from berth.cli.app import commands_of, load, written
 from berth.cli.commands import COMMANDS
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, WRAPPERS, policies_found
 from berth.policies import _load as load_policy
@@ -84,37 +84,21 @@ def picture(example: str) -> Path:
 def _commands() -> list[str]:
     found = ["## Commands"]
 
-    def walk(command: Any, name: str) -> None:
-        if hasattr(command, "commands"):
-            if command.invoke_without_command:  # a group that is a command itself
-                describe(command, name)
-            for inner in sorted(command.commands):
-                walk(command.commands[inner], f"{name} {inner}")
-            return
-        describe(command, name)
-
-    def describe(command: Any, name: str) -> None:
-        found.append(f"### `{name}`")
-        found.append(_text(command.help))
-        rows = []
-        for parameter in command.params:
-            said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
-            label = parameter.metavar or (
-                parameter.name.upper() if not parameter.opts[0].startswith("-") else ""
-            )
-            written = (
-                label if parameter.param_type_name == "argument" else f"{', '.join(parameter.opts)} {label}"
-            )
-            default = parameter.default
-            shown = (
-                "" if default in (None, "", ()) or default is False or parameter.required else f"`{default}`"
-            )
-            rows.append(f"| `{written.strip().replace('|', chr(92) + '|')}` | {shown} | {said} |")
-        if rows:
-            found.append("\n".join(["| option | default | what |", "|---|---|---|", *rows]))
-
-    for name in sorted(COMMANDS):
-        walk(load(name), f"berth {name}")
+    for each in sorted(COMMANDS):
+        for name, command in commands_of(load(each), f"berth {each}"):
+            found += [f"### `{name}`", _text(command.help)]
+            rows = []
+            for parameter in command.params:
+                said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
+                default = parameter.default
+                shown = (
+                    ""
+                    if default in (None, "", ()) or default is False or parameter.required
+                    else f"`{default}`"
+                )
+                rows.append(f"| `{written(parameter).replace('|', chr(92) + '|')}` | {shown} | {said} |")
+            if rows:
+                found.append("\n".join(["| option | default | what |", "|---|---|---|", *rows]))
     return found
 
 

@@ -9,14 +9,15 @@
 
 #include <stdlib.h>
 
-static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes)
+/* `shares`: it is charged the steps that it lies in, which it may share. */
+static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes, bool shares)
 {
     ledger_put((struct entry){ .key = key,
                                .bytes = bytes,
                                .owner = device_context(),
                                .kind = (uint16_t)kind,
                                .device = (uint16_t)device->ordinal,
-                               .count = !steps_exact(device) });
+                               .count = shares });
 }
 
 /* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept
@@ -25,7 +26,7 @@ static inline CUresult settled(struct device *device, enum kind kind, uint64_t b
                                CUresult result, uint64_t key)
 {
     if (LIKELY(result == CUDA_SUCCESS))
-        keep(device, kind, key, bytes);
+        keep(device, kind, key, bytes, false);
     else
         give(device, bytes);
     return result;
@@ -39,12 +40,15 @@ static inline CUresult settled_at(struct device *device, uint64_t bytes, uint64_
         give(device, taken);
         return result;
     }
-    if (UNLIKELY(!steps_settle(device, at, bytes, taken, call))) {
+    bool shares = !steps_exact(device); /* once: another thread may be finding it out */
+    if (UNLIKELY(!shares && taken != bytes))
+        give(device, taken - bytes);
+    if (UNLIKELY(shares && !steps_settle(device, at, bytes, taken, call))) {
         (void)(at <= UINT32_MAX && HAVE(cuMemFree) ? real.cuMemFree((unsigned)at)
                                                    : REAL(cuMemFree_v2)(at));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    keep(device, LINEAR, at, bytes);
+    keep(device, LINEAR, at, bytes, shares);
     return CUDA_SUCCESS;
 }
 

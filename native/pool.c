@@ -248,10 +248,11 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *cal
         pool->trims++; /* some graph has its memory no more */
     if (alone && answer == REPORTED && taken != 0 && reserved > held)
         learn_growth(pool);
-    pool->charged = target;
+    bool exact = answer == REPORTED && target == reserved;
+    pool->charged = target < held ? target : held; /* what is not taken yet, nobody may give back */
     pool->ended += taken + (debtor ? before : 0);
-    pool->exact = answer == REPORTED && target == reserved;
-    if (alone && pool->exact && was_exact && reserved > before)
+    pool->exact = exact && target <= held;
+    if (alone && exact && was_exact && reserved > before)
         learn_step(pool->device, reserved - before);
     turn_leave(&pools_turn);
     if (target <= held) {
@@ -259,16 +260,17 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *cal
         return true;
     }
     uint64_t left, lacks = target - held;
-    if (call != NULL ? obtain(pool->device, lacks, call)
-                     : region_take(&pool->device->region, lacks, &left))
-        return true;
-    lacks -= region_take_some(&pool->device->region, lacks);
+    bool had = call != NULL ? obtain(pool->device, lacks, call)
+                            : region_take(&pool->device->region, lacks, &left);
+    uint64_t got = had ? lacks : region_take_some(&pool->device->region, lacks);
     turn_take(&pools_turn);
-    pool->charged -= lacks;
-    pool->exact = false;
+    pool->charged += got;
+    pool->ended += lacks;
+    pool->exact = exact && pool->charged == target; /* unless others settled meanwhile */
+    if (!pool->exact)
+        parts_mark_dirty();
     turn_leave(&pools_turn);
-    parts_mark_dirty();
-    return false;
+    return had;
 }
 
 /* A pool that keeps more than is in use may let go of it at any end of a stream: it stays dirty

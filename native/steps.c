@@ -75,8 +75,6 @@ static uint64_t steps_of_its_own(uint64_t at, uint64_t bytes, int by)
 bool steps_settle(struct device *device, uint64_t at, uint64_t bytes, uint64_t taken,
                   const char *call)
 {
-    if (steps_exact(device))
-        return true;
     uint64_t own = steps_of_its_own(at, bytes, 1);
     if (own <= taken) {
         give(device, taken - own);

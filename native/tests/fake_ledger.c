@@ -311,6 +311,8 @@ uint64_t fake_address(uint64_t bytes)
     }
     uint64_t align = (1ull << class) < (2ull << 20) ? 1ull << class : 2ull << 20;
     uint64_t at = (heap_next + align - 1) & ~(align - 1);
+    if ((uint32_t)at == 0)
+        at += align; /* the calls of CUDA 2 have the lower half, in which it is NULL */
     if (heap_base == 0 || at + (1ull << class) > heap_end)
         return 0;
     heap_next = at + (1ull << class);

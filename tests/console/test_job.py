@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from berth.console.roles import Role
+from berth.console.sources import local
+from berth.console.sources.slurm import SlurmSource
 from berth.console.sources.values import ValuesSource, look_of
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Tenant
+from berth.live.slurm.decisions import ENDED, PLACED, STARTED, Decision, append
+from berth.live.slurm.service import DECISIONS
 from berth.model import Record, RecordState, Share
 from tests.console.world import World
+from tests.live.slurm.fake_slurm import FakeSlurm
 
 
 @pytest.fixture
@@ -45,6 +52,34 @@ def test_nobody_else_sees_them_or_gets_a_button(world: World, user: str, role: R
     assert "epoch" not in page
     assert "train.py" not in page
     assert "data-action" not in page
+
+
+def test_an_output_is_followed_by_its_owner_until_the_job_ends(world: World) -> None:
+    (source,) = (seen.source for seen in world.app.state.hub.seen.values())
+    source.written["1"] = "epoch 1\n"
+    ann = world.program("ann")
+    first = ann.get("/api/v1/output/1", params={"source": "local"}).json()
+    assert first == {"text": "epoch 1\n", "next": 8, "skipped": 0, "ended": False}
+    source.written["1"] += "epoch 2\n"
+    look = source.value
+    source.value = replace(
+        look, jobs=tuple(replace(job, end_ms=9) if job.id == "1" else job for job in look.jobs)
+    )
+    after = ann.get("/api/v1/output/1", params={"source": "local", "after": first["next"]}).json()
+    assert (after["text"], after["ended"]) == ("epoch 2\n", True)
+    assert ann.get("/api/v1/output/1", params={"source": "other"}).status_code == 404
+    assert world.program("bob").get("/api/v1/output/1", params={"source": "local"}).status_code == 403
+    assert 'data-address="/api/v1/output/1?source=local"' in world.browser("ann").get("/job/1").text
+    assert "data-address" not in world.browser("bob").get("/job/1").text
+
+
+def test_jobs_are_chosen_together_by_who_may_change_them(world: World) -> None:
+    mine = world.browser("ann").get("/queue?size=1000").text
+    look = look_of(gpus=8, waiting=12)
+    own = [job.id for job in look.jobs if job.user == "ann"]
+    assert [job.id for job in look.jobs if f'<input type="checkbox" value="{job.id}"' in mine] == own
+    assert "berth requeue 1&#34;" in mine
+    assert "checkbox" not in world.browser("ann", Role.VIEWER).get("/queue").text
 
 
 def test_a_waiting_job_says_why_and_can_be_held_by_its_owner_alone(world: World) -> None:
@@ -113,3 +148,89 @@ def test_an_ended_attempt_says_with_whom_it_shared_and_whether_that_is_known(sha
     assert '<a href="/job/2">2</a> (bob), <a href="/job/3">3</a> (chae)' in page.get("/job/1").text
     assert "not known: its GPUs were not recorded" in page.get("/job/4").text
     assert "not known" not in page.get("/job/2").text  # it is hidden from ann, which is something else
+
+
+def line(event: str, raw: str = "7", at_s: int = 0, **values: Any) -> Decision:
+    at_ms = 1_767_225_600_000
+    return Decision(
+        at_ms + 1000 * at_s, event, raw, raw, submit_ms=at_ms, user="ann", gpus=1, milli=500, **values
+    )
+
+
+@pytest.fixture
+def beside_slurm(tmp_path: Path) -> World:
+    """Job 7 of ann has ended, and Slurm has forgotten it; job 8 has ended and Slurm still knows it."""
+    for raw in ("7", "8"):
+        began_ms = line(PLACED).at_ms + 100_000
+        lines = [
+            line(PLACED, raw, 60, mem_mib=20_480, where="n1:0"),
+            line(STARTED, raw, 100, start_ms=began_ms, where="n1:0", partition="gpu"),
+            line(ENDED, raw, 1100, start_ms=began_ms, end_ms=began_ms + 1_000_000, where="n1", state="COMPLETED",
+                 peak_mib=9000, card_mib=81_920, gpu_ms=200_000),
+        ]  # fmt: skip
+        append(tmp_path / DECISIONS, lines)
+    slurm = FakeSlurm()
+    slurm.jobs = {"8": {"JobID": "8", "State": "COMPLETED", "UserName": "ann", "Account": "vision"}}
+
+    def run(words: Sequence[str], told: str) -> str:
+        if words[0] == "sacctmgr":
+            return "vision,speech\n" if "carol" in words else "\n"
+        return slurm(words, told)
+
+    return World(tmp_path / "state", sources=[SlurmSource(tmp_path, run)])
+
+
+def test_a_job_of_slurm_tells_its_use_waits_and_what_was_enough(beside_slurm: World) -> None:
+    found = beside_slurm.program("ann").get("/api/v1/jobs/7").json()["ending"]
+    assert found == {
+        "waits": [
+            {"seconds": 60.0, "cause": "room on GPUs, until berth placed it"},
+            {"seconds": 40.0, "cause": "Slurm to start it"},
+        ],
+        "used_mib": 9000, "promised_mib": 20_480, "card_mib": 81_920, "use_pct": 20.0, "promised_pct": 50.0,
+        "enough_gpu": 0.3, "enough_mib": 11_264, "gpu_hours": pytest.approx(500 / 3600),
+        "idle_gpu_hours": pytest.approx(300 / 3600), "such_jobs": 0, "half_start_s": None, "most_start_s": None,
+    }  # fmt: skip
+    page = beside_slurm.browser("ann").get("/job/7").text
+    assert "0.3 of a GPU and 11 GiB of GPU memory would have been enough." in page
+    assert "8.8 of 20.0 GiB promised" in page
+    assert "40 s for Slurm to start it" in page
+    assert beside_slurm.program("bob").get("/api/v1/jobs/7").json()["ending"] is None
+
+
+@pytest.mark.parametrize(("user", "sees"), [("ann", True), ("carol", True), ("bob", False)])
+def test_coordinators_of_an_account_see_its_jobs(beside_slurm: World, user: str, sees: bool) -> None:
+    found = beside_slurm.program(user).get("/api/v1/jobs/8").json()
+    assert (found["own"], found["ending"] is not None, found["controls"]) == (sees, sees, user == "ann")
+
+
+def test_a_waiting_job_has_its_start_interval(tmp_path: Path) -> None:
+    look = look_of(gpus=8, waiting=2)
+    jobs = tuple(replace(each, starts_from_ms=5000, starts_to_ms=9000) for each in look.jobs)
+    world = World(tmp_path, sources=[ValuesSource(replace(look, jobs=jobs))])
+    found = world.program("ann").get("/api/v1/jobs/100000").json()
+    assert (found["starts_from_ms"], found["starts_to_ms"]) == (5000, 9000)
+    assert 'Predicted start: <time data-ms="5000">' in world.browser("ann").get("/job/100000").text
+    assert world.program("ann").get("/api/v1/jobs/1").json()["starts_from_ms"] is None
+
+
+def test_a_job_of_this_machine_tells_what_was_enough() -> None:
+    attempt = {
+        "start_ms": 30_000, "end_ms": 3_630_000, "share": (1000, 40_960), "slots": [0], "peak_mib": 9000.0,
+        "exit_code": 0,
+    }  # fmt: skip
+    job = {
+        "state": "completed", "attempts": [attempt], "submit_ms": 0, "ready_ms": 10_000, "milli": 1000, "gpus": 2,
+    }  # fmt: skip
+    status = {"gpus": [], "jobs": [], "waiting": 0}
+    found = local.ending_of(job, [{"use_pct": 30.0}, {"use_pct": None}, {"use_pct": 40.0}], status)
+    assert found is not None
+    assert (found["enough_gpu"], found["enough_mib"], found["gpu_hours"]) == (0.5, 11_264, 2.0)
+    assert found["waits"] == [
+        {"seconds": 10.0, "cause": "not eligible"},
+        {"seconds": 20.0, "cause": "resources"},
+    ]
+    assert local.ending_of({**job, "state": "running"}, [], status) is None
+    failed = local.ending_of({**job, "attempts": [{**attempt, "exit_code": 1}]}, [], status)
+    assert failed is not None
+    assert (failed["enough_mib"], failed["use_pct"], failed["idle_gpu_hours"]) == (None, None, None)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from berth.console.roles import Role, Viewer
+from berth.console.source import Output
+from berth.console.sources import local
 from berth.console.sources.kubernetes import KubernetesSource
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
@@ -49,6 +51,10 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
         others = asyncio.run(source.job(first, NOBODY, look))
         assert (others["output"], others["command"], others["name"]) == (None, None, "")
         assert (mine["application"], others["application"]) == ("first", "")  # which is its name
+        written = asyncio.run(source.output(first, OLGA, None))
+        assert written == Output("hello\n", 6, 0, ended=False)
+        with pytest.raises(AccessError, match="and to operators alone"):
+            asyncio.run(source.output(first, NOBODY, None))
         assert asyncio.run(source.job(second, OLGA, look))["why"][0].startswith(f"Job {second} has")
 
         with pytest.raises(AccessError, match="may change only their own"):
@@ -58,6 +64,11 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
             f"job {second}"
         )
         assert world.job(second)["priority"] == 7
+        asyncio.run(source.act("cancel", {"id": second}, OLGA))
+        assert asyncio.run(source.output(second, OLGA, None)) == Output(
+            "", 0, 0, ended=True
+        )  # it wrote nothing
+        assert asyncio.run(source.act("requeue", {"id": second}, OLGA)) == f"job {second}: waiting"
         drained = asyncio.run(source.act("drain", {"id": f"{look.gpus[1].node}:1"}, OLGA))
         assert drained == "GPU 1 is drained when its jobs have ended"
         with pytest.raises(SettingError, match="would import code"):
@@ -83,6 +94,37 @@ def test_an_output_that_is_another_users_file_is_not_shown(tmp_path: Path) -> No
     assert _tail({"output": str(path), "uid": own + 1}) is None
     assert _tail({"output": "/dev/zero", "uid": own}) is None
     assert _tail({"output": str(tmp_path / "none"), "uid": own}) is None
+
+
+def test_an_output_is_followed_piece_by_piece_from_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    job = {"output": str(path), "uid": tmp_path.stat().st_uid}
+
+    def piece(after: int | None, ended: bool = False) -> tuple[str, int, int]:
+        file = local._opened(job)
+        assert file is not None
+        with file:
+            found = local._piece(file, after, ended)
+        return found.text, found.next, found.skipped
+
+    path.write_bytes("one\n손".encode()[:-1])
+    assert piece(None) == ("one\n", 4, 0)  # the sign is not whole yet
+    assert piece(None, ended=True) == ("one\n\ufffd", 6, 0)
+    path.write_bytes("one\n손\n".encode())
+    assert piece(4) == ("손\n", 8, 0)
+    assert piece(8) == ("", 8, 0)
+    path.write_bytes(b"new\n")  # it runs again
+    assert piece(8) == ("new\n", 4, 0)
+    path.write_bytes(b"0123456789abcdef\n" * 100_000)
+    text, following, skipped = piece(None)
+    assert (len(text) <= local.TAIL_BYTES, following, skipped + len(text)) == (True, 1_700_000, 1_700_000)
+    assert text.startswith("0123")  # from the beginning of a line on
+    text, following, skipped = piece(17)
+    assert (len(text) <= local.PIECE_BYTES, following, 17 + skipped + len(text)) == (
+        True,
+        1_700_000,
+        1_700_000,
+    )
 
 
 def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:

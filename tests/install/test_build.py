@@ -44,6 +44,7 @@ def test_without_a_compiler_the_wheel_has_all_but_partitions(
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in names if ".so" in name or name.startswith(("tests/", "papers/"))] == []
     assert not any("berth_papers" in name for name in names)
+    assert f"berth_gpu-{berth.__version__}.data/data/share/man/man1/berth-submit.1" in names
     assert {"berth/__init__.py", "berth/py.typed", "berth/report/templates/report.html"} <= set(names)
 
 

@@ -63,6 +63,9 @@ def test_with_nothing_known_the_users_limits_count_and_then_a_default_that_is_sa
     assert not caplog.records
     assert known.run_ms(job()) == Spread(CAUTIOUS_MS, 0, CAUTIOUS_MS, "default")
     assert "the run time of 'a' is unknown, and it has no time limit: 24 h are assumed" in caplog.text
+    for job_id in ("x", "y", "z"):  # jobs that name no application are many: it is said once
+        known.run_ms(replace(job(), id=job_id, application=""))
+    assert len(caplog.records) == 2
     assert known.peak_mem_mib(job(share=Share(1000, 700))) == Spread(700, 0, 700, "user")
     whole = Spread(THESIS_GPU.mem_mib, 0, THESIS_GPU.mem_mib, "default")
     assert known.peak_mem_mib(job(), THESIS_GPU) == whole
@@ -205,6 +208,31 @@ def test_running_out_of_memory_teaches_then_needs_room_then_runs_alone(
     known.worked(job(), 100_000, alone=True)  # recorded anew
     assert (believed(), known.company("a")) == (6200, None)
     assert known.company("other") is None
+
+
+def test_an_attempt_that_began_with_less_than_is_believed_by_now_says_nothing_new() -> None:
+    """Four that ran side by side all had too little. What the first of them taught may well be enough."""
+    known = History()
+    began, taught = job(share=Share(100, 4000)), job(share=Share(100, 9000))
+    for _ in range(4):
+        known.ran_out_of_memory(began, 8000)
+        assert (known.peak_mem_mib(began), known.company("a")) == (Spread(9000, 0, 9000, "user"), None)
+    known.ran_out_of_memory(taught, 9500)  # it was not enough
+    assert known.company("a") == 2
+    known.ran_out_of_memory(taught, 9500)
+    assert known.company("a") == 2
+
+
+def test_the_memory_of_other_applications_says_nothing_of_one_that_was_seen_or_asks() -> None:
+    known = History()
+    for _ in range(5):
+        known.measured(job("small"), 3000)
+    asks = job("new", share=Share(100, 20_000))
+    assert known.peak_mem_mib(asks) == Spread(20_000, 0, 20_000, "user")
+    known.measured(job("big"), 26_000)
+    believed = known.peak_mem_mib(job("big"))
+    assert believed is not None
+    assert believed.expected == 26_000
 
 
 def test_a_neighbour_that_held_more_than_was_believed_is_believed_to_need_more() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from berth.cli import completing
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Knowledge
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 
 def advise(
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="How the cluster places jobs today: SCHEME+ORDER+PLACEMENT.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How the cluster places jobs today: SCHEME+ORDER+PLACEMENT.",
+            autocompletion=completing.policy,
+        ),
     ] = "easy+fifo+best-fit",
     cluster: Annotated[
         str,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, printed
@@ -30,7 +31,9 @@ def backtest(
     policies: Annotated[
         str,
         typer.Option(
-            metavar="A,B,…", help="Candidates for the policy that ran; one that the history knows is taken."
+            metavar="A,B,…",
+            help="Candidates for the policy that ran; one that the history knows is taken.",
+            autocompletion=completing.policies,
         ),
     ] = "fifo+first-fit,easy+fifo+best-fit,passing+fifo+best-fit",
     knowledge: Knowledge = "oracle",

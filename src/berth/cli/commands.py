@@ -147,6 +147,9 @@ COMMANDS: Final = {
         " input.",
         command_follows=True,
     ),
+    "jupyter": Entry(
+        "berth.cli.local:jupyter", "Run JupyterLab as a job of this machine, and print its address."
+    ),
     "queue": Entry("berth.cli.local:queue", "List waiting and running jobs."),
     "logs": Entry("berth.cli.local:logs", "Print a job's output."),
     "wait": Entry(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
@@ -31,7 +32,10 @@ SHORT_MS = 10_000
 def simulate(
     trace: Trace,
     policy: Annotated[
-        str, typer.Option(help="A name that `berth policies` lists, or my.module:thing.")
+        str,
+        typer.Option(
+            help="A name that `berth policies` lists, or my.module:thing.", autocompletion=completing.policy
+        ),
     ] = "fifo+first-fit",
     seed: Annotated[int, typer.Option(help="Seed of random numbers.")] = 0,
     records: Annotated[
@@ -58,9 +62,14 @@ def compare(
         ),
     ] = "",
     policies: Annotated[
-        str, typer.Option(metavar="A,B,…", help="Names that `berth policies` lists, or my.module:thing.")
+        str,
+        typer.Option(
+            metavar="A,B,…",
+            help="Names that `berth policies` lists, or my.module:thing.",
+            autocompletion=completing.policies,
+        ),
     ] = "fifo+first-fit,sjf+best-fit,fgd",
-    seeds: Annotated[int, typer.Option(help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli import completing
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson
 
@@ -14,7 +15,12 @@ from berth.cli.output import AsJson
 def job(
     context: typer.Context,
     job_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The job's id, or its label, such as 12_3 or 7+1.")
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The job's id, or its label, such as 12_3 or 7+1.",
+            autocompletion=completing.known_jobs,
+        ),
     ],
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="NAME", help="Only this cluster; by default all.")

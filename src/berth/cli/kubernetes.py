@@ -46,7 +46,7 @@ KnowledgeName = Annotated[
 QuotaOption = Annotated[
     str,
     typer.Option(
-        "--quota", metavar="NS=GPUS,…", help="GPU quota per namespace, or NS+NS=GPUS; unlisted get 0."
+        "--quota", metavar="NAMESPACE=GPUS,…", help="GPU quota per namespace, or A+B=GPUS; unlisted get 0."
     ),
 ]
 BorrowOption = Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")]
@@ -90,12 +90,13 @@ def steerer(
     context: Context = None,
 ) -> None:
     """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
+    from berth.live.kubernetes.jobs import quotas_of_namespaces
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
-    from berth.policies.schemes.quotas import quotas_of
 
     _log()
-    settings = Settings(policy, knowledge, compat, quotas_of(quota) if quota else None, borrow, reclaim)
+    quotas = quotas_of_namespaces(quota) if quota else None
+    settings = Settings(policy, knowledge, compat, quotas, borrow, reclaim)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -274,12 +275,11 @@ def install(
 
         checked(fake_gpus)
     if quota:
-        from berth.live.kubernetes.jobs import tenants_of
+        from berth.live.kubernetes.jobs import quotas_of_namespaces
         from berth.policies import Setting, make_policy
-        from berth.policies.schemes.quotas import quotas_of
 
-        tenants_of(quotas_of(quota))
-        make_policy(policy, Setting(quotas=quotas_of(quota), borrow=borrow))  # says so if it has no quotas
+        quotas = quotas_of_namespaces(quota)
+        make_policy(policy, Setting(quotas=quotas, borrow=borrow))  # says so if it has no quotas
     words = None if compat is None else compat.value
     how = Install(
         image,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from berth.cli import completing
 from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
@@ -91,7 +92,9 @@ def run(
     policy: Annotated[
         str,
         typer.Option(
-            "--policy", help="The policy; the default goes by Slurm's priorities. See berth policies."
+            "--policy",
+            help="The policy; the default goes by Slurm's priorities. See berth policies.",
+            autocompletion=completing.policy,
         ),
     ] = DEFAULT_POLICY,
     knowledge: Annotated[

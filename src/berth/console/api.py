@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from berth.arrays import FloatArray
 from berth.console.audit import now_ms
@@ -18,7 +18,16 @@ from berth.console.job import find_job
 from berth.console.queue import QueueQuery, chosen
 from berth.console.recent import SPANS, Window
 from berth.console.roles import Viewer
-from berth.console.schemas import GpusAnswer, JobAnswer, QueueAnswer, QueuedJob, RecentAnswer, SourceAnswer
+from berth.console.schemas import (
+    GpusAnswer,
+    JobAnswer,
+    OutputAnswer,
+    QueueAnswer,
+    QueuedJob,
+    RecentAnswer,
+    SourceAnswer,
+)
+from berth.console.source import Follows
 
 router = APIRouter(prefix="/api/v1")
 Who = Annotated[Viewer, Depends(viewer)]
@@ -85,6 +94,27 @@ async def job(
 ) -> JobAnswer:
     """One job: what runs or waits, and what the history has of it."""
     return await find_job(request.app.state, job_id, source, who)
+
+
+@router.get("/output/{job_id:path}")
+async def output(
+    request: Request,
+    who: Who,
+    job_id: str,
+    source: Annotated[str, Query(description="The source that has the job")],
+    after: Annotated[
+        int | None, Query(ge=0, description="`next` of the answer before; the end if absent")
+    ] = None,
+) -> OutputAnswer:
+    """What a job wrote after the answer before this one, so that it can be followed until it ends."""
+    hub: Hub = request.app.state.hub
+    if source not in hub.seen:
+        raise HTTPException(404, f"no source '{source}'; there are {', '.join(hub.seen) or 'none'}")
+    follows = hub.seen[source].source
+    found = await follows.output(job_id, who, after) if isinstance(follows, Follows) else None
+    if found is None:
+        raise HTTPException(404, f"the output of job '{job_id}' cannot be read from here")
+    return OutputAnswer(text=found.text, next=found.next, skipped=found.skipped, ended=found.ended)
 
 
 @router.get("/recent")

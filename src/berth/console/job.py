@@ -16,6 +16,7 @@ from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.roles import Viewer
 from berth.console.schemas import JobAnswer
+from berth.console.source import Follows
 from berth.errors import BerthError
 from berth.history.store.cached_history import CachedHistory
 from berth.live.driver.snapshot import Gpu
@@ -61,6 +62,8 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
             reasons.append(str(error))
     if found is not None:
         look = hub.seen[found["source"]].look
+        if look is not None and found["state"] in ("waiting", "held"):
+            found |= await _starts(state, hub, found["source"], found["id"])
         for each in [each for each in reports if _is_of(each[0], found)]:
             _add_running(each[0], look.gpus if look is not None else ())
         if source:
@@ -70,6 +73,15 @@ async def find_job(state: Any, job_id: str, source: str, who: Viewer) -> JobAnsw
             404, f"no job '{job_id}'; {'; '.join(reasons) or 'no source and no history is there'}"
         )
     return JobAnswer(**(found or _of_report(*reports[-1], job_id)), history=[report for report, _ in reports])
+
+
+async def _starts(state: Any, hub: Hub, source: str, job_id: str) -> dict[str, int | None]:
+    """When a waiting job may start: as the model of waits says, else as its queue does."""
+    looks = {name: seen.look for name, seen in hub.seen.items() if seen.look is not None}
+    live = next((job for job in looks[source].jobs if job.id == job_id), None)
+    of_queue = (None, None) if live is None else (live.starts_from_ms, live.starts_to_ms)
+    begin_ms, end_ms = (await state.predictions.of(hub, looks)).get((source, job_id), of_queue)
+    return {"starts_from_ms": begin_ms, "starts_to_ms": end_ms}
 
 
 def _reports(history: CachedHistory, job_id: str, who: Viewer) -> list[tuple[dict[str, Any], bool]]:
@@ -155,7 +167,7 @@ async def job(
     lacks: list[str] = []
     if request.app.state.settings.actions and found.controls and live is not None:
         wanted = {"held": ("release", "cancel"), "waiting": ("hold", "priority", "cancel")}.get(
-            found.state, ("cancel",) if found.state in GOING else ()
+            found.state, ("requeue", "cancel") if found.state in GOING else ("requeue",)
         )
         lacking = live.source.lacks(who)
         lacks = [lacking[name] for name in wanted if name in lacking]
@@ -174,4 +186,5 @@ async def job(
         now_ms=time.time_ns() // 1_000_000,
         live_job=live is not None,
         lacks=lacks,
+        follows=live is not None and isinstance(live.source, Follows) and found.own,
     )

@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -21,6 +21,9 @@ from berth.live.driver.snapshot import LiveJob
 
 router = APIRouter(include_in_schema=False)
 State = Literal["", "waiting", "held", "starting", "running", "suspending", "suspended", "resuming"]
+
+_ACTIONS: Final = {"waiting": ("hold", "cancel"), "held": ("release", "cancel")}
+"""What can be done to several jobs in these states together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,9 @@ async def queue(
     """The queue as a page."""
     hub: Hub = request.app.state.hub
     found = await chosen(request.app.state, asked, who)
+    acts = request.app.state.settings.actions
+    for row in found.rows:
+        row["commands"] = _commands(hub, row, who) if acts and who.controls(row["user"]) else {}
     partitions = sorted(
         {job.partition for seen in hub.seen.values() if seen.look for job in seen.look.jobs} - {""}
     )
@@ -132,8 +138,18 @@ async def queue(
         sources=[source_json(seen) for seen in hub.seen.values()],
         predicts=request.app.state.predictions.why,
         held=_cases(request.app.state.predictions.held),
-        owns=who.controls,
+        chooses=acts and any(row["commands"] for row in found.rows),
     )
+
+
+def _commands(hub: Hub, row: dict[str, Any], who: Viewer) -> dict[str, str]:
+    """What this viewer may do to a job of the queue, each with the command that does the same."""
+    source = hub.seen[row["source"]].source
+    wanted = _ACTIONS.get(row["state"], ("requeue", "cancel"))
+    commands = {
+        name: source.command(name, {"id": row["id"]}) for name in wanted if name not in source.lacks(who)
+    }
+    return {name: command for name, command in commands.items() if command is not None}
 
 
 def _cases(held: Held) -> tuple[int, int] | None:

@@ -174,6 +174,33 @@ class AttemptAnswer(BaseModel):
     refused: int | None = Field(None, description="Calls for GPU memory that were refused")
 
 
+class WaitAnswer(BaseModel):
+    """A part of a wait."""
+
+    seconds: float
+    cause: str
+
+
+class EndingAnswer(BaseModel):
+    """What a job that has ended used of what it was promised, waited for and cost."""
+
+    waits: list[WaitAnswer]
+    used_mib: int | None = Field(description="Peak of its memory on one GPU")
+    promised_mib: int | None
+    card_mib: int | None
+    use_pct: float | None = Field(description="Mean use of each of its GPUs, of a whole GPU")
+    promised_pct: float
+    enough_gpu: float | None = Field(description="The part of a GPU that would have been enough")
+    enough_mib: int | None = Field(
+        description="The GPU memory that would have been enough; null if no less would"
+    )
+    gpu_hours: float
+    idle_gpu_hours: float | None
+    such_jobs: int = Field(0, description="Starts of such jobs that the next two numbers stand on")
+    half_start_s: float | None = Field(None, description="Within which half of them started")
+    most_start_s: float | None = Field(None, description="Within which nine of ten started")
+
+
 class JobAnswer(BaseModel):
     """All of one job that the viewer may see; what others may not see is null."""
 
@@ -212,11 +239,25 @@ class JobAnswer(BaseModel):
     candidates: list[dict[str, Any]] = Field(
         [], description="GPUs that the policy looked at, with what they lack"
     )
+    starts_from_ms: int | None = Field(
+        None, description="The predicted start: the earlier end of its interval"
+    )
+    starts_to_ms: int | None = None
+    ending: EndingAnswer | None = None
     others: list[str] = Field([], description="The other tasks of its array")
     history: list[dict[str, Any]] = Field(
         [],
         description="What the history knows of jobs of this id; `beside` are the jobs that shared its GPUs",
     )
+
+
+class OutputAnswer(BaseModel):
+    """A piece of what a job has written."""
+
+    text: str
+    next: int = Field(description="Ask for what follows with `after` of this number")
+    skipped: int = Field(description="Bytes before it that are left out, because there are too many")
+    ended: bool = Field(description="Whether the job has ended and nothing follows")
 
 
 class ActionRequest(BaseModel, extra="forbid"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from berth.console.roles import Viewer
@@ -45,4 +46,29 @@ class Pending(Protocol):
 
     def pending(self) -> tuple[Any, ...]:
         """Its queue as `berth.history.importing.pending` has it; called in a thread. Raises BerthError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of what a job has written."""
+
+    text: str
+    next: int
+    """The byte of its output at which the next piece begins."""
+    skipped: int
+    """Bytes before this piece that are left out, because there are too many."""
+    ended: bool
+    """Whether the job has ended and nothing follows."""
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A source that can read what its jobs write."""
+
+    async def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+        """What a job wrote after this byte, or the end of it if `after` is None; None where nothing can be read.
+
+        Raises AccessError if it is another user's job, BerthError if there is no such job.
+        """
         ...

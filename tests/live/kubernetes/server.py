@@ -178,8 +178,9 @@ current-context: c
         finally:
             process.send_signal(signal.SIGCONT)
 
-    def start_scheduler(self) -> str:
-        """Start kube-scheduler if it does not run yet. Returns why there is none; empty if it runs."""
+    def start_scheduler(self, *, qps: int = 50) -> str:
+        """Start kube-scheduler if it does not run yet. Returns why there is none; empty if it runs. `qps`: the requests
+        a second that it may send, 50 by its own default."""
         if "scheduler" in self._processes:
             return ""
         program = self.assets.apiserver.with_name("kube-scheduler")
@@ -190,7 +191,7 @@ current-context: c
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False}, "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 1,
-            "clientConnection": {"kubeconfig": str(self.kubeconfig())},
+            "clientConnection": {"kubeconfig": str(self.kubeconfig()), "qps": qps, "burst": 2 * qps},
         }  # fmt: skip
         (self.folder / "scheduler.json").write_text(json.dumps(config))
         self._start("scheduler", program, f"--config={self.folder / 'scheduler.json'}", "--secure-port=0")
@@ -205,12 +206,7 @@ current-context: c
 
     def processor_s(self) -> dict[str, float]:
         """Processor time that each program has used since it started, seconds."""
-        tick = os.sysconf("SC_CLK_TCK")
-        found = {}
-        for name, process in self._processes.items():
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            found[name] = (int(fields[11]) + int(fields[12])) / tick  # user and system
-        return found
+        return {name: processor_s(process) for name, process in self._processes.items()}
 
     def _start(self, name: str, *words: object) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -231,6 +227,12 @@ current-context: c
             except OSError:
                 time.sleep(0.1)
         raise RuntimeError(f"the API server is not ready: {(self.folder / 'api.log').read_text()[-3000:]}")
+
+
+def processor_s(process: subprocess.Popen[bytes]) -> float:
+    """Processor time that a program has used since it started, seconds."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system
 
 
 def _free_ports(count: int) -> list[int]:

@@ -256,6 +256,12 @@ def test_quotas_reach_the_steerer_and_a_policy_without_them_is_refused() -> None
     assert "has no quotas" in str(refused.exception)
 
 
+def test_a_quota_that_makes_no_sense_is_answered_with_the_form_that_is_expected() -> None:
+    refused = berth("install", "--image", IMAGE, "--dry-run", "--quota", "team-a:8")
+    expected = "quota 'team-a:8' is not NAMESPACE=GPUS, such as vision=8 or vision+speech=8"
+    assert expected in str(refused.exception)
+
+
 def test_no_image_is_run_that_was_not_named() -> None:
     done = berth("install", "--dry-run")
     assert done.exit_code == 2

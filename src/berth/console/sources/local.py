@@ -9,16 +9,21 @@ import stat
 from collections import deque
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, BinaryIO
 
 from berth.console.roles import Viewer
+from berth.console.source import Output
+from berth.console.sources.endings import ending
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
-from berth.errors import SettingError
+from berth.errors import AccessError, SettingError
+from berth.history.jobs.job_report import Wait
+from berth.history.values.causes import cause_after, cause_before
 from berth.live.driver.snapshot import GOING, Snapshot
 from berth.live.local.protocol import Connection
 from berth.live.local.samples import read_samples
-from berth.live.local.snapshot import snapshot_of, where_of
+from berth.live.local.snapshot import gpus_of, snapshot_of, where_of
 from berth.live.local.tables import why_lines
+from berth.model import Share
 
 PATIENCE_S = 10.0
 POLICY_PATIENCE_S = 300.0
@@ -28,7 +33,10 @@ MOST_JOBS = 50_000
 MOST_POINTS = 2000
 TAIL_LINES = 200
 TAIL_BYTES = 64 << 10
-_OWN = ("hold", "release", "cancel", "priority")
+PIECE_BYTES = 256 << 10
+"""What one answer holds of an output at most; of more, the end."""
+_OWN = ("hold", "release", "cancel", "requeue", "priority")
+_UNENDED = ("waiting", "held", "starting", "running", "suspending", "suspended", "resuming")
 _OPERATORS = ("policy", "drain", "undrain", "resize")
 
 
@@ -62,6 +70,10 @@ class LocalSource:
         """It has them all."""
         return {}
 
+    async def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+        """The end of a job's output, or what follows a piece of it."""
+        return await asyncio.to_thread(self._output, job_id, viewer, after)
+
     def pending(self) -> tuple[Any, ...]:
         """The queue as the model of waits is asked about it; called in a thread."""
         from berth.history.importing.pending import Queued
@@ -91,6 +103,7 @@ class LocalSource:
         why = self._ask(do="why", id=job["id"])["jobs"][0] if job["state"] in ("waiting", "held") else None
         status = self._ask(do="status")
         own = viewer.owns(job["user"])
+        series = _series(job, status["state_folder"]) if own else []
         return {
             "source": self.name, "id": job["id"], "user": job["user"], "state": job["state"], "own": own,
             "controls": viewer.controls(job["user"]),
@@ -108,7 +121,7 @@ class LocalSource:
             "comment": job["comment"] if own else None, "output": _tail(job) if own else None,
             "output_path": job["output"] if own else None,
             "attempts": [self._attempt(each, own) for each in job["attempts"]],
-            "series": _series(job, status["state_folder"]) if own else [],
+            "series": series, "ending": ending_of(job, series, status) if own else None,
             "why": why_lines(why) if why else [],
             "candidates": (why.get("brain") or {}).get("candidates", []) if why else [],
             "others": [each["id"] for each in jobs[1:]],
@@ -124,6 +137,21 @@ class LocalSource:
             "where": where_of(told["slots"], self._node),
             "peak_mib": told["peak_mib"], "given_mib": told["share"][1], "refused": told["refused"],
         }  # fmt: skip
+
+    def _output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+        job = self._ask(do="job", id=job_id)["jobs"][0]
+        if not viewer.owns(job["user"]):
+            raise AccessError(
+                f"the output of job {job['id']} is shown to {job['user']} and to operators alone"
+            )
+        ended = (
+            job["state"] not in _UNENDED
+        )  # asked before the file is read: what an ended job wrote is there
+        file = _opened(job)
+        if file is None:
+            return Output("", 0, 0, True) if ended else None
+        with file:
+            return _piece(file, after, ended)
 
     def _act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         if action in _OWN:
@@ -194,6 +222,7 @@ def command_of(action: str, values: dict[str, Any]) -> str | None:
         "hold": f"berth hold {what}",
         "release": f"berth release {what}",
         "cancel": f"berth cancel {what}",
+        "requeue": f"berth requeue {what}",
         "priority": f"berth edit {what} --priority {value}",
         "policy": f"berth policy {value}",
         "drain": f"berth drain {gpu}",
@@ -215,8 +244,34 @@ def _series(job: dict[str, Any], state_folder: str) -> list[dict[str, Any]]:
     ]
 
 
-def _tail(job: dict[str, Any]) -> str | None:
-    """The last lines of its output, or None where there is none that the console may read.
+def ending_of(
+    job: dict[str, Any], series: list[dict[str, Any]], status: dict[str, Any]
+) -> dict[str, Any] | None:
+    """What its last attempt used, waited for and cost; None while it has not ended or if it never ran."""
+    ran = [each for each in job["attempts"] if each["start_ms"] is not None and each["end_ms"] is not None]
+    if job["state"] in _UNENDED or not ran:
+        return None
+    last = ran[-1]
+    uses = [point["use_pct"] for point in series if point["use_pct"] is not None]
+    cards = {gpu.index: gpu.mem_mib for gpu in gpus_of(status["gpus"])}
+    begin_ms = job["ready_ms"] if job["ready_ms"] is not None else job["submit_ms"]
+    waits = (
+        Wait((begin_ms - job["submit_ms"]) / 1000, cause_before("")),
+        Wait((ran[0]["start_ms"] - begin_ms) / 1000, cause_after("")),
+    )
+    return ending(
+        promised=Share(job["milli"], last["share"][1]),
+        card_mib=min((cards[slot] for slot in last["slots"] if slot in cards), default=None),
+        peak_mib=None if last["peak_mib"] is None else int(last["peak_mib"]),
+        use=sum(uses) / len(uses) / 100 if uses else None,
+        completed=last["exit_code"] == 0,
+        waits=[each for each in waits if each.seconds > 0],
+        gpu_hours=sum(each["end_ms"] - each["start_ms"] for each in ran) * job["gpus"] * job["milli"] / 3.6e9,
+    )
+
+
+def _opened(job: dict[str, Any]) -> BinaryIO | None:
+    """A job's output, or None where there is none that the console may read.
 
     The path is the user's own choice and the console may be root: a file is shown only if it belongs to the
     job's user.
@@ -225,10 +280,48 @@ def _tail(job: dict[str, Any]) -> str | None:
         handle = os.open(job["output"], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != job["uid"]:
-            return None
-        file.seek(max(0, status.st_size - TAIL_BYTES))
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == job["uid"]:
+        return open(handle, "rb")
+    os.close(handle)
+    return None
+
+
+def _tail(job: dict[str, Any]) -> str | None:
+    """The last lines of its output, or None where there is none that the console may read."""
+    file = _opened(job)
+    if file is None:
+        return None
+    with file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
         lines = deque(file.read(TAIL_BYTES).splitlines(), TAIL_LINES)
     return b"\n".join(lines).decode("utf-8", "replace")
+
+
+def _piece(file: BinaryIO, after: int | None, ended: bool) -> Output:
+    """What follows this byte, or the end of the file if that is much, or if the file was begun anew."""
+    size = os.fstat(file.fileno()).st_size
+    begin = 0 if after is not None and after > size else after or 0
+    most = TAIL_BYTES if after is None else PIECE_BYTES
+    skipped = max(0, size - begin - most)
+    file.seek(begin + skipped)
+    body = file.read(size - begin - skipped)
+    if skipped:  # from the next line on
+        cut = body.find(b"\n") + 1
+        skipped, body = skipped + cut, body[cut:]
+    if not ended:
+        body = _whole_signs(body)
+    following = begin + skipped + len(body)
+    return Output(body.decode("utf-8", "replace"), following, skipped, ended)
+
+
+def _whole_signs(body: bytes) -> bytes:
+    """Without the beginning of a sign of UTF-8 whose other bytes are not written yet."""
+    for back in range(1, min(4, len(body)) + 1):
+        byte = body[-back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return body[:-back] if back < length else body
+        if byte < 0x80:
+            break
+    return body

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from berth.console.roles import Role, Viewer
+from berth.console.sources.endings import logged_ending
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
 from berth.errors import AccessError, LiveError, SettingError
+from berth.history.jobs.job_report import job_reports
 from berth.live.driver.snapshot import Snapshot
 from berth.live.slurm.controller import Controller, Run, run_program
+from berth.live.slurm.decisions import read_decisions
+from berth.live.slurm.job_log import LoggedJobs
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.requests import Cards
+from berth.live.slurm.service import DECISIONS
 from berth.live.slurm.snapshot import id_of, is_held_by_berth, live_job, snapshot_of
 
 _ID = re.compile(r"\d+(?:_\d+)?(?:\+\d+)?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+COORDINATORS_S = 300.0
 HELD_BY_ADMIN = "JobHeldAdmin"
 _LACKS: Final = {
     "drain": "Slurm drains whole nodes: with one GPU all of its node is drained.",
@@ -42,6 +50,8 @@ class SlurmSource:
         self._cards = Cards()
         self._by_berth: frozenset[str] = frozenset()
         """Jobs that berth held at the last look."""
+        self._coordinated: dict[str, tuple[float, frozenset[str]]] = {}
+        """Accounts of which users are coordinators, and when that was asked."""
 
     async def look(self) -> Snapshot:
         """Nodes and jobs; berth's reasons beside Slurm's where it runs."""
@@ -86,8 +96,14 @@ class SlurmSource:
         return found[0]
 
     def _job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
-        job = self._found(job_id)
-        own = viewer.owns(job.user)
+        try:
+            job = self._found(job_id)
+        except LiveError:
+            if (logged := self._logged(job_id, viewer)) is not None:
+                return logged
+            raise
+        own = viewer.owns(job.user) or self._coordinates(viewer, job.account)
+        logged = self._logged(job_id, viewer, own) if job.ended and own else None
         live = live_job(job, self._state, self._cards)
         seen = look if look is not None and job.runs else Snapshot(0)
         return {
@@ -101,7 +117,46 @@ class SlurmSource:
             "beside": seen.neighbours_of(live.id), "partition": job.partition,
             "command": job.command if own else None, "comment": job.comment if own else None,
             "why": [live.why] if job.waits else [],
+            "ending": None if logged is None else logged["ending"],
         }  # fmt: skip
+
+    def _logged(self, job_id: str, viewer: Viewer, own: bool | None = None) -> dict[str, Any] | None:
+        """A job that has ended, as berth's log has it; None where it has no end of it."""
+        try:
+            jobs = LoggedJobs(read_decisions(self._state / DECISIONS))
+        except LiveError:
+            return None
+        reports = job_reports(jobs, job_id)
+        if not reports:
+            return None
+        report = reports[-1]
+        last = report.attempts[-1]
+        own = viewer.owns(last.user) if own is None else own
+        return {
+            "source": self.name, "id": report.name, "user": last.user, "own": own, "controls": False,
+            "state": last.state.value, "application": last.application if own else "",
+            "gpus": last.gpus, "milli": last.share.milli, "mem_mib": last.share.mem_mib,
+            "time_limit_ms": last.time_limit_ms, "submit_ms": last.submit_ms, "start_ms": last.start_ms,
+            "end_ms": last.end_ms, "attempt": len(report.attempts), "where": ", ".join(last.gpu_slots or last.nodes),
+            "partition": last.virtual_cluster, "ending": logged_ending(jobs, report) if own else None,
+        }  # fmt: skip
+
+    def _coordinates(self, viewer: Viewer, account: str) -> bool:
+        """Whether Slurm's accounting has this user as a coordinator of the account; asked at most each five minutes."""
+        if viewer.role is not Role.USER or not account or not _USER.fullmatch(viewer.user):
+            return False
+        asked_s, accounts = self._coordinated.get(viewer.user, (-1e9, frozenset()))
+        if time.monotonic() - asked_s > COORDINATORS_S:
+            words = ["sacctmgr", "-nP", "show", "user", viewer.user, "withcoord", "format=coordinators"]
+            try:
+                told = self._run(words, "")
+            except LiveError:
+                told = ""  # a Slurm without an accounting has no coordinators
+            accounts = frozenset(
+                each for line in told.splitlines() for each in line.strip().split(",") if each
+            )
+            self._coordinated[viewer.user] = (time.monotonic(), accounts)
+        return account in accounts
 
     def _act(self, action: str, values: dict[str, Any], viewer: Viewer) -> str:
         what = word_of(values, "id")
@@ -110,7 +165,7 @@ class SlurmSource:
             node = what.rpartition(":")[0] or what
             if not _NODE.fullmatch(node):
                 raise SettingError(f"'{node}' is no name of a node")
-        elif action in ("hold", "release", "cancel", "priority"):
+        elif action in ("hold", "release", "cancel", "requeue", "priority"):
             job = self._found(what)
             check_job_owners(viewer, [(job.id, job.user)])
             if action == "priority":
@@ -141,6 +196,7 @@ def _words(action: str, what: str, value: str, by_berth: bool) -> list[str]:
         "hold": [*begins, f"StartTime={FAR}"] if by_berth else ["scontrol", "hold", what],
         "release": [*begins, "StartTime=now"] if by_berth else ["scontrol", "release", what],
         "cancel": ["scancel", what],
+        "requeue": ["scontrol", "requeue", what],
         "priority": [] if by_berth else [*begins, f"Priority={value}"],
         "drain": ["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=berth console"],
         "undrain": ["scontrol", "update", f"NodeName={node}", "State=RESUME"],

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from berth.console.roles import Viewer
+from berth.console.source import Output
 from berth.console.sources.rights import check_job_owners, check_operator, word_of
-from berth.errors import LiveError, SettingError
+from berth.errors import AccessError, LiveError, SettingError
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e"
@@ -84,6 +85,8 @@ class ValuesSource:
     slow_s: float = 0.0
     looks: int = 0
     """How often it was asked."""
+    written: dict[str, str] = field(default_factory=dict)
+    """What jobs wrote, by their ids."""
     done: list[tuple[str, str, str]] = field(default_factory=list)
     """Actions that were done: the action, what it was done to, and by whom."""
 
@@ -118,7 +121,7 @@ class ValuesSource:
         """Note it, after the check that this viewer may."""
         what = word_of(values, "id" if action != "policy" else "value")
         self._there()
-        if action in ("hold", "release", "cancel", "priority"):
+        if action in ("hold", "release", "cancel", "requeue", "priority"):
             check_job_owners(viewer, [(what, self._job(what).user)])
         elif action in ("policy", "drain", "undrain", "resize"):
             check_operator(viewer, action)
@@ -126,6 +129,15 @@ class ValuesSource:
             raise SettingError(f"no action '{action}'")
         self.done.append((action, what, viewer.user))
         return f"{action}: {what}"
+
+    async def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
+        """What it was given as written."""
+        job = self._job(job_id)
+        if not viewer.owns(job.user):
+            raise AccessError(f"the output of job {job.id} is shown to {job.user} and to operators alone")
+        text = self.written.get(job_id, "")[after or 0 :]
+        ended = job.end_ms is not None
+        return Output(text, (after or 0) + len(text), 0, ended)
 
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """As the local queue's."""

@@ -36,9 +36,12 @@
     try {
       const told = await berth.send("/api/v1/actions", body);
       berth.tell(told.done);
+      berth.changed?.();
       again();
     } catch { /* it was told */ }
   };
+
+  berth.ticked = (root) => [...root.querySelectorAll("input[type=checkbox]:checked")];
 
   let asked = 0;
   let waits = null;
@@ -54,14 +57,19 @@
       for (const old of document.querySelectorAll("[data-refresh]")) {
         const part = fresh.getElementById(old.id);
         const here = old.contains(document.activeElement) ? document.activeElement : null;
-        if (part === null || (here !== null && here.matches("input, select, textarea"))) continue;
+        if (part === null || (here !== null && here.matches("input:not([type=checkbox]), select, textarea"))) continue;
         localise(part);
         if (part.innerHTML === old.dataset.as) continue;
-        const address = here?.getAttribute("href");
+        const address = here?.getAttribute("href"), ticked = new Set(berth.ticked(old).map((each) => each.value));
         old.dataset.as = part.innerHTML;
         old.replaceChildren(...document.importNode(part, true).childNodes);
         bind(old);
+        for (const each of old.querySelectorAll("input[type=checkbox]")) {
+          each.checked = ticked.has(each.value);
+          if (here?.type === "checkbox" && here.value === each.value) each.focus();
+        }
         if (address) old.querySelector(`a[href="${CSS.escape(address)}"]`)?.focus();
+        berth.choice?.();
       }
       document.title = fresh.title;
     }, Math.max(0, left));

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, Final, Protocol
 
 from berth.history.values.causes import cause_after, cause_before
-from berth.model import Record, RecordState
+from berth.model import Record, RecordState, Share
 
 MARGIN: Final = 1.2
 """What is suggested is this much more than what was used."""
@@ -231,6 +231,15 @@ def right_sizes(report: JobReport) -> tuple[RightSize, ...]:
     return tuple(each for each in found if each.enough <= LITTLE * each.asked)
 
 
+def enough_share(promised: Share, use: float | None, peak_mib: int) -> Share:
+    """The part of each GPU that would have been enough for a run: what it used and a fifth, at most what was promised.
+
+    `use` is the mean use of a whole GPU, as a fraction; the compute stays as promised where it was not measured.
+    """
+    milli = promised.milli if use is None else min(promised.milli, max(100, ceil(use * MARGIN * 10) * 100))
+    return Share(milli, min(promised.mem_mib, int(_round_mib(peak_mib * MARGIN, peak_mib))))
+
+
 def little_used(report: JobReport) -> float | None:
     """The mean use of the GPUs of all its measured attempts, if that is little and `enough` suggests no fewer GPUs."""
     measured = [
@@ -241,8 +250,8 @@ def little_used(report: JobReport) -> float | None:
     return use if use < LITTLE_USE and not any(each.what == "GPUs" for each in right_sizes(report)) else None
 
 
-def _round_mib(value: float) -> float:
-    step = 1024 if value > 4096 else 128
+def _round_mib(value: float, measured: float | None = None) -> float:
+    step = 1024 if (value if measured is None else measured) > 4096 else 128
     return ceil(value / step) * step
 
 

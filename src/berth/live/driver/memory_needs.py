@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from berth.knowledge.out_of_memory import NO_NEED, MemoryNeed, need_after
@@ -33,12 +33,16 @@ class MemoryNeeds:
         """Forget what was learned: a user says anew what such a job asks for."""
         self._of.pop(alike, None)
 
-    def of(self, job: SiteJob, cards_mib: Sequence[int]) -> MemoryNeed:
-        """What a waiting job needs: by its own attempts, or by those of jobs like it."""
+    def of(self, job: SiteJob, cards_mib: Callable[[SiteJob], Sequence[int]]) -> MemoryNeed:
+        """What a waiting job needs: by its own attempts, or by those of jobs like it. `cards_mib`: memory of each GPU
+        that it may use; asked only of jobs like one that ran out, for a cluster has thousands."""
         known = self._of.get(job.alike, NO_NEED) if job.alike is not None else NO_NEED
         raises = known.mib > max(job.memory.mib, job.job.share.mem_mib)
         if not (
-            raises and job.job.retries and asks_for_memory(job.job) and fits(job.job, known.mib, cards_mib)
+            raises
+            and job.job.retries
+            and asks_for_memory(job.job)
+            and fits(job.job, known.mib, cards_mib(job))
         ):
             return job.memory
         return MemoryNeed(job.memory.times, known.mib)

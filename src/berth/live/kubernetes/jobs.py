@@ -9,6 +9,7 @@ from berth.errors import SettingError
 from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.kubernetes.asks import Ask
 from berth.model import WHOLE_GPU, GpuModel, Job, Share
+from berth.policies.schemes.quotas import quotas_of
 
 MOST_CALLED = 1024
 """Different lists of models that are kept."""
@@ -68,6 +69,13 @@ class Cards:
             if models:
                 mem_mib = max(ask.mem_mib, size_mib * ask.mem_milli // 1000)
                 yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
+
+
+def quotas_of_namespaces(text: str) -> dict[str, int]:
+    """Quotas as an option says them: `vision=8`, or `vision+speech=8` of both together. Raises SettingError."""
+    quotas = quotas_of(text, form="NAMESPACE=GPUS, such as vision=8 or vision+speech=8")
+    tenants_of(quotas)
+    return quotas
 
 
 def tenants_of(quotas: Iterable[str]) -> dict[str, str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from statistics import quantiles
 
-from berth.history.jobs.job_report import MARGIN, JobReport, Neighbour, UsePoint, Wait
+from berth.history.jobs.job_report import JobReport, Neighbour, UsePoint, Wait, enough_share
 from berth.history.values.durations import duration_text
 from berth.history.values.hostlist import expand
 from berth.live.slurm.decisions import ENDED, PLACED, STARTED, STATES, TAKEN_BACK, Decision
@@ -203,11 +202,10 @@ def _enough(record: Record, end: Decision, *, best_effort: bool) -> Iterator[str
     promise = record.share.mem_mib or end.card_mib
     if record.state is not RecordState.COMPLETED or not end.peak_mib or not promise:
         return
-    step_mib = 1024 if end.peak_mib > 4096 else 128
-    mem_mib = min(promise, ceil(end.peak_mib * MARGIN / step_mib) * step_mib)
-    promise_pct = 100 if best_effort else record.share.milli // 10
     used = None if best_effort else record.gpu_use_mean
-    pct = None if used is None else min(promise_pct, max(10, ceil(used * MARGIN * 10) * 10))
+    enough = enough_share(Share(record.share.milli, promise), used, end.peak_mib)
+    mem_mib, promise_pct = enough.mem_mib, record.share.milli // 10
+    pct = None if used is None else enough.milli // 10
     if mem_mib >= promise and pct in (None, promise_pct):
         yield "What it was promised was about what it used."
         return

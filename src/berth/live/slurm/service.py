@@ -51,6 +51,8 @@ BORROWED = 3
 """How many queries may come early because of that, and be made up for by waiting longer."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not compute them more often."""
+FORECAST_S = 0.3
+"""For so long start intervals may be drawn in each step."""
 LEAST_CLAIM_S = 60.0
 CLAIM_INTERVALS = 40
 """How many intervals the right to place lasts: the nodes are read, and it is renewed, at least every fourteen."""
@@ -197,6 +199,8 @@ class Service:
         finally:
             for job_id in self.site.not_started():
                 self.driver.take_back(job_id, view.at_ms)
+        end_s = time.perf_counter() + FORECAST_S
+        self.driver.forecast(view.at_ms, out_of_time=lambda: time.perf_counter() > end_s)
         self._show(came, view.at_ms)
         if came.fault is not None:
             raise came.fault
@@ -226,6 +230,7 @@ class Service:
             "measured": [asdict(each) for each in self.site.use.all()],
             "why": self.why,
             "counts": dict(islice(self.site.counts.items(), MOST_REASONS)),
+            "starts": {job_id: each for job_id, each in self.driver.starts.items() if job_id in waiting},
             "outside": found.outside[:100],
             "unreadable": self._controller.unreadable[:5],
         }

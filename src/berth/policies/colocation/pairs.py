@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from berth.arrays import BoolArray, IntArray
-from berth.cluster import PLACE_MILLI, Cluster, Queue
+from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Offer
@@ -91,7 +91,7 @@ class Pairs(Colocating):
     def _shared(
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
-        """Start the best pairs of those before the first job that takes its GPUs whole."""
+        """Start the best pairs. The first job that takes whole GPUs has those that empty first kept for it."""
         if not self.compares(cluster):
             yield from super()._shared(queue, cluster, now_ms, closed)
             return
@@ -102,8 +102,8 @@ class Pairs(Colocating):
         yield from self._explore(queue, cluster, board, now_ms)
         yield from self._start_due(queue, cluster, now_ms, closed)
         while len(queue) and board.slots:
-            board.look(cluster, now_ms, certain=self._certain)
-            rows = self._rows(queue, cluster, board)
+            board.look(cluster, now_ms, self._left_ms(now_ms), certain=self._certain)
+            rows = self._rows(queue, cluster, board, now_ms)
             if not rows:
                 return
             some = False
@@ -146,7 +146,7 @@ class Pairs(Colocating):
         kept, board.kept = board.kept, {}
         if not cold:
             return
-        board.look(cluster, now_ms, certain=self._certain)
+        board.look(cluster, now_ms, self._left_ms(now_ms), certain=self._certain)
         begun = self.whole.alone(cluster)
         left = max(1, len(board.slots) // EXPLORED) - len(begun)
         for job in [lanes[lane][0][2] for _, lane in cold]:
@@ -199,24 +199,25 @@ class Pairs(Colocating):
         else:
             closed.add(slot)
 
+    def _left_ms(self, now_ms: int) -> Callable[[Running], int]:
+        """How long a run still takes, as is believed."""
+        return lambda run: self._tenant(run, now_ms).left_us // 1000
+
     # Waiting jobs
 
-    def _rows(self, queue: Queue, cluster: Cluster, board: PairBoard) -> list[_Row]:
-        """The waiting jobs that may share, up to one that has no room yet and must have a GPU for itself."""
+    def _rows(self, queue: Queue, cluster: Cluster, board: PairBoard, now_ms: int) -> list[_Row]:
+        """The waiting jobs that may share, up to one that holds up those behind it."""
         if self.queue_order is not None:
-            return self._rows_in_order(queue, board)
+            return self._rows_in_order(queue, cluster, board, now_ms)
         lanes = queue.lanes(_row_of, as_queued)
         firsts = [(entries[0][1], lane) for lane, entries in lanes.items()]
-        end = min(
-            (
-                serial
-                for serial, lane in firsts
-                if not self._shares(job := lanes[lane][0][2])
-                and not self._is_cold(job)
-                and job.patience_ms != 0
-            ),
-            default=None,
+        end, head = min(
+            ((serial, job) for serial, lane in firsts if self._holds_up(job := lanes[lane][0][2])),
+            key=lambda one: one[0],
+            default=(None, None),
         )
+        if board.reserve(head, cluster, now_ms):
+            end = None
         idle = int(np.count_nonzero(board.classes.idle[board.of] & (board.of >= 0)))
         looked_at = FEW * (1 + idle)
         rows: list[_Row] = []
@@ -231,20 +232,29 @@ class Pairs(Colocating):
                 rows.append(_Row(jobs, len(jobs) == looked_at < len(entries)))
         return rows
 
-    def _rows_in_order(self, queue: Queue, board: PairBoard) -> list[_Row]:
+    def _rows_in_order(self, queue: Queue, cluster: Cluster, board: PairBoard, now_ms: int) -> list[_Row]:
         """The same of the first jobs in an order."""
         rows: dict[object, list[Job]] = {}
         left = IN_ORDER * len(board.slots)
+        head: Job | None = None
         for job in self._in_order(queue):
             if not self._shares(job):
-                if job.patience_ms != 0 and not self._is_cold(job):
-                    break
+                if head is None and self._holds_up(job):
+                    head = job
+                    if not board.reserve(head, cluster, now_ms):
+                        break
                 continue
             rows.setdefault(_row_of(job), []).append(job)
             left -= 1
             if not left:
                 break
+        if head is None:
+            board.reserve(None, cluster, now_ms)
         return [_Row(jobs, False) for jobs in rows.values()]
+
+    def _holds_up(self, job: Job) -> bool:
+        """Whether those behind it wait for it to start if no GPUs are kept for it."""
+        return not self._shares(job) and not self._is_cold(job) and job.patience_ms != 0
 
     # The matrix
 
@@ -292,8 +302,8 @@ class Pairs(Colocating):
         )
         gpus = board.gpus(cluster)
         counts, asked = np.zeros((2, 2), np.int64)
-        shut = [board.numbers[slot] for slot in closed] + list(board.kept.values())
-        if self._due is not None and self._overtaking.kept is not None:
+        shut = [*(board.numbers[slot] for slot in closed), *board.kept.values()]
+        if self._due is not None and self._shares(self._due) and self._overtaking.kept is not None:
             shut.append(board.numbers[self._overtaking.kept])
         board.lists(gpus, counts, shut)
         at_row = np.zeros(len(rows), np.int64)

@@ -117,13 +117,13 @@ def check_quotas(quotas: Mapping[str, int], nodes: Sequence[Node]) -> None:
             raise SettingError(f"the quota of '{name}' is {quota} GPUs; the cluster has only {gpus}")
 
 
-def quotas_of(text: str) -> dict[str, int]:
-    """Quotas as an option says them, such as `vcA=64,vcB=32`. Raises SettingError."""
+def quotas_of(text: str, *, form: str = "VC=GPUS, such as vcA=64") -> dict[str, int]:
+    """Quotas as an option says them, such as `vcA=64,vcB=32`. Raises SettingError with the form that was expected."""
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, gpus = part.strip().rpartition("=")
         if not name or not gpus.isascii() or not gpus.isdigit():
-            raise SettingError(f"quota '{part}' is not VC=GPUS, such as vcA=64")
+            raise SettingError(f"quota '{part}' is not {form}")
         found[name] = int(gpus)
     return found
 

@@ -1,0 +1,65 @@
+"""What a source tells of a job that has ended: use against the promise, waits by cause, cost, what was enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import quantiles
+from typing import Any
+
+from berth.history.jobs.job_report import JobReport, Wait, enough_share
+from berth.live.slurm.job_log import LEAST_STARTS, LoggedJobs, waits_of
+from berth.model import RecordState, Share
+
+
+def ending(
+    *,
+    promised: Share,
+    card_mib: int | None,
+    peak_mib: int | None,
+    use: float | None,
+    completed: bool,
+    waits: Sequence[Wait],
+    gpu_hours: float,
+) -> dict[str, Any]:
+    """As `EndingAnswer` has it. `use` is the mean use of each of its GPUs as a fraction of the whole GPU.
+
+    What would have been enough is told of a run that completed: what was cut off may have needed more.
+    """
+    promise_mib = promised.mem_mib or card_mib
+    enough = None
+    if completed and peak_mib and promise_mib:
+        enough = enough_share(Share(promised.milli, promise_mib), use, peak_mib)
+        if enough == Share(promised.milli, promise_mib):
+            enough = None
+    return {
+        "waits": [{"seconds": each.seconds, "cause": each.cause} for each in waits],
+        "used_mib": peak_mib,
+        "promised_mib": promise_mib,
+        "card_mib": card_mib,
+        "use_pct": None if use is None else round(100 * use, 1),
+        "promised_pct": promised.milli / 10,
+        "enough_gpu": None if enough is None or use is None else enough.milli / 1000,
+        "enough_mib": None if enough is None else enough.mem_mib,
+        "gpu_hours": gpu_hours,
+        "idle_gpu_hours": None if use is None else max(0.0, gpu_hours * (1 - 1000 * use / promised.milli)),
+    }
+
+
+def logged_ending(jobs: LoggedJobs, report: JobReport) -> dict[str, Any]:
+    """Of a job in berth's log beside Slurm, with how long such jobs waited lately."""
+    last = jobs.of(report.attempts[-1].job_id)[-1]
+    record = last.record
+    told = ending(
+        promised=record.share,
+        card_mib=last.end.card_mib or None,
+        peak_mib=last.end.peak_mib or None,
+        use=record.gpu_use_mean,
+        completed=record.state is RecordState.COMPLETED,
+        waits=waits_of(last),
+        gpu_hours=report.gpu_hours,
+    )
+    such = jobs.waits_of_such(record)
+    if len(such) >= LEAST_STARTS:
+        half_s, most_s = quantiles(such, n=2)[0], quantiles(such, n=10)[8]
+        told |= {"such_jobs": len(such), "half_start_s": half_s, "most_start_s": most_s}
+    return told
