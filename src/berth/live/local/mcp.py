@@ -82,7 +82,7 @@ class Server:
         method = message["method"]
         if method == "initialize":
             version = parameters.get("protocolVersion")
-            result = {
+            result: Message = {
                 "protocolVersion": version if version in VERSIONS else VERSIONS[0],
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "berth", "version": __version__},
