@@ -1,4 +1,4 @@
-"""Storms on a real Slurm: berth, slurmctld and slurmd are killed with SIGKILL in turn while jobs of all kinds wait and run.
+"""Storms on a real Slurm: berth, slurmctld and slurmd are killed in turn while jobs of all kinds wait and run.
 
     python bench/slurm_storms.py [--jobs 200] [--rounds 5]
 
