@@ -47,7 +47,7 @@ def test_a_held_job_gets_its_gpu_and_is_released_after_the_update_alone(tmp_path
 @pytest.mark.parametrize(
     ("comment", "share", "gres"),
     [
-        ("gpu_mem=250M", "250:250:1", "shard:v100_0:1"),  # memory alone: compute is what others leave
+        ("gpu_mem=250M", "330:250:1", "shard:v100_0:1"),  # memory alone: compute is what others leave
         ("gpu_mem=250M gpu_pct=50", "500:250:0", "shard:v100_0:2"),
         ("gpu_mem=250M gpu_pct=100", "1000:250:0", "gpu:v100_0:1"),
         ("torch", "1000:0:0", "gpu:v100_0:1"),
