@@ -89,7 +89,7 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that is named, here or on `--host`; a mistake in its words ends with one line."""
         with _in_one_line():
-            if ctx.params.get("host"):
+            if ctx.params.get("host") is not None:
                 from berth.cli.remote import run_there
 
                 quiet = ["--quiet"] if ctx.params["quiet"] else []

@@ -278,6 +278,10 @@ def submit(
 
 def jupyter(
     context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENT…]", help="Further arguments of JupyterLab, after --."),
+    ] = None,
     gpus: Gpus = None,
     mem: GpuMem = None,
     mem_max: GpuMemMax = None,
@@ -301,7 +305,10 @@ def jupyter(
     from berth.live.local.submitting import queued
 
     parse, options = _words_parser(context), option_names(load("submit"))
-    server = notebook.start(lambda flags, words: queued(flags, words, parse, options), _given(context.params))
+    server = notebook.start(
+        lambda flags, words: queued(flags, [*words, *(arguments or [])], parse, options),
+        _given(context.params),
+    )
     if as_json:
         printed(Form.JSON, True, [], {"id": server.job_id, "port": server.port, "address": server.address})
         return
@@ -583,7 +590,7 @@ def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
         print(f"[{row['table']}] {row['key']} = {value}    ({row['file']})")
 
 
-_NO_FLAGS: Final = {"command", "ids", "as_json", "pty", "wait", "install", "uninstall"}
+_NO_FLAGS: Final = {"arguments", "command", "ids", "as_json", "pty", "wait", "install", "uninstall"}
 
 
 def _given(parameters: dict[str, Any]) -> Flags:

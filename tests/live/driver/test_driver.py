@@ -41,7 +41,9 @@ def node(name: str = "n1", gpus: int = 2) -> Node:
 
 def job(job_id: str, *, milli: int = 500, mem_mib: int = 5000, **changed: Any) -> SiteJob:
     asked = {"gpus": 1, "application": "train", "user": "ann"} | changed
-    of_site = {name: asked.pop(name) for name in ("only_gpus", "alike", "version") if name in asked}
+    of_site = {
+        name: asked.pop(name) for name in ("only_gpus", "alike", "version", "mem_max_mib") if name in asked
+    }
     return SiteJob(Job(job_id, 0, None, share=Share(milli, mem_mib), **asked), (int(job_id),), **of_site)
 
 
@@ -124,6 +126,19 @@ def test_jobs_alike_get_what_one_of_them_turned_out_to_need() -> None:
     site.jobs["2"] = job("2", milli=1000, mem_mib=6000, alike="train")  # its user knows better
     driver.step(3000)
     assert (driver.job("2"), driver.job("3")) == (site.jobs["2"].job, site.jobs["3"].job)
+
+
+def test_waiting_jobs_whose_memory_grows_are_promised_what_one_like_them_turned_out_to_use() -> None:
+    grows = {"milli": 1000, "alike": "train", "mem_max_mib": CARD_MIB}
+    site = site_of(*(job(job_id, **grows) for job_id in "123"), job("4", milli=1000), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="fifo+best-fit", knowledge="history"))
+    driver.step(1000)
+    site.end("1", RecordState.COMPLETED, peak_mib=2000)
+    driver.step(2000)
+    promised = [each.share.mem_mib for job_id in "34" if (each := driver.job(job_id))]
+    queued = [each.share.mem_mib for job_id in "34" if (each := driver.scheduler.queue.named(job_id))]
+    assert promised == queued == [2032, 5000]  # a little above the one peak that was seen
+    assert site.runs["2"].share == Share(1000, 2032)
 
 
 def test_named_gpus_are_heeded_whatever_the_policy_would_take() -> None:

@@ -44,12 +44,14 @@ def jupyter(shared: World, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_address_opens_and_no_command_line_has_the_token(shared: World, jupyter: Path) -> None:
-    done = berth(shared, "jupyter", "--gpus", "0", "--name", "mine", "--json")
+    done = berth(shared, "jupyter", "--gpus", "0", "--name", "mine", "--json", "--", "--debug")
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     try:
         with urlopen(said["address"], timeout=60) as answer:
-            assert json.load(answer) == ["--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
+            words = json.load(answer)
+        assert words[:3] == ["--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
+        assert words[-1] == "--debug"
         token = said["address"].partition("token=")[2]
         shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         assert token not in shown

@@ -97,11 +97,11 @@ class KeptRuns:
 def digest(task: Task) -> str:
     """A fingerprint of all that decides the result of a task, the program's version included.
 
-    A trace file, and one that the policy's settings mention, counts by its path, size and time of change; a function
-    of the user's by its name alone.
+    A trace file, and one that the policy's settings mention, counts by its path, size and time of change, and a trace
+    by how it is read (`--map`, `--reader`) too; a function of the user's by its name alone.
     """
     if isinstance(task.source, Trace):
-        source: object = file_mark(task.source.path)
+        source: object = (file_mark(task.source.path), task.source.format)
     else:
         source = [repr(job) for job in task.source]
     under = task.conditions

@@ -7,7 +7,7 @@ the same site decides the same.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -20,6 +20,7 @@ from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.early_starts import EarlyStart, EarlyStarts
 from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
 from berth.live.driver.memory_needs import (
+    MOST_KINDS,
     MemoryNeeds,
     as_needed,
     asks_for_memory,
@@ -85,6 +86,8 @@ MUCH_THE_SAME_MS = 30_000
 """Start intervals that differ by no more, or by a tenth of what is left until they end, are not told anew."""
 MOST_ENDS = 10_000
 """Ended attempts that are remembered, so that an end that is told again changes nothing."""
+PROMISE_STEPS = 16
+"""Waiting jobs are promised anew what they are believed to need if that has changed by one part in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,7 @@ class Driver:
         self._in_use: Set[Gpu] = frozenset()
         self._unexplained: dict[Gpu, Share] = {}  # in use, and by no job that is known
         self._needs = MemoryNeeds()
+        self._promised_mib: dict[Hashable, int] = {}
         self._known: dict[str, SiteJob] = {}  # of jobs that wait or run
         self._last_order: tuple[int, ...] = ()
         self._on_named_gpus: dict[str, SiteJob] = {}  # waiting jobs whose users named the GPUs, in order
@@ -857,6 +861,7 @@ class Driver:
             self._keep_rest_of_gangs()
         if run is not None and end.peak_mib and self._learns_memory is not None:
             self._learns_memory.measured(run.job, end.peak_mib)
+            self._promise_anew(of, now_ms)
         self._known.pop(job_id, None)
         self._gangs.touch(of)
         if not end.waits_again:
@@ -890,6 +895,21 @@ class Driver:
     def _learn(self, job: SiteJob, now_ms: int) -> None:
         """Give the waiting jobs that are like one which ran out of memory what it needs, so that they do not too."""
         self._needs.learn(job)
+        self._offer_alike(job, now_ms)
+
+    def _promise_anew(self, job: SiteJob, now_ms: int) -> None:
+        """Promise the waiting jobs that are like one which ended what they are believed to need by now."""
+        if not job.mem_max_mib or job.alike is None:
+            return
+        mem_mib = self._as_promised(job).share.mem_mib
+        if abs(mem_mib - self._promised_mib.get(job.alike, 0)) * PROMISE_STEPS < mem_mib:
+            return
+        if len(self._promised_mib) >= MOST_KINDS:
+            self._promised_mib.clear()
+        self._promised_mib[job.alike] = mem_mib
+        self._offer_alike(job, now_ms)
+
+    def _offer_alike(self, job: SiteJob, now_ms: int) -> None:
         if job.alike is None:
             return
         for other in list(self._known.values()):

@@ -107,13 +107,15 @@ class Deciding:
         }
 
     def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:
-        """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
-        if knowledge != "history":
+        """The knowledge as `make_knowledge` wants it: a history that names no folder begins with this queue's."""
+        kind, _, settings = knowledge.partition("?")
+        if kind != "history" or "begin=" in settings:
             return knowledge
         if policy == SAFE_POLICY and not trial and self.link.policy != SAFE_POLICY:
             return "user"  # whatever failed, it is not asked now
         there = os.path.exists(os.path.join(self._history, "index.json"))
-        return f"history?begin={self._history}" if there else "history"
+        settings = "&".join(filter(None, (f"begin={self._history}" if there else "", settings)))
+        return f"history?{settings}" if settings else "history"
 
     def decide(self, *, anyway: bool = False) -> None:
         """Ask the brain if it has not been asked and something has happened."""

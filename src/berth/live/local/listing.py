@@ -11,7 +11,7 @@ from berth.errors import LiveError
 from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look
-from berth.live.local.entry import HELD, RUNNING, STARTING, SUSPENDED, WAITING, Entry, application_of
+from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, SUSPENDED, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
@@ -145,6 +145,8 @@ class Listing:
             ended = {entry.id: entry for entry in broker.store.ended(MOST_ENDED)} | broker.just_finished
             entries = sorted((ended | broker.book.jobs).values(), key=lambda entry: entry.serial)
         user, states = message.get("user"), message.get("states")
+        if unknown := set(states or ()) - SHOWN:
+            raise LiveError(f"--state {min(unknown)}; there are {', '.join(sorted(SHOWN))}")
         uid = caller.uid if message.get("mine") else None
         listed = [
             entry

@@ -50,6 +50,8 @@ def start(submit: Callable[[Flags, list[str]], list[str]], flags: Flags) -> Serv
         "JUPYTER_RUNTIME_DIR": folder,
     }  # a submission takes this environment
     words = [program, "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
+    if os.geteuid() == 0:
+        words.append("--allow-root")  # only this machine reaches it, with the token
     (job_id,) = submit({"name": "jupyter", "retries": "0", **flags}, words)
     try:
         return _started(job_id, token, folder)

@@ -384,7 +384,8 @@ def _mem(values: Mapping[str, Any]) -> tuple[int, int]:
     else:
         mem, mem_max = _size({"mem": least}, "mem"), _size({"mem": most}, "mem")
     if mem_max and mem_max < mem:
-        raise LiveError(f"GPU memory from {mem}M to {mem_max}M; write the smaller size first")
+        most = most or str(values["mem_max"])
+        raise LiveError(f"--mem {least} is more than it may grow to, {most}; write the smaller size first")
     return mem, mem_max
 
 

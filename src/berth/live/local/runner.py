@@ -22,6 +22,7 @@ from berth.live.local.places import Places
 from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
+from berth.live.local.trackers import tracker_variables
 from berth.partition import Limit, create, find, remove, resize
 from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
@@ -136,6 +137,14 @@ class Runner:
             words["CUDA_VISIBLE_DEVICES"] = ""
         if self._fake:
             words["BERTH_FAKE_CARD"] = self._places.fake_card
+        words |= tracker_variables(
+            base,
+            job_id=entry.id,
+            number=entry.number,
+            name=request.name or os.path.basename(request.argv[0]),
+            user=entry.user,
+            attempt=entry.attempt,
+        )
         words |= {MARK: entry.id, "BERTH_RUN": run.folder, "BERTH_ATTEMPT": str(entry.attempt)}
         if entry.index is not None:
             words |= {"BERTH_ARRAY_ID": entry.number, "BERTH_ARRAY_INDEX": str(entry.index)}
