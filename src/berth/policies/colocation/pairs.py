@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from operator import attrgetter
 from typing import NamedTuple
@@ -224,8 +225,9 @@ class Pairs(Colocating):
         for _, lane in nsmallest(MOST_ROWS, firsts):
             entries = lanes[lane]
             jobs = []
+            all_share = self._certain and self._shares(entries[0][2])
             for _, serial, job in entries.islice(0, looked_at):
-                if (end is not None and serial > end) or not self._shares(job):
+                if (end is not None and serial > end) or not (all_share or self._shares(job)):
                     break
                 jobs.append(job)
             if jobs:
@@ -268,7 +270,7 @@ class Pairs(Colocating):
         closed: set[GpuSlot],
     ) -> list[tuple[int, Job, int]]:
         """GPU, job and the GPU's class from then on, of the pairs that start, in order."""
-        kinds = [[self._kind(job, cluster, board) for job in row.jobs] for row in rows]
+        kinds = [self._kinds(row.jobs, cluster, board) for row in rows]
         longest = max(map(len, kinds))
         kind = np.zeros((len(rows), longest), np.int64)
         turn = np.zeros((len(rows), longest))
@@ -324,11 +326,21 @@ class Pairs(Colocating):
         taken = [iter(row.jobs) for row in rows]
         return [(gpu, next(taken[row]), then) for gpu, row, then in found[: counts[0]].tolist()]
 
-    def _kind(self, job: Job, cluster: Cluster, board: PairBoard) -> int:
-        """The number of a job's kind."""
-        work_us = self.work_us(job)
-        key = job.application, work_us, cluster.request(job)
-        return board.kind(key, lambda: Member(job, Candidate(job.application, work_us, work_us)))
+    def _kinds(self, jobs: Sequence[Job], cluster: Cluster, board: PairBoard) -> list[int]:
+        """The numbers of the kinds of a row's jobs. Jobs of the same user and certain work are of one kind."""
+        kinds: list[int] = []
+        known: dict[tuple[int | None, str], int] = {}
+        for job in jobs:
+            same = job.work_ms, job.user
+            kind = known.get(same)
+            if kind is None:
+                work_us = self.work_us(job)
+                key = job.application, work_us, cluster.request(job)
+                kind = board.kind(key, partial(Member, job, Candidate(job.application, work_us, work_us)))
+                if self._certain and job.work_ms is not None:
+                    known[same] = kind
+            kinds.append(kind)
+        return kinds
 
     def _allowed(self, job: Job, cluster: Cluster) -> tuple[int, ...]:
         """The numbers of the nodes on which a job may run."""
