@@ -2,12 +2,13 @@
 
     python bench/interference.py [--data FOLDER] [--write]
 
-Lucid's pairs, five-fold, each over five ways to deal the folds: over random pairs (asked: at most 0.050), over
-applications held out (asked: at most 0.062), and over models held out in all their settings. Beside the model under
-`mps` stand a constant, sharing of the card's capacity alone, `time-sliced`, and a first monotone boosting on all six
-numbers that are published of an application alone. Then how much of the card the pairs use together, as NVML counts
-it and as effective use; MISO's slices, each model held out (asked: at most 0.05); Gavel's pairs, five-fold. `--write`
-fits to everything and writes the coefficients that ship. Writes bench/results/interference.json.
+Lucid's pairs, five-fold, each over five ways to deal the folds: over random pairs (asked: at most 0.043), over
+applications held out (asked: at most 0.062), and over models held out in all their settings. Controls of `mps`: the
+same fit while it may rise with the neighbour's use, a monotone boosting on all six numbers that are published of an
+application alone, a constant, sharing of the card's capacity alone, and `time-sliced`. Then how much of the card the
+pairs use together, as NVML counts it and as effective use; MISO's slices, each model held out (asked: at most 0.05);
+Gavel's pairs, five-fold; two engines that serve LLMs on one A100. `--write` fits to everything and writes the
+coefficients that ship. Writes bench/results/interference.json.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 import lightgbm
 import numpy as np
 
+from berth.interference import make_speeds
+from berth.interference.contention import cells_of
 from berth.interference.named import NamedPairs
 from berth.interference.speeds import GPU
 from berth.interference.time_sliced import time_sliced
@@ -29,6 +32,7 @@ from berth_papers.interference.fitting import (
     folds_of_applications,
     folds_of_models,
     folds_of_pairs,
+    pair_speeds,
 )
 from berth_papers.interference.measurements import Measurements, read_measurements
 from berth_papers.interference.mig_fitting import fit_slices, held_up, read_slices, speed_on
@@ -40,6 +44,15 @@ SHIPPED = Path(__file__).resolve().parents[1] / "src" / "berth" / "interference"
 SIX = ("batchsize", "amp", "speed", "gpu_util", "gmem_util", "gmem")
 FALLS = [0, 0, 0, -1, -1, -1]
 """Speed falls with what the neighbour uses; the first three are no use of the card."""
+
+SERVING = {
+    "time-sliced": {2: 0.445, 4: 0.450, 8: 0.512, 16: 0.616, 32: 0.728},
+    "mps": {2: 0.635, 4: 0.604, 8: 0.680, 16: 0.778, 32: 0.879},
+}
+"""Speed of two engines on one A100 with so many requests each, as a fraction of an engine that has the card, under
+`mps` with half of the multiprocessors each (NVIDIA, *Dynamo: Interpreting GPU Sharing Results*)."""
+ENGINE = (1000, 38_000, 900, 0)
+"""What an engine is assumed to use, as nothing of it is published: the GPU all of the time, its memory most of it."""
 
 Folds = Callable[..., list[tuple[np.ndarray, np.ndarray]]]
 
@@ -71,6 +84,28 @@ def boosted(train: Measurements, test: Measurements, numbers: np.ndarray) -> flo
     return float(np.abs(np.clip(np.asarray(found), 0, 1) - speed).mean())
 
 
+def free_to_rise(train: Measurements, test: Measurements) -> float:
+    """The control: the fit of `mps` without what keeps it from rising with the neighbour's use; pairs of applications
+    that it has seen."""
+    centres, speeds = pair_speeds(train)
+    place = {tuple(cell): at for at, cell in enumerate(centres.tolist())}
+    at = np.array([place.get(tuple(cell), -1) for cell in cells_of(test.usage).tolist()])
+    mine, theirs, speed = sides(test)
+    seen = (at[mine] >= 0) & (at[theirs] >= 0)
+    return float(np.abs(np.clip(speeds[at[mine], at[theirs]], 0, 1) - speed)[seen].mean())
+
+
+def on_engines() -> dict[str, dict[str, float]]:
+    """The speed that two engines are predicted to have, and how far the measured ones are from it."""
+    rows, there = np.array([ENGINE] * 2, dtype=np.int32), np.ones(2, dtype=bool)
+    found = {}
+    for mode, speeds in SERVING.items():
+        predicted = float(make_speeds(mode)(rows, there, 0)[0]) / 1000
+        errors = [abs(predicted - speed) for speed in speeds.values()]
+        found[mode] = {"predicted": predicted, "mae": round(float(np.mean(errors)), 4)}
+    return found
+
+
 def folded(measured: Measurements, folds: Folds, numbers: np.ndarray) -> dict[str, list[float]]:
     """Mean absolute error of each model for each way to deal the folds."""
     made: dict[str, list[float]] = {}
@@ -79,8 +114,11 @@ def folded(measured: Measurements, folds: Folds, numbers: np.ndarray) -> dict[st
         for train, test in folds(measured, seed):
             seen, unseen = measured.of(train), measured.of(test)
             median = np.median(np.minimum(seen.speeds, 1))
+            controls = [("mps", evaluate(fit(seen), unseen).mae)]
+            if folds is folds_of_pairs:
+                controls.append(("mps, free to rise", free_to_rise(seen, unseen)))
             for name, mae in (
-                ("mps", evaluate(fit(seen), unseen).mae),
+                *controls,
                 ("boosting on the six numbers", boosted(seen, unseen, numbers)),
                 ("a constant", float(np.abs(unseen.speeds - median).mean())),
                 ("capacity sharing alone", evaluate(capacity_alone, unseen).mae),
@@ -190,6 +228,8 @@ def main() -> None:
         }
         print(f"named pairs, {card}: {cards[card]}", flush=True)
     results["named"] = cards
+    results["engines"] = on_engines()
+    print(f"engines that serve LLMs: {results['engines']}", flush=True)
     if asked.write:
         (SHIPPED / "mps.json").write_text(fit(measured).to_json(), encoding="utf-8")
         (SHIPPED / "mig.json").write_text(fit_slices(read_slices(slices)).to_json(), encoding="utf-8")

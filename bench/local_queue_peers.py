@@ -8,7 +8,10 @@ peak. The makespan is from the first submission to the last end. A job that ends
 memory for good; the peers do not run it again.
 
     berth        `--mem DECLARED`, the policy and knowledge that `berth up` starts with
-    learned      the same under `berth policy learned`; neither has a history to begin with
+    grow         the same under `berth up --grow on`, where every limit may grow up to the card
+    grow-spread  the same, and under `berth policy easy+priority+worst-fit`
+    suspend      the same as grow under `berth up --grow suspend`
+    learned      berth under `berth policy learned`; neither has a history to begin with
     plain        the same under `berth policy priority+best-fit`
     tsp          task-spooler of Debian with a slot a GPU; a job takes a card that no other has (flock)
     gflow        runqd of PyPI: `gbatch --shared --gpus 1 --gpu-memory DECLARED`; --gflow is the folder of its programs
@@ -46,7 +49,7 @@ NATIVE = ROOT / "build" / "native"
 GPUS, CARD_MIB = 4, 80 << 10
 COPIES = 5
 GIVE_UP_S = 180.0
-OURS = ("berth", "learned", "plain", "spread")
+OURS = ("berth", "grow", "grow-spread", "suspend", "learned", "plain", "spread")
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,9 @@ def field() -> Iterator[Field]:
         yield Field(Path(folder))
 
 
-def berth(jobs: list[Application], policy: str = "") -> Outcome:
-    """The queue as it comes, or with another policy."""
-    options = ["--policy", policy] if policy else []
-    world = World(gpus=f"{GPUS}xA100-80G", brain=BRAIN, options=options)
+def berth(jobs: list[Application], *options: str) -> Outcome:
+    """The queue as it comes, or with options of `berth up`."""
+    world = World(gpus=f"{GPUS}xA100-80G", brain=BRAIN, options=list(options))
     try:
         with field() as here:
             world.up()
@@ -283,7 +285,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--gflow", type=Path, default=None)
-    parser.add_argument("--only", default="berth,learned,plain,spread,tsp,gflow,first-fit,first-fit-again")
+    parser.add_argument(
+        "--only",
+        default="berth,grow,grow-spread,suspend,learned,plain,spread,tsp,gflow,first-fit,first-fit-again",
+    )
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
     link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1"]
@@ -292,9 +297,12 @@ def main() -> None:
     names = words.only.split(",")
     runs: dict[str, Callable[[list[Application]], Outcome]] = {
         "berth": berth,
-        "learned": lambda jobs: berth(jobs, "learned"),
-        "plain": lambda jobs: berth(jobs, "priority+best-fit"),
-        "spread": lambda jobs: berth(jobs, "easy+priority+worst-fit"),
+        "grow": lambda jobs: berth(jobs, "--grow", "on"),
+        "grow-spread": lambda jobs: berth(jobs, "--grow", "on", "--policy", "easy+priority+worst-fit"),
+        "suspend": lambda jobs: berth(jobs, "--grow", "suspend"),
+        "learned": lambda jobs: berth(jobs, "--policy", "learned"),
+        "plain": lambda jobs: berth(jobs, "--policy", "priority+best-fit"),
+        "spread": lambda jobs: berth(jobs, "--policy", "easy+priority+worst-fit"),
         "tsp": tsp,
         "first-fit": first_fit,
         "first-fit-again": lambda jobs: first_fit(jobs, again=True),

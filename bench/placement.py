@@ -1,10 +1,10 @@
 """Policies that decide who shares which GPU, under sustained load: one table, paired by seed.
 
     python bench/placement.py [--parts mixed,equal,cold,wrong,demanding,decisions] [--gpus 20] [--seeds 10]
-        [--minutes 8] [--keep out/placement.jsonl] [--slots 1]
+        [--minutes 6] [--keep out/placement.jsonl] [--slots 1] [--policies pairs,learned] [--curve delays.png]
 
 Jobs arrive at random for `--minutes`; the first and the last fifth of them are not counted. A load is the work that
-arrives over what the GPUs do without sharing.
+arrives over what the GPUs do without sharing. A row counts the seeds of which all its policies have been run.
 
     mixed      GPUs of five models, all is known
     equal      the same number of V100s, all is known
@@ -13,9 +13,12 @@ arrives over what the GPUs do without sharing.
     demanding  five models, all is known; one job in ten asks for two whole GPUs, one in ten for most of a node's CPU
     decisions  the processor time of decisions on 1,000 GPUs with 10,000 waiting jobs
 
-`oracle` is `pairs` where it knows all that the others do not, or orders by true run times without sharing; it is no
-policy that anyone could run. Seeds from `FIRST_SEED` on were looked at for nothing else; constants were chosen on those
-from 700,000 on. With `--keep`, finished runs are not run again.
+`first-fit-by-memory` starts jobs where the memory that they declare, their true peak, is left: what shards do. `pairs`
+is the rule that a network would have to beat. The bound is no policy: no job ends before its run time alone, nor before
+one server with the compute of all GPUs has served the shortest jobs first. Work per GPU is the load at which jobs are
+delayed by `EQUAL_DELAY_S` on average, by their wait or by neighbours, on straight lines between loads. Seeds from
+`FIRST_SEED` on were looked at for nothing else; constants were chosen on those from 700,000 on. With `--keep`, finished
+runs are not run again.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -35,24 +39,26 @@ from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.gpu_models import GPU_MODELS
 from berth.interference import make_interference
+from berth.interference.mps import mps
 from berth.knowledge import Oracle, make_knowledge
-from berth.model import EventKind, Job, Node, Placement, Reason
+from berth.model import EventKind, GpuSlot, Job, Node, Placement, Reason, Share, placement_of
 from berth.policies import Setting, make_policy
-from berth.policies.protocol import Decision
-from berth.profiles import THESIS_GPU, workload_jobs
+from berth.policies.colocation.open_gpus import all_have_room
+from berth.policies.protocol import Decision, Policy
+from berth.profiles import THESIS_GPU, peak_mem_mib, series, thesis_profiles, workload_jobs
 from berth.statistics.spread import confidence_interval_95
 from harness import count, save
 
 FIRST_SEED = 31_000
 CARDS = ("TITAN-XP", "T4", "V100", "RTX-3090", "A100-40")
 PER_NODE, CPU_MILLI = 4, 64_000
-POLICIES = (
-    "easy+fifo+whole-gpus", "greedy", "random-sharing", "tetris-sharing", "pairs", "learned",
-)  # fmt: skip
-ORACLE = "oracle"
-LOADS = {"mps": (1.6, 2.5, 3.5, 5.0), "time-sliced": (1.2, 1.6, 2.0)}
+WHOLE, BY_MEMORY = "easy+priority+whole-gpus", "first-fit-by-memory"
+POLICIES = (WHOLE, BY_MEMORY, "greedy", "random-sharing", "pairs", "learned")
+LOADS = {"mps": (1.2, 1.6, 2.5, 3.5, 5.0), "time-sliced": (1.2, 1.6, 2.5)}
 ONE_LOAD = {"mps": (2.5,), "time-sliced": (1.6,)}
+EQUAL_DELAY_S = 60.0
 KNOWLEDGE = {"cold": "history?begin=empty", "wrong": "noisy?run=2.3&memory=0.3&pair=0.2"}
+PEAKS_MIB = {name: peak_mem_mib(profile) for name, profile in thesis_profiles().items()}
 PARTS = ("mixed", "equal", "cold", "wrong", "demanding", "decisions")
 
 
@@ -74,6 +80,8 @@ class Found:
     """What came of it; of the jobs that are counted."""
 
     completion_s: float
+    delay_s: float
+    """By how much completion is later than the run time alone: the wait, and what neighbours cost."""
     wait_s: float
     longest_wait_s: float
     lost: int
@@ -81,15 +89,13 @@ class Found:
     cpu_s: float
 
 
-def cells(parts: list[str], gpus: int, seeds: int, minutes: float) -> Iterator[Cell]:
-    """All runs, one world after the other."""
-    for part in parts:
-        if part == "decisions":
-            continue
-        for mode, loads in (LOADS if part in ("mixed", "equal") else ONE_LOAD).items():
-            for load in loads:
-                for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-                    for policy in (*POLICIES, ORACLE):
+def cells(parts: list[str], policies: list[str], gpus: int, seeds: int, minutes: float) -> Iterator[Cell]:
+    """All runs, one seed after the other, so that a table can be made of those that are done."""
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        for part in parts:
+            for mode, loads in (LOADS if part in ("mixed", "equal") else ONE_LOAD).items():
+                for load in loads:
+                    for policy in policies:
                         yield Cell(part, mode, load, policy, seed, gpus, minutes)
 
 
@@ -122,16 +128,43 @@ def jobs_of(cell: Cell) -> tuple[Job, ...]:
     )
 
 
+class FirstFitByMemory:
+    """Start each job that fits on the first GPU with enough memory left, by the memory that it declares."""
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+        without_room: set[int] = set()
+        for job in list(queue):
+            request = cluster.request(job)
+            if request in without_room:
+                continue
+            if job.gpus > 1:
+                slots = cluster.slots_for(job, cluster.fitting_nodes(job))
+                placement = None if slots is None else placement_of(job, slots)
+            else:
+                slots_left = (
+                    GpuSlot(row, at) for row, node in enumerate(cluster.nodes) for at in range(node.gpus)
+                )
+                slot = next((slot for slot in slots_left if self._fits(job, slot, cluster)), None)
+                placement = None if slot is None else Placement(job, (slot,), job.share, True, True)
+            if placement is None:
+                without_room.add(request)
+            else:
+                yield placement
+
+    @staticmethod
+    def _fits(job: Job, slot: GpuSlot, cluster: Cluster) -> bool:
+        return all(run.best_effort for run in cluster.jobs_on(slot)) and all_have_room([job], slot, cluster)
+
+
 def run(cell: Cell) -> tuple[Cell, Found]:
     """Simulate one."""
     jobs, truth = jobs_of(replace(cell, policy="")), make_interference(cell.mode)
-    knowing = KNOWLEDGE.get(cell.part, "oracle")
-    name = cell.policy
-    if name == ORACLE:
-        name = "pairs" if knowing != "oracle" else "sjf+whole-gpus"
-        knowing = "oracle"
-    knowledge = make_knowledge(knowing, jobs, truth, cell.seed)
-    policy = make_policy(name, Setting(cell.seed, knowledge=knowledge))
+    knowledge = make_knowledge(KNOWLEDGE.get(cell.part, "oracle"), jobs, truth, cell.seed)
+    policy: Policy = FirstFitByMemory()
+    if cell.policy == BY_MEMORY:
+        jobs = tuple(replace(job, share=Share(1000, PEAKS_MIB[job.application])) for job in jobs)
+    else:
+        policy = make_policy(cell.policy, Setting(cell.seed, knowledge=knowledge))
     cluster = Cluster(nodes_of(cell.part, cell.gpus))
     begun: dict[str, int] = {}
     ended: dict[str, int] = {}
@@ -145,11 +178,12 @@ def run(cell: Cell) -> tuple[Cell, Found]:
         elif event.kind is EventKind.FAIL and event.reason == Reason.OUT_OF_MEMORY:
             full += 1
     spent = time.process_time() - begin
-    fifth = len(jobs) // 5
-    counted = [job for job in jobs[fifth : len(jobs) - fifth] if job.id in ended]
+    counted = [job for job in counted_of(jobs) if job.id in ended]
     waits = [begun[job.id] - job.submit_ms for job in counted]
+    took = [ended[job.id] - job.submit_ms for job in counted]
     return cell, Found(
-        float(np.mean([ended[job.id] - job.submit_ms for job in counted])) / 1000,
+        float(np.mean(took)) / 1000,
+        float(np.mean(took) - np.mean([job.work_ms or 0 for job in counted])) / 1000,
         float(np.mean(waits)) / 1000,
         max(waits) / 1000,
         len(jobs) - len(ended),
@@ -158,21 +192,63 @@ def run(cell: Cell) -> tuple[Cell, Found]:
     )
 
 
+def counted_of(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    """Those whose completion counts."""
+    fifth = len(jobs) // 5
+    return jobs[fifth : len(jobs) - fifth]
+
+
+def bound_s(cell: Cell) -> float:
+    """A mean completion below which no schedule of the counted jobs comes.
+
+    Speeds of jobs on one GPU, times what each uses of it alone, add up to no more than the GPU, whichever of the models
+    of interference it is. A job's use of compute is counted on the model where it is least.
+    """
+    jobs = counted_of(jobs_of(replace(cell, policy="")))
+    cards = [node.gpu_model for node in nodes_of(cell.part, cell.gpus) for _ in range(node.gpus)]
+    use = mps().use_milli / 1000 if cell.mode == "mps" else 1.0
+    rate = sum(card.cores for card in cards if card)
+    size: dict[str, float] = {}
+    for name, profile in thesis_profiles().items():
+        by_card = [
+            series(profile, card).usage[:, 0].mean() / 1000 * card.cores for card in set(cards) if card
+        ]
+        size[name] = use * min(by_card) / rate
+    left: list[tuple[float, int]] = []
+    now, total, at = 0.0, 0.0, 0
+    while at < len(jobs) or left:
+        until = jobs[at].submit_ms if at < len(jobs) else np.inf
+        while left and now < until:
+            need, submit_ms = heappop(left)
+            if now + need > until:
+                heappush(left, (need - (until - now), submit_ms))
+                break
+            now += need
+            total += now - submit_ms
+        if at < len(jobs):
+            now = max(now, until)
+            job = jobs[at]
+            heappush(left, (job.gpus * size[job.application] * (job.work_ms or 0), job.submit_ms))
+            at += 1
+    alone_ms = sum(job.work_ms or 0 for job in jobs)
+    return max(total, alone_ms) / len(jobs) / 1000
+
+
 def measured(wanted: list[Cell], keep: Path, slots: int) -> dict[Cell, Found]:
-    """All runs; those that are kept are not run again."""
+    """All runs, those that are kept among them, which are not run again; without slots these alone."""
     found: dict[Cell, Found] = {}
     if keep.is_file():
         for line in keep.read_text().splitlines():
             kept = json.loads(line)
             found[Cell(**kept["cell"])] = Found(**kept["found"])
-    missing = [cell for cell in wanted if cell not in found]
+    missing = [cell for cell in wanted if cell not in found] if slots else []
     keep.parent.mkdir(parents=True, exist_ok=True)
-    with keep.open("a") as file, ProcessPoolExecutor(slots) as processes:
+    with keep.open("a") as file, ProcessPoolExecutor(max(1, slots)) as processes:
         for cell, one in processes.map(run, missing):
             found[cell] = one
             file.write(json.dumps({"cell": asdict(cell), "found": asdict(one)}) + "\n")
             file.flush()
-    return {cell: found[cell] for cell in wanted}
+    return {cell: found[cell] for cell in wanted if cell in found}
 
 
 def less_pct(mine: list[Found], others: list[Found]) -> dict[str, float | None]:
@@ -183,38 +259,151 @@ def less_pct(mine: list[Found], others: list[Found]) -> dict[str, float | None]:
     return {"mean": interval.mean, "low_95": told[0], "high_95": told[1]}
 
 
-def table(found: dict[Cell, Found]) -> list[dict[str, object]]:
-    """A row for each world and policy."""
+World = tuple[str, str, float]
+"""Part, mode and load."""
+
+
+def by_world(found: dict[Cell, Found]) -> dict[World, dict[str, dict[int, Found]]]:
+    """The runs of each world by policy and seed, of the seeds that all its policies have."""
+    worlds: dict[World, dict[str, dict[int, Found]]] = {}
+    for cell, one in found.items():
+        policies = worlds.setdefault((cell.part, cell.mode, cell.load), {})
+        policies.setdefault(cell.policy, {})[cell.seed] = one
+    for policies in worlds.values():
+        seeds = set.intersection(*map(set, policies.values()))
+        for policy, runs in policies.items():
+            policies[policy] = {seed: runs[seed] for seed in sorted(seeds)}
+    return worlds
+
+
+def table(found: dict[Cell, Found], gpus: int, minutes: float) -> list[dict[str, object]]:
+    """A row for each world and policy, and the bound of each world."""
     rows: list[dict[str, object]] = []
-    worlds = dict.fromkeys((cell.part, cell.mode, cell.load) for cell in found)
-    for part, mode, load in worlds:
-        of: dict[str, list[Found]] = {}
-        for cell, one in found.items():
-            if (cell.part, cell.mode, cell.load) == (part, mode, load):
-                of.setdefault(cell.policy, []).append(one)
-        for policy, runs in of.items():
-            gap = less_pct(of["learned"], runs)
+    for (part, mode, load), of in by_world(found).items():
+        mine = of.get("learned")
+        if not mine:
+            continue
+        bounds = [bound_s(Cell(part, mode, load, "", seed, gpus, minutes)) for seed in mine]
+        world = f"{part}, {mode}, load {load:g}"
+        print(
+            f"{world}: {len(mine)} seeds; no schedule is below {np.mean(bounds):.1f} s (a bound, no policy)"
+        )
+        for policy, by_seed in of.items():
+            runs = list(by_seed.values())
+            gap = less_pct(list(mine.values()), runs)
+            above = [100 * (one.completion_s / bound - 1) for one, bound in zip(runs, bounds, strict=True)]
             rows.append(
                 {
-                    "part": part, "mode": mode, "load": load, "policy": policy,
+                    "part": part, "mode": mode, "load": load, "policy": policy, "seeds": len(runs),
                     "completion_s": float(np.mean([one.completion_s for one in runs])),
+                    "delay_s": float(np.mean([one.delay_s for one in runs])),
                     "wait_s": float(np.mean([one.wait_s for one in runs])),
                     "longest_wait_s": max(one.longest_wait_s for one in runs),
                     "lost": sum(one.lost for one in runs),
                     "out_of_memory": sum(one.out_of_memory for one in runs),
                     "cpu_s": float(np.mean([one.cpu_s for one in runs])),
                     "learned_less_this_pct": gap,
+                    "above_the_bound_pct": float(np.mean(above)),
                 }
             )  # fmt: skip
             within = "" if gap["low_95"] is None else f" [{gap['low_95']:+.1f}, {gap['high_95']:+.1f}]"
             print(
-                f"{part}, {mode}, load {load:g}: {policy} {rows[-1]['completion_s']:.1f} s, learned less it"
-                f" {gap['mean']:+.1f} %{within}; waits {rows[-1]['wait_s']:.1f} s, longest"
+                f"  {policy} {rows[-1]['completion_s']:.1f} s, learned less it {gap['mean']:+.1f} %{within},"
+                f" {rows[-1]['above_the_bound_pct']:.0f} % above the bound; delay {rows[-1]['delay_s']:.1f} s,"
+                f" wait {rows[-1]['wait_s']:.1f} s, longest"
                 f" {rows[-1]['longest_wait_s']:.0f} s, {rows[-1]['lost']} lost, {rows[-1]['out_of_memory']} out of"
                 f" memory, processor {rows[-1]['cpu_s']:.1f} s",
                 flush=True,
             )
     return rows
+
+
+def load_at(delays_s: dict[float, float], delay_s: float) -> float:
+    """The load at which jobs are delayed so long, on straight lines between loads; NaN outside of them."""
+    loads = sorted(delays_s)
+    delays = np.maximum.accumulate([delays_s[load] for load in loads])
+    if not delays[0] <= delay_s <= delays[-1]:
+        return float("nan")
+    return float(np.interp(delay_s, delays, loads))
+
+
+def work_per_gpu(found: dict[Cell, Found]) -> list[dict[str, object]]:
+    """How much more work a GPU does at equal mean delay, under `learned` than under each other; paired by seed."""
+    rows: list[dict[str, object]] = []
+    delays: dict[tuple[str, str], dict[str, dict[int, dict[float, float]]]] = {}
+    for (part, mode, load), of in by_world(found).items():
+        if part in ("mixed", "equal"):
+            for policy, by_seed in of.items():
+                for seed, one in by_seed.items():
+                    seeds = delays.setdefault((part, mode), {}).setdefault(policy, {})
+                    seeds.setdefault(seed, {})[load] = one.delay_s
+    for (part, mode), policies in delays.items():
+        for policy, seeds in policies.items():
+            if policy == "learned" or "learned" not in policies:
+                continue
+            ratios = [
+                load_at(policies["learned"][seed], EQUAL_DELAY_S) / load_at(by_load, EQUAL_DELAY_S)
+                for seed, by_load in seeds.items()
+            ]
+            known = [ratio for ratio in ratios if not np.isnan(ratio)]
+            if not known:
+                print(
+                    f"{part}, {mode}: the delays under learned and {policy} do not both come to {EQUAL_DELAY_S:g} s"
+                )
+                continue
+            interval = confidence_interval_95(known)
+            rows.append(
+                {
+                    "part": part, "mode": mode, "policy": policy, "delay_s": EQUAL_DELAY_S, "seeds": len(known),
+                    "ratio": interval.mean, "low_95": interval.low, "high_95": interval.high,
+                }
+            )  # fmt: skip
+            print(
+                f"{part}, {mode}: at a mean delay of {EQUAL_DELAY_S:g} s learned does {interval.mean:.2f} times the"
+                f" work per GPU of {policy} [{interval.low:.2f}, {interval.high:.2f}], {len(known)} of {len(ratios)}",
+                flush=True,
+            )
+    return rows
+
+
+def draw_delays(rows: list[dict[str, object]], out: Path) -> None:
+    """Mean delays over load, a panel for each part and mode and a line for each policy."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    from berth.plots import policy_styles
+    from berth.report.image import write_image
+
+    shown = [row for row in rows if row["part"] in ("mixed", "equal")]
+    panels = list(dict.fromkeys((row["part"], row["mode"]) for row in shown))
+    policies = list(dict.fromkeys(str(row["policy"]) for row in shown))
+    styles = policy_styles(policies)
+    titles = [f"{'five GPU models' if part == 'mixed' else 'equal GPUs'}, {mode}" for part, mode in panels]
+    figure = make_subplots(1, len(panels), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.03)
+    for column, panel in enumerate(panels, start=1):
+        for policy in policies:
+            line = [row for row in shown if (row["part"], row["mode"]) == panel and row["policy"] == policy]
+            style = styles[policy]
+            figure.add_trace(
+                go.Scatter(
+                    x=[row["load"] for row in line],
+                    y=[row["delay_s"] for row in line],
+                    name=policy,
+                    legendgroup=policy,
+                    showlegend=column == 1,
+                    mode="lines+markers",
+                    line={"color": style.colour, "dash": style.dash, "width": 2},
+                ),
+                1,
+                column,
+            )
+        figure.update_xaxes(title_text="load: work over what whole GPUs do", row=1, col=column)
+    figure.update_xaxes(matches="x")
+    figure.update_yaxes(type="log", dtick=1)
+    figure.update_yaxes(title_text="mean delay: wait and slow-down (s)", row=1, col=1)
+    figure.update_layout(title="Mean delay over load", width=1400, height=460)
+    write_image(figure, out)
+    print(f"wrote {out}")
 
 
 def decisions(policy: str, gpus: int, waiting: int, events: int) -> dict[str, float]:
@@ -276,23 +465,31 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--gpus", type=count, default=20)
     parser.add_argument("--seeds", type=count, default=10)
-    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--minutes", type=float, default=6.0)
     parser.add_argument("--keep", type=Path, default=Path("out/placement.jsonl"))
     parser.add_argument("--slots", type=count, default=1)
+    parser.add_argument("--curve", type=Path, help="a .png, .svg or .html file for the delays over load")
+    parser.add_argument("--no-runs", action="store_true", help="make the table of the runs that are kept")
     asked = parser.parse_args()
     parts = asked.parts.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         parser.error(f"no part '{unknown[0]}'; there are {', '.join(PARTS)}")
-    wanted = list(cells(parts, asked.gpus, asked.seeds, asked.minutes))
-    results: dict[str, object] = {"rows": table(measured(wanted, asked.keep, asked.slots))}
+    simulated = [part for part in parts if part != "decisions"]
+    wanted = list(cells(simulated, asked.policies.split(","), asked.gpus, asked.seeds, asked.minutes))
+    found = measured(wanted, asked.keep, 0 if asked.no_runs else asked.slots)
+    rows = table(found, asked.gpus, asked.minutes)
+    results: dict[str, object] = {"rows": rows, "work per GPU": work_per_gpu(found)}
+    if asked.curve is not None:
+        draw_delays(rows, asked.curve)
     if "decisions" in parts:
         for policy in ("greedy", "pairs", "learned"):
-            results[f"decisions of {policy}"] = found = decisions(policy, 1000, 10_000, 400)
+            results[f"decisions of {policy}"] = decided = decisions(policy, 1000, 10_000, 400)
             print(
-                f"{policy}: fills 1,000 GPUs in {found['fill_ms']:.0f} ms of processor time; on full GPUs median"
-                f" {found['median_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms of {found['decisions']:.0f} decisions",
+                f"{policy}: fills 1,000 GPUs in {decided['fill_ms']:.0f} ms of processor time; on full GPUs median"
+                f" {decided['median_ms']:.1f} ms, p99 {decided['p99_ms']:.1f} ms of {decided['decisions']:.0f}",
                 flush=True,
             )
     save("placement", results)

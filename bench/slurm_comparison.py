@@ -37,6 +37,7 @@ from slurm_place import CLUSTER, NODES, setup
 
 SHARDS = 8
 GIVE_UP_S = 1200.0
+INTERVAL_S = "0.3"
 
 
 def applications(seed: int, count: int) -> list[Application]:
@@ -63,7 +64,7 @@ export BERTH_FAKE_CARD={folder}/card-$SLURMD_NODENAME CUDA_VISIBLE_DEVICES=$SLUR
 begun=$(date +%s.%N)
 {NATIVE}/local_queue_job {job.mem_mib} {job.kernel_ms} {job.think_ms} {job.steps}
 code=$?
-echo "{job.mem_mib} 0 0" >{folder}/state/results/$SLURM_JOB_ID-$SLURMD_NODENAME
+echo "{job.mem_mib} 0 0 0 {job.kernel_ms * job.steps}" >{folder}/state/results/$SLURM_JOB_ID-$SLURMD_NODENAME
 echo $code $begun $(date +%s.%N) $SLURMD_NODENAME $SLURM_JOB_GPUS >{folder}/ends/{at}
 exit $code
 """
@@ -84,12 +85,11 @@ def quietly(*words: str) -> None:
 
 
 def berth_words(folder: Path, policy: str) -> list[str]:
-    """The command of the berth that places. The jobs are as long as its `--start-early`, so that each GPU's next job is
-    told to Slurm as soon as it is known when the one before ends."""
+    """The command of the berth that places."""
     return [
         str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
         "--policy", policy, "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
-        "--interval", "0.1", "--start-early", "12", "--state", str(folder / "state"),
+        "--interval", INTERVAL_S, "--start-early", "0", "--state", str(folder / "state"),
         "--rest", str(Path("rest").resolve()),
     ]  # fmt: skip
 
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--only", default="whole,shards,berth")
-    parser.add_argument("--policy", default="learned")
+    parser.add_argument("--policy", default="passing+longest-expected+worst-fit")
     parser.add_argument("--more", action="store_true")
     asked = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)

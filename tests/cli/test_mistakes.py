@@ -13,11 +13,11 @@ from tests.command import berth
     ("words", "said"),
     [
         ("frobnicate", "berth: No such command 'frobnicate'; see: berth --help\n"),
-        ("--bogus", "berth: No such option: --bogus; see: berth --help\n"),
+        ("--zzz", "berth: No such option: --zzz; see: berth --help\n"),
         ("trace frob", "berth: No such command 'frob'; see: berth trace --help\n"),
         (
             "compare synthetic:demo --policies fifo --seeds 0",
-            "berth: a comparison needs at least one policy and one seed, not 1 and 0\n",
+            "berth: Invalid value for '--seeds': 0 is not in the range x>=1; see: berth compare --help\n",
         ),
         (
             "cost",

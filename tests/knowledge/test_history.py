@@ -210,6 +210,31 @@ def test_running_out_of_memory_teaches_then_needs_room_then_runs_alone(
     assert known.company("other") is None
 
 
+def test_an_attempt_that_began_with_less_than_is_believed_by_now_says_nothing_new() -> None:
+    """Four that ran side by side all had too little. What the first of them taught may well be enough."""
+    known = History()
+    began, taught = job(share=Share(100, 4000)), job(share=Share(100, 9000))
+    for _ in range(4):
+        known.ran_out_of_memory(began, 8000)
+        assert (known.peak_mem_mib(began), known.company("a")) == (Spread(9000, 0, 9000, "user"), None)
+    known.ran_out_of_memory(taught, 9500)  # it was not enough
+    assert known.company("a") == 2
+    known.ran_out_of_memory(taught, 9500)
+    assert known.company("a") == 2
+
+
+def test_the_memory_of_other_applications_says_nothing_of_one_that_was_seen_or_asks() -> None:
+    known = History()
+    for _ in range(5):
+        known.measured(job("small"), 3000)
+    asks = job("new", share=Share(100, 20_000))
+    assert known.peak_mem_mib(asks) == Spread(20_000, 0, 20_000, "user")
+    known.measured(job("big"), 26_000)
+    believed = known.peak_mem_mib(job("big"))
+    assert believed is not None
+    assert believed.expected == 26_000
+
+
 def test_a_neighbour_that_held_more_than_was_believed_is_believed_to_need_more() -> None:
     known = History(profiles={"a": flat("a", 6100)}, recorder={"a": flat("a", 6200)})
 

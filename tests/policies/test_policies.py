@@ -247,6 +247,7 @@ def test_a_policy_of_ones_own_is_found_by_its_import_string(
 def test_the_registry_names_what_is_there() -> None:
     assert list(ORDERS) == [
         *("fifo", "priority", "sjf", "sjf-requested", "sjf-estimated", "sjf-expected"),
+        "longest-expected",
         *("largest-first", "deadline-first", "fair-share", "least-attained-service", "gavel"),
     ]
 

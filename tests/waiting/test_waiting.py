@@ -21,8 +21,9 @@ from berth.history.store.import_result import Options
 from berth.history.store.pseudonyms import pseudonym, read_key
 from berth.waiting import Answer, Judgement, Questions, WaitModel, evaluate, judge, train
 from berth.waiting.conformal import censored_quantile, held_between, rolling_interval
-from berth.waiting.model import DAYS_TO_PROMISE
+from berth.waiting.model import DAYS_TO_PROMISE, judged_on
 from berth.waiting.questions import LEAKS, categories_of, history_features, live_features, polled_features
+from berth.waiting.refit import MODEL_NAME
 from tests.history import exports
 from tests.waiting.test_queue import SQUEUE
 
@@ -411,7 +412,7 @@ def test_a_range_is_printed_where_too_few_days_are_known_to_promise_a_share(
     ):
         model.judgement = Judgement((), held)
         model.save(tmp_path / "waiting.json")
-        monkeypatch.setattr("berth.cli.waiting.MODEL_NAME", str(tmp_path / "waiting.json"))
+        monkeypatch.setattr("berth.waiting.refit.MODEL_NAME", str(tmp_path / "waiting.json"))
         told = run("predict-wait", "request", "--queue", *queue).splitlines()[0]
         assert f"; {cases} from " in told
         assert told.endswith(why)
@@ -462,3 +463,69 @@ def test_a_model_that_is_worth_little_says_so() -> None:
     assert any("no better than a constant" in each for each in judge(noise).doubts)
     assert judge(made_up()).doubts == ()
     assert "too few to judge" in judge(made_up(300)).doubts[0]
+
+
+def shifting(count: int) -> Questions:
+    """Questions of ten days. From the ninth on jobs of a new partition wait a hundred times as long."""
+    random = np.random.default_rng(7)
+    asked_s = np.sort(random.uniform(0, 10 * 86_400, count))
+    busy = random.uniform(0, 1, count)
+    late = asked_s > 8 * 86_400
+    wait_s = 10 ** (1 + busy + 2 * late + random.normal(0, 0.1, count))
+    return Questions(("busy", "partition"), np.column_stack([busy, late]), asked_s, wait_s)
+
+
+def test_a_model_that_learns_each_day_follows_what_one_that_learned_once_misses() -> None:
+    questions = shifting(4000)
+    place = np.arange(4000)
+    learned, tested = questions.at(place < 3200), questions.at(place >= 3200)
+    once = judged_on(questions, learned, tested, refits=0)
+    daily = judged_on(questions, learned, tested)
+    assert daily.mse_log10 < 0.8 * once.mse_log10
+    assert evaluate(questions).last_month == (round(evaluate(questions).coverage_80 * 800), 800)
+
+
+def test_a_refit_learns_from_no_wait_that_had_not_ended_by_then() -> None:
+    questions = shifting(4000)
+    place = np.arange(4000)
+    learned, tested = questions.at(place < 3200), questions.at(place >= 3200)
+    endless = np.where(place >= 3200, 1e9, questions.wait_s)
+    later = Questions(questions.names, questions.values, questions.asked_s, endless)
+    once = judged_on(later, learned, tested, refits=0)
+    assert judged_on(later, learned, tested).mse_log10 == pytest.approx(once.mse_log10, rel=0.2)
+
+
+def test_each_import_learns_a_kept_model_anew_and_predictions_tell_what_their_interval_held(
+    tmp_path: Path,
+) -> None:
+    history = a_trained_history(tmp_path)
+    before = WaitModel.load(history / MODEL_NAME)
+    start = 1_700_000_000 + 600 * 600
+    rows = [
+        exports.line(
+            JobIDRaw=9000 + n, Submit=start + n, Eligible=start + n, Start=start + n + 9, End=start + 99
+        )
+        for n in range(5)
+    ]
+    run("import", "sacct", exports.write(tmp_path / "g", rows), "--history", history)
+    after = WaitModel.load(history / MODEL_NAME)
+    assert after.learned_s == start + 13 > before.learned_s
+    assert after.judgement.last_month is not None
+    held, told = after.judgement.last_month
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    said = run(
+        "predict-wait", "request", "--queue", tmp_path / "queue.json", "--partition", "a100",
+        "--now", "2023-11-19T14:20:00", "--history", history,
+    )  # fmt: skip
+    assert f"in the last 30 days {held:,} of {told:,} waits lay within theirs" in said
+
+
+def test_an_import_makes_no_model_where_there_was_none_and_keeps_one_that_cannot_be_learned(
+    tmp_path: Path,
+) -> None:
+    line = exports.line(JobIDRaw=1)
+    run("import", "sacct", exports.write(tmp_path / "f", [line]), "--history", tmp_path / "h")
+    assert not (tmp_path / "h" / MODEL_NAME).exists()
+    (tmp_path / "h" / MODEL_NAME).write_text("kept")
+    run("import", "sacct", exports.write(tmp_path / "g", [line]), "--history", tmp_path / "h")
+    assert (tmp_path / "h" / MODEL_NAME).read_text() == "kept"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from berth_papers.interference.fitting import (
     folds_of_applications,
     folds_of_models,
     folds_of_pairs,
+    pair_speeds,
 )
 from berth_papers.interference.measurements import Measurements, read_measurements
 from berth_papers.interference.mig_fitting import fit_slices, held_up, read_slices, speed_on
@@ -59,6 +61,29 @@ def test_the_same_measurements_give_the_same_model_and_its_file_comes_back() -> 
     again = Contention.from_json(found.to_json(), "here")
     assert fit(made()).to_json() == found.to_json() == again.to_json()
     assert evaluate(again, made()) == evaluate(found, made())
+
+
+def test_the_shipped_table_never_falls_with_the_neighbour_s_use() -> None:
+    centres, stress = mps().centres, mps().stress
+    less = (centres[:, None] <= centres[None]).all(axis=-1)  # (C, C): the first uses no more than the second
+    assert less.sum() > 2 * len(centres)
+    fallen = np.where(
+        less, stress[:, :, None] - stress[:, None, :], 0
+    )  # of each beside the one and the other
+    assert fallen.max() <= 1
+
+
+def test_what_use_does_not_tell_of_an_application_is_learned_and_then_projected() -> None:
+    data = made()
+    usage = data.usage.copy()
+    usage[:, 1:] = [5000, 500, 0]
+    usage[:2, 0] = 300, 900
+    even = replace(data, usage=usage, speeds=np.where(data.pairs[:, ::-1] == 1, 0.6, 0.9))
+    centres, free = pair_speeds(even)
+    loud = centres[:, 0].tolist().index(90)
+    assert abs(free[:, loud] - 0.6).max() < 0.1
+    found = fit(even)
+    assert (np.diff(found.stress[:, np.argsort(centres[:, 0])], axis=1) >= -1).all()
 
 
 NEW = '{"format": "berth-contention", "version": 2, '
@@ -166,9 +191,10 @@ def test_it_is_as_good_on_unseen_pairs_as_is_claimed(real_data: Callable[[str], 
         found = [evaluate(fit(data.of(train)), data.of(test)) for train, test in folds]
         return sum(one.mae * one.pairs for one in found) / sum(one.pairs for one in found)
 
-    assert mae(folds_of_pairs) <= 0.050
-    assert mae(folds_of_applications) <= 0.062
-    assert mps() == fit(data)
+    assert mae(folds_of_pairs) <= 0.0465
+    assert mae(folds_of_applications) <= 0.060
+    assert (mps().centres == fit(data).centres).all()
+    assert np.abs(mps().stress - fit(data).stress).max() <= 1  # of 1000: machines round sums differently
     assert evaluate(make_speeds("none"), data).mae > 0.08
 
 

@@ -81,9 +81,19 @@ class _Commands(TyperGroup):
         with _in_one_line():
             return super().make_context(*args, **extra)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the options before the command; its own words are kept as they are, for another machine."""
+        _, ctx.meta[_WORDS], _ = self.make_parser(ctx).parse_args(list(args))
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that is named; a mistake in its words ends with one line."""
+        """Run the command that is named, here or on `--host`; a mistake in its words ends with one line."""
         with _in_one_line():
+            if ctx.params.get("host") is not None:
+                from berth.cli.remote import run_there
+
+                quiet = ["--quiet"] if ctx.params["quiet"] else []
+                run_there(ctx.params["host"], [*quiet, *ctx.meta[_WORDS]])
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -96,6 +106,7 @@ class _Commands(TyperGroup):
         return name, load(name), rest
 
 
+_WORDS = "berth.words"
 UsageError: Any = typer.BadParameter.__base__  # Typer itself does not name it
 
 
@@ -168,6 +179,12 @@ def _berth(
         bool,
         typer.Option("--quiet", "-q", help="Show no progress on standard error; errors and warnings stay."),
     ] = False,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host", metavar="[USER@]MACHINE", help="Run the whole command on another machine, through ssh."
+        ),
+    ] = None,
 ) -> None:
     if quiet:
         os.environ["BERTH_QUIET"] = "1"

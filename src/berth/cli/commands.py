@@ -72,7 +72,7 @@ COMMANDS: Final = {
     ),
     "digest": Entry(
         "berth.cli.digest:digest",
-        "Summarise a period: changes against the one before, idle GPUs by user, failures, and causes of waits.",
+        "Summarise a period: GPUs that could be returned, changes, idle GPUs by user, failures, and causes of waits.",
         reads_history=True,
     ),
     "plot": Entry("berth.cli.stats:plot", "Draw one picture of the history.", reads_history=True),
@@ -147,6 +147,10 @@ COMMANDS: Final = {
         " input.",
         command_follows=True,
     ),
+    "jupyter": Entry(
+        "berth.cli.local:jupyter", "Run JupyterLab as a job of this machine, and print its address."
+    ),
+    "mcp": Entry("berth.cli.mcp:app", "Serve this machine's queue to agents, by the Model Context Protocol."),
     "queue": Entry("berth.cli.local:queue", "List waiting and running jobs."),
     "logs": Entry("berth.cli.local:logs", "Print a job's output."),
     "wait": Entry(

@@ -69,7 +69,7 @@ def compare(
             autocompletion=completing.policies,
         ),
     ] = "fifo+first-fit,sjf+best-fit,fgd",
-    seeds: Annotated[int, typer.Option(help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, 1 or more: 0, 1, ….")] = 1,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at the same time.")] = 1,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")

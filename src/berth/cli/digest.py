@@ -32,12 +32,13 @@ def digest(
     ] = None,
     history: HistoryFolder = Path("history"),
 ) -> None:
-    """Summarise a period: changes against the one before, idle GPUs by user, failures, and causes of waits.
+    """Summarise a period: GPUs that could be returned, changes, idle GPUs by user, failures, and causes of waits.
 
     It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
     """
     from berth.cli.usage_table import counted
     from berth.errors import SettingError
+    from berth.experiments.returnable import size_sentences
     from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
     from berth.report.digest import collect_digest, digest_text, write_digest
@@ -46,7 +47,9 @@ def digest(
     end_ms = moment_ms(end) if end else int(datetime.now(UTC).timestamp()) // 86_400 * DAY_MS
     begin_ms = end_ms - days * DAY_MS
     only = (("user", user),) if user else ()
-    with open_history(history, must_exist=True).database() as database:
+    store = open_history(history, must_exist=True)
+    first = () if user else size_sentences(store, begin_ms, end_ms)
+    with store.database() as database:
         for unknown in unknown_values(database, {"user": user}):
             more = f" and {unknown.more:,} more" if unknown.more else ""
             raise SettingError(
@@ -59,6 +62,7 @@ def digest(
             period=f"Attempts that ended from {_day(begin_ms)} to {_day(end_ms - DAY_MS)}, "
             f"against the {days} days before",
             one_user=bool(user),
+            first=first,
         )
     if out is None:
         print(digest_text(found), end="")

@@ -392,10 +392,26 @@ def _store(history: Path, importing: str, dry_run: bool) -> Iterator[History]:
     new = not history.exists()
     try:
         yield open_history(history, importing=importing, dry_run=dry_run)
+        if not dry_run:
+            _refit(history)
     except BaseException:
         if new and not (history / "index.json").exists():
             shutil.rmtree(history, ignore_errors=True)  # it would hide the history of the queue
         raise
+
+
+def _refit(history: Path) -> None:
+    """Learn the waits anew where the history keeps a model of them; one that cannot be is kept, with a warning."""
+    from berth.errors import BerthError
+
+    if not (history / "waiting.json").exists():
+        return  # spares an import the libraries
+    from berth.waiting.refit import refit
+
+    try:
+        refit(history)
+    except BerthError as error:
+        print(f"warning: the model of waits is the one before: {error}", file=sys.stderr)
 
 
 def _is_json(path: Path) -> bool:

@@ -243,6 +243,13 @@ def submit(
             "--notify-on", metavar="LIST", help="Of these: start, end (the default), fail, out-of-memory."
         ),
     ] = None,
+    pty: Annotated[
+        bool,
+        typer.Option(
+            "--pty",
+            help="Attach this terminal when the job starts, as a shell needs it; the job ends with it.",
+        ),
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the job has ended; the exit status is its own.")
     ] = False,
@@ -252,10 +259,63 @@ def submit(
     input."""
     from berth.live.local.submitting import submit
 
-    options = option_names(context.command)
-    ids = submit(_given(context.params), command or [], as_json, _words_parser(context), options)
+    options, flags = option_names(context.command), _given(context.params)
+
+    def queued(flags: Flags) -> list[str]:
+        return submit(flags, command or [], as_json, _words_parser(context), options)
+
+    if pty:
+        from berth.live.local import terminal
+
+        if as_json or command == ["-"]:
+            raise LiveError("--pty attaches one job to this terminal; leave --json and - out")
+        terminal.check(flags)
+        raise typer.Exit(terminal.run(queued, flags))
+    ids = queued(flags)
     if wait:
         raise typer.Exit(client.wait(ids, every=False, timeout_s=None, as_json=as_json))
+
+
+def jupyter(
+    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENT…]", help="Further arguments of JupyterLab, after --."),
+    ] = None,
+    gpus: Gpus = None,
+    mem: GpuMem = None,
+    mem_max: GpuMemMax = None,
+    core_pct: CorePct = None,
+    exclusive: Exclusive = False,
+    gpu: GpuIndices = None,
+    cpus: Cpus = None,
+    host_mem: HostMem = None,
+    time: TimeLimit = None,
+    name: JobName = None,
+    priority: Priority = None,
+    chdir: Annotated[
+        str | None,
+        typer.Option("--chdir", metavar="DIR", help="Folder of the notebooks; by default the current one."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run JupyterLab as a job of this machine, and print its address."""
+    from berth.cli.app import load
+    from berth.live.local import notebook
+    from berth.live.local.submitting import queued
+
+    parse, options = _words_parser(context), option_names(load("submit"))
+    server = notebook.start(
+        lambda flags, words: queued(flags, [*words, *(arguments or [])], parse, options),
+        _given(context.params),
+    )
+    if as_json:
+        printed(Form.JSON, True, [], {"id": server.job_id, "port": server.port, "address": server.address})
+        return
+    print(server.address)
+    print(f"berth: it is job {server.job_id}; stop it with: berth cancel {server.job_id}", file=sys.stderr)
+    if there := notebook.tunnel(server):
+        print(f"berth: from your own machine, first run: {there}", file=sys.stderr)
 
 
 def queue(
@@ -530,7 +590,7 @@ def config(as_json: AsJson = False, form: Format = Form.TABLE) -> None:
         print(f"[{row['table']}] {row['key']} = {value}    ({row['file']})")
 
 
-_NO_FLAGS: Final = {"command", "ids", "as_json", "wait", "install", "uninstall"}
+_NO_FLAGS: Final = {"arguments", "command", "ids", "as_json", "pty", "wait", "install", "uninstall"}
 
 
 def _given(parameters: dict[str, Any]) -> Flags:
@@ -558,6 +618,9 @@ def _words_parser(context: typer.Context) -> Callable[[list[str]], tuple[Flags, 
             found, _, _ = parser.parse_args(list(words))
         except UsageError as error:
             raise LiveError(error.format_message()) from error
+        for name in ("pty", "wait"):
+            if found.get(name):
+                raise LiveError(f"--{name} is for the command line alone")
         flags = _given(found)
         if found.get("as_json"):
             flags["json"] = True

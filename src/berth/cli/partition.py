@@ -52,7 +52,7 @@ def _print_json(values: object) -> None:
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command, after --.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="The command, after --.")],
     mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
     core_pct: Annotated[
         int | None,

@@ -155,23 +155,18 @@ def size(
 def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple[RecordedRun, Trust]:
     import time
 
-    from berth.experiments.recorded_run import recorded_run
-    from berth.experiments.weeks import Trust
-    from berth.experiments.what_if import replay
+    from berth.experiments.returnable import run_and_trust
     from berth.history.store.folder import open_history
     from berth.history.values.moments import since_ms
     from berth.traces import read_nodes
 
     now_ms = time.time_ns() // 1_000_000
-    real = recorded_run(
+    return run_and_trust(
         open_history(folder, must_exist=True),
         since_ms=since_ms(since, now_ms),
         until_ms=since_ms(until, now_ms) if until else None,
         nodes=read_nodes(options.cluster) if options.cluster else (),
     )
-    if not real.policy:
-        return real, Trust("", real.waits, real.waits)
-    return real, Trust(real.policy, real.waits, replay(real, real.policy)[1])
 
 
 def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node, ...]]:

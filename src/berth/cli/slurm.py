@@ -16,6 +16,7 @@ from berth.cli.output import AsJson, Form, Format, printed
 from berth.errors import LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
+from berth.live.slurm.measured_use import COMPUTE_PCT, Measured
 
 app = typer.Typer(
     help="Work with Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
@@ -47,6 +48,13 @@ class Mode(StrEnum):
     OFF = "off"
     ADVISE = "advise"
     PLACE = "place"
+
+
+class Memory(StrEnum):
+    """How much GPU memory a job gets that names nothing else."""
+
+    MEASURED = "measured"
+    ASKED = "asked"
 
 
 def _names(text: str) -> frozenset[str]:
@@ -119,6 +127,24 @@ def run(
             help="How long before a job's expected end its GPUs are given to the next job.",
         ),
     ] = 10.0,
+    compute_pct: Annotated[
+        int,
+        typer.Option(
+            "--compute",
+            min=10,
+            max=1000,
+            metavar="PCT",
+            help="Percent of a GPU that the measured compute of jobs on it may add up to; jobs that ask for gpu_pct"
+            " are promised theirs.",
+        ),
+    ] = COMPUTE_PCT,
+    memory: Annotated[
+        Memory,
+        typer.Option(
+            "--memory",
+            help="GPU memory of a job that names it alone: as measured of its application, or as asked.",
+        ),
+    ] = Memory.MEASURED,
     retries: Annotated[
         int,
         typer.Option(
@@ -199,6 +225,8 @@ def run(
                     retries,
                     _cards(card),
                     start_early_s=start_early_s,
+                    compute_pct=compute_pct,
+                    measured_memory=memory is Memory.MEASURED,
                 )
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()
@@ -255,6 +283,13 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
         print(f"berth      {note}")
     for job, why in dict(shown["unplaced"]).items():
         print(f"not counted: job {job}: {why}")
+    measured = [Measured(**each) for each in shown.get("measured", ())]
+    if measured:
+        print(
+            f"measured   jobs on a GPU may add up to {shown['compute_pct']} % of its compute; of each kind:"
+        )
+    for kind in measured[:10]:
+        print(f"           {kind.application} of {kind.user}, asked {kind.asked_mib} MiB: {kind}")
     outside = list(shown.get("outside", []))
     if outside:
         print(f"held, and not placed by this berth: {', '.join(outside[:10])}")
@@ -270,10 +305,13 @@ def why(
 ) -> None:
     """Explain why a job waits: Slurm's reason and berth's, and which of its nodes take no jobs."""
     from berth.live.slurm.controller import Controller
-    from berth.live.slurm.snapshot import is_held_by_berth, why_of
+    from berth.live.slurm.snapshot import is_held_by_berth, read_status, why_of
 
     slurm, ours, nodes = why_of(Controller(), state, job)
-    answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours, "nodes": nodes}
+    counts = read_status(state).get("counts", {}).get(slurm.id, "") if slurm.waits else ""
+    answer = {
+        "job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours, "nodes": nodes, "counts": counts,
+    }  # fmt: skip
     if printed(form, as_json, [answer], answer):
         return
     print(f"job {job}: {slurm.state}")
@@ -281,6 +319,8 @@ def why(
     print(
         f"berth: {ours or 'nothing to say: it is not waiting, or not of the partitions that berth decides on'}"
     )
+    if counts:
+        print(f"counts: {counts}")
     if nodes:
         print(f"nodes: {nodes}")
 

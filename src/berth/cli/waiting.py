@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from berth.history.importing.pending import Queued
-    from berth.waiting import Answer, Questions
+    from berth.waiting import Answer, Questions, WaitModel
 
 app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
 
-MODEL_NAME = "waiting.json"
 EVALUATION_NAME = "waiting-evaluation.json"
 
 NAMES: Final = {
@@ -82,21 +81,17 @@ def train(
     history: HistoryFolder = Path("history"), as_json: AsJson = False, form: Format = Form.TABLE
 ) -> None:
     """Train on the history, and keep the model there, judged on the last fifth."""
-    from berth.waiting import judge
-    from berth.waiting import train as learn
+    from berth.waiting.refit import MODEL_NAME, learn_anew
 
-    questions = questions_of(None, history)
-    model = learn(questions)
-    model.judgement = judge(questions)
-    model.save(history / MODEL_NAME)
+    model, waits = learn_anew(history)
     told = {
-        "waits": len(questions),
+        "waits": waits,
         "model": str(history / MODEL_NAME),
         "warnings": list(model.judgement.doubts),
     }
     if printed(form, as_json, [told], told):
         return
-    print(f"learned from {len(questions):,} waits; wrote {history / MODEL_NAME}")
+    print(f"learned from {waits:,} waits; wrote {history / MODEL_NAME}")
     for doubt in model.judgement.doubts:
         print(f"warning: {doubt}", file=sys.stderr)
 
@@ -138,6 +133,7 @@ def request(
     from berth.history.store.pseudonyms import pseudonym
     from berth.waiting import WaitModel
     from berth.waiting.now import questions_now
+    from berth.waiting.refit import MODEL_NAME
 
     model = WaitModel.load(history / MODEL_NAME)
     key = _key(pseudonymise, history)
@@ -179,6 +175,7 @@ def request(
     print(
         f"median {answer.median_s:,.0f} s; {_cases(held)} from {answer.low_s:,.0f} to {answer.high_s:,.0f} s"
         + _why_no_promise(held, found.days)
+        + _lately(model)
     )
     for name, factor in answer.drivers:
         print(f"  {name}: × {factor:.2f}")
@@ -208,6 +205,7 @@ def queue(
     """
     from berth.waiting import WaitModel
     from berth.waiting.now import questions_now
+    from berth.waiting.refit import MODEL_NAME
 
     model = WaitModel.load(history / MODEL_NAME)
     jobs, now_ms = _queue_now(file, now, _key(pseudonymise, history))
@@ -244,7 +242,10 @@ def queue(
     for line in _together(lines):
         print(line)
     if answers:
-        print(f"{_cases(held)} within these times{_why_no_promise(held, found.days)}".capitalize())
+        print(
+            f"{_cases(held)} within these times{_why_no_promise(held, found.days)}".capitalize()
+            + _lately(model)
+        )
     elif not blocked:
         print("no job waits")
 
@@ -325,6 +326,14 @@ def _why_no_promise(held: tuple[float, float] | None, days: int) -> str:
     return f" ({known}; {DAYS_TO_PROMISE} are needed to promise {round(100 * COVERAGE)} of 100)"
 
 
+def _lately(model: WaitModel) -> str:
+    """What intervals held in the last 30 days on which the model was judged; nothing if it was not."""
+    if model.judgement.last_month is None:
+        return ""
+    held, told = model.judgement.last_month
+    return f"; in the last 30 days {held:,} of {told:,} waits lay within theirs"
+
+
 def _numbers(answer: Answer, held: tuple[float, float] | None) -> dict[str, object]:
     """An answer as `--json` prints it."""
     return {
@@ -390,26 +399,23 @@ def questions_of(file: Path | None, history: Path) -> Questions:
 
     from berth.errors import HistoryError
     from berth.history.store.database import first_line
-    from berth.history.store.folder import open_history
     from berth.waiting import Questions
     from berth.waiting.questions import Categories, categories_of, history_features, polled_features
+    from berth.waiting.refit import history_questions
 
     categories: Categories = {}
     if file is None:
-        with open_history(history, must_exist=True).database() as database:
+        return history_questions(history)
+    with duckdb.connect() as database:
+        try:
+            columns = {row[0] for row in database.from_parquet(str(file)).description}
+        except duckdb.Error as error:
+            raise HistoryError(f"{file} cannot be read: {first_line(error)}") from error
+        if "queued_ms" in columns and "gpus" in columns:
+            database.from_parquet(str(file)).create_view("records")
             categories = categories_of(database)
             features, moments, waits = history_features(database, categories)
-    else:
-        with duckdb.connect() as database:
-            try:
-                columns = {row[0] for row in database.from_parquet(str(file)).description}
-            except duckdb.Error as error:
-                raise HistoryError(f"{file} cannot be read: {first_line(error)}") from error
-            if "queued_ms" in columns and "gpus" in columns:
-                database.from_parquet(str(file)).create_view("records")
-                categories = categories_of(database)
-                features, moments, waits = history_features(database, categories)
-            else:
-                features, moments, waits = polled_features(file)
+        else:
+            features, moments, waits = polled_features(file)
     names = tuple(sorted(features))
     return Questions(names, np.column_stack([features[name] for name in names]), moments, waits, categories)

@@ -24,7 +24,7 @@ COST_FACTOR = 20.0
 MOST_JOBS = 500
 """The first jobs of the queue that are predicted."""
 PATIENCE_S = 0.3
-MODEL_NAME = "waiting.json"
+MODEL_NAME = "waiting.json"  # as in `berth.waiting.refit`, which a console without the extra cannot import
 
 
 class Predictions:

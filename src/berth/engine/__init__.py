@@ -18,8 +18,9 @@ from berth.engine.run import Run
 from berth.engine.suspension import Suspension
 from berth.interference import Interference, no_interference
 from berth.knowledge import Knowledge, make_knowledge
-from berth.model import Event, Job, Outage, Reservation
+from berth.model import Event, EventKind, Job, Outage, Reservation
 from berth.policies import Policy, Setting, make_policy
+from berth.scheduler import StartForecast
 
 AS_THE_JOB_SAYS = Recovery()
 
@@ -36,6 +37,7 @@ def simulate(
     suspension: Suspension | None = None,
     reservations: Iterable[Reservation] = (),
     speeds: CardSpeeds = ALL_ALIKE,
+    starts: StartForecast | None = None,
     seed: int = 0,
 ) -> Iterator[Event]:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
@@ -51,7 +53,8 @@ def simulate(
     of it, and what a restart costs. With `suspension` a job whose policy evicts it is suspended where its nodes have
     the memory, and what that takes is charged: its GPUs are free only when they are copied out, and it runs on only
     when they are copied back. `reservations` keep nodes for jobs of some users at some times. `speeds` tells
-    how fast applications are on each GPU model; jobs that span models go by the slowest.
+    how fast applications are on each GPU model; jobs that span models go by the slowest. `starts` gives each
+    job that waits when it is submitted a start interval, and tells how many held.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, SettingError for reservations that the cluster cannot have, PolicyError for a decision that cannot be applied.
@@ -71,4 +74,18 @@ def simulate(
     run = Run(iter(jobs), empty, policy, knowledge, interference, outages, recovery, speeds, suspension)
     for reservation in reserved:
         run.schedule_reservation(reservation)
-    return run.events()
+    return run.events() if starts is None else _with_intervals(run, starts)
+
+
+def _with_intervals(run: Run, starts: StartForecast) -> Iterator[Event]:
+    """The events of a run. At each the scheduler has decided, so that it can be asked when jobs will start."""
+    asked_ms = -1
+    for event in run.events():
+        if event.kind is EventKind.START:
+            starts.started(event.job.id, event.time_ms)
+        elif (
+            event.kind is EventKind.SUBMIT and event.time_ms > asked_ms and run.scheduler.waits(event.job.id)
+        ):
+            asked_ms = event.time_ms
+            starts.intervals(run.scheduler, asked_ms)
+        yield event

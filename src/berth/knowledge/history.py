@@ -109,10 +109,10 @@ class History:
         return self.profiles.get(job.application)
 
     def peak_mem_mib(self, job: Job, gpu: GpuModel | None = None) -> Spread | None:
-        """The median of its kind and its recorded peak, no less than what it ran out of; else what the job asks for,
-        else the whole card."""
+        """The median of its application and its recorded peak, no less than what it ran out of; else what the job asks
+        for, else the whole card."""
         needs_mib = self._needs_mib.get(job.application, 0)
-        seen = self._seen(self._peak_mib, job)
+        seen = self._seen(self._peak_mib, job, like=True)
         recorded = self._recorded.get(job.application)
         recorded_mib = 0 if recorded is None else peak_mem_mib(recorded)
         if seen is not None or recorded_mib:  # a profile without GPU memory tells of none
@@ -182,6 +182,8 @@ class History:
         if not name:
             return  # jobs without a name have nothing else in common
         self._ran_out_last.add(name)
+        if 0 < job.share.mem_mib < held_mib <= self._needs_mib.get(name, 0):
+            return  # it began with less than is believed by now, which may well be right
         believed = self.peak_mem_mib(job)
         before_mib = believed.expected if believed and believed.basis == "history" else 0
         before = MemoryNeed(self._out_of_memory.get(name, 0), before_mib)
@@ -227,9 +229,14 @@ class History:
             for kind in kinds:
                 where.setdefault(kind, _Seen()).add(value)
 
-    def _seen(self, where: Mapping[tuple[object, ...], _Seen], job: Job) -> _Seen | None:
-        """What was seen of the job's kind, or of the narrowest wider one of which enough was seen."""
-        kinds = _kinds(job.application, job.user, _request(job.gpus, job.share.milli))
+    def _seen(
+        self, where: Mapping[tuple[object, ...], _Seen], job: Job, *, like: bool = False
+    ) -> _Seen | None:
+        """What was seen of the job's kind, or of the narrowest wider one of which enough was seen; with `like`, of no
+        other application."""
+        kinds = list(_kinds(job.application, job.user, _request(job.gpus, job.share.milli)))
+        if like and job.application:
+            kinds = [kind for kind in kinds if kind[0] == "application"]
         there = [seen for kind in kinds if (seen := where.get(kind)) is not None]
         return next((seen for seen in there if len(seen.values) >= ENOUGH), there[0] if there else None)
 

@@ -43,6 +43,7 @@ ORDERS = {
     "sjf-requested": "berth.policies.orders:sjf_requested",
     "sjf-estimated": "berth.policies.orders:sjf_estimated",
     "sjf-expected": "berth.policies.orders:SjfExpected",
+    "longest-expected": "berth.policies.orders:LongestExpected",
     "largest-first": "berth.policies.orders:largest_first",
     "deadline-first": "berth.policies.orders:deadline_first",
     "fair-share": "berth.policies.fair_share:FairShare",

@@ -47,8 +47,11 @@ class Digest:
     """Causes and hours, the most first."""
 
 
-def collect_digest(now: Tables, before: Tables, *, title: str, period: str, one_user: bool) -> Digest:
-    """Ask the tables of a period, and of the one before it, for all that a digest says."""
+def collect_digest(
+    now: Tables, before: Tables, *, title: str, period: str, one_user: bool, first: Sequence[str] = ()
+) -> Digest:
+    """Ask the tables of a period, and of the one before it, for all that a digest says; `first` are the sentences that
+    it begins with."""
     totals, earlier = now.totals(), before.totals()
     users = [] if one_user else largest_first(now.usage(("user",)), "idle-gpu-hours")
     idle_jobs = now.jobs("idle-gpu-hours", LISTED)
@@ -59,7 +62,7 @@ def collect_digest(now: Tables, before: Tables, *, title: str, period: str, one_
         title=title,
         period=period,
         jobs=totals.jobs,
-        answers=tuple(_answers(totals, used, earlier, users[0] if len(users) > 1 else None)),
+        answers=(*first, *_answers(totals, used, earlier, users[0] if len(users) > 1 else None)),
         figures=tuple(_figures(totals, used, earlier, before.whole())),
         idle_users=tuple(row for row in users[:LISTED] if row.idle_gpu_hours),
         idle_jobs=tuple(row for row in idle_jobs if row.use.idle_gpu_hours),

@@ -14,4 +14,5 @@ from berth.scheduler.outcomes import (
     Suspended,
 )
 from berth.scheduler.scheduler import Attempts, Scheduler
+from berth.scheduler.starts import Held, StartForecast, StartInterval
 from berth.scheduler.trials import Trial

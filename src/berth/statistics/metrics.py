@@ -93,6 +93,13 @@ METRICS = (
         "Time from submission to the last start, over the jobs that started",
     ),
     Metric(
+        "p90 wait",
+        Unit.SECONDS,
+        lambda summary: summary.waiting_time_s.p90,
+        min,
+        "Nine of ten jobs that started waited at most this long",
+    ),
+    Metric(
         "p99 wait",
         Unit.SECONDS,
         lambda summary: summary.waiting_time_s.p99,

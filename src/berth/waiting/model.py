@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.files import whole_file
-from berth.waiting.conformal import held_between, rolling_interval
+from berth.waiting.conformal import DAY_S, held_between, rolling_interval
 from berth.waiting.questions import Categories
 
 Floats = NDArray[np.float64]
@@ -42,6 +43,8 @@ _TENTH: Final = -_NORMAL.inv_cdf(0.1)
 """How many standard deviations the outer tenth begins from the middle."""
 FEWEST: Final = 200
 """The least number of ended waits to learn from."""
+MOST_REFITS: Final = 14
+"""Days of a judgement on which the trees learn anew; each time takes seconds on a hundred thousand questions."""
 FEW_ROWS: Final = 20_000
 """A second thread costs more than it gives where there are fewer."""
 _SETTINGS: Final = {
@@ -105,6 +108,8 @@ class Judgement:
     """Why its answers are worth less than they look."""
     held: tuple[float, float] | None = None
     """The range of the share of waits that its interval holds; None if there are too few jobs or days to tell."""
+    last_month: tuple[int, int] | None = None
+    """How many waits of the last 30 days of the last fifth its interval held, and of how many; None: not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,8 @@ class Evaluation:
     """By what was predicted, the shortest first."""
     held_between: tuple[float, float] | None = None
     """The range of the share of waits that the interval holds, at 95 %, as days differ; None for too few days."""
+    last_month: tuple[int, int] | None = None
+    """How many waits of its last 30 days the interval held, and of how many."""
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""
@@ -151,6 +158,7 @@ class Evaluation:
             "calibration": [list(pair) for pair in self.calibration],
             "bins": [asdict(each) for each in self.bins],
             "held_between": self.held_between,
+            "last_month": self.last_month,
         }
 
     def save(self, path: Path) -> None:
@@ -168,10 +176,11 @@ class Evaluation:
                 for each in content.pop("bins")
             )
             calibration = tuple((share, came) for share, came in content.pop("calibration"))
-            held = content.pop("held_between", None)
+            held, month = content.pop("held_between", None), content.pop("last_month", None)
             return cls(
-                **content, calibration=calibration, bins=bins, held_between=held and (held[0], held[1])
-            )
+                **content, calibration=calibration, bins=bins, held_between=held and (held[0], held[1]),
+                last_month=month and (month[0], month[1]),
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -304,7 +313,7 @@ class WaitModel:
                     f"{path} holds a model of version {content['version']}, not {VERSION}; make one anew with "
                     "`berth predict-wait train`"
                 )
-            held = content["judgement"]["held"]
+            held, month = content["judgement"]["held"], content["judgement"].get("last_month")
             return cls(
                 content["names"],
                 content["trees"],
@@ -312,7 +321,9 @@ class WaitModel:
                 {name: tuple(words) for name, words in content["categories"].items()},
                 float(content["learned_s"]),
                 Judgement(
-                    tuple(content["judgement"]["doubts"]), None if held is None else (held[0], held[1])
+                    tuple(content["judgement"]["doubts"]),
+                    None if held is None else (held[0], held[1]),
+                    None if month is None else (month[0], month[1]),
                 ),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -355,7 +366,7 @@ def judge(questions: Questions, seed: int = 0) -> Judgement:
         found.append(
             f"on the last fifth of the history the 80 % interval held {judged.coverage_80 * 100:.0f} % of the waits"
         )
-    return Judgement(tuple(found), judged.held_between)
+    return Judgement(tuple(found), judged.held_between, judged.last_month)
 
 
 def _fifths(questions: Questions) -> tuple[Questions, Questions]:
@@ -401,9 +412,9 @@ def _fit(values: Floats, target: Floats, what: str, seed: int) -> str:
 def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
     """Train on the first four fifths by time, of which only waits that had ended count, and test on the last.
 
-    The trees learn once, before the first question of the test. The width of the interval follows, day by day,
-    what had become known by then (`berth.waiting.conformal`). How it does was chosen on the third and the fourth
-    fifth of a table, each with trees that had learned from what lay before it, and never on the last.
+    The trees learn anew on each day of the test, as they do at each import, or on MOST_REFITS days if there are more.
+    The width of the interval follows, day by day, what had become known by then (`berth.waiting.conformal`). How it
+    does was chosen on the third and the fourth fifth of a table, and never on the last.
     """
     if len(questions) < 2 * FEWEST:
         raise SettingError(
@@ -412,15 +423,27 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
     learned, tested = _fifths(questions)
     if len(learned) < FEWEST or not len(tested):
         raise SettingError(f"a prediction cannot be judged: {_too_few(learned, tested)}")
-    model = train(learned, seed)
+    return judged_on(questions, learned, tested, seed)
+
+
+def judged_on(
+    questions: Questions, learned: Questions, tested: Questions, seed: int = 0, *, refits: int | None = None
+) -> Evaluation:
+    """How a model does on the questions tested, that first learned from the questions learned.
+
+    On each of `refits` days at most it learns anew from all questions whose waits had ended by then; 0: never.
+    """
     target = logged(tested.wait_s)
-    mean, median = model.predict(tested.values, "mean"), model.predict(tested.values, "median")
-    low, high = model.predict(tested.values, "low"), model.predict(tested.values, "high")
-    low, high = rolling_interval(tested.asked_s, tested.wait_s, (low, median, high), model.outside, COVERAGE)
+    mean, low, median, high, outside = _refitted(
+        questions, learned, tested, seed, MOST_REFITS if refits is None else refits
+    )
+    low, high = rolling_interval(tested.asked_s, tested.wait_s, (low, median, high), outside, COVERAGE)
+    held = (low <= target) & (target <= high)
+    lately = tested.asked_s > tested.asked_s[-1] - 30 * DAY_S
     return Evaluation(
         mse_log10=float(np.mean((mean - target) ** 2)),
         baseline_mse_log10=float(np.mean((logged(learned.wait_s).mean() - target) ** 2)),
-        coverage_80=float(np.mean((low <= target) & (target <= high))),
+        coverage_80=float(np.mean(held)),
         median_abs_error_s=float(np.median(np.abs(10**median - 1 - tested.wait_s))),
         trained=len(learned),
         tested=len(tested),
@@ -429,8 +452,31 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
             for share, ends in ((0.1, low), (0.5, median), (0.9, high))
         ),
         bins=_bins(low, median, high, target),
-        held_between=held_between(tested.asked_s, (low <= target) & (target <= high)),
+        held_between=held_between(tested.asked_s, held),
+        last_month=(int(held[lately].sum()), int(lately.sum())),
     )
+
+
+def _refitted(
+    questions: Questions, learned: Questions, tested: Questions, seed: int, refits: int
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Mean, low, median and high (N,) of the questions tested, and how far outside training's own later waits lay."""
+    days = np.unique(tested.asked_s // DAY_S)
+    chosen = days[np.unique(np.linspace(0, len(days), refits, endpoint=False).astype(int))] if refits else []
+    bounds = [tested.asked_s[0], *(day * DAY_S for day in chosen if day * DAY_S > tested.asked_s[0]), np.inf]
+    found = np.empty((4, len(tested)))
+    outside = _outside(learned, seed)
+    for begin, end in pairwise(bounds):
+        there = (tested.asked_s >= begin) & (tested.asked_s < end)
+        if not there.any():
+            continue
+        known = learned if begin == bounds[0] else questions.at(questions.known_before(float(begin)))
+        values, waits = tested.values[there], logged(known.wait_s)
+        for at, what in enumerate(("mean", "low", "median", "high")):
+            model = WaitModel(known.names, {what: _fit(known.values, waits, what, seed)}, np.zeros(1))
+            found[at, there] = model.predict(values, what)
+    mean, low, median, high = found
+    return mean, low, median, high, outside
 
 
 def _bins(low: Floats, median: Floats, high: Floats, target: Floats) -> tuple[Bin, ...]:

@@ -226,3 +226,14 @@ def test_a_failed_comparison_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(SimulationError):
         berth.compare(backwards, ["fifo", "sjf"], cluster=NODES, events=tmp_path / "e.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_is_drawn_from_python() -> None:
+    result = berth.compare("synthetic:demo?jobs=40", ["fifo", "sjf"], seeds=1)
+    for picture in ("waits", "completion", "allocation", "queue"):
+        names = {trace.name for trace in result.plot(picture).data}
+        assert any("fifo" in name for name in names), picture
+        assert any("sjf" in name for name in names), picture
+    assert result.plot() == result.plot("waits")
+    with pytest.raises(SettingError, match="no picture 'pie' of a comparison; there are waits, completion"):
+        result.plot("pie")

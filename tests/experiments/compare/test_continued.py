@@ -94,6 +94,13 @@ def test_the_digest_tells_conditions_and_files_apart(tmp_path: Path) -> None:
     assert KeptRuns(tmp_path).load(task) is None
 
 
+def test_the_digest_tells_apart_how_a_trace_is_read(tmp_path: Path) -> None:
+    table = tmp_path / "jobs.csv"
+    table.write_text("name,at,short,long,count\na,0,60,600,1\n", encoding="utf-8")
+    maps = [f"id=name,submit=at,run={column},gpus=count" for column in ("short", "long")]
+    assert len({digest(Task(read_trace(str(table), columns=each), (), "fifo", 0)) for each in maps}) == 2
+
+
 CHANGED = {
     "compress": 2.0,
     "skip_bad": True,

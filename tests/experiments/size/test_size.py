@@ -6,6 +6,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,18 @@ from berth.cluster.outages import Recovery
 from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import conditions_of
+from berth.experiments.recorded_run import POLICIES
+from berth.experiments.returnable import size_sentences
 from berth.experiments.size import Sizes, keep_of, smallest_sizes
 from berth.experiments.size.clusters import resized
 from berth.experiments.size.page import curve_of, page_of
 from berth.experiments.size.served import measure_named
 from berth.gpu_models import GPU_MODELS
+from berth.history.store.folder import open_history
 from berth.model import Event, EventKind, Job, Node, Outage, Reservation
 from berth.plots import policy_styles
 from berth.traces import write, write_nodes
-from tests.experiments.test_believable import history_of
+from tests.experiments.test_believable import ORIGIN_MS, history_of
 
 HOUR_MS = 3_600_000
 A100, T4 = GPU_MODELS["A100-80"], GPU_MODELS["T4"]
@@ -259,14 +263,14 @@ def found() -> Sizes:
 
 
 def test_the_page_shows_the_curve_with_todays_size_marked(found: Sizes) -> None:
-    from datetime import UTC, datetime
-
     figure = curve_of(found, A100.name, policy_styles(["fifo", "sjf"]))
     assert [trace.name for trace in figure.data] == ["fifo", "sjf"]
     assert list(figure.data[0].x) == [
         p.cluster.count for p in found.curves[0].points if math.isfinite(p.value)
     ]
     assert {shape.x0 for shape in figure.layout.shapes} >= {6}
+    assert figure.layout.title.text == f"90th percentile of waits, h, over the nodes of {A100.name}"
+    assert figure.layout.xaxis.dtick == 1
     report = page_of(found, "t", "berth size t", found.sentences, datetime(2026, 1, 1, tzinfo=UTC))
     assert report.answers[0] == found.sentences[0]
 
@@ -307,3 +311,23 @@ def test_a_trace_has_no_since() -> None:
     done = CliRunner().invoke(app, ["size", "synthetic:demo", "--since", "7d"])
     assert isinstance(done.exception, SettingError)
     assert "use them with --from-history, not with a TRACE" in str(done.exception)
+
+
+def test_a_digest_begins_with_the_gpus_that_could_be_returned(tmp_path: Path) -> None:
+    folder = history_of(tmp_path / "made", "fifo+first-fit")
+    since = datetime.fromtimestamp(ORIGIN_MS / 1000, UTC)
+    last = f"{since + timedelta(days=7):%Y-%m-%d}"
+    words = ["digest", "--history", str(folder), "--to", last, "--days", "7"]
+    lines = CliRunner().invoke(app, words, catch_exceptions=False).stdout.splitlines()
+    first = " ".join(lines[3:6])
+    assert "90th percentile of waits" in first
+    assert ("could be returned" in first) or ("can be returned" in first)
+    one = CliRunner().invoke(app, [*words, "--user", "u0"], catch_exceptions=False).stdout
+    assert "returned" not in one
+
+
+def test_a_digest_of_a_history_that_cannot_be_replayed_tells_no_size(tmp_path: Path) -> None:
+    folder = history_of(tmp_path / "made", "fifo+first-fit")
+    (folder / POLICIES).unlink()
+    assert size_sentences(open_history(folder), ORIGIN_MS, ORIGIN_MS + 7 * 24 * HOUR_MS) == ()
+    assert size_sentences(open_history(folder), 0, 1) == ()

@@ -14,6 +14,7 @@ from berth.knowledge import User, make_knowledge
 from berth.knowledge.out_of_memory import MemoryNeed, need_after
 from berth.live.driver.driver import Driver, Settings
 from berth.live.driver.site import End, FailedStart, Gpu, NodeState, SiteJob, SiteRun, Start
+from berth.live.driver.words import starts_text
 from berth.model import (
     FOREVER_MS,
     GpuModel,
@@ -40,7 +41,9 @@ def node(name: str = "n1", gpus: int = 2) -> Node:
 
 def job(job_id: str, *, milli: int = 500, mem_mib: int = 5000, **changed: Any) -> SiteJob:
     asked = {"gpus": 1, "application": "train", "user": "ann"} | changed
-    of_site = {name: asked.pop(name) for name in ("only_gpus", "alike", "version") if name in asked}
+    of_site = {
+        name: asked.pop(name) for name in ("only_gpus", "alike", "version", "mem_max_mib") if name in asked
+    }
     return SiteJob(Job(job_id, 0, None, share=Share(milli, mem_mib), **asked), (int(job_id),), **of_site)
 
 
@@ -123,6 +126,19 @@ def test_jobs_alike_get_what_one_of_them_turned_out_to_need() -> None:
     site.jobs["2"] = job("2", milli=1000, mem_mib=6000, alike="train")  # its user knows better
     driver.step(3000)
     assert (driver.job("2"), driver.job("3")) == (site.jobs["2"].job, site.jobs["3"].job)
+
+
+def test_waiting_jobs_whose_memory_grows_are_promised_what_one_like_them_turned_out_to_use() -> None:
+    grows = {"milli": 1000, "alike": "train", "mem_max_mib": CARD_MIB}
+    site = site_of(*(job(job_id, **grows) for job_id in "123"), job("4", milli=1000), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="fifo+best-fit", knowledge="history"))
+    driver.step(1000)
+    site.end("1", RecordState.COMPLETED, peak_mib=2000)
+    driver.step(2000)
+    promised = [each.share.mem_mib for job_id in "34" if (each := driver.job(job_id))]
+    queued = [each.share.mem_mib for job_id in "34" if (each := driver.scheduler.queue.named(job_id))]
+    assert promised == queued == [2032, 5000]  # a little above the one peak that was seen
+    assert site.runs["2"].share == Share(1000, 2032)
 
 
 def test_named_gpus_are_heeded_whatever_the_policy_would_take() -> None:
@@ -234,6 +250,56 @@ def test_reasons_name_what_is_short_and_the_reservation() -> None:
     assert reasons["2"].text.startswith("waits for room; expected to start at ")
     assert reasons["2"].reserved_ms == 61_000
     assert reasons["5"].text == "waits for CPUs: 6 of 16 CPUs are free, 10 wanted; 1 job before it"
+
+
+def test_each_waiting_job_has_a_start_interval_from_the_first_job_on() -> None:
+    limit = {"time_limit_ms": 3_600_000, "milli": 1000}
+    site = site_of(*(job(name, **limit) for name in "123"), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="user"))
+    driver.forecast(0)  # before the first step nothing is known
+    driver.step(1000)
+    assert driver.starts == {}
+    driver.forecast(1000)
+    second, third = driver.starts["2"], driver.starts["3"]
+    assert 1000 < second.from_ms < second.to_ms <= 3_601_000
+    assert second.from_ms < third.from_ms
+    assert second.to_ms < third.to_ms
+    told = driver.reasons()
+    assert told["2"].text == f"waits for room; {starts_text(*second)}"
+    assert (told["2"].starts, told["3"].starts) == (second, third)
+    why = driver.why("3")
+    assert why is not None
+    assert why.reason.starts == third
+
+
+def test_start_intervals_are_kept_for_a_while_and_told_anew_only_when_they_have_moved() -> None:
+    limit = {"time_limit_ms": 3_600_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="user", forecast_ms=10_000))
+    driver.step(1000)
+    driver.forecast(1000)
+    first = driver.starts
+    driver.forecast(10_999)
+    assert driver.starts is first
+    driver.forecast(11_000)
+    assert driver.starts is not first
+    assert driver.starts["2"] == first["2"]
+    driver.forecast(3_000_000)
+    assert driver.starts["2"].from_ms > 3_000_000
+    assert driver.starts["2"] != first["2"]
+
+
+def test_what_start_intervals_held_is_told_of_jobs_that_have_started() -> None:
+    limit = {"time_limit_ms": 3_600_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="user"))
+    driver.step(1000)
+    driver.forecast(1000)
+    assert driver.forecasts_held(1000) == (0, 0)
+    middle_ms = sum(driver.starts["2"]) // 2
+    site.end("1", RecordState.COMPLETED)
+    driver.step(middle_ms)
+    assert driver.forecasts_held(middle_ms) == (1, 1)
 
 
 def test_no_date_is_said_where_nobody_knows_when_there_will_be_room() -> None:

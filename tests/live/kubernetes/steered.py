@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from berth.live.driver.driver import Driver
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import PodSite, Settings, State
-from berth.live.kubernetes.steering import driving, switch_cards, waits_of
+from berth.live.kubernetes.steering import driving, nodes_with_room, switch_cards, waits_of
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell
 
 MODEL = "A100-80"
@@ -108,6 +109,7 @@ class Steered:
         self._steps: list[Step] = []
         self.site = PodSite(Settings(**settings), self._steps.append)
         self.driver = Driver(self.site, driving(self.site.settings))
+        self.site.with_room = partial(nodes_with_room, self.driver)
         self.site.ran_out = self.driver.knowledge.ran_out_of_memory
 
     def steps(self, now_ms: int) -> list[Step]:

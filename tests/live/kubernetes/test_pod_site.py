@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+from typing import Any
 
+import msgspec
 import pytest
 
 from berth.cluster import Cluster
@@ -99,6 +102,73 @@ def test_the_pin_is_added_to_what_the_pod_requires_of_nodes() -> None:
     there.metadata.labels["disk"] = "ssd"
     lift = steered([node("n1"), there], [each]).lifts(1)["a"]
     assert (lift.node, lift.terms) == ("n2", tuple(terms))
+
+
+def on_hosts(*nodes: api.Node) -> list[api.Node]:
+    for each in nodes:
+        each.metadata.labels[names.HOSTNAME] = f"host-{each.metadata.name}"
+    return list(nodes)
+
+
+UNREAD: dict[str, dict[str, Any]] = {
+    "anti-affinity": {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}
+    },
+    "affinity": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}},
+    "spread": {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
+    "volume": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]},
+    "claim": {"resourceClaims": [{"name": "d"}]},
+    "port": {"containers": [{"name": "main", "ports": [{"hostPort": 80}]}]},
+    "resource": {"containers": [{"name": "main", "resources": {"requests": {"example.com/fpga": "1"}}}]},
+}
+
+
+def ruled(each: api.Pod, rule: dict[str, Any]) -> api.Pod:
+    body = json.loads(msgspec.json.encode(each))
+    more = dict(rule)
+    for container in more.pop("containers", ()):
+        main = body["spec"]["containers"][0]
+        main["ports"] = container.get("ports", [])
+        main["resources"]["requests"] |= container.get("resources", {}).get("requests", {})
+    body["spec"] |= more
+    return of(api.Pod, body)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("rule", UNREAD)
+def test_a_pod_of_which_kube_scheduler_alone_can_tell_may_go_to_all_nodes_that_have_room(rule: str) -> None:
+    full = pod("full", 2, on="n3", placement='{"node": "n3", "gpus": []}')
+    nodes = on_hosts(node("n1"), node("n2"), node("n3", cpu=1), node("n4"))
+    del nodes[3].metadata.labels[names.HOSTNAME]
+    asks = ruled(pod("a", cpu="2"), UNREAD[rule])
+    lifts = steered(nodes, [asks, pod("plain", cpu="2"), full]).lifts(1)
+    assert lifts["plain"].hosts == ()
+    assert lifts["a"].node == "n1"
+    assert lifts["a"].hosts == ("host-n1", "host-n2")
+
+
+def test_a_pod_goes_to_one_of_several_nodes_where_others_keep_pods_away() -> None:
+    nodes = on_hosts(node("n1"), node("n2"))
+    board = steered(nodes, [ruled(pod("wary", 0, on="n1"), UNREAD["anti-affinity"]), pod("a")])
+    assert board.lifts(1)["a"].hosts == ("host-n1", "host-n2")
+    board.gone(2, pod("wary", 0, on="n1"))
+    board.pods(3, pod("b", version=2))
+    assert board.lifts(3)["b"].hosts == ()
+
+
+def test_all_nodes_that_refused_a_pod_are_avoided_by_those_alike() -> None:
+    rule = UNREAD["volume"]
+    board = steered(on_hosts(node("n1"), node("n2"), node("n3")), [ruled(pod("a", owner="Job/t"), rule)])
+    lift = board.lifts(1)["a"]
+    assert lift.hosts == ("host-n1", "host-n2", "host-n3")
+    pinned = ruled(lifted(lift, owner="Job/t"), rule)
+    terms = [api.Term([api.Expression(names.HOSTNAME, "In", ["host-n1", "host-n2"])])]
+    pinned.spec.affinity = api.Affinity(api.NodeAffinity(api.NodeSelector(terms)))
+    board.pods(2, refused(pinned, WORDS))
+    board.steps(3)
+    board.steps(2 + PATIENCE_MS)
+    board.gone(PATIENCE_MS + 3, pinned)
+    board.pods(PATIENCE_MS + 4, ruled(pod("b", owner="Job/t", version=2), rule))
+    assert board.lifts(PATIENCE_MS + 4)["b"].node == "n3"
 
 
 @pytest.mark.parametrize("owner", ["Job/train", ""])

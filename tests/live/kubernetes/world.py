@@ -52,9 +52,10 @@ class World:
                 if error.status != 404:  # before 1.30 or 1.36 there are none
                     raise
         for namespace in ("default", "other", names.NAMESPACE):
-            await self._make("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": namespace}})
+            await self.make("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": namespace}})
 
-    async def _make(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def make(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Post an object; nothing if there is one of its name."""
         try:
             made: dict[str, Any] = json.loads(
                 await self.api.request("POST", path, {"apiVersion": "v1", **body}, patience_s=10, limit_s=60)
@@ -88,7 +89,7 @@ class World:
         }
         units = {names.RESOURCE: str(names.SLOTS_PER_GPU * gpus)} if gpus else {}
         there = {"cpu": cpu, "memory": memory, "pods": pods, **units, **(resources or {})}
-        await self._make(
+        await self.make(
             "/api/v1/nodes",
             {
                 "kind": "Node",
@@ -117,6 +118,8 @@ class World:
         annotations: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
         resources: dict[str, str] | None = None,
+        pod_resources: dict[str, Any] | None = None,
+        ports: Sequence[dict[str, int]] = (),
         node: str | None = None,
         owners: Sequence[dict[str, Any]] = (),
         **spec: Any,
@@ -133,7 +136,11 @@ class World:
             **({names.RESOURCE: str(gpus)} if gpus else {}),
             **(resources or {}),
         }
-        container = {"name": "main", "image": "busybox", "resources": {"requests": takes, "limits": takes}}
+        container: dict[str, Any] = {
+            "name": "main", "image": "busybox", "ports": list(ports), "resources": {"requests": takes, "limits": takes},
+        }  # fmt: skip
+        if pod_resources is not None:
+            spec["resources"] = pod_resources
         body: dict[str, Any] = {
             "kind": "Pod",
             "metadata": {
@@ -147,7 +154,7 @@ class World:
             body["spec"]["nodeName"] = node
         elif gates:
             body["spec"]["schedulingGates"] = [{"name": gate} for gate in gates]
-        made = await self._make(f"/api/v1/namespaces/{namespace}/pods", body)
+        made = await self.make(f"/api/v1/namespaces/{namespace}/pods", body)
         return str(made["metadata"]["uid"])
 
     async def delete(self, name: str, kind: str = "pods", namespace: str | None = NAMESPACE) -> None:
@@ -292,7 +299,7 @@ class World:
             "metadata": {"name": "agent", "labels": {"app.kubernetes.io/name": "berth-node"}},
             "spec": {"nodeName": "agents", "containers": [{"name": "node", "image": "x", "ports": ports}]},
         }
-        await self._make(path, body)
+        await self.make(path, body)
         await self.patch(f"{path}/agent/status", {"status": {"podIP": _address(), "phase": "Running"}})
         try:
             yield

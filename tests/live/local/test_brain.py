@@ -224,7 +224,7 @@ def test_under_learned_an_unknown_application_runs_alone_and_shares_once_it_is_r
 def test_why_a_job_waits_is_told_with_the_numbers_of_every_gpu() -> None:
     brain = begin()
     decide(brain, job("1", mem_mib=50_000), job("2", mem_mib=50_000), job("3", mem_mib=50_000))
-    (why,) = brain.ask({"do": "why", "serial": 9, "id": "3"})
+    (why,) = brain.ask({"do": "why", "serial": 9, "now_ms": 1000, "id": "3"})
     assert why["found"]
     assert [each["lacking"] for each in why["candidates"]] == [["29.3G is free, 48.8G wanted"]] * 2
 
@@ -232,7 +232,7 @@ def test_why_a_job_waits_is_told_with_the_numbers_of_every_gpu() -> None:
 def test_why_a_whole_card_is_waited_for_names_its_memory() -> None:
     brain = begin()
     decide(brain, {"event": "others", "slots": [(0, 100, 16_000), (1, 100, 16_000)]}, job("1", 1000, 0))
-    (why,) = brain.ask({"do": "why", "serial": 9, "id": "1"})
+    (why,) = brain.ask({"do": "why", "serial": 9, "now_ms": 1000, "id": "1"})
     assert why["candidates"][0]["lacking"] == [
         "90 % of its compute is free, 100 % wanted",
         "62.5G is free, 78.1G wanted",
@@ -242,11 +242,11 @@ def test_why_a_whole_card_is_waited_for_names_its_memory() -> None:
 def test_why_a_job_waits_names_the_machine_where_that_is_short() -> None:
     brain = begin()
     decide(brain, job("1", cpu_milli=5000, mem_mib=1000), job("2", cpu_milli=5000))
-    (why,) = brain.ask({"do": "why", "serial": 9, "id": "2"})
+    (why,) = brain.ask({"do": "why", "serial": 9, "now_ms": 1000, "id": "2"})
     assert why["machine"] == ["waits for CPUs: 3 of 8 CPUs are free, 5 wanted"]
     assert why["reason"] == "waits for CPUs: 3 of 8 CPUs are free, 5 wanted"
-    (told,) = brain.ask({"do": "reasons", "serial": 9, "ids": ["2", "1"]})
-    assert told["reasons"] == {"2": "waits for CPUs: 3 of 8 CPUs are free, 5 wanted"}
+    (told,) = brain.ask({"do": "reasons", "serial": 9, "now_ms": 1000, "ids": ["2", "1"]})
+    assert told["reasons"] == {"2": ("waits for CPUs: 3 of 8 CPUs are free, 5 wanted", None, None)}
 
 
 def test_why_a_job_waits_says_where_the_policy_places_nothing(
@@ -256,8 +256,8 @@ def test_why_a_job_waits_says_where_the_policy_places_nothing(
     monkeypatch.syspath_prepend(str(tmp_path))
     brain = begin("idle:policy")
     decide(brain, job("1"))
-    (told,) = brain.ask({"do": "reasons", "serial": 9, "ids": ["1"]})
-    assert told["reasons"] == {"1": "there is room; the policy has not placed it"}
+    (told,) = brain.ask({"do": "reasons", "serial": 9, "now_ms": 1000, "ids": ["1"]})
+    assert told["reasons"] == {"1": ("there is room; the policy has not placed it", None, None)}
 
 
 def test_a_policy_that_raises_is_told_and_the_brain_lives(

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,24 @@ def test_knowledge_that_is_only_tried_is_told_to_no_other_brain(broker: Any) -> 
     with pytest.raises(LiveError, match="cannot decide"):
         asyncio.run(Service(broker).do_policy(message, Caller(1, 0, 0)))
     assert (told, broker.deciding.chosen.knowledge) == ([("user", "history")], "history")
+
+
+def test_a_measured_model_of_slow_downs_leaves_the_queue_its_own_history(broker: Any) -> None:
+    deciding = broker.deciding
+    folder = Path(deciding._history)
+
+    def named(knowledge: str) -> str:
+        deciding.chosen = replace(deciding.chosen, knowledge=knowledge)
+        told: str = deciding._begin("fifo", False)["knowledge"]
+        return told
+
+    broker.link.policy = "fifo"
+    assert (named("history"), named("history?interference=mps")) == ("history", "history?interference=mps")
+    folder.mkdir(parents=True)
+    (folder / "index.json").write_text("{}")
+    assert named("history") == f"history?begin={folder}"
+    assert named("history?interference=/m.json") == f"history?begin={folder}&interference=/m.json"
+    assert named("history?begin=/b&interference=mps") == "history?begin=/b&interference=mps"
 
 
 def test_a_job_file_that_makes_no_sense_keeps_no_broker_from_starting(tmp_path: Path) -> None:

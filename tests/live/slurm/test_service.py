@@ -12,6 +12,8 @@ from berth.errors import LiveError
 from berth.experiments.recorded_run import kept_policies
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
+from berth.live.slurm.placing import taken_back
+from berth.live.slurm.requests import Note
 from berth.live.slurm.service import DECISIONS
 from berth.live.slurm.snapshot import is_held_by_berth, why_of
 from berth.traces import read_nodes
@@ -47,7 +49,7 @@ def test_a_held_job_gets_its_gpu_and_is_released_after_the_update_alone(tmp_path
 @pytest.mark.parametrize(
     ("comment", "share", "gres"),
     [
-        ("gpu_mem=250M", "250:250:1", "shard:v100_0:1"),  # memory alone: compute is what others leave
+        ("gpu_mem=250M", "330:250:1", "shard:v100_0:1"),  # memory alone: compute is what others leave
         ("gpu_mem=250M gpu_pct=50", "500:250:0", "shard:v100_0:2"),
         ("gpu_mem=250M gpu_pct=100", "1000:250:0", "gpu:v100_0:1"),
         ("torch", "1000:0:0", "gpu:v100_0:1"),
@@ -116,9 +118,40 @@ def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
     assert [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS)] == [("given-back", why)]
 
 
+@pytest.mark.parametrize(
+    ("dependency", "released"),
+    [
+        ("afterok:1(unfulfilled)", True),  # Slurm does not look at it while the job is held
+        ("afterok:1_*(unfulfilled),afterany:1_3(unfulfilled)", True),
+        ("afterok:1(unfulfilled)?afterok:2(unfulfilled)", False),
+        ("afterok:2_7(unfulfilled)", False),
+        ("after:1+5(unfulfilled)", False),
+        ("singleton(unfulfilled)", False),
+        ("afterok:1(failed)", False),
+    ],
+)
+def test_a_held_job_is_placed_once_all_that_it_waits_for_has_ended(
+    tmp_path: Path, dependency: str, released: bool
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("2", "gres:gpu:9")
+    slurm.held("3", Dependency=dependency)
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert ("release 3" in slurm.commands) == released
+
+
+@pytest.mark.parametrize(
+    ("dependency", "cleared"),
+    [("afterany:1(unfulfilled),afterany:2(unfulfilled)", True), ("afterok:1(failed)", False), ("", False)],
+)
+def test_what_a_user_lets_a_job_wait_for_stays_when_it_is_taken_back(dependency: str, cleared: bool) -> None:
+    assert taken_back("3", Note(), dependency).after == ("" if cleared else None)
+
+
 def test_slurms_own_rules_come_first(tmp_path: Path) -> None:
     slurm = FakeSlurm()
-    slurm.held("1", Dependency="afterok:9(unfulfilled)")
+    slurm.held("1", Dependency="afterok:4(unfulfilled)")
     slurm.held("2", StartTime="99999999999")
     slurm.held("3", Feature="big")
     slurm.jobs["4"] = {
@@ -132,7 +165,7 @@ def test_slurms_own_rules_come_first(tmp_path: Path) -> None:
     assert [line for line in slurm.commands if "ReqNodeList" in line] == [
         f"update JobId=3 ReqNodeList=node2 TresPerNode=gres:gpu:v100_0:1 AdminComment={NOTE};share=1000:0:0"
     ]
-    assert "afterok:9(unfulfilled)" in ours.why["1"]
+    assert "afterok:4(unfulfilled)" in ours.why["1"]
     begins = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(99_999_999_999))
     assert ours.why["2"] == f"BeginTime: it begins at {begins} at the earliest"
     assert ours.why["4"] == "Slurm decides: berth has not taken it"

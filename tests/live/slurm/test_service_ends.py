@@ -36,7 +36,7 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
                 "requeuehold 1", "hold 1",
                 f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=337 StartTime=now+125",
             ]  # fmt: skip
-    assert any(";share=200:337:1;retries=1;needs=337" in line for line in slurm.commands)
+    assert any(";share=330:337:1;retries=1;needs=337" in line for line in slurm.commands)
     told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
     assert [each.why for each in told] == [
         "it ran out of GPU memory 2 times, and needs 400 MiB of each GPU: ask for gpu_mem=400M"

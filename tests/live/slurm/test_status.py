@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from berth.cli.slurm import app
 from berth.live.driver.snapshot import Snapshot
 from berth.live.slurm import controller
+from berth.live.slurm.snapshot import STATUS
 from tests.live.slurm.fake_slurm import FakeSlurm
 from tests.live.slurm.services import NOTE, service
 
@@ -56,3 +57,11 @@ def test_a_slurm_that_does_not_answer_is_a_note(slurm: FakeSlurm, tmp_path: Path
     slurm.gone = True
     told = json.loads(shown(tmp_path, "--json"))
     assert (told["gpus"], told["notes"]) == ([], ["Slurm does not answer: slurmctld does not answer"])
+
+
+def test_a_job_that_waits_has_its_start_interval(slurm: FakeSlurm, tmp_path: Path) -> None:
+    status = json.loads((tmp_path / STATUS).read_text(encoding="utf-8"))
+    status["starts"] = {"8": [61_000, 3_601_000]}
+    (tmp_path / STATUS).write_text(json.dumps(status), encoding="utf-8")
+    (job,) = json.loads(shown(tmp_path, "--json"))["jobs"]
+    assert (job["starts_from_ms"], job["starts_to_ms"]) == (61_000, 3_601_000)

@@ -270,3 +270,24 @@ def test_compiled_code_starts_what_the_rule_says() -> None:
         assert [(gpu, row) for gpu, row, _ in found[: counts[0]].tolist()] == said
         starts += len(said)
     assert starts > 100
+
+
+@pytest.mark.parametrize("asks", [{}, {"cpu_milli": 6_000}])
+def test_a_job_on_two_gpus_holds_up_no_others_and_starts_when_two_are_empty(asks: dict[str, int]) -> None:
+    """The GPUs that empty first are kept for it, and what it asks of the node."""
+    first = [
+        replace(job(f"t{at}", "vgg16"), work_ms=40_000 + 20_000 * at, cpu_milli=1_000) for at in range(4)
+    ]
+    wide = job("wide", "vgg16", 1_000, gpus=2, **asks)
+    small = [job(f"s{at}", "alexnet", 2_000 + 3_000 * at, cpu_milli=1_000) for at in range(40)]
+    begun, ended = {}, {}
+    for event in simulate(
+        [*first, wide, *small], Cluster([Node("n", 4, THESIS_GPU, 10_000)]), "pairs", interference=MPS
+    ):
+        if event.kind is EventKind.START:
+            begun[event.job.id] = event.time_ms
+        elif event.kind is EventKind.FINISH:
+            ended[event.job.id] = event.time_ms
+    assert len(ended) == 45
+    assert begun["s0"] < begun["wide"]
+    assert begun["wide"] == sorted(ended[one.id] for one in first)[1]

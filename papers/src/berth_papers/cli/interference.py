@@ -66,7 +66,7 @@ def fit(
     pairs: Pairs,
     out: Annotated[Path, typer.Argument(metavar="OUT.json", help="The model, for --interference OUT.json.")],
     folds: Annotated[int, typer.Option(min=2, help="Number of folds in which pairs are held out.")] = 5,
-    seed: Annotated[int, typer.Option(help="Seed of random numbers.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed that deals the pairs into folds.")] = 0,
     mode: Annotated[
         str,
         typer.Option(help="How the GPU was shared when the pairs were measured: mps or time-sliced."),
@@ -93,11 +93,11 @@ def fit(
             f"{len(measured)} pairs cannot be divided into {folds} folds; measure more, or give --folds"
         )
     unseen = [
-        judge(fitted(measured.of(train), seed, mode), measured.of(test))
+        judge(fitted(measured.of(train), mode), measured.of(test))
         for train, test in folds_of_pairs(measured, seed, folds)
     ]
     mae = sum(one.mae * one.pairs for one in unseen) / len(measured)
-    model = fitted(measured, seed, mode)
+    model = fitted(measured, mode)
     write_aside(out, model.to_json())
     answer = {
         "mae": round(mae, 6),

@@ -1,9 +1,10 @@
 """Fits a contention model to measured pairs, and says how good it is on pairs that it has not seen.
 
-Boosted trees (LightGBM, Ke et al., NeurIPS 2017) that fall with the neighbour's use learn the speed of one
-application beside another from what both use; what ships is their answer for each two measured applications, as the
-table of a `Contention`. The trees see how fast an application is beside its neighbours on average as well, as what
-stands for all that its use does not tell of it. Letters: O observations (two a pair), C centres.
+A Gaussian process learns the speed of one application beside another (Rasmussen and Williams, *Gaussian Processes for
+Machine Learning*, MIT Press, 2006, chapter 2). Applications resemble each other by their use, by being settings of one
+model, and most of all by being the same. So a fit also learns what the use of an application does not tell. What ships
+is its answer for each two measured applications, made to fall with the neighbour's use, as the table of a `Contention`.
+Letters: O observations (two a pair), C centres.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.errors import MissingExtraError, SettingError
+from berth.errors import SettingError
 from berth.interference.contention import (
     MOST_CENTRES,
     MOST_STRESS,
@@ -25,24 +26,18 @@ from berth.interference.contention import (
 from berth.interference.speeds import GPU, Speeds
 from berth_papers.interference.measurements import Measurements
 
-TREES = 200
-PARAMETERS = {
-    "objective": "huber",
-    "alpha": 0.05,
-    "num_leaves": 31,
-    "learning_rate": 0.1,
-    "deterministic": True,
-    "force_row_wise": True,
-    "num_threads": 1,
-    "verbose": -1,
-}
-"""Of the trees: absolute errors above 0.05 count linearly, below that by their square."""
-LEAF = 5
-"""Observations that a leaf of a tree has at least; fewer where there are fewer than a hundred."""
-SLOWEST = 0.05
-"""No speed below this is learned of a pair."""
-PRIOR = 0.9
-"""An application counts as if it had been measured once more, at this speed."""
+REACH = (0.4, 0.3, 1.8)
+"""How far an application's use resembles another's: of GPU and cores as a fraction, memory in doublings."""
+SAME_MODEL, SAME = 0.5, 0.5
+"""What settings of one model, and one application, have in common beyond their use, where equal use has 1."""
+NOISE = 0.4
+"""Variance of one measured speed, on the same scale."""
+SLOWEST, FASTEST = 0.05, 1.1
+"""Measured speeds are cut to this: an application that was measured too slow alone seems faster beside another."""
+SOLVED = 1e-9
+"""The squared residual, as a part of the first, at which the process is solved."""
+ROUNDS = 60
+"""Of the projection on tables that fall with the neighbour's use; after ten the error changes by less than 0.0001."""
 WITHIN = 0.99
 """The share of the measured pairs with no more than the whole card in effective use together."""
 
@@ -84,53 +79,37 @@ def folds_of_models(measured: Measurements, seed: int, folds: int = 5) -> list[t
     return _held_out(measured, np.array(measured.models), seed, folds)
 
 
-def fit(measured: Measurements, seed: int = 0, mode: str = "mps") -> Contention:
+def fit(measured: Measurements, mode: str = "mps") -> Contention:
     """The contention model of these measurements, which were made under this mode.
 
-    Only applications that stand in pairs become centres. Raises MissingExtraError without LightGBM, and SettingError
-    for more applications than a model can hold.
+    Only applications that stand in pairs become centres. Raises SettingError for more than a model can hold.
     """
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise MissingExtraError("fitting a model of interference", "account") from error
+    centres, speeds = pair_speeds(measured)
+    predicted = np.clip(1 - _rising(1 - speeds, centres), SLOWEST, 1)
+    stress = np.minimum(np.rint(STRESS_ONE * (1 / predicted - 1)), MOST_STRESS)
+    use_milli = 1000 if mode == "time-sliced" else effective_use_milli(measured)
+    return Contention(mode, use_milli, centres, stress.astype(np.int32))
+
+
+def pair_speeds(measured: Measurements) -> tuple[NDArray[np.int32], FloatArray]:  # (C, 3), (C, C)
+    """The centres, and the expected speed of each beside each, as a fraction of its speed alone.
+
+    Nothing keeps these speeds from rising with the neighbour's use, or above 1. Raises SettingError as `fit` does.
+    """
     me = np.concatenate([measured.pairs[:, 0], measured.pairs[:, 1]])  # (O,)
     speed = np.concatenate([measured.speeds[:, 0], measured.speeds[:, 1]])
-    centres, centre_of = np.unique(cells_of(measured.usage)[me], axis=0, return_inverse=True)
-    mine = centre_of.reshape(-1)
-    theirs = mine[
-        (np.arange(len(me)) + len(measured)) % len(me)
-    ]  # the other half has the pairs turned around
+    cells = cells_of(measured.usage)[me]
+    centres, first, mine = np.unique(cells, axis=0, return_index=True, return_inverse=True)
     count = len(centres)
     if count > MOST_CENTRES:
         raise SettingError(f"{count} different applications; expected at most {MOST_CENTRES}")
-    seen = np.bincount(mine, minlength=count)
-    on_average = (PRIOR + np.bincount(mine, np.minimum(speed, 1), count)) / (1 + seen)
-    middle = (centres + 0.5) * np.array(STEPS)
-
-    def features(one: IntArray, other: IntArray) -> FloatArray:
-        neighbour, own = middle[other], middle[one]
-        products = neighbour[:, :2] * own[:, :1]
-        return np.concatenate([neighbour, products, own, on_average[one, None]], axis=1)
-
-    falls = [-1] * 5 + [0] * 4
-    leaf = min(LEAF, max(1, len(speed) // 20))
-    trees = lightgbm.train(
-        {
-            **PARAMETERS,
-            "monotone_constraints": falls,
-            "min_data_in_leaf": leaf,
-            "min_data_in_bin": min(3, leaf),
-            "seed": seed,
-        },
-        lightgbm.Dataset(features(mine, theirs), speed),
-        TREES,
-    )
-    one, other = (grid.reshape(-1) for grid in np.indices((count, count)))
-    predicted = np.clip(np.asarray(trees.predict(features(one, other))), SLOWEST, 1)
-    stress = np.minimum(np.rint(STRESS_ONE * (1 / predicted - 1)), MOST_STRESS).reshape(count, count)
-    use_milli = 1000 if mode == "time-sliced" else effective_use_milli(measured)
-    return Contention(mode, use_milli, centres.astype(np.int32), stress.astype(np.int32))
+    # The second half of the observations has the pairs turned around.
+    at = mine.reshape(-1) * count + np.roll(mine.reshape(-1), len(measured))
+    seen = np.bincount(at, minlength=count * count).reshape(count, count)
+    total = np.bincount(at, np.clip(speed, SLOWEST, FASTEST), count * count).reshape(count, count)
+    middle = float(np.median(np.minimum(speed, 1)))
+    alike = _alike(centres, np.array(measured.models)[me[first]])
+    return centres, middle + _expected(total - seen * middle, seen, alike)
 
 
 def effective_use_milli(measured: Measurements) -> int:
@@ -142,6 +121,63 @@ def effective_use_milli(measured: Measurements) -> int:
     usage = measured.usage[measured.pairs][..., GPU] / 1000  # (P, 2)
     together = (usage * np.minimum(measured.speeds, 1)).sum(axis=1)
     return int(1000 / max(1.0, float(np.quantile(together, WITHIN))))
+
+
+def _alike(centres: NDArray[np.int32], models: NDArray[np.str_]) -> FloatArray:  # (C, C)
+    """How much each two centres are expected to have in common."""
+    middle = (centres + 0.5) * np.array(STEPS)
+    use = np.column_stack([middle[:, :2] / 1000, np.log2(middle[:, 2])]) / np.array(REACH)
+    far = ((use[:, None] - use[None]) ** 2).sum(axis=-1)
+    same_model = models[:, None] == models[None]
+    found: FloatArray = np.exp(-far / 2) + SAME_MODEL * same_model + SAME * np.eye(len(centres))
+    return found
+
+
+def _expected(total: FloatArray, seen: IntArray, alike: FloatArray) -> FloatArray:
+    """What the process expects of each pair: (C, C), from the sum and the number of its observations.
+
+    Two pairs have in common what their first applications have, what their second ones have, and the product of
+    both. The normal equations are solved by conjugate gradients, in which this is a product of three small matrices.
+    """
+    met = seen > 0
+    doubt = np.where(met, NOISE / np.maximum(seen, 1), 0)
+
+    def shared(weight: FloatArray) -> FloatArray:
+        ones = (alike @ weight.sum(axis=1))[:, None] + (alike @ weight.sum(axis=0))[None]
+        both: FloatArray = ones + alike @ weight @ alike
+        return both
+
+    weight = np.zeros(total.shape)
+    left = np.where(met, total / np.maximum(seen, 1), 0)
+    step, size = left, float((left**2).sum())
+    enough = SOLVED * size
+    while size > enough:
+        turned = np.where(met, shared(step), 0) + doubt * step
+        length = size / float((step * turned).sum())
+        weight, left = weight + length * step, left - length * turned
+        size, before = float((left**2).sum()), size
+        step = left + size / before * step
+    return shared(weight)
+
+
+def _rising(slowed: FloatArray, centres: NDArray[np.int32]) -> FloatArray:
+    """The closest table in which a neighbour that uses no less of anything slows no less: (C, C) to (C, C).
+
+    Projects on one pair of neighbours after the other (Boyle and Dykstra, *A Method for Finding Projections onto the
+    Intersection of Convex Sets in Hilbert Spaces*, 1986).
+    """
+    below = (centres[:, None] <= centres[None]).all(axis=-1) & ~np.eye(len(centres), dtype=bool)
+    next_below = below & ~(below.astype(np.float64) @ below > 0)
+    found, pairs = slowed.copy(), np.argwhere(next_below)
+    owed = np.zeros((len(pairs), len(centres)))
+    for _ in range(ROUNDS):
+        for number, (less, more) in enumerate(pairs):
+            asked = owed[number] + (found[:, less] - found[:, more]) / 2
+            moved = np.maximum(asked, 0)
+            found[:, less] += owed[number] - moved
+            found[:, more] += moved - owed[number]
+            owed[number] = moved
+    return found
 
 
 def _held_out(

@@ -99,6 +99,26 @@ class Comparison:
     def _repr_html_(self) -> str:
         return html_table(self.runs)
 
+    def plot(self, picture: str = "waits") -> Any:
+        """A picture as a plotly Figure, which notebooks show: `waits`, `completion`, `allocation` or `queue`.
+
+        The first two are distributions over jobs, the others go over time; oracles are dashed. SettingError if there is
+        no such picture.
+        """
+        from berth.experiments.compare import plots
+        from berth.plots import policy_styles
+
+        drawn = {
+            "waits": plots.waiting_cdf,
+            "completion": plots.completion_cdf,
+            "allocation": plots.allocation_over_time,
+            "queue": plots.queue_over_time,
+        }
+        if picture not in drawn:
+            raise SettingError(f"no picture '{picture}' of a comparison; there are {', '.join(drawn)}")
+        oracles = {run.policy for run in self.runs if run.oracle}
+        return drawn[picture](self.runs, policy_styles(self.policies, oracles))
+
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints; docs/metrics.md documents the keys."""
         return {

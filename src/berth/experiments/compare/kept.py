@@ -35,6 +35,7 @@ from berth.statistics import (
     GpuHours,
     Occupancy,
     Run,
+    Schedule,
     Summary,
     Timeline,
     summary_dict,
@@ -97,11 +98,11 @@ class KeptRuns:
 def digest(task: Task) -> str:
     """A fingerprint of all that decides the result of a task, the program's version included.
 
-    A trace file, and one that the policy's settings mention, counts by its path, size and time of change; a function
-    of the user's by its name alone.
+    A trace file, and one that the policy's settings mention, counts by its path, size and time of change, and a trace
+    by how it is read (`--map`, `--reader`) too; a function of the user's by its name alone.
     """
     if isinstance(task.source, Trace):
-        source: object = file_mark(task.source.path)
+        source: object = (file_mark(task.source.path), task.source.format)
     else:
         source = [repr(job) for job in task.source]
     under = task.conditions
@@ -151,6 +152,8 @@ def _curves(run: Run) -> dict[str, NDArray[Any]]:
         }
     if run.film is not None:
         arrays |= {f"film.{field.name}": getattr(run.film, field.name) for field in fields(Film)}
+    if run.schedule is not None:
+        arrays |= {f"schedule.{field.name}": getattr(run.schedule, field.name) for field in fields(Schedule)}
     return arrays
 
 
@@ -170,6 +173,9 @@ def _run(task: Task, summary: dict[str, Any], curves: dict[str, NDArray[Any]]) -
         occupancies=tuple(seen),
         film=Film(**{field.name: kept[f"film.{field.name}"] for field in fields(Film)})
         if "film.times_ms" in kept
+        else None,
+        schedule=Schedule(**{field.name: kept[f"schedule.{field.name}"] for field in fields(Schedule)})
+        if "schedule.jobs" in kept
         else None,
         oracle=task.oracle,
     )

@@ -18,6 +18,8 @@ from berth.plots.style import INK, dress
 from berth.report import Chapter, Report, write
 from berth.version import __version__
 
+WHOLE_TICKS = 10
+"""Sizes that differ by fewer nodes have a tick each, as Plotly would put some between them."""
 HEADINGS = (
     "Policy",
     "GPU model",
@@ -101,9 +103,13 @@ def curve_of(sizes: Sizes, model: str, styles: Mapping[str, Style]) -> go.Figure
     figure.add_vline(x=today, line={"color": INK, "dash": "dot", "width": 1}, annotation_text="today")
     figure.add_hline(y=sizes.target / scale, line={"color": INK, "dash": "dash", "width": 1})
     words = sizes.keep.measure.in_words
-    dress(figure, f"{words[0].upper()}{words[1:]}{', h' if in_hours else ''}")
+    of_model = f" of {escape(model)}" if model else ""
+    unit = ", h" if in_hours else ""
+    dress(figure, f"{words[0].upper()}{words[1:]}{unit}, over the nodes{of_model}")
     figure.update_layout(hovermode="closest")
-    figure.update_xaxes(title={"text": f"Nodes{f' of {escape(model)}' if model else ''}"})
+    counts = [point.cluster.count for curve in curves for point in curve.points]
+    few = max(counts) - min(counts) < WHOLE_TICKS
+    figure.update_xaxes(title={"text": f"Nodes{of_model}"}, dtick=1 if few else None, tickformat=",d")
     return figure
 
 

@@ -7,7 +7,7 @@ the same site decides the same.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -20,6 +20,7 @@ from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.early_starts import EarlyStart, EarlyStarts
 from berth.live.driver.gangs import GangTasks, SiteGangs, gang_title
 from berth.live.driver.memory_needs import (
+    MOST_KINDS,
     MemoryNeeds,
     as_needed,
     asks_for_memory,
@@ -49,6 +50,7 @@ from berth.live.driver.site import (
 )
 from berth.live.driver.wait_reasons import Candidate, WaitKind, WaitReason, WaitReasons
 from berth.model import (
+    FOREVER_MS,
     NO_GPU,
     Evict,
     GpuSlot,
@@ -63,13 +65,29 @@ from berth.model import (
 )
 from berth.policies import Setting, make_policy
 from berth.policies.protocol import Reserving
-from berth.scheduler import Attempts, Evicted, NeverFits, Refused, Resized, Resumed, Scheduler, Suspended
+from berth.scheduler import (
+    Attempts,
+    Evicted,
+    Held,
+    NeverFits,
+    Refused,
+    Resized,
+    Resumed,
+    Scheduler,
+    StartForecast,
+    StartInterval,
+    Suspended,
+)
 
 PREEMPTED, OUT_OF_MEMORY = RecordState.PREEMPTED, RecordState.OUT_OF_MEMORY
 MOST_NAMED = 3
 """Jobs of the queue that are named to somebody who asks why a job waits."""
+MUCH_THE_SAME_MS = 30_000
+"""Start intervals that differ by no more, or by a tenth of what is left until they end, are not told anew."""
 MOST_ENDS = 10_000
 """Ended attempts that are remembered, so that an end that is told again changes nothing."""
+PROMISE_STEPS = 16
+"""Waiting jobs are promised anew what they are believed to need if that has changed by one part in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +116,8 @@ class Settings:
     """A job whose memory may grow is promised what its use stays below with this probability."""
     notes: int = 1000
     """Waiting jobs of which the site is told after each decision why they wait: the first of the queue."""
+    forecast_ms: int = 10_000
+    """How old start intervals may be."""
     reclaim: bool = False
     """Whether a job within its quota evicts jobs of virtual clusters that hold more than theirs."""
 
@@ -209,6 +229,9 @@ class Driver:
         self._policy = make_policy(self.settings.policy, setting)
         self._reserves = self._policy if isinstance(self._policy, Reserving) else None
         self._reserved_ms: Mapping[str, int] = {}
+        self._forecast = StartForecast()
+        self._starts: Mapping[str, StartInterval] = {}
+        self._forecast_of = (FOREVER_MS, 0)  # when the start intervals were made, and the changes until then
         self._scheduler: Scheduler | None = None
         self._nodes: tuple[Node, ...] = ()
         self._away: dict[str, NodeState] = {}
@@ -216,6 +239,7 @@ class Driver:
         self._in_use: Set[Gpu] = frozenset()
         self._unexplained: dict[Gpu, Share] = {}  # in use, and by no job that is known
         self._needs = MemoryNeeds()
+        self._promised_mib: dict[Hashable, int] = {}
         self._known: dict[str, SiteJob] = {}  # of jobs that wait or run
         self._last_order: tuple[int, ...] = ()
         self._on_named_gpus: dict[str, SiteJob] = {}  # waiting jobs whose users named the GPUs, in order
@@ -837,6 +861,7 @@ class Driver:
             self._keep_rest_of_gangs()
         if run is not None and end.peak_mib and self._learns_memory is not None:
             self._learns_memory.measured(run.job, end.peak_mib)
+            self._promise_anew(of, now_ms)
         self._known.pop(job_id, None)
         self._gangs.touch(of)
         if not end.waits_again:
@@ -870,6 +895,21 @@ class Driver:
     def _learn(self, job: SiteJob, now_ms: int) -> None:
         """Give the waiting jobs that are like one which ran out of memory what it needs, so that they do not too."""
         self._needs.learn(job)
+        self._offer_alike(job, now_ms)
+
+    def _promise_anew(self, job: SiteJob, now_ms: int) -> None:
+        """Promise the waiting jobs that are like one which ended what they are believed to need by now."""
+        if not job.mem_max_mib or job.alike is None:
+            return
+        mem_mib = self._as_promised(job).share.mem_mib
+        if abs(mem_mib - self._promised_mib.get(job.alike, 0)) * PROMISE_STEPS < mem_mib:
+            return
+        if len(self._promised_mib) >= MOST_KINDS:
+            self._promised_mib.clear()
+        self._promised_mib[job.alike] = mem_mib
+        self._offer_alike(job, now_ms)
+
+    def _offer_alike(self, job: SiteJob, now_ms: int) -> None:
         if job.alike is None:
             return
         for other in list(self._known.values()):
@@ -982,6 +1022,7 @@ class Driver:
                 if isinstance(outcome, Placement):
                     placed.append(outcome)
                     if for_real:
+                        self._forecast.started(outcome.job.id, now_ms)
                         self._start(outcome, decided)
                 elif isinstance(outcome, Evicted):
                     if for_real:
@@ -1158,13 +1199,42 @@ class Driver:
             self._leave_queue(job_id, now_ms)
             self._known.pop(job_id, None)
 
-    # Why
+    # When, and why not yet
+
+    def forecast(self, now_ms: int, *, out_of_time: Callable[[], bool] = lambda: False) -> None:
+        """Bring the start intervals of waiting jobs up to date.
+
+        Nothing is done if they are no older than `forecast_ms`, or than a tenth of it if something has changed. It may
+        take some hundred milliseconds, so it is no part of a step; reasons tell the intervals from then on.
+        """
+        if self._scheduler is None:
+            return
+        state = self._scheduler.queue.changes + self._scheduler.cluster.changes
+        at_ms, before = self._forecast_of
+        fresh_ms = self.settings.forecast_ms if state == before else self.settings.forecast_ms // 10
+        if at_ms <= now_ms < at_ms + fresh_ms:
+            return
+        self._forecast_of = now_ms, state
+        found = self._forecast.intervals(self._scheduler, now_ms, out_of_time=out_of_time)
+        self._starts = {
+            job_id: _unless_close(interval, self._starts.get(job_id), now_ms)
+            for job_id, interval in found.items()
+        }
+
+    @property
+    def starts(self) -> Mapping[str, StartInterval]:
+        """The start intervals of waiting jobs and of gangs, by id, as of the last `forecast`."""
+        return self._starts
+
+    def forecasts_held(self, now_ms: int) -> Held:
+        """How many of the jobs that started in the last 30 days did so within their first start intervals."""
+        return self._forecast.held(now_ms)
 
     def reasons(self, job_ids: Iterable[str] | None = None) -> dict[str, WaitReason]:
         """Why waiting jobs wait; of these, or of all."""
         if self._scheduler is None:
             return {}
-        explain = WaitReasons(self._scheduler, self._reserved_ms)
+        explain = WaitReasons(self._scheduler, self._reserved_ms, self._starts)
         found = {}
         for job_id in self._known if job_ids is None else job_ids:
             job = self._known.get(job_id)
@@ -1179,7 +1249,7 @@ class Driver:
         if known is None or self._scheduler is None or self._scheduler.run_of(job_id) is not None:
             return None
         explain, job, queue = (
-            WaitReasons(self._scheduler, self._reserved_ms),
+            WaitReasons(self._scheduler, self._reserved_ms, self._starts),
             self._as_needed(known),
             self._scheduler.queue,
         )
@@ -1208,7 +1278,7 @@ class Driver:
         if not self.settings.notes:
             return
         waiting = [job for job in self._known.values() if self.scheduler.run_of(job.job.id) is None]
-        explain = WaitReasons(self.scheduler, self._reserved_ms)
+        explain = WaitReasons(self.scheduler, self._reserved_ms, self._starts)
         for job in sorted(waiting, key=lambda job: job.order)[: self.settings.notes]:
             text = self._reason(job, explain).text
             if self._noted.get(job.job.id) != text:
@@ -1269,6 +1339,15 @@ class Driver:
     def _gpus(self, slots: Sequence[GpuSlot]) -> tuple[Gpu, ...]:
         nodes = self.scheduler.cluster.nodes
         return tuple(Gpu(nodes[slot.node].name, slot.index) for slot in slots)
+
+
+def _unless_close(interval: StartInterval, before: StartInterval | None, now_ms: int) -> StartInterval:
+    """The interval before if the new one says much the same, so that sites need not write it again."""
+    if before is None:
+        return interval
+    most_ms = max(MUCH_THE_SAME_MS, (interval.to_ms - now_ms) // 10)
+    moved_ms = max(abs(new - old) for new, old in zip(interval, before, strict=True))
+    return before if moved_ms <= most_ms and before.to_ms > now_ms else interval
 
 
 def _is_resized(before: SiteJob, now: SiteJob) -> bool:

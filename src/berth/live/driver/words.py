@@ -27,6 +27,14 @@ def moment(ms: float | None) -> str:
     return "–" if ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
+def starts_text(from_ms: int, to_ms: int) -> str:
+    """When a job is believed to start: a moment, or from when to when."""
+    begin, end = moment(from_ms), moment(to_ms)
+    if begin == end:
+        return f"expected to start at {begin}"
+    return f"expected to start from {begin} to {end[11:] if end[:10] == begin[:10] else end}"
+
+
 @lru_cache(maxsize=4096)
 def mib(value: float) -> str:
     """An amount of memory: `8G`, `512M`."""

@@ -7,11 +7,11 @@ node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from berth.errors import AskError
-from berth.live.kubernetes.objects import Pod, Taint, Term, Toleration
+from berth.live.kubernetes.objects import Pod, PodSpec, Taint, Term, Toleration
 from berth.live.kubernetes.selectors import OPERATORS, Requirement, requirement_of
 
 MOST_TERMS = 64
@@ -58,6 +58,31 @@ def constraint_of(pod: Pod) -> Constraint:
     if not (spec.node_selector or terms or tolerations):
         return PLAIN
     return Constraint(tuple(sorted(spec.node_selector.items())), terms, tolerations)
+
+
+def has_unread_rules(spec: PodSpec, counted: Collection[str]) -> bool:
+    """Whether kube-scheduler alone can tell on which nodes a pod may run: by pods that are there, volumes, claims,
+    ports of the node, or resources that are not `counted`."""
+    nearby = spec.affinity.pod_affinity if spec.affinity else None
+    return bool(
+        spec.resource_claims
+        or (nearby is not None and nearby.required_during_scheduling_ignored_during_execution)
+        or keeps_others_away(spec)
+        or any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints)
+        or any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes)
+        or any(port.host_port for each in spec.containers for port in each.ports)
+        or any(
+            key not in counted
+            for each in (*spec.containers, *spec.init_containers)
+            for key in (*each.resources.requests, *each.resources.limits)
+        )
+    )
+
+
+def keeps_others_away(spec: PodSpec) -> bool:
+    """Whether a pod requires that some others are not near it."""
+    away = spec.affinity.pod_anti_affinity if spec.affinity else None
+    return away is not None and bool(away.required_during_scheduling_ignored_during_execution)
 
 
 def why_not(constraint: Constraint, node: NodeTraits) -> str:

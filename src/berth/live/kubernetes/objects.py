@@ -85,12 +85,32 @@ class NodeSelector(Struct):
     node_selector_terms: list[Term] = []
 
 
+class Preferred(Struct):
+    """A term that adds to a node's score."""
+
+    weight: int = 0
+    preference: Term = msgspec.field(default_factory=Term)
+
+
 class NodeAffinity(Struct):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[Preferred] = []
+
+
+class Unread(Struct):
+    """Something of which berth reads only that it is there."""
+
+
+class PodAffinity(Struct):
+    """Of either kind, towards pods or away from them."""
+
+    required_during_scheduling_ignored_during_execution: list[Unread] = []
 
 
 class Affinity(Struct):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
 
 
 class Resources(Struct):
@@ -98,8 +118,13 @@ class Resources(Struct):
     limits: dict[str, str | int | float] = {}
 
 
+class Port(Struct):
+    host_port: int = 0
+
+
 class Container(Struct):
     name: str = ""
+    ports: list[Port] = []
     resources: Resources = msgspec.field(default_factory=Resources)
     restart_policy: str = ""
     """`Always` in an init container makes it one that stays (a sidecar)."""
@@ -107,6 +132,15 @@ class Container(Struct):
 
 class Gate(Struct):
     name: str = ""
+
+
+class Spread(Struct):
+    when_unsatisfiable: str = ""
+
+
+class Volume(Struct):
+    persistent_volume_claim: Unread | None = None
+    ephemeral: Unread | None = None
 
 
 class SchedulingGroup(Struct):
@@ -128,6 +162,9 @@ class PodSpec(Struct):
     active_deadline_seconds: int | None = None
     scheduling_gates: list[Gate] = []
     scheduling_group: SchedulingGroup | None = None
+    topology_spread_constraints: list[Spread] = []
+    volumes: list[Volume] = []
+    resource_claims: list[Unread] = []
 
 
 class Condition(Struct):

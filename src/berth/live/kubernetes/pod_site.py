@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 
 from berth.errors import AskError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
@@ -31,9 +32,9 @@ from berth.live.driver.site import (
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
-from berth.live.kubernetes.constraints import Constraint, why_not
+from berth.live.kubernetes.constraints import Constraint, has_unread_rules, keeps_others_away, why_not
 from berth.live.kubernetes.gangs import Gangs
-from berth.live.kubernetes.gpu_words import pod_resources
+from berth.live.kubernetes.gpu_words import known_resources, pod_resources
 from berth.live.kubernetes.jobs import job_of, tenants_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
@@ -52,6 +53,8 @@ AVOID_MS, MOST_AVOID_MS = 60_000, 3_600_000
 """How long pods alike avoid a node that was refused; twice as long each further time."""
 MOST_OWNERS = 10_000
 """Owners of which it is known that nodes refused their pods."""
+MOST_OTHERS = 31
+"""Nodes that a pod may go to instead of the first choice, if only kube-scheduler can tell which of them it may use."""
 MOST_GROUPS = 6
 """Groups of nodes in one message."""
 _DONE = ("Succeeded", "Failed")
@@ -167,6 +170,11 @@ class PodSite:
         self._now_ms = 0
         self.ran_out: Callable[[Job, int], None] = lambda job, held_mib: None
         """Hears of pods that were found to have run out of GPU memory after they had ended."""
+        self._counted = {"cpu", "memory"} | known_resources(settings.compat)
+        self._repels: dict[str, set[str]] = {}
+        """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
+        self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()
+        """Names the nodes that a job would fit on now."""
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
         self._memories = Memories()
@@ -238,7 +246,17 @@ class PodSite:
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
         terms = tuple(required.node_selector_terms) if required else ()
-        self._do(Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after))
+        step = Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after)
+        if has_unread_rules(spec, self._counted) or self._repels.get(entry.namespace):
+            preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
+            step = step._replace(hosts=self._hosts(entry.uid, node), preferred=tuple(preferred))
+        self._do(step)
+
+    def _hosts(self, uid: str, first: str) -> tuple[str, ...]:
+        """Hostnames of the node chosen and of others that have room; empty if the node has none or is the only one."""
+        roomy = islice((name for name in self.with_room(uid) if name != first), MOST_OTHERS)
+        hosts = [self.table.views[name].traits.labels.get(names.HOSTNAME) for name in (first, *roomy)]
+        return tuple(filter(None, hosts)) if hosts[0] and len(hosts) > 1 else ()
 
     def again(self, again: Again) -> None:
         """A pod that could not be started waits for another attempt; another pod takes the place of one that ran."""
@@ -582,8 +600,10 @@ class PodSite:
         avoided = self._avoided.setdefault(entry.owner, _Avoided())
         if len(self._avoided) > MOST_OWNERS:
             del self._avoided[next(iter(self._avoided))]
-        times = avoided.times[entry.node] = avoided.times.get(entry.node, 0) + 1
-        avoided.until_ms[entry.node] = now_ms + min(MOST_AVOID_MS, AVOID_MS << min(times - 1, 16))
+        assert entry.pod is not None
+        for node in self._pinned(entry.pod) | {entry.node}:
+            times = avoided.times[node] = avoided.times.get(node, 0) + 1
+            avoided.until_ms[node] = now_ms + min(MOST_AVOID_MS, AVOID_MS << min(times - 1, 16))
         self._rejoin(entry.owner, now_ms)
         others = []
         if entry.ask.gang is not None:
@@ -594,6 +614,24 @@ class PodSite:
             if other.state is State.LIFTED and not other.leaving:
                 why = f"pod {entry.name} of its gang cannot start: {entry.why}"
                 self._take_away(other, why, "PinsRefused")
+
+    def _pinned(self, pod: api.Pod) -> set[str]:
+        """The nodes whose hostnames a pod requires."""
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+        asked = [
+            each
+            for term in (required.node_selector_terms if required else ())
+            for each in term.match_expressions
+        ]
+        hosts = {
+            host
+            for each in asked
+            if (each.key, each.operator) == (names.HOSTNAME, "In")
+            for host in each.values
+        }
+        views = self.table.views.values() if hosts else ()
+        return {view.name for view in views if view.traits.labels.get(names.HOSTNAME) in hosts}
 
     def _take_away(self, entry: Entry, why: str, reason: str) -> None:
         """Take a pod's part away: one with a controller is evicted, so that another is made; any other waits on."""
@@ -634,6 +672,8 @@ class PodSite:
 
     def _is_bound(self, pod: api.Pod) -> None:
         entry, node = self._entry(pod), pod.spec.node_name
+        if keeps_others_away(pod.spec):
+            self._repels.setdefault(entry.namespace, set()).add(entry.uid)
         self._move(entry, node)
         self._refused.pop(entry.uid, None)
         entry.refused_ms = None
@@ -824,6 +864,8 @@ class PodSite:
                 self.table.leave(uid, entry.node)
         if state is not State.LIFTED:
             self._refused.pop(uid, None)
+        if state is State.ENDED:
+            self._repels.get(entry.namespace, set()).discard(uid)
         if state is not State.HELD:
             self._crowded.pop(uid, None)
         if state in (State.OTHER, State.ENDED) and entry.ask is not None and entry.ask.gang is not None:

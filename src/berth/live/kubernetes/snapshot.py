@@ -27,7 +27,15 @@ def snapshot_of(view: viewing.Snapshot, now_ms: int) -> Snapshot:
         ready_ms, asked = None if each.held else submit_ms, (each.gpus, each.milli, each.mem_mib)
         jobs.append(
             LiveJob(
-                *_named(each.name), state, *asked, submit_ms, ready_ms, why=each.why, priority=each.priority
+                *_named(each.name),
+                state,
+                *asked,
+                submit_ms,
+                ready_ms,
+                why=each.why,
+                starts_from_ms=each.starts.from_ms if each.starts else None,
+                starts_to_ms=each.starts.to_ms if each.starts else None,
+                priority=each.priority,
             )
         )
     return Snapshot(now_ms, gpus, tuple(jobs), len(view.waits), view.running, more_cards=view.more_cards)

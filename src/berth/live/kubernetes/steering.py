@@ -51,12 +51,14 @@ TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
 """The same while gates wait to be lifted: each of these costs the server as much as a gate."""
 MOST_LOOKED_AT = 1000
 """Waiting pods whose reasons are looked for at once."""
+FORECAST_S = 0.3
+"""For so long start intervals may be drawn before reasons are looked for."""
 QUIET_MS = 1000
 """A pod that waits for less than this is not explained."""
 AGAIN_S = 60.0
 """Time after which a reason that has changed in its numbers alone is written again."""
 RESTARTS_S = 1.0
-_NUMBERS = re.compile(r"[\d.,:]+")
+_NUMBERS = re.compile(r"; expected to start [^;]*|[\d.,:]+")
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class Steering:
         self.site = PodSite(self._settings, partial(self._hand_out, self._generation))
         self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
+        self.site.with_room = partial(nodes_with_room, self.driver)
 
     def _ran_out(self, job: Any, held_mib: int) -> None:
         if self._knowledge.learns:
@@ -455,6 +458,8 @@ class Steering:
         entries = sorted(waits, key=lambda each: each.order)
         first = self._turn % max(1, len(entries))
         looked_at = [*entries[first:], *entries[:first]][:MOST_LOOKED_AT]
+        end_s = now_s + FORECAST_S
+        self.driver.forecast(now_ms, out_of_time=lambda: time.monotonic() > end_s)
         found = waits_of(self.site, self.driver, looked_at)
         told: list[tuple[Tell, str]] = []
         for entry in looked_at:
@@ -486,6 +491,12 @@ def driving(settings: Settings) -> DriverSettings:
         most_start_failures=None,
         notes=0,
     )
+
+
+def nodes_with_room(driver: Driver, job_id: str) -> list[str]:
+    """The nodes that a job would fit on now."""
+    job, cluster = driver.job(job_id), driver.scheduler.cluster
+    return [] if job is None else [cluster.nodes[row].name for row in cluster.fitting_nodes(job)]
 
 
 def switch_cards(site: PodSite, driver: Driver) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from berth.live.kubernetes.objects import Term
+from berth.live.kubernetes.objects import Preferred, Term
 
 
 class Lift(NamedTuple):
@@ -20,6 +20,10 @@ class Lift(NamedTuple):
     """Its required node affinity, to each term of which the pin is added."""
     after: frozenset[str] = frozenset()
     """Ids of the pods that must have left the node before."""
+    hosts: tuple[str, ...] = ()
+    """Hostnames of the nodes that will do, its own among them; empty: its own node alone."""
+    preferred: tuple[Preferred, ...] = ()
+    """Its preferred node affinity, which it keeps."""
 
 
 class Assign(NamedTuple):

@@ -16,8 +16,9 @@ from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.listening import pod_groups
 from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
-from berth.live.kubernetes.steering import driving, waits_of
+from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
 from berth.model import GpuSlot, Job
+from berth.scheduler import StartInterval
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Waits:
     held: bool = False
     """Whether it waits until it is released."""
     priority: int = 0
+    starts: StartInterval | None = None
+    """When it is believed to start; None: nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,8 @@ def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
                 )
             )
     entries = sorted(site.waits(), key=lambda entry: entry.order)[:most_waits]
+    end_s = time.monotonic() + FORECAST_S
+    driver.forecast(now_ms, out_of_time=lambda: time.monotonic() > end_s)
     reasons = waits_of(site, driver, entries)
     waits = tuple(
         Waits(
@@ -185,6 +190,7 @@ def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
             *((entry.ask.gpus, entry.ask.milli, entry.ask.mem_mib) if entry.ask else (0, 1000, 0)),
             held=entry.state is State.HELD,
             priority=entry.ask.priority if entry.ask else 0,
+            starts=driver.starts.get(entry.uid),
         )
         for entry in entries
     )

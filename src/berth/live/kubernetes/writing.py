@@ -13,7 +13,7 @@ from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import MERGE_PATCH, STRATEGIC_PATCH, Api
 from berth.live.kubernetes.lease import WRITE_S
-from berth.live.kubernetes.objects import Expression, Pod, Term
+from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.placements import placed_of
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Tell, Withdraw
 
@@ -24,6 +24,8 @@ SAID_AGAIN_S = 60.0
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
 MOST_MESSAGE = 1000
+MOST_WEIGHT = 100
+"""Of a preference; Kubernetes allows no more."""
 
 
 class Taken(Exception):  # noqa: N818  it is an answer
@@ -43,11 +45,21 @@ async def place(api: Api, step: Lift | Assign) -> None:
         }
     }
     if isinstance(step, Lift):
-        pin = Expression("metadata.name", "In", [step.node])
-        terms = [Term(each.match_expressions, [*each.match_fields, pin]) for each in step.terms or (Term(),)]
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        own = Expression("metadata.name", "In", [step.node])
+        affinity: dict[str, Any] = {}
+        if step.hosts:
+            pin = Term([Expression(names.HOSTNAME, "In", [*step.hosts])])
+            first = Preferred(MOST_WEIGHT, Term([], [own]))
+            affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [*step.preferred, first]
+        else:
+            pin = Term([], [own])
+        terms = [
+            Term([*each.match_expressions, *pin.match_expressions], [*each.match_fields, *pin.match_fields])
+            for each in step.terms or (Term(),)
+        ]
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
         # Others' gates are gone: while one is left, a pod is not decided on.
-        body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": required}}
+        body["spec"] = {"schedulingGates": None, "affinity": {"nodeAffinity": affinity}}
     try:
         await api.request("PATCH", _path(step), body, content_type=MERGE_PATCH, limit_s=WRITE_S)
     except ApiError as error:

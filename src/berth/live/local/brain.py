@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 Message = dict[str, Any]
+FORECAST_S = 0.3
+"""For so long start intervals may be drawn when somebody asks why one job waits."""
+SHORT_FORECAST_S = 0.06
+"""And when somebody lists the queue, which is shown without them rather than late."""
 
 
 def main() -> None:
@@ -112,9 +116,15 @@ class Brain:
             self.take(message["events"])
             self._decide(int(message["now_ms"]), int(message["serial"]))
         elif message["do"] == "why":
-            self._say({"say": "why", "serial": message["serial"], **self._why(str(message["id"]))})
+            self._forecast(int(message["now_ms"]), FORECAST_S)
+            why = self._why(str(message["id"]), int(message["now_ms"]))
+            self._say({"say": "why", "serial": message["serial"], **why})
         elif message["do"] == "reasons":
-            found = {job_id: reason.text for job_id, reason in self.driver.reasons(message["ids"]).items()}
+            self._forecast(int(message["now_ms"]), SHORT_FORECAST_S)
+            found = {
+                job_id: (reason.text, *(reason.starts or (None, None)))
+                for job_id, reason in self.driver.reasons(message["ids"]).items()
+            }
             self._say({"say": "why", "serial": message["serial"], "found": True, "reasons": found})
 
     def take(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -133,6 +143,10 @@ class Brain:
         if profile.kind != SHARED and isinstance(self.driver.knowledge, LearnsMemory):
             self.driver.knowledge.recorded(profile)
 
+    def _forecast(self, now_ms: int, seconds: float) -> None:
+        limit = time.perf_counter() + seconds
+        self.driver.forecast(now_ms, out_of_time=lambda: time.perf_counter() > limit)
+
     def _decide(self, now_ms: int, serial: int) -> None:
         began = time.perf_counter()
         limit = began + self._time_limit_s
@@ -144,13 +158,14 @@ class Brain:
         seconds, wake_ms = time.perf_counter() - began, self.driver.next_ms(now_ms)
         self._say({"say": "decided", "serial": serial, "seconds": round(seconds, 6), "wake_ms": wake_ms})
 
-    def _why(self, job_id: str) -> Message:
+    def _why(self, job_id: str, now_ms: int) -> Message:
         """What stands in the way of a waiting job: each GPU with what is free of it."""
         found = self.driver.why(job_id)
         if found is None:
             return {"found": False}
         indices = {gpu: index for index, gpu in enumerate(self._site.gpus)}
-        reason = found.reason
+        reason, held = found.reason, self.driver.forecasts_held(now_ms)
+        from_ms, to_ms = reason.starts or (None, None)
         return {
             "found": True, "policy": self.driver.settings.policy, "gpus": found.job.gpus,
             "ahead": reason.jobs_before, "waiting": found.waiting, "first": found.first,
@@ -163,7 +178,8 @@ class Brain:
             ],
             "machine": found.nodes_lack, "reason": reason.text, "obstacle": reason.obstacle,
             "never": found.never,
-            "reserved_ms": reason.reserved_ms,
+            "reserved_ms": reason.reserved_ms, "starts_from_ms": from_ms, "starts_to_ms": to_ms,
+            "starts_held": held.held, "starts_told": held.of,
             "expected_ms": None if found.run_ms is None else found.run_ms.expected,
             "expected_by": "" if found.run_ms is None else found.run_ms.basis,
             "peak_mib": None if found.peak_mib is None else found.peak_mib.expected,

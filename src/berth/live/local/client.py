@@ -168,6 +168,15 @@ def print_logs(
         job = answer[0]
 
 
+def waiting_reason(job_id: str) -> str:
+    """Why a job waits, such as "waits for room", or that it is held; empty if it does neither."""
+    from berth.live.local.snapshot import jobs_of
+    from berth.live.local.tables import printable
+
+    (job,) = jobs_of(_ask({"do": "queue", "ids": [job_id]}))
+    return printable(job.why or job.state) if job.state in ("waiting", "held") else ""
+
+
 def _print_what_is_waited_for() -> None:
     """Name the jobs that `wait --all` waits for, and why those that wait do."""
     from berth.live.local.snapshot import jobs_of

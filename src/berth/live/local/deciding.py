@@ -107,13 +107,15 @@ class Deciding:
         }
 
     def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:
-        """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
-        if knowledge != "history":
+        """The knowledge as `make_knowledge` wants it: a history that names no folder begins with this queue's."""
+        kind, _, settings = knowledge.partition("?")
+        if kind != "history" or "begin=" in settings:
             return knowledge
         if policy == SAFE_POLICY and not trial and self.link.policy != SAFE_POLICY:
             return "user"  # whatever failed, it is not asked now
         there = os.path.exists(os.path.join(self._history, "index.json"))
-        return f"history?begin={self._history}" if there else "history"
+        settings = "&".join(filter(None, (f"begin={self._history}" if there else "", settings)))
+        return f"history?{settings}" if settings else "history"
 
     def decide(self, *, anyway: bool = False) -> None:
         """Ask the brain if it has not been asked and something has happened."""
@@ -192,11 +194,11 @@ class Deciding:
         """What the brain says of a waiting job; empty if it does not answer."""
         return await self._ask_why({"do": "why", "id": job_id}, WHY_S)
 
-    async def reasons(self, ids: list[str]) -> dict[str, str]:
-        """Why these waiting jobs wait, in a few words; empty if the brain is busy."""
+    async def reasons(self, ids: list[str]) -> dict[str, tuple[str, int | None, int | None]]:
+        """Why these waiting jobs wait, in a few words, and from when to when each is believed to start; empty if the
+        brain is busy."""
         answer = await self._ask_why({"do": "reasons", "ids": ids}, REASONS_S)
-        reasons: dict[str, str] = answer.get("reasons", {})
-        return reasons
+        return {job_id: tuple(told) for job_id, told in answer.get("reasons", {}).items()}
 
     async def _ask_why(self, question: Message, seconds: float) -> Message:
         if not self.link.ready:
@@ -205,7 +207,7 @@ class Deciding:
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._whys[self._serial] = future
         serial = self._serial
-        self.link.ask({**question, "serial": serial}, limited=False)
+        self.link.ask({**question, "serial": serial, "now_ms": self._hooks.now_ms()}, limited=False)
         try:
             return await asyncio.wait_for(future, seconds)
         except TimeoutError:

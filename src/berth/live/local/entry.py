@@ -15,6 +15,8 @@ OUT_OF_MEMORY, NODE_FAIL, UNKNOWN, PREEMPTED = "out-of-memory", "node-fail", "ex
 ENDED = frozenset((COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, UNKNOWN))
 SUSPENDING, SUSPENDED, RESUMING = "suspending", "suspended", "resuming"
 """What becomes of a running job that leaves its GPUs, keeps off them, or comes back."""
+SHOWN = ENDED | {WAITING, HELD, STARTING, RUNNING, SUSPENDING, SUSPENDED, RESUMING}
+"""The states that a listing shows."""
 REQUEUE = "requeue"
 """Why an attempt is stopped whose job waits again, because its user said so."""
 

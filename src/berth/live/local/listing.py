@@ -11,7 +11,7 @@ from berth.errors import LiveError
 from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look
-from berth.live.local.entry import HELD, RUNNING, STARTING, SUSPENDED, WAITING, Entry, application_of
+from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, SUSPENDED, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
@@ -145,6 +145,8 @@ class Listing:
             ended = {entry.id: entry for entry in broker.store.ended(MOST_ENDED)} | broker.just_finished
             entries = sorted((ended | broker.book.jobs).values(), key=lambda entry: entry.serial)
         user, states = message.get("user"), message.get("states")
+        if unknown := set(states or ()) - SHOWN:
+            raise LiveError(f"--state {min(unknown)}; there are {', '.join(sorted(SHOWN))}")
         uid = caller.uid if message.get("mine") else None
         listed = [
             entry
@@ -155,7 +157,7 @@ class Listing:
         ][: message.get("limit")]
         asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
         reasons = await broker.deciding.reasons(asked) if asked else {}
-        jobs = [self._live(entry, reasons.get(entry.id, "")) for entry in listed]
+        jobs = [self._live(entry, *reasons.get(entry.id, ("", None, None))) for entry in listed]
         if not message.get("text"):
             return {"rows": [job_row(job) for job in jobs], "note": self.note()}
         # The text is made here, because 10,000 rows cost a client more to read than a text.
@@ -176,7 +178,7 @@ class Listing:
             return f"'{link.deciding}' cannot decide: {self._broker.deciding.policy_error}"
         return link.trouble
 
-    def _live(self, entry: Entry, reason: str) -> LiveJob:
+    def _live(self, entry: Entry, reason: str, from_ms: int | None, to_ms: int | None) -> LiveJob:
         request = entry.request
         return LiveJob(
             entry.id,
@@ -191,6 +193,8 @@ class Listing:
             None if entry.state in (WAITING, HELD) else entry.start_ms,
             where_of(entry.slots if entry.suspension != SUSPENDED else ()),
             reason or self._reason(entry),
+            from_ms,
+            to_ms,
             priority=request.priority,
             gang=request.gang,
             attempt=entry.attempt,

@@ -71,16 +71,29 @@ class Connection:
 
     def ask(self, message: Message) -> Message:
         """The answer to one request; LiveError where the broker refuses or goes away."""
+        self.send(message)
+        return self.answer()
+
+    def send(self, message: Message) -> None:
+        """Send a request whose answer is read later."""
         try:
             self._socket.sendall(encoded(message))
+        except OSError as error:
+            raise _closed(error) from error
+
+    def answer(self) -> Message:
+        """The answer to the request that was sent first of those without one."""
+        try:
             answer = decoded(self._line())
         except OSError as error:
-            raise LiveError(
-                f"the queue closed the connection: {error.strerror or error}; see: berth status"
-            ) from error
+            raise _closed(error) from error
         if not answer.get("ok"):
             raise LiveError(str(answer.get("error", "the queue gave no reason")))
         return answer
+
+    def fileno(self) -> int:
+        """What `select` waits with."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """End the connection."""
@@ -97,3 +110,7 @@ class Connection:
         line = bytes(self._rest[:end])
         del self._rest[: end + 1]
         return line
+
+
+def _closed(error: OSError) -> LiveError:
+    return LiveError(f"the queue closed the connection: {error.strerror or error}; see: berth status")

@@ -79,6 +79,8 @@ class Request:
     """The name of the gang that it is a task of, one of its user's; empty: none."""
     gang_starts: int = 0
     """How many tasks of its gang start together."""
+    terminal: str = ""
+    """The socket of the user's terminal, for an interactive job; empty: it has none."""
     notify: tuple[str, ...] = ()
     """Whom to tell: addresses of the web or of mail, `desktop`, `command:…`."""
     notify_on: tuple[str, ...] = ()
@@ -187,6 +189,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         error=str(values.get("error", "")),
         gang=gang,
         gang_starts=gang_starts,
+        terminal=str(values.get("terminal", "")),
         notify=notify,
         notify_on=notify_on,
     )
@@ -381,7 +384,8 @@ def _mem(values: Mapping[str, Any]) -> tuple[int, int]:
     else:
         mem, mem_max = _size({"mem": least}, "mem"), _size({"mem": most}, "mem")
     if mem_max and mem_max < mem:
-        raise LiveError(f"GPU memory from {mem}M to {mem_max}M; write the smaller size first")
+        most = most or str(values["mem_max"])
+        raise LiveError(f"--mem {least} is more than it may grow to, {most}; write the smaller size first")
     return mem, mem_max
 
 

@@ -9,10 +9,12 @@ import json
 import os
 import pwd
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from berth.errors import BerthError, LiveError, NoRoomError
+from berth.live.local import terminal_relay
 from berth.live.local.cards import Card
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.entry import RUNNING, STARTING, TIMEOUT, End, Entry
@@ -20,6 +22,7 @@ from berth.live.local.places import Places
 from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
+from berth.live.local.trackers import tracker_variables
 from berth.partition import Limit, create, find, remove, resize
 from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
@@ -134,6 +137,14 @@ class Runner:
             words["CUDA_VISIBLE_DEVICES"] = ""
         if self._fake:
             words["BERTH_FAKE_CARD"] = self._places.fake_card
+        words |= tracker_variables(
+            base,
+            job_id=entry.id,
+            number=entry.number,
+            name=request.name or os.path.basename(request.argv[0]),
+            user=entry.user,
+            attempt=entry.attempt,
+        )
         words |= {MARK: entry.id, "BERTH_RUN": run.folder, "BERTH_ATTEMPT": str(entry.attempt)}
         if entry.index is not None:
             words |= {"BERTH_ARRAY_ID": entry.number, "BERTH_ARRAY_INDEX": str(entry.index)}
@@ -144,6 +155,7 @@ class Runner:
         user = None
         if os.geteuid() == 0 and entry.uid != 0:
             user = (entry.uid, _gid_of(entry.uid))
+        relay = [sys.executable, "-I", "-S", terminal_relay.__file__, request.terminal]
         run.prepare(
             argv,
             words,
@@ -155,6 +167,7 @@ class Runner:
             cgroup=self.cgroups.make(run.name, request.host_mem_mib),
             script=script,
             job=job_text(entry, filter(None, (environment_text, script))),
+            before=relay if request.terminal else (),
         )
         if entry.slots:
             path = os.path.join(self._places.allotments, entry.id)

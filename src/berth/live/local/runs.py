@@ -95,10 +95,11 @@ class Run:
         cgroup: str = "",
         script: str | None = None,
         job: str = "",
+        before: Sequence[str] = (),
     ) -> None:
         """Make the folder and write the order; LiveError where that cannot be.
 
-        `job` is kept for a broker that has lost its store.
+        `job` is kept for a broker that has lost its store. `before` are words that run the command or script.
         `ours`: the output file is the broker's to make; else the user's own. `user` is who it runs as, uid and gid.
         """
         uid, gid = (-1, -1) if user is None else user
@@ -112,6 +113,7 @@ class Run:
                         os.fchown(file.fileno(), uid, gid)
                     os.fchmod(file.fileno(), 0o500)
                 argv = [path, *argv[1:]]
+            argv = [*before, *argv]
             words = [
                 "1", str(uid), str(gid), cwd, out, err, "ours" if ours else "user", cgroup, str(len(argv)), *argv,
                 str(len(environment)), *(f"{name}={value}" for name, value in environment.items()),

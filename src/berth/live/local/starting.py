@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -111,6 +112,8 @@ def _check(values: Flags) -> None:
         raise LiveError(f"berth up: --grow '{values['grow']}'; there are off, on and suspend")
     if values.get("uncounted", "report") not in ("report", "throttle"):
         raise LiveError(f"berth up: --uncounted '{values['uncounted']}'; there are report and throttle")
+    if "cpus" in values and not re.fullmatch(r"\d+(\.\d+)?", str(values["cpus"])):
+        raise LiveError(f"berth up: --cpus '{values['cpus']}'; expected a number of CPU cores, such as 8")
     if values.get("no_gpus") and "fake_gpus" in values:
         raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
 

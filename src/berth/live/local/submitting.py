@@ -45,17 +45,31 @@ def submit(
             )
         as_json = bool(behind.pop("json", False)) or as_json
         return _submit_lines({**flags, **behind}, as_json, parse, configured)
+    return _print_ids(_asked(flags, command, parse, configured), as_json)
+
+
+def queued(flags: Flags, command: list[str], parse: Parse, options: Collection[str]) -> list[str]:
+    """Queue a command as `submit` does, and print nothing but what the queue notes; the ids."""
+    answer = _asked(flags, command, parse, flags_of("submit", options))
+    if answer["note"]:
+        print(f"berth: {answer['note']}", file=sys.stderr)
+    ids = answer["ids"]
+    assert isinstance(ids, list)
+    return ids
+
+
+def _asked(flags: Flags, command: list[str], parse: Parse, configured: Configured) -> Message:
+    """The queue's answer to one job."""
     job, lines = _job_of(flags, command, parse, configured)
     connection = Connection(find_socket())
     try:
-        answer = connection.ask({"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]})
+        return connection.ask({"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]})
     except LiveError as error:
         flag = str(error).partition(" ")[0].rstrip(":")
         where = lines.get(flag)
         raise LiveError(f"{where}: {error}" if where else str(error)) from error
     finally:
         connection.close()
-    return _print_ids(answer, as_json)
 
 
 def _print_ids(answer: Message, as_json: bool) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from berth.live.driver.words import counted, mib, moment, span
+from berth.live.driver.words import counted, mib, moment, span, starts_text
 from berth.live.local.snapshot import gpus_of, where_of
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
@@ -203,11 +203,22 @@ def _obstacles(job: dict[str, Any]) -> list[str]:
     if brain["expected_ms"]:
         basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
-    if brain["reserved_ms"]:
-        lines.append(f"  expected to start at {moment(brain['reserved_ms'])}")
+    if brain.get("starts_to_ms") is not None:
+        lines.append(f"  {_starts_line(brain)}")
+    elif brain["reserved_ms"]:
+        lines.append(f"  {starts_text(brain['reserved_ms'], brain['reserved_ms'])}")
     lines += [f"  it {text}" for text in brain["machine"] if text != brain["obstacle"]]
     gpus = {gpu.index: gpu for gpu in gpus_of(job["gpus"])}
     return lines + [_gpu_line(candidate, gpus[candidate["gpu"]]) for candidate in brain["candidates"]]
+
+
+def _starts_line(brain: dict[str, Any]) -> str:
+    """When a job is believed to start, and how often that held for others."""
+    text = starts_text(brain["starts_from_ms"], brain["starts_to_ms"])
+    if not brain["starts_told"]:
+        return text
+    held, told = brain["starts_held"], counted(brain["starts_told"], "job")
+    return f"{text}; of {told} that waited in the last 30 days, {held} started as told first"
 
 
 def _gpu_line(candidate: dict[str, Any], gpu: Gpu) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, LeftToSlurmError, Note, job_of, note_of
 from berth.model import Job, Share
 
+_AFTER = re.compile(r"after(?:ok|any|notok):(\d+)(?:_(?:\d+|\*))?\(unfulfilled\)")
 MOST_TASKS = 200
 """Waiting tasks of one array that are looked at; the next come as these start."""
 
@@ -76,6 +78,7 @@ class Reader:
         before, self._read = self._read if sizes == self._sizes else {}, {}
         self._sizes = sizes
         up = {each.name for each in view.partitions if each.up}
+        live = {re.split(r"[_+]", job.id)[0] for job in view.jobs}
         for job in tasks_of(view.jobs, MOST_TASKS):
             found.jobs[job.id] = job
             if (kept := before.get(job.id)) is not None and kept[0] == job:
@@ -85,7 +88,7 @@ class Reader:
             elif job.waits:
                 mine = self._scope.has(job)
                 if mine:
-                    self._waiting(job, found, priorities, placed, view.at_ms, up)
+                    self._waiting(job, found, priorities, placed, view.at_ms, up, live)
                 if job.held and not (mine and self._scope.places) and note_of(job.admin_comment) is not None:
                     found.outside.append(job.id)
         found.waiting.sort(key=place_of)
@@ -139,6 +142,7 @@ class Reader:
         placed: Set[str],
         now_ms: int,
         up: Set[str],
+        live: Set[str],
     ) -> None:
         note = note_of(job.admin_comment)
         if self._scope.places:
@@ -161,17 +165,18 @@ class Reader:
             if note is not None and self._scope.places:
                 found.to_give_back[job.id] = (note, str(why))
             return
-        if why_not := by_slurm(job, self._scope.places, now_ms, up):
+        if why_not := by_slurm(job, self._scope.places, now_ms, up, live):
             found.kept_back[job.id] = why_not
         else:
             found.waiting.append(ours)
 
 
-def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str]) -> str:
-    """Why Slurm's own rules keep a job back; empty if they do not, as far as is known before its release."""
+def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], live: Set[str]) -> str:
+    """Why Slurm's own rules keep a job back; empty if they do not, as far as is known before its release. `live` are
+    the jobs, and arrays, that wait or run."""
     if job.partition not in up:
         return f"its partition {job.partition} is not up"
-    if "unfulfilled" in job.dependency or "failed" in job.dependency:
+    if "failed" in job.dependency or ("unfulfilled" in job.dependency and not (held and _is_over(job, live))):
         return f"Dependency: {job.dependency}"
     if job.start_ms is not None and job.start_ms > now_ms and (held or job.reason == "BeginTime"):
         return f"BeginTime: it begins at {_clock(job.start_ms)} at the earliest" + (
@@ -182,6 +187,13 @@ def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str]) -> str:
     if not held and (job.held or cause_after(job.reason) not in ("resources", "priority")):
         return job.reason
     return ""
+
+
+def _is_over(job: SlurmJob, live: Set[str]) -> bool:
+    """Whether all jobs that a held one waits for have ended. Slurm does not look at the dependency of a held job: it
+    does once the job is released, and then starts it or not."""
+    parts = [_AFTER.fullmatch(part) for part in re.split("[,?]", job.dependency)]
+    return all(part is not None and part[1] not in live for part in parts)
 
 
 def _clock(ms: int) -> str:

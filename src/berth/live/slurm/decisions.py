@@ -64,6 +64,8 @@ class Decision:
     gpus: int = 0
     milli: int = 1000
     mem_mib: int = 0
+    best_effort: bool = False
+    """Of a job that was placed: whether it takes the compute that others leave; `milli` is then what it counts for."""
     where: str = ""
     """Nodes and GPUs: `node1:0+1,node2:0+1`; of a start by Slurm's account, maybe of nodes alone."""
     planned: str = ""

@@ -28,6 +28,11 @@ class Attempt:
     """What berth decided of it before it started, and took back, in order."""
     end: Decision
 
+    @property
+    def best_effort(self) -> bool:
+        """Whether it took the compute that others left."""
+        return bool(self.placed) and self.placed[-1].best_effort
+
 
 class LoggedJobs:
     """Jobs by berth's log: a source of `job_reports`."""
@@ -175,9 +180,10 @@ def ending_lines(jobs: LoggedJobs, report: JobReport) -> Iterator[str]:
         bar = _bar(end.peak_mib / end.card_mib, promise / end.card_mib)
         yield f"  memory  |{bar}| {_gib(end.peak_mib)} of {_gib(promise)}, card {_gib(end.card_mib)}"
     if record.gpu_use_mean is not None:
-        part = record.share.milli / 1000
-        yield f"  time    |{_bar(record.gpu_use_mean, part)}| {100 * record.gpu_use_mean:.0f} % of {100 * part:.0f} %"
-    yield from _enough(record, end)
+        part = 0.0 if last.best_effort else record.share.milli / 1000
+        of = "best effort" if last.best_effort else f"of {100 * part:.0f} %"
+        yield f"  time    |{_bar(record.gpu_use_mean, part)}| {100 * record.gpu_use_mean:.0f} % {of}"
+    yield from _enough(record, end, best_effort=last.best_effort)
     such = jobs.waits_of_such(record)
     if len(such) < LEAST_STARTS:
         yield (
@@ -191,14 +197,15 @@ def ending_lines(jobs: LoggedJobs, report: JobReport) -> Iterator[str]:
         )
 
 
-def _enough(record: Record, end: Decision) -> Iterator[str]:
+def _enough(record: Record, end: Decision, *, best_effort: bool) -> Iterator[str]:
     """What to ask for next time, if it is less than was promised."""
     promise = record.share.mem_mib or end.card_mib
     if record.state is not RecordState.COMPLETED or not end.peak_mib or not promise:
         return
-    enough = enough_share(Share(record.share.milli, promise), record.gpu_use_mean, end.peak_mib)
+    used = None if best_effort else record.gpu_use_mean
+    enough = enough_share(Share(record.share.milli, promise), used, end.peak_mib)
     mem_mib, promise_pct = enough.mem_mib, record.share.milli // 10
-    pct = None if record.gpu_use_mean is None else enough.milli // 10
+    pct = None if used is None else enough.milli // 10
     if mem_mib >= promise and pct in (None, promise_pct):
         yield "What it was promised was about what it used."
         return
@@ -209,7 +216,7 @@ def _enough(record: Record, end: Decision) -> Iterator[str]:
     )
     asked = f'sbatch --gres=gpu:{record.gpus} --comment "gpu_mem={word}{pct_word}"'
     yield f"{part}{text} of GPU memory would have done: {asked}"
-    if pct is None:
+    if record.gpu_use_mean is None:
         yield "Its compute was not measured, as it was not limited."
 
 

@@ -42,7 +42,16 @@ class Journal:
         self._line(now_ms, event, job, why=why)
 
     def decided(
-        self, now_ms: int, event: str, job: SlurmJob, ours: Job, share: Share, where: str, after: str = ""
+        self,
+        now_ms: int,
+        event: str,
+        job: SlurmJob,
+        ours: Job,
+        share: Share,
+        where: str,
+        after: str = "",
+        *,
+        best_effort: bool = False,
     ) -> Decision:
         """A job is placed, or would be."""
         return self._line(
@@ -56,6 +65,7 @@ class Journal:
             where=where,
             application=ours.application,
             after=after,
+            best_effort=best_effort,
         )
 
     def started(self, now_ms: int, job: SlurmJob, ours: Job, planned: str) -> None:

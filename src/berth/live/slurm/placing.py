@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -100,6 +101,8 @@ def given_back(job_id: str, note: Note, before: str = "") -> Change:
 
 
 def taken_back(job_id: str, note: Note, dependency: str = "") -> Change:
-    """The job as it waited before it was placed; what it then waits for (`dependency`) is berth's own."""
+    """The job as it waited before it was placed. Of what it waits for then (`dependency`), ends of any kind are berth's
+    own, or have come."""
+    own = bool(dependency) and all(part.startswith("afterany:") for part in re.split("[,?]", dependency))
     waits = str(replace(note, share=None, best_effort=False))
-    return Change(job_id, hold=True, node_list="", admin_comment=waits, after="" if dependency else None)
+    return Change(job_id, hold=True, node_list="", admin_comment=waits, after="" if own else None)

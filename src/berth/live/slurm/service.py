@@ -10,7 +10,8 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
@@ -26,7 +27,9 @@ from berth.live.slurm.attempts import Attempts
 from berth.live.slurm.candidates import Reader, Scope
 from berth.live.slurm.claim import Claim, ClaimChangedError
 from berth.live.slurm.controller import Controller, View, forgotten_after_s
+from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.journal import Journal
+from berth.live.slurm.measured_use import COMPUTE_PCT, MeasuredUse
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards
@@ -48,6 +51,8 @@ BORROWED = 3
 """How many queries may come early because of that, and be made up for by waiting longer."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not compute them more often."""
+FORECAST_S = 0.3
+"""For so long start intervals may be drawn in each step."""
 LEAST_CLAIM_S = 60.0
 CLAIM_INTERVALS = 40
 """How many intervals the right to place lasts: the nodes are read, and it is renewed, at least every fourteen."""
@@ -81,6 +86,10 @@ class Settings:
     start_early_s: float = 10.0
     """How long before the expected end of a job its GPUs are given to the next. Longer, and more is decided on that a
     job which ends sooner than expected, or a new one, would have changed."""
+    compute_pct: int = COMPUTE_PCT
+    """What the measured compute of jobs that share a GPU by best effort may add up to."""
+    measured_memory: bool = True
+    """Whether those jobs get the GPU memory that was measured of their application, if they ask for more."""
 
 
 class Service:
@@ -101,6 +110,9 @@ class Service:
         self._controller = controller
         cards, log = Cards(settings.card_mib), settings.state / DECISIONS
         scope = Scope(settings.places, settings.partitions, settings.qos)
+        use = MeasuredUse(settings.compute_pct, memory=settings.measured_memory)
+        with contextlib.suppress(LiveError):  # there is no log yet
+            use.read(read_decisions(log))
         self._attempts = Attempts(controller, results=settings.state / RESULTS, log=log)
         self.site = SlurmSite(
             Reader(scope, cards, read_rules(), settings.retries),
@@ -111,6 +123,7 @@ class Service:
             places=settings.places,
             patience_ms=int(1000 * settings.patience_s),
             follow_ms=int(1000 * settings.start_early_s),
+            use=use,
         )
         self.driver = self._new_driver(knowledge)
         self._priorities = Priorities()
@@ -186,6 +199,8 @@ class Service:
         finally:
             for job_id in self.site.not_started():
                 self.driver.take_back(job_id, view.at_ms)
+        end_s = time.perf_counter() + FORECAST_S
+        self.driver.forecast(view.at_ms, out_of_time=lambda: time.perf_counter() > end_s)
         self._show(came, view.at_ms)
         if came.fault is not None:
             raise came.fault
@@ -211,7 +226,11 @@ class Service:
             "refused": came.refused[:5],
             "decide_s": round(self.decide_s, 4),
             "queries": self._controller.queries,
+            "compute_pct": self.settings.compute_pct,
+            "measured": [asdict(each) for each in self.site.use.all()],
             "why": self.why,
+            "counts": dict(islice(self.site.counts.items(), MOST_REASONS)),
+            "starts": {job_id: each for job_id, each in self.driver.starts.items() if job_id in waiting},
             "outside": found.outside[:100],
             "unreadable": self._controller.unreadable[:5],
         }

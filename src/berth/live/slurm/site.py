@@ -33,6 +33,7 @@ from berth.live.slurm.controller import Change, View
 from berth.live.slurm.decisions import ADVISED, GIVEN_BACK, GIVEN_UP, PLACED, STATES, TAKEN_BACK, Decision
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.journal import Journal
+from berth.live.slurm.measured_use import MeasuredUse, kind_of
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.placing import given_back, order_of, taken_back, where_of
 from berth.live.slurm.priorities import Priorities
@@ -78,12 +79,16 @@ class SlurmSite:
         places: bool,
         patience_ms: int,
         follow_ms: int = 0,
+        use: MeasuredUse | None = None,
     ) -> None:
         """`patience_ms` is how long Slurm may take to start a job, and `follow_ms` how much longer if the job waits for
-        others to end."""
+        others to end. `use` is what is known of applications at the start."""
         self._reader, self._cards, self._attempts = reader, cards, attempts
         self._journal, self._apply, self._places = journal, apply, places
         self._patience_ms, self._follow_ms = patience_ms, follow_ms
+        self.use = use or MeasuredUse()
+        self.counts: dict[str, str] = {}
+        """What waiting jobs that ask for memory alone count for, in words."""
         self.again_after_s = 0
         """How long a job that is queued again may not begin."""
         self.found = Candidates()
@@ -136,8 +141,9 @@ class SlurmSite:
         self._forget({job.user for job in self._gone.values()})
         self._give_back()
         self._take_back()
+        self.counts = {}
         self._waiting = {
-            job.id: self._site_job(job, found.jobs[job.id])
+            job.id: self._site_job(self._as_measured(job), found.jobs[job.id])
             for job in found.waiting
             if job.id not in self._placed
         }
@@ -151,6 +157,14 @@ class SlurmSite:
             self._journal.started(now_ms, job, ours, self._planned(job))
         if not end.logged:
             self._journal.ended(now_ms, end)
+        if not end.logged and result is not None and ours.gpus == 1:
+            self.use.ended(
+                kind_of(ours),
+                end.end_ms - (job.start_ms or end.end_ms),
+                max(result.peak_mib, result.needs_mib if result.refused else 0),
+                result.gpu_ms,
+                completed=end.state == "COMPLETED",
+            )
         self._placed.pop(job.id, None)
         needed_mib = peak_mib = 0
         state = STATES.get(end.state, RecordState.CANCELLED)
@@ -240,6 +254,19 @@ class SlurmSite:
         placed, job = self._placed.pop(job_id), self.found.jobs[job_id]
         self._changes.append(taken_back(job_id, placed.note, job.dependency))
         self._journal.add(self._now_ms, TAKEN_BACK, job, why)
+
+    def _as_measured(self, job: Job) -> Job:
+        """A waiting job that asks for memory alone, with what such jobs were measured to take of a GPU."""
+        if job.gpus != 1 or not 0 < job.share.milli < WHOLE_GPU.milli:
+            return job
+        if asks_for_compute(self.found.jobs[job.id]):
+            return job
+        share, seen = self.use.share(job), self.use.of(kind_of(job))
+        self.counts[job.id] = (
+            f"{share.mem_mib} MiB and {share.milli / 10:g} % of a GPU; such jobs took"
+            f" {seen or 'nothing that was measured'}"
+        )
+        return replace(job, share=share)
 
     def _site_job(self, job: Job, slurm_job: SlurmJob) -> SiteJob:
         note = note_of(slurm_job.admin_comment) or Note()
@@ -377,7 +404,14 @@ class SlurmSite:
             self._not_started.add(job_id)
             return
         line = self._journal.decided(
-            self._now_ms, PLACED, job, waits.job, start.share, where, " ".join(after)
+            self._now_ms,
+            PLACED,
+            job,
+            waits.job,
+            start.share,
+            where,
+            " ".join(after),
+            best_effort=start.best_effort,
         )
         self._orders[job_id] = order, line
         gpus = tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU)

@@ -61,7 +61,7 @@ def snapshot_of(
         time.time_ns() // 1_000_000,
         gpus,
         tuple(
-            _live(job, status.get("why", {}), parts[job.id])
+            _live(job, status, parts[job.id])
             for job in sorted(jobs, key=lambda job: (not job.runs, job.submit_ms))
         ),
         sum(max(1, len(job.array_tasks)) for job in jobs if job.waits),
@@ -101,12 +101,12 @@ def _broken(controller: Controller, partition: str) -> str:
 
 def live_job(job: SlurmJob, state: Path, cards: Cards) -> LiveJob:
     """One job, with what berth said of it last."""
-    why: Mapping[str, str] = {}
+    status: dict[str, Any] = {}
     with suppress(LiveError):
-        why = read_status(state).get("why", {})
+        status = read_status(state)
     if last := given_up(state, job.id):
-        why = {job.id: last}
-    return _live(job, why, _part(job, cards))
+        status = {"why": {job.id: last}}
+    return _live(job, status, _part(job, cards))
 
 
 def read_status(state: Path) -> dict[str, Any]:
@@ -159,11 +159,17 @@ def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
     return told or gpus, share
 
 
-def _live(job: SlurmJob, why: Mapping[str, str], part: tuple[int, Share]) -> LiveJob:
+def _live(job: SlurmJob, status: Mapping[str, Any], part: tuple[int, Share]) -> LiveJob:
+    """A job with what the status says of it; where berth tells no start, Slurm's is shown."""
     gpus, share = part
+    why, starts = status.get("why", {}), status.get("starts", {})
     state = "held" if job.held else "waiting" if job.waits else "running"
     tasks = (f"{job.id}{task}" for task in job.array_tasks)
-    said = next((why[name] for name in (job.id, *tasks) if name in why), "")
+    names = job.id, *tasks
+    said = next((why[name] for name in names if name in why), "")
+    from_ms, to_ms = next((starts[name] for name in names if name in starts), (job.start_ms, None))
+    if not job.waits:
+        from_ms = to_ms = None
     told = f"{said} (Slurm: {job.reason})" if said else job.reason
     if is_held_by_berth(job):
         # Slurm says of all of these that an administrator holds them.
@@ -173,7 +179,7 @@ def _live(job: SlurmJob, why: Mapping[str, str], part: tuple[int, Share]) -> Liv
     return LiveJob(
         id_of(job), job.user, job.name, state, gpus, share.milli, share.mem_mib, job.submit_ms, _ready_ms(job, state),
         job.start_ms if job.runs else None, job.node_list if job.runs else "", told if job.waits else "",
-        job.start_ms if job.waits and state != "held" else None, None, job.priority, job.partition,
+        *((from_ms, to_ms) if state != "held" else (None, None)), job.priority, job.partition,
     )  # fmt: skip
 
 

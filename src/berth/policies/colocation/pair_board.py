@@ -12,7 +12,7 @@ from berth.cluster import PLACE_MILLI, Cluster, Running
 from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
 from berth.policies.colocation.forecast import Candidate
-from berth.policies.colocation.pair_kernels import LATER, NONE, UNKNOWN, Classes, Gpus, line_up
+from berth.policies.colocation.pair_kernels import LATER, NEVER_MS, NONE, UNKNOWN, Classes, Gpus, line_up
 
 MOST_KINDS = 256
 """Kinds of jobs that are kept; with more, scores are found anew."""
@@ -57,9 +57,10 @@ class PairBoard:
         for slot in self.slots:
             self.first_of.setdefault(alike[slot.node], slot)
         self._alike_of: IntArray = np.array([alike[slot.node] for slot in self.slots], np.int64)
-        self._of_node: dict[int, list[int]] = {}
+        self.of_node: dict[int, list[int]] = {}
+        """The GPUs of each node."""
         for at, slot in enumerate(self.slots):
-            self._of_node.setdefault(slot.node, []).append(at)
+            self.of_node.setdefault(slot.node, []).append(at)
         self._marks = cluster.marks() - 1  # none is up to date
         gpus = len(self.slots)
         self.tenants: list[tuple[Running, ...]] = [()] * gpus
@@ -75,6 +76,10 @@ class PairBoard:
         self._index: IntArray = np.array([slot.index for slot in self.slots], np.int64)
         self.kept: dict[str, int] = {}
         """By application without a profile, the GPU that is kept until it is empty for its first run."""
+        self.head: Job | None = None
+        """The first job that takes whole GPUs, if GPUs are kept for it until they are empty."""
+        self.reserved: list[int] = []
+        """These GPUs, which are of one node."""
         self._fresh_ms = -1
         self._forget()
 
@@ -91,7 +96,7 @@ class PairBoard:
         self.hold_ms: IntArray = np.zeros(gpus + 16, np.int64)
         """(C,): for how long what is known of a class whose tenants start now will hold."""
         self.lasts_ms: IntArray = np.zeros(gpus + 16, np.int64)
-        """(C,): after how long its tenants will have ended."""
+        """(C,): after how long its tenants will have ended; if that is not forecast yet, as if none slowed another."""
         self.of[:] = NONE
         self.tenants = [()] * gpus
         self._marks -= 1
@@ -124,6 +129,7 @@ class PairBoard:
             if found == self.classes.state.shape[0]:
                 self._grow(2 * found, self.classes.state.shape[1])
             self.classes.idle[found] = not ordered
+            self.lasts_ms[found] = max([-(-one.seen.work_us // 1000) for one in ordered], default=0)
         return found
 
     def class_after(self, of: int, kind: int) -> int:
@@ -152,9 +158,12 @@ class PairBoard:
 
     # What has changed
 
-    def look(self, cluster: Cluster, now_ms: int, *, certain: bool) -> None:
-        """See which GPUs have other tenants than before, and whose time is over. Unless beliefs are `certain`, nothing
-        is kept of classes whose tenants start now."""
+    def look(
+        self, cluster: Cluster, now_ms: int, left_ms: Callable[[Running], int], *, certain: bool
+    ) -> None:
+        """See which GPUs have other tenants than before, and whose time is over. `left_ms` says how long a run takes if
+        nothing slows it, until that is forecast. Unless beliefs are `certain`, nothing is kept of classes whose tenants
+        start now."""
         gpus, classes = len(self.slots), self.classes
         if now_ms != self._fresh_ms:
             self._settle(now_ms)
@@ -172,7 +181,7 @@ class PairBoard:
         free, up = cluster.free.milli, cluster.up
         for node in changed.tolist():
             there = bool(up[node])
-            for at in self._of_node.get(node, ()):
+            for at in self.of_node.get(node, ()):
                 slot = self.slots[at]
                 runs = cluster.jobs_on(slot)
                 if (
@@ -182,10 +191,13 @@ class PairBoard:
                     or not all(run.best_effort for run in runs)
                 ):
                     self.of[at], self.tenants[at] = NONE, ()
-                    # When a job that has it for itself ends was not forecast.
-                    self.empty_ms[at] *= len(runs) >= MOST and there
-                elif self.of[at] == NONE or self.tenants[at] != runs:  # runs are equal only to themselves
-                    self._seat(at, runs, now_ms)
+                elif self.of[at] != NONE and self.tenants[at] == runs:  # runs are equal only to themselves
+                    continue
+                else:
+                    self._seat(at, runs)
+                if len(runs) < MOST:  # of more, what was forecast before the last of them
+                    self.empty_ms[at] = now_ms + max(map(left_ms, runs), default=0)
+                self.empty_ms[at] *= there
 
     def forget(self, at: int) -> None:
         """A job was refused on a GPU: look at it again."""
@@ -198,10 +210,10 @@ class PairBoard:
             self.forget(at)
         else:
             self.of[at], self.tenants[at] = of, runs
+            self.empty_ms[at] = self._fresh_ms + self.lasts_ms[of]
 
-    def _seat(self, at: int, runs: tuple[Running, ...], now_ms: int) -> None:
+    def _seat(self, at: int, runs: tuple[Running, ...]) -> None:
         self.tenants[at], self.later[at] = runs, False
-        self.empty_ms[at] = 0
         if not runs:
             self.of[at] = self.fresh_class(int(self._alike_of[at]), ())
             return
@@ -222,12 +234,48 @@ class PairBoard:
         self.empty_ms[begun] = self._fresh_ms + self.lasts_ms[of]
         self.of[begun] = begun
 
+    # GPUs for the first job that takes them whole
+
+    def reserve(self, job: Job | None, cluster: Cluster, now_ms: int) -> bool:
+        """Keep for a job the GPUs of one node that are empty first; whether there can be such."""
+        self.head, self.reserved = None, []
+        if job is None or not job.gpus or job.tasks or job.nodes > 1:
+            return False
+        could = cluster.fitting_nodes_when_empty(job)
+        could = could[cluster.up[could]]
+        if not len(could):
+            return False
+        ends_ms = np.full(cluster.free.milli.shape, NEVER_MS, np.int64)
+        ends_ms[self._node, self._index] = np.maximum(self.empty_ms, now_ms)
+        for slot in self.slots:
+            if cluster.strangers_on(slot) != (0, 0):  # nobody knows when they leave
+                ends_ms[slot] = NEVER_MS
+        last_ms = np.sort(ends_ms[could], axis=1)[:, job.gpus - 1]
+        best = int(could[last_ms.argmin()])
+        if last_ms.min() == NEVER_MS:
+            return False
+        first = sorted(self.of_node[best], key=lambda at: int(ends_ms[best, self._index[at]]))
+        self.head, self.reserved = job, first[: job.gpus]
+        return True
+
+    def _hold_back(self, gpus: Gpus, cluster: Cluster) -> None:
+        """Take from what is free of the node what the head will need beyond what ends on its GPUs."""
+        if self.head is None:
+            return
+        node = self._node[self.reserved[0]]
+        runs = [run.job for at in self.reserved for run in cluster.jobs_on(self.slots[at])]
+        for free, need in (
+            (gpus.cpu_milli, self.head.cpu_milli - sum(run.cpu_milli for run in runs)),
+            (gpus.node_mem_mib, self.head.mem_mib - sum(run.mem_mib for run in runs)),
+        ):
+            free[node] = max(0, free[node] - max(0, need))
+
     # For the kernel
 
     def gpus(self, cluster: Cluster) -> Gpus:
-        """What is left of each GPU and node."""
+        """What is left of each GPU and node, less what the head will need."""
         free = cluster.free
-        return Gpus(
+        found = Gpus(
             np.full(len(self.slots), NONE, np.int64),
             self._node,
             free.milli[self._node, self._index],
@@ -235,6 +283,8 @@ class PairBoard:
             free.cpu_milli.copy(),
             free.mem_mib.copy(),
         )
+        self._hold_back(found, cluster)
+        return found
 
     def line(self, now_ms: int, alike: tuple[int, ...]) -> IntArray:
         """After how long each GPU with tenants on nodes of these numbers is empty, ascending."""
@@ -247,6 +297,7 @@ class PairBoard:
         """Put each GPU in the list of its class, except those that are closed or looked at later."""
         of = np.where(self.later, NONE, self.of)
         of[list(closed)] = NONE
+        of[self.reserved] = NONE
         line_up(of, self.classes, gpus, counts)
 
     def _grow(self, classes: int, kinds: int) -> None:

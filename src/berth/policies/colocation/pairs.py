@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from operator import attrgetter
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from berth.arrays import BoolArray, IntArray
-from berth.cluster import PLACE_MILLI, Cluster, Queue
+from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Offer
@@ -91,7 +92,7 @@ class Pairs(Colocating):
     def _shared(
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
-        """Start the best pairs of those before the first job that takes its GPUs whole."""
+        """Start the best pairs. The first job that takes whole GPUs has those that empty first kept for it."""
         if not self.compares(cluster):
             yield from super()._shared(queue, cluster, now_ms, closed)
             return
@@ -102,8 +103,8 @@ class Pairs(Colocating):
         yield from self._explore(queue, cluster, board, now_ms)
         yield from self._start_due(queue, cluster, now_ms, closed)
         while len(queue) and board.slots:
-            board.look(cluster, now_ms, certain=self._certain)
-            rows = self._rows(queue, cluster, board)
+            board.look(cluster, now_ms, self._left_ms(now_ms), certain=self._certain)
+            rows = self._rows(queue, cluster, board, now_ms)
             if not rows:
                 return
             some = False
@@ -146,7 +147,7 @@ class Pairs(Colocating):
         kept, board.kept = board.kept, {}
         if not cold:
             return
-        board.look(cluster, now_ms, certain=self._certain)
+        board.look(cluster, now_ms, self._left_ms(now_ms), certain=self._certain)
         begun = self.whole.alone(cluster)
         left = max(1, len(board.slots) // EXPLORED) - len(begun)
         for job in [lanes[lane][0][2] for _, lane in cold]:
@@ -199,52 +200,63 @@ class Pairs(Colocating):
         else:
             closed.add(slot)
 
+    def _left_ms(self, now_ms: int) -> Callable[[Running], int]:
+        """How long a run still takes, as is believed."""
+        return lambda run: self._tenant(run, now_ms).left_us // 1000
+
     # Waiting jobs
 
-    def _rows(self, queue: Queue, cluster: Cluster, board: PairBoard) -> list[_Row]:
-        """The waiting jobs that may share, up to one that has no room yet and must have a GPU for itself."""
+    def _rows(self, queue: Queue, cluster: Cluster, board: PairBoard, now_ms: int) -> list[_Row]:
+        """The waiting jobs that may share, up to one that holds up those behind it."""
         if self.queue_order is not None:
-            return self._rows_in_order(queue, board)
+            return self._rows_in_order(queue, cluster, board, now_ms)
         lanes = queue.lanes(_row_of, as_queued)
         firsts = [(entries[0][1], lane) for lane, entries in lanes.items()]
-        end = min(
-            (
-                serial
-                for serial, lane in firsts
-                if not self._shares(job := lanes[lane][0][2])
-                and not self._is_cold(job)
-                and job.patience_ms != 0
-            ),
-            default=None,
+        end, head = min(
+            ((serial, job) for serial, lane in firsts if self._holds_up(job := lanes[lane][0][2])),
+            key=lambda one: one[0],
+            default=(None, None),
         )
+        if board.reserve(head, cluster, now_ms):
+            end = None
         idle = int(np.count_nonzero(board.classes.idle[board.of] & (board.of >= 0)))
         looked_at = FEW * (1 + idle)
         rows: list[_Row] = []
         for _, lane in nsmallest(MOST_ROWS, firsts):
             entries = lanes[lane]
             jobs = []
+            all_share = self._certain and self._shares(entries[0][2])
             for _, serial, job in entries.islice(0, looked_at):
-                if (end is not None and serial > end) or not self._shares(job):
+                if (end is not None and serial > end) or not (all_share or self._shares(job)):
                     break
                 jobs.append(job)
             if jobs:
                 rows.append(_Row(jobs, len(jobs) == looked_at < len(entries)))
         return rows
 
-    def _rows_in_order(self, queue: Queue, board: PairBoard) -> list[_Row]:
+    def _rows_in_order(self, queue: Queue, cluster: Cluster, board: PairBoard, now_ms: int) -> list[_Row]:
         """The same of the first jobs in an order."""
         rows: dict[object, list[Job]] = {}
         left = IN_ORDER * len(board.slots)
+        head: Job | None = None
         for job in self._in_order(queue):
             if not self._shares(job):
-                if job.patience_ms != 0 and not self._is_cold(job):
-                    break
+                if head is None and self._holds_up(job):
+                    head = job
+                    if not board.reserve(head, cluster, now_ms):
+                        break
                 continue
             rows.setdefault(_row_of(job), []).append(job)
             left -= 1
             if not left:
                 break
+        if head is None:
+            board.reserve(None, cluster, now_ms)
         return [_Row(jobs, False) for jobs in rows.values()]
+
+    def _holds_up(self, job: Job) -> bool:
+        """Whether those behind it wait for it to start if no GPUs are kept for it."""
+        return not self._shares(job) and not self._is_cold(job) and job.patience_ms != 0
 
     # The matrix
 
@@ -258,7 +270,7 @@ class Pairs(Colocating):
         closed: set[GpuSlot],
     ) -> list[tuple[int, Job, int]]:
         """GPU, job and the GPU's class from then on, of the pairs that start, in order."""
-        kinds = [[self._kind(job, cluster, board) for job in row.jobs] for row in rows]
+        kinds = [self._kinds(row.jobs, cluster, board) for row in rows]
         longest = max(map(len, kinds))
         kind = np.zeros((len(rows), longest), np.int64)
         turn = np.zeros((len(rows), longest))
@@ -292,8 +304,8 @@ class Pairs(Colocating):
         )
         gpus = board.gpus(cluster)
         counts, asked = np.zeros((2, 2), np.int64)
-        shut = [board.numbers[slot] for slot in closed] + list(board.kept.values())
-        if self._due is not None and self._overtaking.kept is not None:
+        shut = [*(board.numbers[slot] for slot in closed), *board.kept.values()]
+        if self._due is not None and self._shares(self._due) and self._overtaking.kept is not None:
             shut.append(board.numbers[self._overtaking.kept])
         board.lists(gpus, counts, shut)
         at_row = np.zeros(len(rows), np.int64)
@@ -314,11 +326,21 @@ class Pairs(Colocating):
         taken = [iter(row.jobs) for row in rows]
         return [(gpu, next(taken[row]), then) for gpu, row, then in found[: counts[0]].tolist()]
 
-    def _kind(self, job: Job, cluster: Cluster, board: PairBoard) -> int:
-        """The number of a job's kind."""
-        work_us = self.work_us(job)
-        key = job.application, work_us, cluster.request(job)
-        return board.kind(key, lambda: Member(job, Candidate(job.application, work_us, work_us)))
+    def _kinds(self, jobs: Sequence[Job], cluster: Cluster, board: PairBoard) -> list[int]:
+        """The numbers of the kinds of a row's jobs. Jobs of the same user and certain work are of one kind."""
+        kinds: list[int] = []
+        known: dict[tuple[int | None, str], int] = {}
+        for job in jobs:
+            same = job.work_ms, job.user
+            kind = known.get(same)
+            if kind is None:
+                work_us = self.work_us(job)
+                key = job.application, work_us, cluster.request(job)
+                kind = board.kind(key, partial(Member, job, Candidate(job.application, work_us, work_us)))
+                if self._certain and job.work_ms is not None:
+                    known[same] = kind
+            kinds.append(kind)
+        return kinds
 
     def _allowed(self, job: Job, cluster: Cluster) -> tuple[int, ...]:
         """The numbers of the nodes on which a job may run."""

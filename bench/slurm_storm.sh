@@ -1,0 +1,56 @@
+# A storm on a real Slurm: kill -9 of berth, slurmctld and slurmd in turn while jobs of all kinds wait and run. SETS is
+# how many jobs of each kind there are, and ROUNDS how often each process is killed. Sourced after stories.sh.
+ran='; echo ${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}_$SLURM_ARRAY_TASK_ID >>'"$PWD/ran"
+work() { submit --requeue --mem=1 "$@" --wrap "sleep 0.$((RANDOM % 8 + 1))$ran"; }
+done_by_now() { sort -u ran 2>/dev/null | wc -l; }
+until_saved() { # what slurmctld has not saved when it is killed is lost by Slurm itself: it saves every 5 s at most
+    local _
+    touch mark
+    for _ in $(seq 600); do [ state/job_state -nt mark ] && return; sleep .1; done
+}
+until_more() { # the storm goes on only as jobs end
+    local before _; before=$(done_by_now)
+    for _ in $(seq 600); do [ "$(done_by_now)" -gt "$before" ] || [ "$before" -ge "$all" ] && return; sleep .1; done
+}
+berth_again() { place --card v100=1G; }
+kill_berth() { stop_berth KILL; berth_again; }
+kill_slurmctld() {
+    until_saved; until_saved
+    local pid _; pid=$(cat slurmctld.pid)
+    kill -KILL "$pid"; ended "$pid"; slurmctld
+    for _ in $(seq 600); do scontrol ping 2>/dev/null | grep -q 'is UP' && return; sleep .1; done
+}
+kill_slurmd() {
+    local pid; pid=$(cat "slurmd.$1.pid")
+    kill -KILL "$pid"; ended "$pid"; slurmd -N "$1"
+}
+requeue_one() { scontrol requeue "$(squeue -h -p gpu -t RUNNING -o %A | head -n 1)" 2>/dev/null || true; }
+
+: >ran; : >ids
+install_berth
+berth_again
+for _ in $(seq "$SETS"); do
+    one=$(work --gres=gpu:1 --comment 'gpu_mem=300M'); echo "${one}_" >>ids
+    after=$(work --gres=gpu:1 -d "afterok:$one"); echo "${after}_" >>ids
+    gang=$(work -N 2 --gres=gpu:1); echo "${gang}_" >>ids
+    part=$(work --gres=gpu:1 --comment 'gpu_mem=200M gpu_pct=40'); echo "${part}_" >>ids
+    array=$(work --array=1-3 --gres=gpu:1 --comment 'gpu_mem=100M'); printf "${array}_%s\n" 1 2 3 >>ids
+    other=$(work -p plain --gres=gpu:1); echo "${other}_" >>ids
+done
+held=$(submit -H -p plain --gres=gpu:1 --comment mine --wrap true)
+all=$(wc -l <ids)
+until_saved; until_saved
+for _ in $(seq "$ROUNDS"); do
+    kill_berth; until_more
+    kill_slurmd node1; requeue_one; until_more
+    kill_slurmctld; until_more
+    kill_slurmd node2; kill_berth; until_more
+done
+for _ in $(seq 3000); do
+    [ -n "$(squeue -h -a -t PENDING,RUNNING,COMPLETING,CONFIGURING -o %i | grep -vx "$held")" ] || break
+    sleep .1
+done
+squeue -h -a -o '%i %T %r %k' >left
+squeue -h -a -t all -o '%T' | sort | uniq -c >states
+echo "$held" >held
+stop_berth

@@ -1,0 +1,67 @@
+"""Storms on a real Slurm: berth, slurmctld and slurmd are killed in turn while jobs of all kinds wait and run.
+
+    python bench/slurm_storms.py [--jobs 200] [--rounds 5]
+
+Jobs are single ones, parts of a GPU, gangs of two nodes, arrays, jobs that wait for others, and jobs of a partition
+that is not berth's. In each round berth and both slurmd are killed, slurmctld is killed once, and a running job is
+queued again. It counts jobs whose script never came to its end, jobs that still wait or run five minutes after the
+storm, and changes of a job that its user holds in the other partition.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from harness import save
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+SCRIPT = Path(__file__).with_name("slurm_storm.sh")
+PLAIN = "sed -i 's/^PartitionName=.*/&\\nPartitionName=plain Nodes=ALL MaxTime=60 DefMemPerCPU=500/' $DIR/slurm.conf\n"
+A_SET = 8
+"""Jobs that the script submits at once: one of each kind, and three tasks."""
+
+
+def storm(folder: Path, sets: int, rounds: int) -> dict[str, object]:
+    """Have one; what it left."""
+    from tests.live.slurm.real_slurm import tell
+
+    setup = folder / "setup.sh"
+    setup.write_text(PLAIN)
+    began = time.monotonic()
+    told = tell(folder / "c", f". {SCRIPT}", CLUSTER_SETUP=str(setup), SETS=str(sets), ROUNDS=str(rounds))
+    asked, ran = ((told / name).read_text().split() for name in ("ids", "ran"))
+    left = (told / "left").read_text().splitlines()
+    held = (told / "held").read_text().strip()
+    return {
+        "jobs": len(asked),
+        "kills": 5 * rounds,
+        "lost": sorted(set(asked) - set(ran)),
+        "stuck": [line for line in left if line.split()[0] != held],
+        "touched": [line for line in left if line.split()[0] == held] != [f"{held} PENDING JobHeldUser mine"],
+        "ran_twice": len(ran) - len(set(ran)),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main() -> None:
+    """Have a storm, and say what it left."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as name:
+        Path(name).chmod(0o755)
+        found = storm(Path(name), -(-asked.jobs // A_SET), asked.rounds)
+    print(found)
+    save("slurm_storms", found)
+
+
+if __name__ == "__main__":
+    main()

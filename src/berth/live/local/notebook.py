@@ -1,0 +1,111 @@
+"""JupyterLab as a job: its token goes by the environment, its address is read where Jupyter keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from berth.errors import LiveError
+from berth.live.local.client import control, waiting_reason
+from berth.live.local.places import find_socket
+from berth.live.local.protocol import Connection, Flags
+
+PROGRAMS = ("jupyter-lab", "jupyter-notebook")
+LOOK_S = 0.1
+REASON_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that runs as a job."""
+
+    job_id: str
+    port: int
+    address: str
+    """With the token, for a browser on this machine."""
+
+
+def start(submit: Callable[[Flags, list[str]], list[str]], flags: Flags) -> Server:
+    """Queue a server and wait until it answers; LiveError if there is none to start, or it ends before.
+
+    Ctrl-C before that cancels the job.
+    """
+    program = next(filter(shutil.which, PROGRAMS), None)
+    if program is None:
+        raise LiveError(
+            f"there is no {' and no '.join(PROGRAMS)} on the PATH; install it where your notebooks run:"
+            " pip install jupyterlab"
+        )
+    token = secrets.token_urlsafe(24)
+    folder = _runtime_folder()
+    os.environ |= {
+        "JUPYTER_TOKEN": token,
+        "JUPYTER_RUNTIME_DIR": folder,
+    }  # a submission takes this environment
+    words = [program, "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
+    if os.geteuid() == 0:
+        words.append("--allow-root")  # only this machine reaches it, with the token
+    (job_id,) = submit({"name": "jupyter", "retries": "0", **flags}, words)
+    try:
+        return _started(job_id, token, folder)
+    except KeyboardInterrupt:
+        with contextlib.suppress(LiveError):
+            control("cancel", [job_id], False)
+        raise
+
+
+def tunnel(server: Server) -> str:
+    """The command for a user who came by ssh; empty for one who sits here."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    port = server.port
+    return f"ssh -N -L {port}:127.0.0.1:{port} {os.environ.get('USER', 'USER')}@{words[2]}" if words else ""
+
+
+def _runtime_folder() -> str:
+    """Where Jupyter writes down its servers."""
+    if named := os.environ.get("JUPYTER_RUNTIME_DIR"):
+        return named
+    shared = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(os.environ.get("JUPYTER_DATA_DIR") or os.path.join(shared, "jupyter"), "runtime")
+
+
+def _started(job_id: str, token: str, folder: str) -> Server:
+    waited_s, told = 0.0, False
+    connection = Connection(find_socket())
+    try:
+        while True:
+            (job,) = connection.ask({"do": "job", "id": job_id})["jobs"]
+            if job["state"] not in ("waiting", "held", "starting", "running", "suspended"):
+                reason = f": {job['reason']}" if job["reason"] else ""
+                raise LiveError(
+                    f"job {job_id} {job['state']} before Jupyter answered{reason}; see: berth logs {job_id}"
+                )
+            if (found := _written_down(token, folder)) is not None:
+                path = str(found["url"]).rstrip("/")
+                return Server(job_id, int(found["port"]), f"{path}/?token={token}")
+            if waited_s >= REASON_AFTER_S and not told and (why := waiting_reason(job_id)):
+                told = True
+                print(f"berth: job {job_id} {why}; Ctrl-C cancels it", file=sys.stderr)
+            time.sleep(LOOK_S)
+            waited_s += LOOK_S
+    finally:
+        connection.close()
+
+
+def _written_down(token: str, folder: str) -> dict[str, str | int] | None:
+    """What Jupyter has written down of the server with this token; None: nothing yet."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for name in names:
+        if name.startswith("jpserver-") and name.endswith(".json"):
+            with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
+                found: dict[str, str | int] = json.load(file)
+                if found.get("token") == token:
+                    return found
+    return None

@@ -1,0 +1,127 @@
+"""What Epilogs measured of each kind of job's GPU memory and compute, and what its next job counts for because of it.
+
+A job that names its memory alone shares a GPU by best effort. Declared memory is often twice what a job takes, and says
+nothing of compute; so both are counted as they were measured.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from berth.live.slurm.decisions import ENDED, STARTED, Decision
+from berth.model import Job, Share
+
+COMPUTE_PCT = 150
+"""What the measured compute of the jobs on one GPU may add up to. Jobs do not compute all the time: in a replay of
+twelve workloads on 12 GPUs, 140 to 180 % ended soonest, 130 % and no limit later (bench/RESULTS.md)."""
+UNMEASURED_PCT = 50
+"""Compute that a job of a kind without a measurement counts for."""
+REMEMBERED = 16
+"""Attempts of a kind that are remembered."""
+MARGIN = 8
+"""A job may hold an eighth more than was measured, and another eighth shared by the number of measurements."""
+STEP_MIB = 64
+STEP_MILLI = 10
+CLOCK_MS = 1000
+"""Slurm tells run times in whole seconds: an attempt ran for at most this much longer."""
+
+
+class Kind(NamedTuple):
+    """Jobs that are taken to be alike: of one application and user, which ask for the same memory of one GPU."""
+
+    application: str
+    user: str
+    asked_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a kind."""
+
+    application: str
+    user: str
+    asked_mib: int
+    attempts: int
+    peak_mib: int
+    """The highest peak of GPU memory; 0: not measured."""
+    compute_pct: int | None
+    """The largest part of a GPU's time that an attempt used: neighbours only make it smaller. None: not measured."""
+
+    def __str__(self) -> str:
+        memory = f"{self.peak_mib} MiB" if self.peak_mib else "memory not measured"
+        compute = "compute not measured" if self.compute_pct is None else f"{self.compute_pct} % of a GPU"
+        return f"{memory}, {compute} (the most of {self.attempts} attempt{'' if self.attempts == 1 else 's'})"
+
+
+@dataclass(slots=True)
+class _Seen:
+    peaks_mib: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    milli: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+
+class MeasuredUse:
+    """What is known of each kind of job, from the ends of its attempts."""
+
+    def __init__(self, compute_pct: int = COMPUTE_PCT, *, memory: bool = True) -> None:
+        """`compute_pct` is what the compute of the jobs on one GPU may add up to; without `memory` jobs get the GPU
+        memory that they ask for."""
+        self._compute_pct, self._memory = compute_pct, memory
+        self._seen: dict[Kind, _Seen] = {}
+
+    def read(self, lines: Iterable[Decision]) -> None:
+        """Learn from a log."""
+        starts: dict[str, Decision] = {}
+        for line in lines:
+            if line.event == STARTED:
+                starts[line.raw] = line
+            elif line.event == ENDED and (start := starts.pop(line.raw, None)) is not None:
+                ran_ms = (line.end_ms or 0) - (line.start_ms or 0)
+                completed = line.state == "COMPLETED"
+                if start.gpus == 1:
+                    kind = Kind(start.application, start.user, start.mem_mib)
+                    self.ended(kind, ran_ms, line.peak_mib, line.gpu_ms, completed=completed)
+
+    def ended(self, kind: Kind, ran_ms: int, peak_mib: int, gpu_ms: int | None, *, completed: bool) -> None:
+        """An attempt has ended. The compute of one that failed says nothing, its peak does."""
+        seen = self._seen.setdefault(kind, _Seen())
+        if peak_mib > 0:
+            seen.peaks_mib.append(peak_mib)
+        if completed and gpu_ms is not None:
+            seen.milli.append(min(1000, 1000 * gpu_ms // (max(0, ran_ms) + CLOCK_MS)))
+
+    def of(self, kind: Kind) -> Measured | None:
+        """What was measured of a kind; None: nothing."""
+        seen = self._seen.get(kind)
+        if seen is None or not (seen.peaks_mib or seen.milli):
+            return None
+        return Measured(
+            *kind,
+            max(len(seen.peaks_mib), len(seen.milli)),
+            max(seen.peaks_mib, default=0),
+            max(seen.milli) // 10 if seen.milli else None,
+        )
+
+    def all(self) -> list[Measured]:
+        """What was measured, in the order of names."""
+        return [found for kind in sorted(self._seen) if (found := self.of(kind)) is not None]
+
+    def share(self, job: Job) -> Share:
+        """What a job that asks for memory alone counts for on its GPU, of which it never gets more memory than it asks
+        for: its measured peak with a margin, and its measured compute as a part of what a GPU may be promised."""
+        seen = self._seen.get(kind_of(job))
+        milli, mem_mib = 10 * UNMEASURED_PCT, job.share.mem_mib
+        if seen is not None and seen.milli:
+            milli = max(seen.milli)
+        if seen is not None and seen.peaks_mib and self._memory:
+            margin = (1 + 1 / len(seen.peaks_mib)) / MARGIN
+            mem_mib = min(mem_mib, -(-round(max(seen.peaks_mib) * (1 + margin)) // STEP_MIB) * STEP_MIB)
+        part = 100 * milli // self._compute_pct // STEP_MILLI * STEP_MILLI
+        return Share(min(990, max(STEP_MILLI, part)), mem_mib)
+
+
+def kind_of(job: Job) -> Kind:
+    """The kind of a job, as it asks for memory."""
+    return Kind(job.application, job.user, job.share.mem_mib)

@@ -1,0 +1,228 @@
+"""When waiting jobs will start: the scheduler's own policy, tried on believed run times that are drawn anew.
+
+Each draw is a trial: running jobs end when their drawn run times are over, the policy decides, and what it places gets
+an end of its own. So limits, quotas, reservations, drained nodes and priorities count as they do in life. Of jobs that
+are still to come nothing is known; how far outside their intervals jobs started teaches how wide these have to be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from heapq import heapify, heappop, heappush
+from math import exp, log, log10
+from random import Random
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+from berth.cluster import Running
+from berth.errors import KnowledgeError, PolicyError
+from berth.knowledge import Knowledge, Spread, believed_run
+from berth.model import FOREVER_MS, Job, Placement, WakeAt
+from berth.scheduler.outcomes import Evicted
+from berth.scheduler.scheduler import Scheduler
+
+COVERAGE: Final = 0.8
+"""The share of jobs that start within their intervals."""
+DRAWS: Final = 9
+"""The next of n like values lies between the least and the greatest with probability (n - 1) / (n + 1): 0.8 for 9."""
+MOST_CALLS: Final = 200
+"""Times that the policy is asked in one draw; what waits then is expected to start at the pace until then."""
+FEWEST: Final = 20
+"""Starts from which intervals are as wide as these starts say."""
+REMEMBERED: Final = 300
+"""Starts that teach."""
+MONTH_MS: Final = 30 * 24 * 3_600_000
+
+_NORMAL = NormalDist()
+_TENTH = _NORMAL.inv_cdf(0.9)
+
+
+class StartInterval(NamedTuple):
+    """When a waiting job is believed to start, in 80 of 100 cases; ms since 1970, or of the simulation."""
+
+    from_ms: int
+    to_ms: int
+
+
+class Held(NamedTuple):
+    """What the first intervals of the jobs that started in the last 30 days held."""
+
+    held: int
+    of: int
+
+    @property
+    def share(self) -> float | None:
+        """None before the first start."""
+        return self.held / self.of if self.of else None
+
+
+class StartForecast:
+    """Start intervals of the jobs that wait in one scheduler."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._first: dict[str, tuple[int, StartInterval, StartInterval]] = {}
+        """Of each job the time of its first interval, that interval as it was drawn and as it was told."""
+        self._scores: deque[float] = deque(maxlen=REMEMBERED)
+        self._starts: deque[tuple[int, bool]] = deque()
+
+    def intervals(
+        self, scheduler: Scheduler, now_ms: int, *, out_of_time: Callable[[], bool] = lambda: False
+    ) -> dict[str, StartInterval]:
+        """The interval of each job that waits, by its id; none for one that starts in no draw.
+
+        Nothing has changed afterwards. No further draw is begun when `out_of_time()` says so. Call it between two
+        decisions, never while one is iterated.
+        """
+        waiting = [job.id for job in scheduler.queue]
+        self._first = {job_id: first for job_id, first in self._first.items() if scheduler.waits(job_id)}
+        if not waiting:
+            return {}
+        starts: dict[str, list[int]] = {job_id: [] for job_id in waiting}
+        for number in range(DRAWS):
+            if number and out_of_time():
+                break
+            with suppress(
+                PolicyError, KnowledgeError
+            ):  # what cannot be decided is the next decision's to tell
+                for job_id, start_ms in _draw(
+                    scheduler, now_ms, Random(self._seed + number), out_of_time
+                ).items():
+                    if job_id in starts:
+                        starts[job_id].append(start_ms)
+        found = {}
+        for job_id, times_ms in starts.items():
+            if not times_ms:
+                continue
+            times_ms.sort()
+            drawn = StartInterval(times_ms[0], times_ms[-1])
+            told = self._widened(drawn, times_ms[len(times_ms) // 2], now_ms)
+            self._first.setdefault(job_id, (now_ms, drawn, told))
+            found[job_id] = told
+        return found
+
+    def started(self, job_id: str, now_ms: int) -> None:
+        """A job has started: learn from how well its first interval held."""
+        first = self._first.pop(job_id, None)
+        if first is None:
+            return
+        asked_ms, drawn, told = first
+        low, high, came = (_logged(time_ms - asked_ms) for time_ms in (*drawn, now_ms))
+        self._scores.append(max(low - came, came - high))
+        self._starts.append((now_ms, told.from_ms <= now_ms <= told.to_ms))
+
+    def held(self, now_ms: int) -> Held:
+        """How many of the last 30 days' starts lay within their first intervals."""
+        while self._starts and self._starts[0][0] < now_ms - MONTH_MS:
+            self._starts.popleft()
+        return Held(sum(held for _, held in self._starts), len(self._starts))
+
+    def _widened(self, drawn: StartInterval, middle_ms: int, now_ms: int) -> StartInterval:
+        """An interval moved outwards, or inwards, by as much as earlier ones should have been."""
+        if len(self._scores) < FEWEST:
+            return drawn
+        scores = sorted(self._scores)
+        offset = scores[min(len(scores) - 1, int(COVERAGE * (len(scores) + 1)))]
+        middle = _logged(middle_ms - now_ms)
+        low = min(_logged(drawn.from_ms - now_ms) - offset, middle)
+        high = max(_logged(drawn.to_ms - now_ms) + offset, middle)
+        return StartInterval(now_ms + _unlogged(low), now_ms + _unlogged(high))
+
+
+def _draw(
+    scheduler: Scheduler, now_ms: int, random: Random, out_of_time: Callable[[], bool]
+) -> Mapping[str, int]:
+    """When each waiting job starts if every run time is drawn from what is believed of it."""
+    starts: dict[str, int] = {}
+    knowledge = scheduler.knowledge
+    with scheduler.trial():
+        running = scheduler.cluster.running
+        ends = [(_drawn_end(run, knowledge, now_ms, random), job_id) for job_id, run in running.items()]
+        ends = [end for end in ends if end[0] < FOREVER_MS]
+        heapify(ends)
+        calls, time_ms = 0, now_ms
+        wakes: list[int] = []
+        while len(scheduler.queue) and (ends or wakes) and calls < MOST_CALLS and not out_of_time():
+            time_ms = min(ends[0][0] if ends else FOREVER_MS, wakes[0] if wakes else FOREVER_MS)
+            while ends and ends[0][0] == time_ms:
+                _, job_id = heappop(ends)
+                if job_id in running:
+                    scheduler.release(job_id, time_ms)
+            while wakes and wakes[0] <= time_ms:
+                heappop(wakes)
+            calls += 1
+            for outcome in scheduler.decide(time_ms):
+                if isinstance(outcome, Placement):
+                    job_id = outcome.job.id
+                    starts.setdefault(job_id, time_ms)
+                    end_ms = _drawn_end(running[job_id], knowledge, time_ms, random)
+                    if end_ms < FOREVER_MS:
+                        heappush(ends, (end_ms, job_id))
+                elif isinstance(outcome, WakeAt):
+                    heappush(wakes, outcome.time_ms)
+                elif isinstance(outcome, Evicted):
+                    ends = [end for end in ends if end[1] != outcome.run.job.id]
+                    heapify(ends)
+        if ends:
+            starts.update(_at_the_same_pace(scheduler, starts, now_ms, time_ms))
+    return starts
+
+
+def _at_the_same_pace(
+    scheduler: Scheduler, starts: Mapping[str, int], now_ms: int, time_ms: int
+) -> dict[str, int]:
+    """When what still waits starts if the queue goes on as it did until now."""
+    left = [job for job in scheduler.queue if job.id not in starts]
+    if not starts or not left:
+        return {}
+    each_ms = (time_ms - now_ms) / len(starts)
+    return {job.id: time_ms + round(each_ms * place) for place, job in enumerate(left, 1)}
+
+
+def _drawn_end(run: Running, knowledge: Knowledge, now_ms: int, random: Random) -> int:
+    """When a run ends, drawn from what is believed of its run time, given that it has not ended yet."""
+    if run.speed_milli <= 0:
+        return FOREVER_MS
+    work_ms = run.work_us // 1000
+    done_ms = max(0, (run.work_us - run.left_us_at(now_ms)) // 1000) if work_ms < FOREVER_MS else 0
+    uniform = random.random()
+    if knowledge.certain:
+        left_ms = work_ms - done_ms
+    else:
+        spread = believed_run(run.job, knowledge)
+        if spread is None:
+            return FOREVER_MS if run.job.time_limit_ms is None else run.start_ms + run.job.time_limit_ms
+        left_ms = _drawn_ms(spread, done_ms, run.job, uniform) - done_ms
+    return now_ms + max(1, min(-(-left_ms * 1000 // run.speed_milli), FOREVER_MS))
+
+
+def _drawn_ms(spread: Spread, done_ms: int, job: Job, uniform: float) -> int:
+    """A run time of at least what is done: log-normal between the quantiles, and no longer than the time limit.
+
+    One that has outlived what is believed has done a part of its run time that is drawn evenly from 0 to 1.
+    """
+    low, high = log(max(spread.low, 1000)), log(max(spread.high, spread.low, 1000))
+    middle, sigma = (low + high) / 2, (high - low) / 2 / _TENTH
+    if sigma <= 0:
+        drawn_ms = exp(middle)
+    else:
+        passed = _NORMAL.cdf((log(max(done_ms, 1)) - middle) / sigma)
+        part = passed + (1 - passed) * uniform
+        drawn_ms = exp(middle + sigma * _NORMAL.inv_cdf(min(max(part, 1e-6), 1 - 1e-6)))
+    if drawn_ms <= done_ms:
+        drawn_ms = done_ms / max(1 - uniform, 0.01)
+    if job.time_limit_ms is not None:
+        drawn_ms = min(drawn_ms, job.time_limit_ms)
+    return max(round(drawn_ms), done_ms)
+
+
+def _logged(wait_ms: float) -> float:
+    """log10(1 + seconds)."""
+    return log10(1 + max(0.0, wait_ms) / 1000)
+
+
+def _unlogged(value: float) -> int:
+    """Milliseconds."""
+    return round(1000 * (10 ** max(0.0, value) - 1))

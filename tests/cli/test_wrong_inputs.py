@@ -1,0 +1,114 @@
+"""Wrong words of many kinds: each is answered in one line that says what came, what was wanted, or what to do."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.command import berth
+
+FILES = {
+    "empty.csv": "",
+    "own.csv": "name,at,secs\na,0,60\nb,soon,60\n",
+    "cut.json": '{"jobs": [',
+    "cut.toml": "[sweep\n",
+    "misspelt.toml": 'trace = "synthetic:demo"\npolicyes = ["fgd"]\n',
+}
+"""Of each file its text."""
+
+WRONG = [
+    ("frobnicate", "frobnicate", "see: berth --help"),
+    ("trace frobnicate", "frobnicate", "see: berth trace --help"),
+    ("import frobnicate x", "frobnicate", "see: berth import --help"),
+    ("queue --frobnicate", "--frobnicate", "see: berth queue --help"),
+    ("doctor extra", "extra", "see: berth doctor --help"),
+    ("job", "ID", "see: berth job --help"),
+    ("plot waits", "OUT", "see: berth plot --help"),
+    ("--host '' queue", "''", "expected MACHINE, USER@MACHINE"),
+    ("--host there", "no command", "such as: berth --host there queue"),
+    ("simulate nothere.csv", "nothere.csv", "no such file"),
+    ("simulate empty.csv", "empty.csv", "expected a header line"),
+    ("simulate own.csv", "'name, at, secs'", "--map"),
+    ("simulate own.csv --map id=name,submit=at,run=secs", "no cluster", "--cluster 10x8:V100"),
+    (
+        "simulate own.csv --map id=name,submit=at,run=secs --cluster 1x1",
+        "line 3, column 'at': 'soon'",
+        "expected",
+    ),
+    ("simulate synthetic:phily", "'phily'", "did you mean 'philly-like'?"),
+    ("simulate synthetic:demo?jobz=5", "'jobz'", "there are jobs, seed, load"),
+    ("simulate synthetic:demo?jobs=-5", "jobs=-5", "expected jobs and seed of 0 or more"),
+    ("simulate synthetic:demo --policy fifo+bestfit", "'bestfit'", "did you mean 'best-fit'?"),
+    ("simulate synthetic:demo --seed x", "'x'", "see: berth simulate --help"),
+    ("simulate synthetic:demo --cluster 4by8", "'4by8'", "such as 10x8:V100"),
+    ("simulate synthetic:demo --knowledge guess", "'guess'", "there are oracle, user, history, noisy"),
+    ("simulate synthetic:demo --records nothere/x.parquet", "nothere/x.parquet", "there is no folder"),
+    ("compare", "compare replays a TRACE", "--from-history"),
+    ("compare synthetic:demo --seeds 0", "'--seeds': 0", "x>=1"),
+    ("compare synthetic:demo --policies ,", "','", "expected names that `berth policies` lists"),
+    ("compare synthetic:demo --compress 0", "0.0", "a positive number"),
+    ("compare synthetic:demo --jobs 0", "'-j': 0", "x>=1"),
+    ("sweep cut.toml", "cut.toml", "line 1"),
+    ("sweep misspelt.toml", "policyes", "there are trace, cluster"),
+    ("sweep nothere.toml", "nothere.toml", "expected a plan in TOML"),
+    ("size synthetic:demo --keep p95-wait", "'p95-wait'", "there are p50-wait, p90-wait"),
+    ("size synthetic:demo --by team", "'team'", "by user or by partition"),
+    ("policies --format xml", "'xml'", "'table', 'csv', 'parquet', 'json'"),
+    ("policies --json --format csv", "csv", "--json is short for --format json"),
+    ("trace convert synthetic:demo?jobs=5 out.xyz", "out.xyz", "ends on .csv, .csv.gz or .parquet"),
+    ("stats --from 2026-13-01", "'2026-13-01'", "expected 2026-11-21"),
+    ("import sacct cut.json", "cut.json", "no whole JSON document"),
+    ("import sacct nothere.json", "nothere.json", "No such file"),
+    ("cost", "needs prices", "--prices FILE.toml"),
+    ("cost --prices nothere.toml", "nothere.toml", "expected a price list in TOML"),
+    ("advise --jobs 0", "'--jobs': 0", "x>=1"),
+    ("sample --interval 0", "0.0", "x>=0.05"),
+    ("run --mem 4X -- true", "'4X'", "such as 512M, 4G or 1.5G"),
+    ("run --mem 4G", "COMMAND", "see: berth run --help"),
+    ("run --core-pct 150 -- true", "150", "0<=x<=100"),
+    ("partition remove nothere", "'nothere'", "there are: none"),
+    ("submit", "no command to run", "berth submit --mem 4G python train.py"),
+    ("submit nothere", "'nothere'", "or on the PATH"),
+    ("submit --chdir nothere true", "nothere", "there is no such folder"),
+    ("submit --pty true", "--pty needs a terminal", "berth logs -f ID"),
+    ("cancel", "name jobs", "`berth queue` shows them"),
+    ("edit 1", "at least one option", "such as --mem 8G"),
+    ("wait", "name jobs", "--all"),
+    ("drain x", "'x'", "its number, as `berth status` shows it"),
+    ("queue", "no queue is up", "start one with: berth up"),
+    ("up --fake-gpus 2xA100-80G --no-gpus", "--no-gpus and --fake-gpus", "leave one out"),
+    ("up --grow maybe", "'maybe'", "there are off, on and suspend"),
+    ("up --cpus none", "'none'", "such as 8"),
+    ("up --metrics 99999", "99999", "from 1 to 65535"),
+    ("k8s steerer --quota x", "'x'", "NAMESPACE=GPUS"),
+    ("slurm run --mode fly", "'fly'", "'off', 'advise', 'place'"),
+    ("profile show nothere", "'nothere'", "there are googlenet"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("wrong")
+    for name, text in FILES.items():
+        (made / name).write_text(text)
+    return made
+
+
+@pytest.mark.parametrize(("words", "came", "wanted"), WRONG, ids=[words for words, _, _ in WRONG])
+def test_wrong_words_are_answered_with_what_came_and_what_to_do(
+    words: str, came: str, wanted: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_STATE", str(folder / "state"))
+    monkeypatch.setenv("BERTH_ROOT", str(folder / "root"))
+    monkeypatch.setenv("BERTH_CONFIG", str(folder / "none.toml"))
+    monkeypatch.delenv("BERTH_SOCKET", raising=False)
+    before = sorted(folder.iterdir())
+    done = berth(*shlex.split(words), cwd=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("berth: ")
+    assert done.stderr.count("\n") == 1
+    assert came in done.stderr
+    assert wanted in done.stderr
+    assert sorted(folder.iterdir()) == before, "nothing is left behind"

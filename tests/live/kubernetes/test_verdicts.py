@@ -1,0 +1,272 @@
+"""One pod for each feature of scheduling: a steered pod ends where kube-scheduler alone puts it, or waits as there.
+
+Each pod has two nodes of its own, a and b, with 8 CPUs and 2 GPUs each, which its selector names. Volumes that are made
+when a pod comes, and quotas, need controllers, which do not run here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import pytest
+
+from berth.live.kubernetes import names
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.world import World
+
+pytestmark = [pytest.mark.usefixtures("kube_scheduler"), pytest.mark.slow]
+
+HOST = names.HOSTNAME
+A, B, EITHER, NOWHERE = {"a"}, {"b"}, {"a", "b"}, {""}
+NO_SCHEDULE = {"key": "team", "value": "x", "effect": "NoSchedule"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A pod of a feature."""
+
+    feature: str
+    ends: set[str]
+    """The nodes where it may end; empty text: it waits."""
+    pod: dict[str, Any] = field(default_factory=dict)
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is special about node a or b."""
+    there: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """A pod that is bound to a or b already."""
+    gates: Sequence[str] = ()
+    scheduler: str = "default-scheduler"
+    silent: bool = False
+    """Whether kube-scheduler never looks at it, and so says nothing of it."""
+
+
+def near(labels: dict[str, str]) -> dict[str, Any]:
+    return {"labelSelector": {"matchLabels": labels}, "topologyKey": HOST}
+
+
+def required(kind: str, labels: dict[str, str]) -> dict[str, Any]:
+    return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [near(labels)]}}}
+
+
+def node_affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    terms_ = {"nodeSelectorTerms": list(terms)}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms_}}}
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+def container(cpu: str, **more: Any) -> dict[str, Any]:
+    takes = {"cpu": cpu, "memory": "64Mi"}
+    return {"name": "other", "image": "busybox", "resources": {"requests": takes, "limits": takes}, **more}
+
+
+def spread(**more: Any) -> dict[str, Any]:
+    rule = {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "DoNotSchedule", **more}
+    return {"topologySpreadConstraints": [{**rule, "labelSelector": {"matchLabels": {"app": "web"}}}]}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    return {"volumes": [{"name": "v", **source}]}
+
+
+def claimed(name: str) -> dict[str, Any]:
+    return volume(persistentVolumeClaim={"claimName": name})
+
+
+WEB = {"labels": {"app": "web"}}
+BUSY = {"cpu": "4"}
+PORT = {"ports": [{"containerPort": 80, "hostPort": 8080}]}
+BY_HAND = {
+    "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand", "resources": {"requests": {"storage": "1Gi"}},
+}  # fmt: skip
+ROWS = [
+    Row("nothing", EITHER),
+    Row("selector", B, {"nodeSelector": {"at": "b"}}),
+    Row("selector-of-nothing", NOWHERE, {"nodeSelector": {"at": "c"}}),
+    Row("affinity-in", B, node_affinity(expression("at", "In", "b"))),
+    Row("affinity-not-in", B, node_affinity(expression("at", "NotIn", "a"))),
+    Row("affinity-greater", B, node_affinity(expression("size", "Gt", "5")),
+        {"a": {"labels": {"size": "3"}}, "b": {"labels": {"size": "9"}}}),
+    Row("affinity-of-two-terms", B, node_affinity(expression("at", "In", "c"), expression("at", "In", "b"))),
+    Row("affinity-absent", NOWHERE, node_affinity({"matchExpressions": [{"key": "at", "operator": "DoesNotExist"}]})),
+    Row("taint-on-one", B, {}, {"a": {"taints": [NO_SCHEDULE]}}),
+    Row("taint-on-both", NOWHERE, {}, {"a": {"taints": [NO_SCHEDULE]}, "b": {"taints": [NO_SCHEDULE]}}),
+    Row("taint-tolerated", EITHER, {"tolerations": [{"key": "team", "operator": "Exists"}]},
+        {"a": {"taints": [NO_SCHEDULE]}, "b": {"taints": [NO_SCHEDULE]}}),
+    Row("taint-of-another-value", NOWHERE, {"tolerations": [{"key": "team", "value": "y"}]},
+        {"a": {"taints": [NO_SCHEDULE]}, "b": {"taints": [NO_SCHEDULE]}}),
+    Row("taint-no-execute", B, {}, {"a": {"taints": [{"key": "x", "effect": "NoExecute"}]}}),
+    Row("cordon-on-one", B, {}, {"a": {"unschedulable": True}}),
+    Row("cordon-on-both", NOWHERE, {}, {"a": {"unschedulable": True}, "b": {"unschedulable": True}}),
+    Row("near-a-pod", B, required("podAffinity", {"app": "web"}), there={"b": WEB}),
+    Row("near-no-pod", NOWHERE, required("podAffinity", {"app": "none"}), there={"b": WEB}),
+    Row("far-from-a-pod", B, required("podAntiAffinity", {"app": "web"}), there={"a": WEB}),
+    Row("far-from-all", NOWHERE, required("podAntiAffinity", {"app": "web"}), there={"a": WEB, "b": WEB}),
+    Row("kept-away", B, {"labels": {"app": "noisy"}}, there={"a": required("podAntiAffinity", {"app": "noisy"})}),
+    Row("far-and-affine", B, {"affinity": {
+        **required("podAntiAffinity", {"app": "web"})["affinity"],
+        **node_affinity(expression("at", "In", "a", "b"))["affinity"]}}, there={"a": WEB}),
+    Row("spread", B, {**spread(), **WEB}, there={"a": WEB}),
+    Row("spread-as-it-can", EITHER, {**spread(whenUnsatisfiable="ScheduleAnyway"), **WEB}, there={"a": WEB, "b": WEB}),
+    Row("spread-over-three", NOWHERE, {**spread(minDomains=3), **WEB}, there={"a": WEB, "b": WEB}),
+    Row("host-port", B, PORT, there={"a": PORT}),
+    Row("host-port-on-both", NOWHERE, PORT, there={"a": PORT, "b": PORT}),
+    Row("cpu-on-one", B, {"cpu": "6"}, there={"a": BUSY}),
+    Row("cpu-on-none", NOWHERE, {"cpu": "9"}),
+    Row("memory-on-none", NOWHERE, {"memory": "512Gi"}),
+    Row("pods-on-one", B, {}, {"a": {"pods": "1"}}, {"a": {}}),
+    Row("overhead", B, {"runtimeClassName": "heavy"}, there={"a": BUSY}),
+    Row("runtime-class-of-nodes", B, {"runtimeClassName": "only-b"}),
+    Row("pod-level-resources", B, {"pod_resources": {"requests": {"cpu": "6"}}}, there={"a": BUSY}),
+    Row("init-container", B, {"initContainers": [container("6")]}, there={"a": BUSY}),
+    Row("sidecar", B, {"cpu": "3", "initContainers": [container("3", restartPolicy="Always")]}, there={"a": BUSY}),
+    Row("extended-resource", B, {"resources": {"example.com/fpga": "1"}},
+        {"b": {"resources": {"example.com/fpga": "1"}}}),
+    Row("ephemeral-storage", B, {"resources": {"ephemeral-storage": "10Gi"}},
+        {"a": {"resources": {"ephemeral-storage": "1Gi"}}, "b": {"resources": {"ephemeral-storage": "100Gi"}}}),
+    Row("huge-pages", B, {"resources": {"hugepages-2Mi": "64Mi"}},
+        {"a": {"resources": {"hugepages-2Mi": "0"}}, "b": {"resources": {"hugepages-2Mi": "1Gi"}}}),
+    Row("volume-of-a-zone", B, claimed("zoned")),
+    Row("volume-that-is-not", NOWHERE, claimed("missing")),
+    Row("volume-ephemeral", NOWHERE, volume(ephemeral={"volumeClaimTemplate": {"spec": BY_HAND}})),
+    Row("volume-of-the-node", EITHER, volume(emptyDir={})),
+    Row("volume-of-one-pod", NOWHERE, claimed("alone"), there={"a": claimed("alone")}),
+    Row("claim-of-a-device", B, {"resourceClaims": [{"name": "d", "resourceClaimName": "device"}]}),
+    Row("claim-that-is-not", NOWHERE, {"resourceClaims": [{"name": "d", "resourceClaimName": "missing"}]},
+        silent=True),
+    Row("priority-never", NOWHERE, {"cpu": "6", "priorityClassName": "never"}, there={"a": BUSY, "b": BUSY}),
+    Row("gate-of-others", NOWHERE, gates=("example.com/theirs",)),
+    Row("scheduler-of-others", NOWHERE, scheduler="nobody", silent=True),
+]  # fmt: skip
+
+
+async def made(world: World) -> None:
+    """Make what the pods ask for besides nodes."""
+    bound = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+    for name, modes, at in (("zoned", "ReadWriteOnce", "b"), ("alone", "ReadWriteOncePod", "a")):
+        what = {"accessModes": [modes], "storageClassName": "by-hand"}
+        path = "/api/v1/namespaces/default/persistentvolumeclaims"
+        asked = {**what, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+        await world.make(
+            path,
+            {
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "annotations": bound},
+                "spec": asked,
+            },
+        )
+        await world.patch(f"{path}/{name}/status", {"status": {"phase": "Bound"}})
+        where = {"required": {"nodeSelectorTerms": [expression("at", "In", at)]}}
+        await world.make("/api/v1/persistentvolumes", {"kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
+            **what, "capacity": {"storage": "1Gi"}, "nodeAffinity": where, "hostPath": {"path": "/x"},
+            "claimRef": {"namespace": "default", "name": name},
+        }})  # fmt: skip
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
+    heavy = {"handler": "runc", "overhead": {"podFixed": {"cpu": "5"}}}
+    only = {"handler": "runc", "scheduling": {"nodeSelector": {"at": "b"}}}
+    for name, of in (("heavy", heavy), ("only-b", only)):
+        await world.make(
+            classes,
+            {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, **of},
+        )
+    never = {"value": 1000, "preemptionPolicy": "Never"}
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "never"}}
+    await world.make("/apis/scheduling.k8s.io/v1/priorityclasses", {**kind, **never})
+    group = "/apis/resource.k8s.io/v1"
+    version = {"apiVersion": "resource.k8s.io/v1"}
+    driver = {"selectors": [{"cel": {"expression": "device.driver == 'test.example.com'"}}]}
+    await world.make(
+        f"{group}/deviceclasses",
+        {**version, "kind": "DeviceClass", "metadata": {"name": "test"}, "spec": driver},
+    )
+    node = "claim-of-a-device-b"
+    slices = {**version, "kind": "ResourceSlice", "metadata": {"name": node}}
+    await world.make(f"{group}/resourceslices", {**slices, "spec": {
+        "driver": "test.example.com", "nodeName": node, "devices": [{"name": "d"}],
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+    }})  # fmt: skip
+    asked = {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "test"}}]}}
+    await world.make(f"{group}/namespaces/default/resourceclaims",
+        {**version, "kind": "ResourceClaim", "metadata": {"name": "device"}, "spec": asked})  # fmt: skip
+
+
+async def unmade(world: World) -> None:
+    """Take all of it away, so that the next tests find nothing."""
+    for path in (
+        "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "/apis/resource.k8s.io/v1/resourceslices",
+        "/apis/resource.k8s.io/v1/deviceclasses", "/apis/node.k8s.io/v1/runtimeclasses",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/never", "/api/v1/namespaces/default/persistentvolumeclaims",
+        "/api/v1/persistentvolumes",
+    ):  # fmt: skip
+        await world.api.request("DELETE", path, {"gracePeriodSeconds": 0}, patience_s=10)
+
+
+async def verdicts(world: World, *, steered: bool) -> dict[str, str]:
+    """Where each pod is once nothing is to be expected any more: a, b, or empty where it waits."""
+    await world.clean()
+    await made(world)
+
+    async def one(row: Row) -> None:
+        for at in "ab":
+            name, special = f"{row.feature}-{at}", dict(row.nodes.get(at, {}))
+            labels = {"at": at, HOST: name, "feature": row.feature, **special.pop("labels", {})}
+            await world.node(name, 2, cpu="8", labels=labels, **special)
+            if at in row.there:
+                await world.pod(f"there-{name}", 0, node=name, **row.there[at])
+        asks = dict(row.pod)
+        selector = {"feature": row.feature, **asks.pop("nodeSelector", {})}
+        gates = [*row.gates, *([names.GATE] if steered else [])]
+        await world.pod(
+            row.feature, milli=500, gates=gates, scheduler=row.scheduler, nodeSelector=selector, **asks
+        )
+
+    await asyncio.gather(*map(one, ROWS))
+
+    async def settled() -> dict[str, str] | None:
+        pods = await world.pods()
+        ends = {row.feature: is_settled(row, pods[row.feature], steered=steered) for row in ROWS}
+        return None if None in ends.values() else ends
+
+    ends: dict[str, str] = await world.until("each pod is bound or told why not", settled, 120)
+    return ends
+
+
+def is_settled(row: Row, pod: dict[str, Any], *, steered: bool) -> str | None:
+    """a, b, or empty where it waits and is told why; None while more is to be expected."""
+    where = pod["spec"].get("nodeName", "")
+    if where and steered:
+        placed = json.loads(pod["metadata"]["annotations"].get(names.PLACEMENT, "{}"))
+        return where[-1] if placed.get("node") == where and len(placed["gpus"]) == 1 else None
+    if where or row.ends is not NOWHERE:
+        return where[-1:] or None
+    if row.silent:
+        return None if names.GATE in map(itemgetter("name"), pod["spec"].get("schedulingGates", ())) else ""
+    told = [each for each in pod["status"].get("conditions", []) if each["type"] == "PodScheduled"]
+    gated = (
+        "is blocked due to non-empty scheduling gates"  # the API server's own words, before anybody looked
+    )
+    return "" if told and (not steered or gated not in told[0].get("message", gated)) else None
+
+
+def test_each_pod_ends_where_kube_scheduler_alone_would_put_it(play: Played) -> None:
+    assert len({row.feature for row in ROWS}) >= 40
+
+    async def test(world: World) -> None:
+        try:
+            alone = await verdicts(world, steered=False)
+            async with world.steerer():
+                steered = await verdicts(world, steered=True)
+        finally:
+            await world.clean()
+            await unmade(world)
+        wanted = {row.feature: row.ends for row in ROWS}
+        assert {name: at for name, at in alone.items() if at not in wanted[name]} == {}
+        assert {name: at for name, at in steered.items() if at not in wanted[name]} == {}
+
+    play(test)

@@ -1,0 +1,72 @@
+"""Agents ask a real queue through `berth mcp serve`, with no more rights than they are given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from berth.live.local.mcp import Server
+from tests.live.local.world import World, berth
+
+
+def talk(world: World, *messages: dict[str, Any], changes: bool = False) -> list[dict[str, Any]]:
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
+    options = ["--allow-changes"] if changes else []
+    done = berth(world, "mcp", "serve", *options, stdin=lines)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def call(asked: int, name: str, /, **arguments: object) -> dict[str, Any]:
+    return {"id": asked, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+
+
+def text(answer: dict[str, Any]) -> Any:
+    assert answer["result"]["isError"] is False, answer
+    return json.loads(answer["result"]["content"][0]["text"])
+
+
+def test_an_agent_greets_and_finds_tools_that_only_read(shared: World) -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    greeted, listed, pinged = talk(
+        shared,
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list"},
+        {"id": "three", "method": "ping"},
+    )
+    assert greeted["result"]["protocolVersion"] == "2025-06-18"
+    assert greeted["result"]["capabilities"] == {"tools": {}}
+    assert [tool["name"] for tool in listed["result"]["tools"]] == ["queue", "status", "why", "job", "wait"]
+    assert all(tool["annotations"]["readOnlyHint"] for tool in listed["result"]["tools"])
+    assert pinged == {"jsonrpc": "2.0", "id": "three", "result": {}}
+
+
+def test_an_agent_submits_waits_and_asks_why_where_it_may(shared: World) -> None:
+    (made,) = talk(shared, call(1, "submit", command="exit 3", gpus="0", name="agent"), changes=True)
+    (job,) = text(made)["ids"]
+    (later,) = talk(shared, call(1, "submit", command="true", gpus="9"), changes=True)
+    assert later["result"] == {
+        "content": [{"type": "text", "text": "--gpus 9, but this machine has 2 GPUs; ask for less"}],
+        "isError": True,
+    }
+    waited, why, queue = talk(shared, call(1, "wait", id=job), call(2, "why", id=job), call(3, "queue"))
+    assert [(each["state"], each["exit_code"]) for each in text(waited)["jobs"]] == [("failed", 3)]
+    assert text(why)["jobs"][0]["id"] == job
+    assert text(queue)["rows"] == []
+
+
+def test_an_agent_that_may_only_read_cannot_submit(shared: World) -> None:
+    (refused,) = talk(shared, call(7, "submit", command="true"))
+    assert refused["error"]["code"] == -32602
+    assert "no tool 'submit'; there are queue, status, why, job, wait" in refused["error"]["message"]
+
+
+def test_what_is_wrong_is_told_in_the_protocols_terms(shared: World) -> None:
+    server = Server(None)
+    codes = [(server.answer(line) or {})["error"]["code"] for line in ("{", "[]", '{"id": 1, "method": "x"}')]
+    assert codes == [-32700, -32600, -32601]
+    for arguments, said in (({}, "missing argument 'id'"), ({"id": "1", "x": 1}, "no argument 'x'")):
+        answer = server.answer(json.dumps(call(1, "why", **arguments)))
+        assert answer is not None
+        assert said in answer["result"]["content"][0]["text"]

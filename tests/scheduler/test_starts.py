@@ -1,0 +1,171 @@
+"""Start intervals: what a waiting job is told of its start, from the first job on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.knowledge import Oracle, User
+from berth.model import Evict, Job, Node, RecordState
+from berth.policies import Setting, make_policy
+from berth.scheduler import Scheduler, StartForecast, StartInterval
+from berth.scheduler.starts import FEWEST, MOST_CALLS
+from tests.scheduler.examples import live, scheduler, started
+
+HOUR_MS = 3_600_000
+
+
+def asked(name: str, run_ms: int, **more: object) -> Job:
+    return replace(live(name, gpus=1, **more), work_ms=run_ms, time_limit_ms=4 * HOUR_MS)
+
+
+def known(nodes: list[Node], jobs: list[Job], policy: str = "easy+fifo+first-fit") -> Scheduler:
+    """A scheduler that knows all run times, with these jobs."""
+    knowledge = Oracle()
+    one = Scheduler(Cluster(nodes), make_policy(policy, Setting(knowledge=knowledge)), knowledge)
+    for job in jobs:
+        one.submit(job)
+    return one
+
+
+def gpus(number: int) -> list[Node]:
+    return [Node("a", number, None, 64_000, 64_000)]
+
+
+def test_known_run_times_give_the_very_starts() -> None:
+    jobs = [
+        asked(name, hours * HOUR_MS) for name, hours in (("a", 1), ("b", 3), ("c", 2), ("d", 5), ("e", 1))
+    ]
+    one = known(gpus(2), jobs)
+    assert started(one) == ["a", "b"]
+
+    found = StartForecast().intervals(one, 0)
+
+    # c follows a, d follows b and c as both end, and e takes the other GPU.
+    assert found == {
+        "c": (HOUR_MS, HOUR_MS),
+        "d": (3 * HOUR_MS, 3 * HOUR_MS),
+        "e": (3 * HOUR_MS, 3 * HOUR_MS),
+    }
+
+
+@pytest.mark.parametrize(
+    "policy", ["easy+fifo+first-fit", "conservative+fifo+best-fit", "sjf+best-fit", "learned"]
+)
+def test_a_forecast_changes_nothing(policy: str) -> None:
+    knowledge = User()
+    one = Scheduler(Cluster(gpus(2)), make_policy(policy, Setting(knowledge=knowledge)), knowledge)
+    for at in range(6):
+        one.submit(asked(f"j{at}", HOUR_MS))
+    started(one)
+    before = list(one.queue), dict(one.cluster.running), one.cluster.free.milli.tolist()
+
+    first = StartForecast().intervals(one, 1000)
+
+    assert (list(one.queue), dict(one.cluster.running), one.cluster.free.milli.tolist()) == before
+    assert StartForecast().intervals(one, 1000) == first
+    assert started(one, 1000) == []
+
+
+def test_the_first_job_that_ever_waits_has_an_interval_within_the_limits_of_what_runs() -> None:
+    one = scheduler(nodes=gpus(1))
+    one.submit(asked("a", HOUR_MS))
+    one.submit(asked("b", HOUR_MS))
+    assert started(one) == ["a"]
+
+    (interval,) = StartForecast().intervals(one, HOUR_MS).values()
+
+    assert HOUR_MS < interval.from_ms < interval.to_ms <= 4 * HOUR_MS
+
+
+def test_a_longer_queue_than_a_draw_reaches_has_later_starts_the_further_behind() -> None:
+    jobs = [asked(f"j{at}", HOUR_MS) for at in range(MOST_CALLS + 50)]
+    one = known(gpus(1), jobs)
+    started(one)
+
+    found = StartForecast().intervals(one, 0)
+
+    assert [found[job.id].from_ms for job in jobs[1:]] == [at * HOUR_MS for at in range(1, len(jobs))]
+
+
+def test_a_job_that_never_fits_beside_what_stays_has_none() -> None:
+    one = scheduler(nodes=gpus(1))
+    one.submit(replace(asked("service", HOUR_MS), time_limit_ms=None))
+    one.submit(asked("b", HOUR_MS))
+    started(one)
+
+    assert StartForecast().intervals(one, 0) == {}
+
+
+def test_nothing_more_is_drawn_when_the_time_is_over() -> None:
+    one = scheduler(nodes=gpus(1))
+    for name in "abc":
+        one.submit(asked(name, HOUR_MS))
+    started(one)
+    asked_often = []
+
+    def over() -> bool:
+        asked_often.append(1)
+        return True
+
+    assert StartForecast().intervals(one, 0, out_of_time=over) == {}
+    assert len(asked_often) == 2  # within the first draw, and before the second
+
+
+def test_an_eviction_in_a_draw_ends_no_evicted_job() -> None:
+    def evicts(queue: object, cluster: Cluster, now_ms: int) -> object:
+        if now_ms == HOUR_MS and "b" in cluster.running:
+            yield Evict(cluster.running["b"].job)
+
+    one = known(gpus(2), [asked("a", HOUR_MS), asked("b", 2 * HOUR_MS), asked("c", HOUR_MS)])
+    started(one)
+    one.policy = evicts  # type: ignore[assignment]
+
+    assert StartForecast().intervals(one, 0) == {}
+    assert set(one.cluster.running) == {"a", "b"}
+
+
+def test_intervals_get_wider_when_they_miss_and_tell_what_they_held() -> None:
+    forecast, now_ms = StartForecast(), 0
+    widths = []
+    for at in range(2 * FEWEST):
+        one = scheduler(nodes=gpus(1))
+        one.submit(asked(f"runs{at}", HOUR_MS))
+        one.submit(asked(f"waits{at}", HOUR_MS))
+        started(one, now_ms)
+        (told,) = forecast.intervals(one, now_ms).values()
+        widths.append(told.to_ms - told.from_ms)
+        late_ms = now_ms + 12 * HOUR_MS
+        one.ended(f"runs{at}", RecordState.COMPLETED, late_ms)
+        forecast.started(f"waits{at}", late_ms)
+
+    assert widths[-1] > 2 * widths[0]
+    held = forecast.held(now_ms + 12 * HOUR_MS)
+    assert held == (FEWEST, 2 * FEWEST)
+    assert held.share == 0.5
+    assert forecast.held(now_ms + 60 * 24 * HOUR_MS) == (0, 0)
+
+
+def test_an_interval_is_what_a_job_was_told_when_it_first_waited() -> None:
+    forecast = StartForecast()
+    one = known(gpus(1), [asked("a", HOUR_MS), asked("b", HOUR_MS)])
+    started(one)
+    assert forecast.intervals(one, 0) == {"b": StartInterval(HOUR_MS, HOUR_MS)}
+    assert forecast.intervals(one, HOUR_MS // 2) == {"b": StartInterval(HOUR_MS, HOUR_MS)}
+    one.ended("a", RecordState.COMPLETED, HOUR_MS)
+    assert started(one, HOUR_MS) == ["b"]
+    forecast.started("b", HOUR_MS)
+    assert forecast.held(HOUR_MS) == (1, 1)
+
+
+def test_a_simulation_that_knows_all_starts_each_job_when_it_was_told_and_as_without_forecasts() -> None:
+    jobs = [replace(asked(f"j{at}", (1 + at % 3) * HOUR_MS), submit_ms=1000 * at) for at in range(12)]
+    cluster, forecast = Cluster(gpus(2)), StartForecast()
+
+    events = list(simulate(jobs, cluster, "fifo+first-fit", starts=forecast))
+
+    assert events == list(simulate(jobs, cluster, "fifo+first-fit"))
+    assert forecast.held(events[-1].time_ms) == (10, 10)
