@@ -9,7 +9,8 @@ memory for good; the peers do not run it again.
 
     berth        `--mem DECLARED`, the policy and knowledge that `berth up` starts with
     grow         the same under `berth up --grow on`, where every limit may grow up to the card
-    suspend      the same under `berth up --grow suspend`
+    grow-spread  the same, and under `berth policy easy+priority+worst-fit`
+    suspend      the same as grow under `berth up --grow suspend`
     learned      berth under `berth policy learned`; neither has a history to begin with
     plain        the same under `berth policy priority+best-fit`
     tsp          task-spooler of Debian with a slot a GPU; a job takes a card that no other has (flock)
@@ -48,7 +49,7 @@ NATIVE = ROOT / "build" / "native"
 GPUS, CARD_MIB = 4, 80 << 10
 COPIES = 5
 GIVE_UP_S = 180.0
-OURS = ("berth", "grow", "suspend", "learned", "plain", "spread")
+OURS = ("berth", "grow", "grow-spread", "suspend", "learned", "plain", "spread")
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,8 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--gflow", type=Path, default=None)
     parser.add_argument(
-        "--only", default="berth,grow,suspend,learned,plain,spread,tsp,gflow,first-fit,first-fit-again"
+        "--only",
+        default="berth,grow,grow-spread,suspend,learned,plain,spread,tsp,gflow,first-fit,first-fit-again",
     )
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
@@ -296,6 +298,7 @@ def main() -> None:
     runs: dict[str, Callable[[list[Application]], Outcome]] = {
         "berth": berth,
         "grow": lambda jobs: berth(jobs, "--grow", "on"),
+        "grow-spread": lambda jobs: berth(jobs, "--grow", "on", "--policy", "easy+priority+worst-fit"),
         "suspend": lambda jobs: berth(jobs, "--grow", "suspend"),
         "learned": lambda jobs: berth(jobs, "--policy", "learned"),
         "plain": lambda jobs: berth(jobs, "--policy", "priority+best-fit"),

@@ -124,6 +124,8 @@ def _bars_of(figure: go.Figure) -> tuple[Bar, ...]:
     trace = figure.data[0] if len(figure.data) == 1 else None
     if trace is None or trace.type != "bar" or trace.orientation != "h" or not figure.layout.yaxis.ticktext:
         return ()
+    if trace.base is not None:
+        return ()  # spans, not lengths from zero
     axis = figure.layout.xaxis.range
     longest = float(axis[1] if axis else max(trace.x)) or 1.0
     colours = trace.marker.color

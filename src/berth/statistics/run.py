@@ -12,7 +12,16 @@ from berth.statistics.measures import completion_time_s, waiting_time_s
 from berth.statistics.real_use import RealUse
 from berth.statistics.spread import Cdf, cdf
 from berth.statistics.summary import Summary, summarise
-from berth.statistics.timeline import Film, Occupancy, Timeline, film, occupancy_at, timeline
+from berth.statistics.timeline import (
+    Film,
+    Occupancy,
+    Schedule,
+    Timeline,
+    film,
+    occupancy_at,
+    schedule,
+    timeline,
+)
 
 MAP_TIMES = 5
 
@@ -33,6 +42,8 @@ class Run:
     """The cluster at a few times, in order of time."""
     film: Film | None = None
     """The GPUs over time; None for a cluster that is too large to see."""
+    schedule: Schedule | None = None
+    """Which job held which GPU when; None for a run that is too large to look at."""
     oracle: bool = False
     """Whether the policy chose by true run times: a bound, never the best."""
 
@@ -67,6 +78,7 @@ def run_of(
         completion=cdf(completion_time_s(columns)),
         occupancies=tuple(occupancy_at(columns, nodes, time_ms) for time_ms in times),
         film=film(columns, nodes),
+        schedule=schedule(columns, nodes),
     )
 
 

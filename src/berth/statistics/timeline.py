@@ -105,6 +105,69 @@ def film(columns: EventColumns, nodes: Sequence[Node]) -> Film | None:
     )
 
 
+SCHEDULED_GPUS = 64
+SCHEDULED_ATTEMPTS = 2000
+"""Larger runs have no schedule to look at: bars thinner than a pixel tell nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """What each GPU of a small cluster held and when: a bar for each GPU of each attempt, H in all."""
+
+    jobs: NDArray[np.str_]  # (H,)
+    """Ids."""
+    users: NDArray[np.str_]  # (H,)
+    cell: NDArray[np.int64]  # (H,)
+    """The GPU, counted node by node."""
+    begin_ms: NDArray[np.int64]  # (H,)
+    end_ms: NDArray[np.int64]  # (H,)
+    from_milli: NDArray[np.int64]  # (H,)
+    """Where on its GPU the bar begins: tenants of one GPU lie above each other."""
+    milli: NDArray[np.int64]  # (H,)
+    """Per mille of the GPU that it holds."""
+
+
+def schedule(columns: EventColumns, nodes: Sequence[Node]) -> Schedule | None:
+    """The bars of a run; None for a cluster without GPUs, and for one or a run too large to look at."""
+    held = columns.holdings
+    gpus = np.array([node.gpus for node in nodes], np.int64)
+    if not 0 < gpus.sum() <= SCHEDULED_GPUS or not 0 < len(held.job) <= SCHEDULED_ATTEMPTS:
+        return None
+    owner = np.repeat(np.arange(len(held.job)), np.diff(held.slot_offsets))
+    real = held.slot_index != NO_GPU
+    owner = owner[real]
+    cell = ((np.cumsum(gpus) - gpus)[held.slot_node] + held.slot_index)[real]
+    begin_ms, end_ms, milli = held.start_ms[owner], held.end_ms[owner], held.milli[owner]
+    of_job = held.job[owner]
+    return Schedule(
+        np.array([columns.job_ids[at] for at in of_job.tolist()], np.str_),
+        np.array([columns.users[at] for at in of_job.tolist()], np.str_),
+        cell,
+        begin_ms,
+        end_ms,
+        _stacked(cell, begin_ms, end_ms, milli),
+        milli,
+    )
+
+
+def _stacked(
+    cell: NDArray[np.int64], begin_ms: NDArray[np.int64], end_ms: NDArray[np.int64], milli: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(H,) Where each bar begins on its GPU: at the lowest place that is free from its begin to its end."""
+    found = np.zeros(len(cell), np.int64)
+    there: dict[int, list[int]] = {}
+    for bar in np.lexsort((np.arange(len(cell)), begin_ms)).tolist():
+        tenants = [at for at in there.get(int(cell[bar]), []) if end_ms[at] > begin_ms[bar]]
+        place = 0
+        for other in sorted(tenants, key=lambda at: int(found[at])):
+            if found[other] - place >= milli[bar]:
+                break
+            place = max(place, int(found[other] + milli[other]))
+        found[bar] = place
+        there[int(cell[bar])] = [*tenants, bar]
+    return found
+
+
 def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELINE_POINTS) -> Timeline:
     """Thin what was allocated, waiting and running over time to at most `points` bins."""
     if points < 1:

@@ -168,6 +168,12 @@ current-context: c
             process.kill()
             process.wait()
 
+    def kill_scheduler(self) -> None:
+        """Kill kube-scheduler as a machine that loses power does."""
+        process = self._processes.pop("scheduler")
+        process.kill()
+        process.wait()
+
     @contextlib.contextmanager
     def etcd_stalls(self) -> Iterator[None]:
         """etcd answers nothing within, as if its disk hung; requests to the API server wait."""

@@ -18,7 +18,7 @@ from berth import partition as partitions
 from berth.errors import LiveError
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
-from berth.live.local.entry import Entry, Limits
+from berth.live.local.entry import End, Entry, Limits
 from berth.live.local.growth import ASK_MS, AWAY_MS, BURST, ROOM_MS, STEP_MIB, Growth, is_safe
 from berth.live.local.request import Request, Tasks, edited, request_of
 from berth.partition import Demand
@@ -235,12 +235,17 @@ def test_the_last_of_a_card_is_given_to_the_byte_and_no_more(monkeypatch: pytest
         machine.granter(1).ask(4097)
         machine.granter(0).ask(1)
         await turns()
-        assert (machine.granter(0).answers, machine.granter(1).answers) == (
-            [(0, True), (0, False)],
-            [(0, False)],
-        )
+        assert (machine.granter(0).answers, machine.granter(1).answers) == ([(0, True)], [(0, False)])
 
     asyncio.run(run())
+
+
+def ends(machine: Machine, at: int) -> None:
+    """What follows when the processes of a job have ended."""
+    entry = machine.jobs[at]
+    machine.growth.end(entry)
+    machine.book.ended(entry, End(0), 0)
+    machine.growth.room_made()
 
 
 def test_of_two_that_ask_at_once_for_the_last_room_the_older_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,12 +254,48 @@ def test_of_two_that_ask_at_once_for_the_last_room_the_older_gets_it(monkeypatch
         machine.granter(1).ask(10000)
         machine.granter(0).ask(10000)
         await turns()
-        assert (machine.granter(0).answers, machine.granter(1).answers) == ([(0, True)], [(0, False)])
+        assert (machine.granter(0).answers, machine.granter(1).answers) == ([(0, True)], [])
 
     asyncio.run(run())
 
 
-def test_the_younger_is_told_no_where_neither_could_end_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_waits_until_another_job_has_ended_and_no_new_job_takes_its_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        machine = Machine(monkeypatch, 3)
+        asks = partitions.Wish(0, 1, 1, 9000 * MIB, 0)
+        machine.granter(2).ask(9000)
+        await turns()
+        assert (machine.granter(2).answers, machine.granter(2).ask_ms) == ([], ROOM_MS)
+        assert machine.jobs[2].share[1] == 8192  # all that is left of the card
+        machine.granter(2).wishes = [asks]
+        ends(machine, 1)
+        assert (machine.granter(2).answers, machine.granter(2).ask_ms) == ([(0, True)], ASK_MS)
+        assert machine.jobs[2].share[1] == 36 * STEP_MIB
+
+    asyncio.run(run())
+
+
+def test_of_two_that_wait_for_each_other_the_younger_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        machine = Machine(monkeypatch, 2)
+        asks = partitions.Wish(0, 1, 1, 14000 * MIB, 0)
+        machine.granter(1).ask(14000)
+        await turns()
+        assert machine.granter(1).answers == []
+        machine.granter(1).wishes = [asks]
+        machine.granter(0).ask(14000)
+        await turns()
+        assert (machine.granter(0).answers, machine.granter(1).answers) == ([], [(0, False)])
+        machine.granter(0).wishes = [asks]
+        ends(machine, 1)
+        assert machine.granter(0).answers == [(0, True)]
+
+    asyncio.run(run())
+
+
+def test_the_younger_waits_where_neither_could_end_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are expected to need 12 GiB of 16. With 6 each, neither could get as much."""
 
     async def run() -> None:
@@ -262,10 +303,7 @@ def test_the_younger_is_told_no_where_neither_could_end_otherwise(monkeypatch: p
         for at, mib in ((0, 6144), (1, 6144), (0, 6144)):
             machine.granter(at).ask(mib)
             await turns()
-        assert (machine.granter(0).answers, machine.granter(1).answers) == (
-            [(0, True), (0, True)],
-            [(0, False)],
-        )
+        assert (machine.granter(0).answers, machine.granter(1).answers) == ([(0, True), (0, True)], [])
 
     asyncio.run(run())
 
@@ -399,7 +437,7 @@ def test_nobody_leaves_for_a_job_that_matters_less(monkeypatch: pytest.MonkeyPat
         machine = Machine(monkeypatch, 4, kept=set())
         machine.granter(3).ask(8192)
         await turns()
-        assert (suspensions(machine), machine.granter(3).answers) == ([""] * 4, [(0, False)])
+        assert (suspensions(machine), machine.granter(3).answers) == ([""] * 4, [])
 
     asyncio.run(run())
 
@@ -429,7 +467,7 @@ def test_a_job_that_cannot_leave_stays_and_runs_on(monkeypatch: pytest.MonkeyPat
         machine.granter(0).wishes = [partitions.Wish(0, 1, 1, 8192 * MIB, 0)]
         machine.book.stayed(machine.jobs[2], 0)
         machine.growth.room_made()
-        assert (suspensions(machine), machine.granter(0).answers) == ([""] * 4, [(0, False)])
+        assert (suspensions(machine), machine.granter(0).answers) == ([""] * 4, [])
         assert [job.stop for job in machine.jobs] == [""] * 4
 
     asyncio.run(run())
@@ -452,6 +490,19 @@ def test_a_job_grows_and_the_next_sees_only_what_is_left(growing: World) -> None
     (attempt,) = world.job(first)["attempts"]
     assert (attempt["refused"], attempt["attempt"]) == (0, 1)
     assert '"event": "grown"' in world.log()
+
+
+def test_a_program_waits_for_the_memory_of_another_and_is_not_refused(growing: World) -> None:
+    world = growing
+    gate, more = world.folder / "gate", world.folder / "more"
+    first = world.submit(growing_job(60_000, gate), mem="64G", retries=0)
+    second = world.submit(growing_job(1000, more, 50_000), mem="4G", retries=0)
+    world.until(lambda: "holds 60000" in output_of(world, first), "the first holds its memory")
+    more.touch()
+    world.until(lambda: share_mib(world, second) > 15_000, "the second has taken what is left, and waits")
+    gate.touch()
+    assert world.wait(first, second) == {first: ("completed", 0), second: ("completed", 0)}
+    assert [world.job(job)["attempts"][0]["refused"] for job in (first, second)] == [0, 0]
 
 
 def test_the_youngest_makes_room_and_both_end_well() -> None:

@@ -9,6 +9,7 @@ from berth.experiments.compare import plots
 from berth.experiments.compare.cluster_map import cluster_map
 from berth.model import Node
 from berth.plots import Style, policy_styles
+from berth.plots.schedules import schedule
 from berth.report import Chapter
 from berth.statistics import Run, headlines_of, matter_most, metrics_of
 from berth.statistics.table import table_rows
@@ -72,6 +73,20 @@ def _chapters(
         names=("allocation", "queue"),
         **named,
     )
+    if len(runs) == 1 and runs[0].schedule is not None:
+        names = [
+            f"{node.name} GPU {index}" if node.gpus > 1 else node.name
+            for node in nodes
+            for index in range(node.gpus)
+        ]
+        yield Chapter(
+            "The schedule",
+            "A row is a GPU, a bar a job on it, as high as the part that it holds. A job of several GPUs has a bar on"
+            " each. Colours are users, those with the most GPU-hours first. Drag to zoom in.",
+            (("Which job held which GPU, and when", schedule(runs[0].schedule, names)),),
+            names=("schedule",),
+            **named,
+        )
     yield Chapter(
         "How long jobs took",
         "The higher a curve, the more jobs had been served by that time. The axis is logarithmic and has no "

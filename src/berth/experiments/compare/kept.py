@@ -35,6 +35,7 @@ from berth.statistics import (
     GpuHours,
     Occupancy,
     Run,
+    Schedule,
     Summary,
     Timeline,
     summary_dict,
@@ -151,6 +152,8 @@ def _curves(run: Run) -> dict[str, NDArray[Any]]:
         }
     if run.film is not None:
         arrays |= {f"film.{field.name}": getattr(run.film, field.name) for field in fields(Film)}
+    if run.schedule is not None:
+        arrays |= {f"schedule.{field.name}": getattr(run.schedule, field.name) for field in fields(Schedule)}
     return arrays
 
 
@@ -170,6 +173,9 @@ def _run(task: Task, summary: dict[str, Any], curves: dict[str, NDArray[Any]]) -
         occupancies=tuple(seen),
         film=Film(**{field.name: kept[f"film.{field.name}"] for field in fields(Film)})
         if "film.times_ms" in kept
+        else None,
+        schedule=Schedule(**{field.name: kept[f"schedule.{field.name}"] for field in fields(Schedule)})
+        if "schedule.jobs" in kept
         else None,
         oracle=task.oracle,
     )

@@ -19,7 +19,7 @@ from berth.partition.regions import root_folder
 ASK_MS = 5000
 """How long a call waits for an answer at most; a broker that lives answers in less than a millisecond."""
 ROOM_MS = 600_000
-"""How long a call waits at most while another job is being suspended for it."""
+"""How long a call waits at most until another job has been suspended for it, or has ended."""
 AWAY_MS = (1 << 32) - 1
 """How long a call waits at most while its own job leaves its GPUs and comes back."""
 STEP_MIB = 256
@@ -56,7 +56,7 @@ class Growing:
     """Answers of late, which become fewer by `PER_S` a second."""
     owed_s: float = field(default_factory=time.monotonic)
     waits: bool = False
-    """Whether a wish is not answered yet, because another job is to leave its GPUs for it."""
+    """Whether a wish is not answered yet, because another job is to leave its GPUs, or to end."""
     tried: set[str] = field(default_factory=set)
     """The jobs that were suspended for it, or could not be."""
 
@@ -154,10 +154,8 @@ class Growth:
             self.end(growing.entry)
 
     def room_made(self) -> None:
-        """A job has left its GPUs, or cannot: answer now, before the brain is asked, what was asked for that."""
-        waiting = {growing.entry.id for growing in self.jobs.values() if growing.waits}
-        if waiting:
-            self._woken |= waiting
+        """A job has ended or left its GPUs, or cannot: answer those that wait, before the brain gives its room away."""
+        if any(growing.waits for growing in self.jobs.values()):
             self._look()
 
     def end(self, entry: Entry) -> None:
@@ -180,8 +178,8 @@ class Growth:
     def _look(self) -> None:
         woken, self._woken = self._woken, set()
         self.looks += 1
-        asking = [self.jobs[job_id] for job_id in woken if job_id in self.jobs]
-        before = sum(growing.granted for growing in asking)
+        asking = [growing for job_id, growing in self.jobs.items() if job_id in woken or growing.waits]
+        before = sum(growing.entry.share[1] for growing in asking)
         for growing in sorted(asking, key=lambda each: each.entry.serial):
             try:
                 if not growing.entry.suspension and not self._must_wait(growing):
@@ -189,7 +187,7 @@ class Growth:
             except PartitionError as error:
                 self._log("grows-not", job=growing.entry.id, why=str(error))
                 self.end(growing.entry)
-        if sum(growing.granted for growing in asking) > before:
+        if sum(growing.entry.share[1] for growing in asking) > before:
             self._act()
 
     def _must_wait(self, growing: Growing) -> bool:
@@ -212,7 +210,9 @@ class Growth:
                 growing.owed += 1
                 needed_mib = -(-(promised_bytes + wish.wanted_bytes) // _MIB)
                 granted = self._grow(growing, needed_mib)
-                if not granted and self._gets_room(growing, needed_mib):
+                if not granted and (
+                    self._gets_room(growing, needed_mib) or self._waits_for_ends(growing, needed_mib)
+                ):
                     growing.waits = True
                     continue
                 growing.asked += 1
@@ -248,16 +248,48 @@ class Growth:
             return False
         whole_mib = -(-needed_mib // STEP_MIB) * STEP_MIB
         sizes = sorted({min(whole_mib, growing.most_mib), needed_mib}, reverse=True)
-        for mem_mib in sizes:
-            if needed_mib <= mem_mib <= growing.most_mib and all(
-                self._has_room(entry, at, mem_mib) for at in entry.slots
-            ):
-                self._book.grown(entry, mem_mib)  # before the pages: their sum is never more than the book's
-                for granter in growing.granters:
-                    granter.limit(mem_mib * _MIB)
-                self._log("grown", job=entry.id, mib=mem_mib)
-                return True
-        return False
+        return any(needed_mib <= each <= growing.most_mib and self._raise(growing, each) for each in sizes)
+
+    def _raise(self, growing: Growing, mem_mib: int) -> bool:
+        """Raise the limit of a job to this, if there is room."""
+        entry = growing.entry
+        if not all(self._has_room(entry, at, mem_mib) for at in entry.slots):
+            return False
+        self._book.grown(entry, mem_mib)  # before the pages: their sum is never more than the book's
+        for granter in growing.granters:
+            granter.limit(mem_mib * _MIB)
+        self._log("grown", job=entry.id, mib=mem_mib)
+        return True
+
+    def _waits_for_ends(self, growing: Growing, needed_mib: int) -> bool:
+        """Whether a job gets what it needs when others on its GPUs have ended. It takes what is free by then, so that
+        no new job does.
+
+        Of two that wait only the older counts on the other's end: the younger is refused, if no third one runs.
+        """
+        entry = growing.entry
+        if not self._may_grow(growing, needed_mib):
+            return False
+        ends = [
+            job for job in self._book.active.values() if job is not entry and self._ends_before(job, entry)
+        ]
+        if not any(at in job.slots for job in ends for at in entry.slots):
+            return False
+        for at in entry.slots:
+            frees_mib = sum(job.share[1] or self._cards[at].mem_mib for job in ends if at in job.slots)
+            if self._free_mib(entry, at, needed_mib) + frees_mib < 0:
+                return False
+        free_mib = min(self._free_mib(entry, at, entry.share[1]) for at in entry.slots)
+        if free_mib > 0:
+            self._raise(growing, min(entry.share[1] + free_mib, needed_mib))
+        return True
+
+    def _ends_before(self, job: Entry, entry: Entry) -> bool:
+        """Whether a job can end without what another waits for."""
+        growing = self.jobs.get(job.id)
+        waits = growing is not None and growing.waits and job.serial < entry.serial
+        waits_with_it = bool(job.gang) and job.gang == entry.gang
+        return not (waits or waits_with_it or job.suspension)
 
     def _gets_room(self, growing: Growing, needed_mib: int) -> bool:
         """Whether another job is leaving, or is told to leave now, so that this one gets what it needs.
