@@ -355,12 +355,15 @@ def work_per_gpu(found: dict[Cell, Found]) -> list[dict[str, object]]:
             rows.append(
                 {
                     "part": part, "mode": mode, "policy": policy, "delay_s": EQUAL_DELAY_S, "seeds": len(known),
-                    "ratio": interval.mean, "low_95": interval.low, "high_95": interval.high,
+                    "ratio": interval.mean,
+                    "low_95": None if len(known) < 2 else interval.low,
+                    "high_95": None if len(known) < 2 else interval.high,
                 }
             )  # fmt: skip
+            within = "" if len(known) < 2 else f" [{interval.low:.2f}, {interval.high:.2f}]"
             print(
                 f"{part}, {mode}: at a mean delay of {EQUAL_DELAY_S:g} s learned does {interval.mean:.2f} times the"
-                f" work per GPU of {policy} [{interval.low:.2f}, {interval.high:.2f}], {len(known)} of {len(ratios)}",
+                f" work per GPU of {policy}{within}, {len(known)} of {len(ratios)}",
                 flush=True,
             )
     return rows

@@ -138,12 +138,22 @@ def test_data_cannot_become_markup() -> None:
     assert set(kinds) == {None, "application/json", "text/plain"}
 
 
+def test_a_phone_has_the_name_of_each_number_and_the_keyboard_reaches_each_table(page: str) -> None:
+    read = Page(page)
+    cells = [attributes for tag, attributes in read.elements if tag == "td"]
+    assert cells
+    assert all(cell.get("data-label") for cell in cells)
+    tables = [attributes for _, attributes in read.elements if attributes.get("class") == "scroll"]
+    assert tables
+    assert all(each["tabindex"] == "0" and each["aria-label"] for each in tables)
+
+
 def test_every_plot_has_its_data_as_json_and_a_label(page: str) -> None:
     read = Page(page)
     plots = [attributes for _, attributes in read.elements if "data-plot" in attributes]
     data = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', page)
     assert [plot["data-plot"] for plot in plots] == [name for name, _ in data]
-    assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
+    assert all(plot["role"] == "group" and plot["aria-label"] for plot in plots)
     for _, text in data:
         assert set(json.loads(text)) >= {"data", "layout"}
 

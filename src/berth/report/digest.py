@@ -244,8 +244,19 @@ def write_digest(digest: Digest, path: Path) -> None:
             path,
             digest=digest,
             job_head=_JOB_HEAD,
-            job_cells=job_cells,
-            part=_part,
+            figures=[(each.name, each.now, each.before, each.change) for each in digest.figures],
+            idle_users=[
+                (
+                    row.keys[0],
+                    f"{row.idle_gpu_hours:,.1f}",
+                    f"{row.gpu_hours:,.1f}",
+                    _part(row.known("gpu-use")),
+                )
+                for row in digest.idle_users
+            ],
+            idle_jobs=[job_cells(row) for row in digest.idle_jobs],
+            failed_jobs=[job_cells(row) for row in digest.failed_jobs],
+            waits=[(cause, f"{hours:,.1f}") for cause, hours in digest.waits],
         )
         return
     with whole_file(path) as temporary:

@@ -112,6 +112,7 @@
       list.append(term, definition);
     }
     const body = control("rows");
+    const names = [...body.previousElementSibling.querySelectorAll("th")].map((head) => head.textContent);
     body.replaceChildren();
     rows.sort((a, b) => b[1].held - a[1].held || a[0] - b[0]);
     for (const [key, sum] of rows.slice(0, 20)) {
@@ -122,7 +123,9 @@
       row.append(head);
       const share = total.held ? `${((sum.held / total.held) * 100).toFixed(1)} %` : "–";
       for (const text of [hours(sum.held), share, idle(sum), hours(sum.wasted), sum.tries.toLocaleString("en")]) {
-        row.insertCell().textContent = text;
+        const cell = row.insertCell();
+        cell.dataset.label = names[cell.cellIndex];
+        cell.textContent = text;
       }
     }
     control("more").textContent = rows.length > 20 ? `… and ${rows.length - 20} more` : "";
