@@ -413,7 +413,8 @@ def _fit(values: Floats, target: Floats, what: str, seed: int) -> str:
 def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
     """Train on the first four fifths by time, of which only waits that had ended count, and test on the last.
 
-    The trees learn anew on the days of the test, as they do at each import, or on MOST_REFITS of them if there are more.
+    The trees learn anew on the days of the test, as they do at each import, or on MOST_REFITS of them if there are
+    more.
     The width of the interval follows, day by day, what had become known by then (`berth.waiting.conformal`). How it
     does was chosen on the third and the fourth fifth of a table, and never on the last.
     """
