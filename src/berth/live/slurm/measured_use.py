@@ -15,8 +15,8 @@ from berth.live.slurm.decisions import ENDED, STARTED, Decision
 from berth.model import Job, Share
 
 COMPUTE_PCT = 150
-"""What the measured compute of the jobs on one GPU may add up to. Jobs do not compute all the time: in a replay of
-twelve workloads on 12 GPUs, 140 to 180 % ended soonest, 130 % and no limit later (bench/RESULTS.md)."""
+"""What the measured compute of the jobs on one GPU may add up to. Jobs do not compute all the time: of twelve
+workloads on 12 GPUs, replayed by `bench/slurm_replay.py`, 150 to 180 % ended soonest, and 130 % and no bound later."""
 UNMEASURED_PCT = 50
 """Compute that a job of a kind without a measurement counts for."""
 REMEMBERED = 16

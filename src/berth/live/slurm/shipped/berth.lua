@@ -148,7 +148,7 @@ function berth_modify(job_desc, job_rec, part_list, modify_uid)
       by_feature(job_desc, job_desc.features or job_rec.features, false)
       local new_note, new_others = parted(job_desc.admin_comment)
       if job_desc.admin_comment == LET_GO then
-         job_desc.admin_comment = others
+         job_desc.admin_comment = given(others) and others or " " -- an empty text changes nothing
       elseif new_note then
          job_desc.admin_comment = with_note(given(new_others) and new_others or others, new_note)
       elseif note and job_desc.admin_comment ~= nil then
