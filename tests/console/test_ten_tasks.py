@@ -1,0 +1,78 @@
+"""Ten things that people come for, done in a real Chromium on a phone and on a desktop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright")
+from berth.console.audit import now_ms
+from berth.console.sources.values import ValuesSource, look_of
+from tests.console.browser import CHROMIUM, chromium, logged_in
+from tests.console.histories import made
+from tests.console.serving import served
+from tests.console.world import World
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
+    # Playwright's event loop and uvicorn's thread each keep a socket until the end of the session.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+PATIENCE_MS = 120_000
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_ten_tasks_are_done_on_a_phone_and_on_a_desktop(tmp_path: Path, width: int) -> None:
+    made(tmp_path)
+    source = ValuesSource(look_of(gpus=8, waiting=12, at_ms=now_ms()), written={"1": "epoch 1\n"})
+    world = World(tmp_path / "state", history=tmp_path / "history", sources=[source], actions=True)
+    with served(world) as address, chromium() as browser:
+        context = logged_in(browser, world, address, viewport={"width": width, "height": 800})
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+
+        page.goto(f"{address}/now")  # 1: who holds a GPU
+        page.locator("#tiles button").first.click()
+        page.locator("#detail", has_text="ann").wait_for()
+
+        page.locator(".spans a", has_text="Day").click()  # 2: what the last day was like
+        page.locator("#recent[data-span=day]").wait_for()
+
+        page.goto(f"{address}/queue?state=waiting&user=ann")  # 3: why a job waits
+        page.get_by_role("link", name="100000", exact=True).click()
+        page.locator("h1", has_text="waiting").wait_for()
+        assert "waits for room" in page.inner_text("#live")
+
+        page.get_by_role("button", name="Hold", exact=True).click()  # 4: hold it
+        page.get_by_role("button", name="Yes").click()
+        page.locator("#told", has_text="hold: 100000").wait_for()
+
+        page.goto(f"{address}/job/1")  # 5: follow an output
+        page.locator("#output", has_text="epoch 1").wait_for()
+        source.written["1"] += "epoch 2\n"
+        page.locator("#output", has_text="epoch 2").wait_for()
+
+        page.get_by_role("button", name="Run it again").click()  # 6: run it again
+        page.get_by_role("button", name="Yes").click()
+        page.locator("#told", has_text="requeue: 1").wait_for()
+
+        page.goto(f"{address}/queue")  # 7: cancel all that the page shows
+        page.locator("#choose-all").click()
+        page.locator("#choice button[data-action=cancel]").click()
+        page.get_by_role("button", name="Yes").click()
+        page.locator("#told", has_text="jobs changed").wait_for()
+
+        page.goto(f"{address}/then?pick=bob")  # 8: the jobs behind a figure
+        page.locator("#jobs-rows a").first.wait_for()
+
+        page.goto(f"{address}/me?user=ann")  # 9: what could be asked for instead
+        page.get_by_role("heading", name="Advice").wait_for()
+
+        page.locator("#log-out").click()  # 10: log out
+        page.locator("input[name=token]").wait_for()
+        context.close()
+    assert {action for action, _, _ in source.done} == {"hold", "requeue", "cancel"}
+    assert sum(action == "cancel" for action, _, _ in source.done) == len(source.value.jobs)
