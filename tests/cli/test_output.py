@@ -108,7 +108,7 @@ def test_every_command_that_lists_rows_prints_them_in_every_form() -> None:
         *(f"partition {name}" for name in ("exec", "create", "watch", "resize")),
         "slurm report",
         *("submit", "logs", "wait", "cancel", "hold", "release", "edit", "requeue", "why", "policy"),
-        *("drain", "undrain", "up", "down", "suspend", "resume"),
+        *("drain", "undrain", "up", "jupyter", "down", "suspend", "resume"),
     }
     assert not {name for name, options in found.items() if "--format" in options and "--json" not in options}
 

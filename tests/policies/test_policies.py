@@ -274,6 +274,7 @@ def test_orders_by_limit_and_by_estimate_put_the_unknown_last() -> None:
         "sjf-requested": "short limit none ",
         "sjf-estimated": "limit short none ",
         "sjf-expected": "none short limit ",
+        "longest-expected": "limit short none ",
         "largest-first": "none limit short ",
         "deadline-first": "none limit short ",
         "fair-share": "none limit short ",

@@ -35,6 +35,7 @@ OF_POLICY = {
     "fgd": 2,
     "sjf-estimated": 2,
     "sjf-expected": 2,
+    "longest-expected": 3,
     "greedy": 2,
     "genetic-paper": 3,
     "random": 3,

@@ -43,8 +43,9 @@ _TENTH: Final = -_NORMAL.inv_cdf(0.1)
 """How many standard deviations the outer tenth begins from the middle."""
 FEWEST: Final = 200
 """The least number of ended waits to learn from."""
-MOST_REFITS: Final = 14
-"""Days of a judgement on which the trees learn anew; each time takes seconds on a hundred thousand questions."""
+MOST_REFITS: Final = 4
+"""Days of a judgement on which the trees learn anew: each time takes seconds on a hundred thousand questions, and each
+import is judged."""
 FEW_ROWS: Final = 20_000
 """A second thread costs more than it gives where there are fewer."""
 _SETTINGS: Final = {
@@ -412,7 +413,8 @@ def _fit(values: Floats, target: Floats, what: str, seed: int) -> str:
 def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
     """Train on the first four fifths by time, of which only waits that had ended count, and test on the last.
 
-    The trees learn anew on each day of the test, as they do at each import, or on MOST_REFITS days if there are more.
+    The trees learn anew on the days of the test, as they do at each import, or on MOST_REFITS of them if there are
+    more.
     The width of the interval follows, day by day, what had become known by then (`berth.waiting.conformal`). How it
     does was chosen on the third and the fourth fifth of a table, and never on the last.
     """

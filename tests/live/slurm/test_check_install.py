@@ -444,7 +444,7 @@ comment("ticket 7 " .. note, "mine", 1000)     -- its user
     note = "berth:1;node=gres:gpu:1;job=;task=;socket="
     assert lua(tmp_path, "", calls).splitlines() == [
         f"0\tJS1:abc {note}", f"0\tticket 7 {note}", f"0\tticket 7 {note};share=500:1:0", f"0\t{note}",
-        "0\tticket 7", "0\t", "0\tticket 8", "0\tnil",
+        "0\tticket 7", "0\t ", "0\tticket 8", "0\tnil",
         "berth places this job, and its AdminComment cannot be changed; cancel it and submit it anew", "2002\tmine",
     ]  # fmt: skip
 
