@@ -53,7 +53,7 @@ def test_an_agent_submits_waits_and_asks_why_where_it_may(shared: World) -> None
     waited, why, queue = talk(shared, call(1, "wait", id=job), call(2, "why", id=job), call(3, "queue"))
     assert [(each["state"], each["exit_code"]) for each in text(waited)["jobs"]] == [("failed", 3)]
     assert text(why)["jobs"][0]["id"] == job
-    assert text(queue)["rows"] == []
+    assert text(queue)["jobs"] == []
 
 
 def test_an_agent_that_may_only_read_cannot_submit(shared: World) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from io import TextIOWrapper
 from typing import Any, TextIO
 
 from berth.errors import BerthError, LiveError
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
+from berth.live.local.snapshot import jobs_of
 from berth.version import __version__
 
 VERSIONS = ("2025-06-18", "2025-03-26", "2024-11-05")
@@ -137,7 +139,10 @@ class Server:
             return _ask({"do": "wait", "ids": [job_id], "timeout": timeout_s})
         if name == "cancel":
             return _ask({"do": "cancel", "ids": [job_id], "all": False})
-        return _ask({"do": name, **({"id": job_id} if job_id else {})})
+        answer = _ask({"do": name, **({"id": job_id} if job_id else {})})
+        if name == "queue":
+            return {"jobs": [asdict(job) for job in jobs_of(answer)], "note": answer["note"]}
+        return answer
 
 
 def _tool(name: str, description: str, properties: Message, required: list[str]) -> Message:
