@@ -20,10 +20,13 @@ from berth.cli import completing
 from berth.live.local.protocol import decoded, encoded
 from tests.command import berth
 
-ROWS = [
-    {"id": "11", "name": "train", "state": "running"},
-    {"id": "12_3", "name": "train", "state": "waiting"},
-    {"id": "20", "name": "evaluate", "state": "waiting"},
+ROWS = [  # as the queue answers: the fields of a LiveJob in their order
+    [job_id, "ann", name, state, 1, 1000, 0, 0, 0, None]
+    for job_id, name, state in (
+        ("11", "train", "running"),
+        ("12_3", "train", "waiting"),
+        ("20", "evaluate", "waiting"),
+    )
 ]
 
 

@@ -56,6 +56,14 @@ def test_it_answers_as_here(tmp_path: Path) -> None:
     assert there.stdout == berth("policies", "--json").stdout
 
 
+def test_the_version_is_that_of_the_other_machine(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "ssh", FAKE)
+    program(tmp_path / "bin" / "berth", TELLS)
+    for words in (["--host", "there", "--version"], ["-V", "--host", "there"]):
+        done = through(tmp_path, *words)
+        assert (done.returncode, json.loads(done.stdout)) == (3, ["--version"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

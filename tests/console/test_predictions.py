@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +71,12 @@ def test_the_queue_promises_what_predict_wait_promises(
 def test_without_a_model_the_page_says_how_to_make_one(tmp_path: Path) -> None:
     world = World(tmp_path, sources=[ValuesSource()], history=tmp_path)
     assert "make one with: berth predict-wait train" in world.browser("ann").get("/queue").text
+
+
+def test_starts_that_the_queue_tells_need_no_model(tmp_path: Path) -> None:
+    look = look_of(gpus=8, waiting=2)
+    jobs = tuple(replace(each, starts_from_ms=5000, starts_to_ms=9000) for each in look.jobs)
+    world = World(tmp_path, sources=[ValuesSource(replace(look, jobs=jobs))], history=tmp_path)
+    text = world.browser("ann").get("/queue").text
+    assert '<th scope="col">Predicted start</th>' in text
+    assert "No start is predicted" not in text

@@ -83,7 +83,11 @@ class _Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the options before the command; its own words are kept as they are, for another machine."""
-        _, ctx.meta[_WORDS], _ = self.make_parser(ctx).parse_args(list(args))
+        given, ctx.meta[_WORDS], _ = self.make_parser(ctx).parse_args(list(args))
+        if given.get("version") and given.get("host") is not None and not ctx.resilient_parsing:
+            from berth.cli.remote import run_there
+
+            run_there(given["host"], ["--version"])
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -49,12 +49,14 @@ def policies(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _jobs(incomplete: str, *, ended: bool) -> list[tuple[str, str]]:
-    rows = _ask({"do": "queue", "mine": True, "ended": ended}).get("rows", [])
+    from berth.live.local.snapshot import jobs_of
+
+    listing = _ask({"do": "queue", "mine": True, "ended": ended})
     by_name = bool(incomplete) and not incomplete[0].isdigit()
-    found = {str(row["name"] if by_name else row["id"]): row for row in rows}
+    found = {job.name if by_name else job.id: job for job in jobs_of({"rows": [], **listing})}
     offered = [
-        (word, f"{row['state']}, {row['id'] if by_name else row['name']}")
-        for word, row in found.items()
+        (word, f"{job.state}, {job.id if by_name else job.name}")
+        for word, job in found.items()
         if word.startswith(incomplete)
     ]
     return offered[-MOST_JOBS:]

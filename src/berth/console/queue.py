@@ -123,9 +123,10 @@ async def queue(
     acts = request.app.state.settings.actions
     for row in found.rows:
         row["commands"] = _commands(hub, row, who) if acts and who.controls(row["user"]) else {}
-    partitions = sorted(
-        {job.partition for seen in hub.seen.values() if seen.look for job in seen.look.jobs} - {""}
-    )
+    jobs = [job for seen in hub.seen.values() if seen.look for job in seen.look.jobs]
+    partitions = sorted({job.partition for job in jobs} - {""})
+    why_no_model = request.app.state.predictions.why
+    without_model = any(job.starts_from_ms is not None for job in jobs)
     return page(
         request,
         "queue.html",
@@ -136,7 +137,8 @@ async def queue(
         states=get_args(State),
         partitions=partitions,
         sources=[source_json(seen) for seen in hub.seen.values()],
-        predicts=request.app.state.predictions.why,
+        predicts="" if without_model else why_no_model,
+        modelled=not why_no_model,
         held=_cases(request.app.state.predictions.held),
         chooses=acts and any(row["commands"] for row in found.rows),
     )

@@ -53,7 +53,7 @@ def test_an_agent_submits_waits_and_asks_why_where_it_may(shared: World) -> None
     waited, why, queue = talk(shared, call(1, "wait", id=job), call(2, "why", id=job), call(3, "queue"))
     assert [(each["state"], each["exit_code"]) for each in text(waited)["jobs"]] == [("failed", 3)]
     assert text(why)["jobs"][0]["id"] == job
-    assert text(queue)["rows"] == []
+    assert text(queue)["jobs"] == []
 
 
 def test_an_agent_that_may_only_read_cannot_submit(shared: World) -> None:
@@ -68,5 +68,22 @@ def test_what_is_wrong_is_told_in_the_protocols_terms(shared: World) -> None:
     assert codes == [-32700, -32600, -32601]
     for arguments, said in (({}, "missing argument 'id'"), ({"id": "1", "x": 1}, "no argument 'x'")):
         answer = server.answer(json.dumps(call(1, "why", **arguments)))
+        assert answer is not None
+        assert said in answer["result"]["content"][0]["text"]
+
+
+def test_no_message_however_odd_ends_the_server() -> None:
+    server = Server(None)
+    for parameters in ([1], "x", 3, {"name": ["why"]}, {"name": "why", "arguments": ["1"]}):
+        answer = server.answer(json.dumps({"id": 1, "method": "tools/call", "params": parameters}))
+        assert answer is not None
+        assert answer["error"]["code"] == -32602
+    assert (server.answer("[" * 100_000) or {})["error"]["code"] == -32700
+    for name, arguments, said in (
+        ("why", {"id": ["1"]}, 'id ["1"]; expected a string'),
+        ("wait", {"id": "1", "timeout_s": "soon"}, "timeout_s 'soon'; expected a number of seconds"),
+        ("wait", {"id": "1", "timeout_s": -1}, "timeout_s -1; expected a number of seconds"),
+    ):
+        answer = server.answer(json.dumps(call(1, name, **arguments)))
         assert answer is not None
         assert said in answer["result"]["content"][0]["text"]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 from berth.errors import BerthError, LiveError
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
+from berth.live.local.snapshot import jobs_of
 from berth.version import __version__
 
 VERSIONS = ("2025-06-18", "2025-03-26", "2024-11-05")
@@ -66,13 +69,13 @@ class Server:
         """Answer each line until there is no more."""
         for line in lines:
             if line.strip() and (answer := self.answer(line)) is not None:
-                print(json.dumps(answer, ensure_ascii=False), file=out, flush=True)
+                print(json.dumps(answer), file=out, flush=True)
 
     def answer(self, line: str) -> Message | None:
         """The answer to one message; None for a notification."""
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _error(None, -32700, f"not JSON: {error}")
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
             return _error(None, -32600, "expected an object with a method")
@@ -80,6 +83,8 @@ class Server:
             return None
         asked, parameters = message["id"], message.get("params") or {}
         method = message["method"]
+        if not isinstance(parameters, dict):
+            return _error(asked, -32602, "params: expected an object")
         if method == "initialize":
             version = parameters.get("protocolVersion")
             result: Message = {
@@ -93,7 +98,9 @@ class Server:
             result = {"tools": [_tool(name, *described) for name, described in self._tools.items()]}
         elif method == "tools/call":
             name, arguments = parameters.get("name"), parameters.get("arguments") or {}
-            if name not in self._tools:
+            if not isinstance(arguments, dict):
+                return _error(asked, -32602, "arguments: expected an object")
+            if not isinstance(name, str) or name not in self._tools:
                 return _error(asked, -32602, f"no tool '{name}'; there are {', '.join(self._tools)}")
             result = self._called(name, arguments)
         else:
@@ -108,6 +115,11 @@ class Server:
                 raise LiveError(f"{name}: no argument '{min(unknown)}'; there are {', '.join(properties)}")
             if missing := [each for each in required if not str(arguments.get(each, "")).strip()]:
                 raise LiveError(f"{name}: missing argument '{missing[0]}'")
+            for key, value in arguments.items():
+                if isinstance(value, bool) or not isinstance(value, str | int | float):
+                    raise LiveError(
+                        f"{name}: {key} {json.dumps(value)}; expected a {properties[key]['type']}"
+                    )
             text = json.dumps(self._answer_of(name, arguments), ensure_ascii=False)
         except BerthError as error:
             return {"content": [{"type": "text", "text": str(error)}], "isError": True}
@@ -120,11 +132,17 @@ class Server:
             flags: Flags = {key: str(value) for key, value in arguments.items() if key != "command"}
             return {"ids": self._submit(flags, ["sh", "-c", str(arguments["command"])])}
         if name == "wait":
-            timeout_s = min(float(arguments.get("timeout_s", 60)), LONGEST_WAIT_S)
+            given = arguments.get("timeout_s", 60)
+            if isinstance(given, str) or not given >= 0:
+                raise LiveError(f"wait: timeout_s {given!r}; expected a number of seconds, at least 0")
+            timeout_s = float(min(given, LONGEST_WAIT_S))
             return _ask({"do": "wait", "ids": [job_id], "timeout": timeout_s})
         if name == "cancel":
             return _ask({"do": "cancel", "ids": [job_id], "all": False})
-        return _ask({"do": name, **({"id": job_id} if job_id else {})})
+        answer = _ask({"do": name, **({"id": job_id} if job_id else {})})
+        if name == "queue":
+            return {"jobs": [asdict(job) for job in jobs_of(answer)], "note": answer["note"]}
+        return answer
 
 
 def _tool(name: str, description: str, properties: Message, required: list[str]) -> Message:
@@ -147,4 +165,6 @@ def _ask(message: Message) -> Message:
 
 def read_and_print(submit: Submit | None) -> None:
     """Serve this process's standard input and output."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     Server(submit).serve(sys.stdin, sys.stdout)
