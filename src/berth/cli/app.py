@@ -130,7 +130,7 @@ def _in_one_line() -> Iterator[None]:
 
 def _read_history_of_queue() -> None:
     """Let a command read the history of this machine's queue where no other is named or here."""
-    if "BERTH_HISTORY" in os.environ or os.path.exists("history"):
+    if os.environ.get("BERTH_HISTORY") or os.path.exists("history"):
         return
     from berth.live.local.places import Places, queue_folder
 
