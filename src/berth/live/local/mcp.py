@@ -7,6 +7,7 @@ that runs this, since the queue asks the kernel who calls. Without `may_change` 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -66,13 +67,13 @@ class Server:
         """Answer each line until there is no more."""
         for line in lines:
             if line.strip() and (answer := self.answer(line)) is not None:
-                print(json.dumps(answer, ensure_ascii=False), file=out, flush=True)
+                print(json.dumps(answer), file=out, flush=True)
 
     def answer(self, line: str) -> Message | None:
         """The answer to one message; None for a notification."""
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _error(None, -32700, f"not JSON: {error}")
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
             return _error(None, -32600, "expected an object with a method")
@@ -80,6 +81,8 @@ class Server:
             return None
         asked, parameters = message["id"], message.get("params") or {}
         method = message["method"]
+        if not isinstance(parameters, dict):
+            return _error(asked, -32602, "params: expected an object")
         if method == "initialize":
             version = parameters.get("protocolVersion")
             result: Message = {
@@ -93,8 +96,10 @@ class Server:
             result = {"tools": [_tool(name, *described) for name, described in self._tools.items()]}
         elif method == "tools/call":
             name, arguments = parameters.get("name"), parameters.get("arguments") or {}
-            if name not in self._tools:
+            if not isinstance(name, str) or name not in self._tools:
                 return _error(asked, -32602, f"no tool '{name}'; there are {', '.join(self._tools)}")
+            if not isinstance(arguments, dict):
+                return _error(asked, -32602, f"{name}: expected an object of arguments")
             result = self._called(name, arguments)
         else:
             return _error(asked, -32601, f"no method '{method}'")
@@ -120,8 +125,7 @@ class Server:
             flags: Flags = {key: str(value) for key, value in arguments.items() if key != "command"}
             return {"ids": self._submit(flags, ["sh", "-c", str(arguments["command"])])}
         if name == "wait":
-            timeout_s = min(float(arguments.get("timeout_s", 60)), LONGEST_WAIT_S)
-            return _ask({"do": "wait", "ids": [job_id], "timeout": timeout_s})
+            return _ask({"do": "wait", "ids": [job_id], "timeout": _timeout_s(arguments.get("timeout_s", 60))})
         if name == "cancel":
             return _ask({"do": "cancel", "ids": [job_id], "all": False})
         return _ask({"do": name, **({"id": job_id} if job_id else {})})
@@ -131,6 +135,16 @@ def _tool(name: str, description: str, properties: Message, required: list[str])
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     hints = {"readOnlyHint": name in _READING, "destructiveHint": name == "cancel"}
     return {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
+
+
+def _timeout_s(value: object) -> float:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = math.nan
+    if not seconds >= 0:
+        raise LiveError(f"timeout_s {value}; expected seconds, such as 60")
+    return min(seconds, LONGEST_WAIT_S)
 
 
 def _error(asked: object, code: int, text: str) -> Message:
