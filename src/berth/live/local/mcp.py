@@ -125,7 +125,9 @@ class Server:
             flags: Flags = {key: str(value) for key, value in arguments.items() if key != "command"}
             return {"ids": self._submit(flags, ["sh", "-c", str(arguments["command"])])}
         if name == "wait":
-            return _ask({"do": "wait", "ids": [job_id], "timeout": _timeout_s(arguments.get("timeout_s", 60))})
+            return _ask(
+                {"do": "wait", "ids": [job_id], "timeout": _timeout_s(arguments.get("timeout_s", 60))}
+            )
         if name == "cancel":
             return _ask({"do": "cancel", "ids": [job_id], "all": False})
         return _ask({"do": name, **({"id": job_id} if job_id else {})})

@@ -89,7 +89,8 @@ class MeasuredUse:
 
     def ended(self, kind: Kind, ran_ms: int, peak_mib: int, gpu_ms: int | None, *, completed: bool) -> None:
         """An attempt has ended. The compute of one that failed says nothing, its peak does."""
-        seen = self._seen[kind] = self._seen.pop(kind, None) or _Seen()
+        seen = self._seen.pop(kind, _Seen())
+        self._seen[kind] = seen  # the last now
         if len(self._seen) > MOST_KINDS:
             del self._seen[next(iter(self._seen))]
         if peak_mib > 0:
