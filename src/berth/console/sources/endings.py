@@ -50,7 +50,7 @@ def ending(
 
 
 def logged_ending(jobs: LoggedJobs, report: JobReport) -> dict[str, Any]:
-    """Of a job in berth's log beside Slurm, with how long such jobs waited lately."""
+    """The same of a job of Slurm, from berth's log, with how long such jobs waited lately."""
     last = jobs.of(report.attempts[-1].job_id)[-1]
     record = last.record
     told = ending(
