@@ -198,6 +198,27 @@ def test_a_job_of_slurm_tells_its_use_waits_and_what_was_enough(beside_slurm: Wo
     assert beside_slurm.program("bob").get("/api/v1/jobs/7").json()["ending"] is None
 
 
+def test_a_job_that_took_the_compute_that_others_left_was_promised_none(tmp_path: Path) -> None:
+    began_ms = line(PLACED).at_ms + 100_000
+    append(tmp_path / DECISIONS, [
+        line(PLACED, "9", 60, mem_mib=20_480, where="n1:0", best_effort=True),
+        line(STARTED, "9", 100, start_ms=began_ms, where="n1:0", partition="gpu"),
+        line(ENDED, "9", 1100, start_ms=began_ms, end_ms=began_ms + 1_000_000, where="n1", state="COMPLETED",
+             peak_mib=9000, card_mib=81_920, gpu_ms=200_000),
+    ])  # fmt: skip
+    world = World(tmp_path / "state", sources=[SlurmSource(tmp_path, FakeSlurm())])
+    found = world.program("ann").get("/api/v1/jobs/9").json()["ending"]
+    assert (found["use_pct"], found["promised_pct"], found["enough_gpu"], found["idle_gpu_hours"]) == (
+        20.0,
+        None,
+        None,
+        None,
+    )
+    page = world.browser("ann").get("/job/9").text
+    assert "11 GiB of GPU memory would have been enough." in page
+    assert '<span class="value">20 %</span>' in page
+
+
 @pytest.mark.parametrize(("user", "sees"), [("ann", True), ("carol", True), ("bob", False)])
 def test_coordinators_of_an_account_see_its_jobs(beside_slurm: World, user: str, sees: bool) -> None:
     found = beside_slurm.program(user).get("/api/v1/jobs/8").json()

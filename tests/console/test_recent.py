@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ def working(use_pct: float) -> Snapshot:
 
 
 def sampled(folder: Path, steps: list[int], span_ms: int = HOUR.step_ms) -> Recent:
-    """Samples so many steps before now, of a use of 40 per cent."""
+    """A sample at each of these steps before now, of a use of 40 per cent."""
     recent = Recent(folder / "recent.sqlite3")
     for step in sorted(steps, reverse=True):
         recent.add({"local": working(40)}, NOW_MS - step * span_ms)
@@ -107,6 +108,22 @@ def test_a_file_that_is_none_of_samples_is_begun_anew(tmp_path: Path) -> None:
     recent.add({"local": working(40)}, NOW_MS)
     recent.add({"local": working(40)}, NOW_MS)
     assert recent.window(HOUR, NOW_MS + HOUR.step_ms).sampled.sum() == 1
+
+
+@pytest.mark.parametrize("body", [b"no sample", zlib.compress(b"{}"), zlib.compress(b"no JSON"), None])
+def test_a_damaged_sample_is_a_gap(tmp_path: Path, body: bytes | None) -> None:
+    recent = sampled(tmp_path, [0, 1, 2])
+    with closing(sqlite3.connect(recent.path)) as store, store:
+        store.execute("UPDATE sample SET body = ? WHERE begin_ms = ?", (body, NOW_MS - HOUR.step_ms))
+    window = recent.window(HOUR, NOW_MS)
+    assert window.sampled[-3:].tolist() == [True, False, True]
+
+
+def test_without_its_folder_a_sample_is_lost_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    recent = Recent(tmp_path / "state" / "recent.sqlite3")
+    recent.add({"local": working(40)}, NOW_MS)
+    assert not recent.window(HOUR, NOW_MS).sampled.any()
 
 
 def test_a_path_has_steps_where_numbers_are_and_nothing_where_none_is() -> None:

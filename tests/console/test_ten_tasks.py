@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,20 @@ def test_ten_tasks_are_done_on_a_phone_and_on_a_desktop(tmp_path: Path, width: i
         context.close()
     assert {action for action, _, _ in source.done} == {"hold", "requeue", "cancel"}
     assert sum(action == "cancel" for action, _, _ in source.done) == len(source.value.jobs)
+
+
+def test_a_chosen_job_is_not_its_namesake_of_another_source(tmp_path: Path) -> None:
+    sources = [ValuesSource(look_of(gpus=2, waiting=2, at_ms=now_ms()), name=name) for name in ("a", "b")]
+    world = World(tmp_path, sources=sources, actions=True)
+    with served(world) as address, chromium() as browser:
+        context = logged_in(browser, world, address)
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.goto(f"{address}/queue")
+        page.locator('input[value="100000"][data-source=a]').check()
+        look = sources[0].value
+        sources[0].value = replace(look, jobs=look.jobs[:-1])  # the page draws its rows anew
+        page.locator('input[value="100001"][data-source=a]').wait_for(state="detached")
+        chosen = page.evaluate("berth.ticked(document).map((each) => [each.dataset.source, each.value])")
+        context.close()
+    assert chosen == [["a", "100000"]]

@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ from berth.live.driver.snapshot import Snapshot
 _log = logging.getLogger(__name__)
 MOST_USERS: Final = 200
 """Users in one sample: those who hold most, then those who wait."""
+_UNREADABLE: Final = (zlib.error, ValueError, TypeError, LookupError)
+"""What reading a damaged sample raises: there is a gap where it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +208,12 @@ class Recent:
                         "DELETE FROM sample WHERE span = ? AND (begin_ms < ? OR begin_ms > ?)",
                         (span.name, oldest_ms, now_ms),
                     )
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             _log.warning("%s: a sample is lost: %s", self.path, error)
         except sqlite3.DatabaseError as error:
             _log.warning("%s: not a file of samples (%s); a new one is begun", self.path, error)
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
 
     def window(self, span: Span, now_ms: int) -> Window:
         """The samples of a span up to now; those of the last moments are read once for all pages."""
@@ -223,7 +226,7 @@ class Recent:
             if self.path.exists():
                 with self._open() as store:
                     samples = _samples(store, span, now_ms - span.points * span.step_ms, now_ms)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             _log.warning("%s cannot be read: %s", self.path, error)
         window = window_of(span, samples, now_ms)
         self._windows[span.name] = (step, window)
@@ -250,7 +253,11 @@ def _samples(store: sqlite3.Connection, span: Span, from_ms: int, to_ms: int) ->
         "SELECT begin_ms, body FROM sample WHERE span = ? AND begin_ms BETWEEN ? AND ? ORDER BY begin_ms",
         (span.name, from_ms, to_ms),
     )
-    return {begin_ms: _unpacked(body) for begin_ms, body in rows}
+    found = {}
+    for begin_ms, body in rows:
+        with suppress(*_UNREADABLE):
+            found[begin_ms] = _unpacked(body)
+    return found
 
 
 def _unpacked(body: bytes) -> Sample:

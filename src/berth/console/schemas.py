@@ -189,7 +189,7 @@ class EndingAnswer(BaseModel):
     promised_mib: int | None
     card_mib: int | None
     use_pct: float | None = Field(description="Mean use of each of its GPUs, of a whole GPU")
-    promised_pct: float
+    promised_pct: float | None = Field(description="null: it took the compute that others left")
     enough_gpu: float | None = Field(description="The part of a GPU that would have been enough")
     enough_mib: int | None = Field(
         description="The GPU memory that would have been enough; null if no less would"

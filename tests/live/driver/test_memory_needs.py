@@ -9,7 +9,7 @@ from berth.model import Job, Share
 
 
 def waiting(job_id: str, *, memory: MemoryNeed | None = None) -> SiteJob:
-    job = Job(job_id, "u", "a", 0, None, gpus=1, share=Share(500, 1000), retries=3)
+    job = Job(job_id, 0, None, user="u", application="a", gpus=1, share=Share(500, 1000), retries=3)
     more = {} if memory is None else {"memory": memory}
     return SiteJob(job, (0,), alike="a", **more)
 

@@ -147,11 +147,13 @@ class Storm:
             "kube-scheduler killed": self._kill_scheduler, "API server killed": self._kill_api,
             "etcd stalled": self._stall, "node lost": self._lose_node,
         }  # fmt: skip
-        while time.monotonic() < end_s:
+        while True:
             for kind in self._draw.sample(sorted(kinds), len(kinds)):
                 self.faults[kind] += 1
                 await kinds[kind]()
                 await asyncio.sleep(self._draw.uniform(0.5, 2.0))
+            if time.monotonic() >= end_s:
+                return
 
     async def _kill_steerer(self) -> None:
         at = self._draw.randrange(2)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
+
+import pytest
 
 from berth.live.local.mcp import Server
 from tests.live.local.world import World, berth
@@ -87,3 +90,29 @@ def test_no_message_however_odd_ends_the_server() -> None:
         answer = server.answer(json.dumps(call(1, name, **arguments)))
         assert answer is not None
         assert said in answer["result"]["content"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("initialize", ["2025-06-18"]),
+        ("tools/call", "queue"),
+        ("tools/call", {"name": ["queue"]}),
+        ("tools/call", {"name": "queue", "arguments": ["x"]}),
+        ("tools/call", {"name": "wait", "arguments": {"id": "1", "timeout_s": "soon"}}),
+        ("tools/call", {"name": "wait", "arguments": {"id": "1", "timeout_s": None}}),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_and_the_server_goes_on(method: str, params: object) -> None:
+    lines = [json.dumps({"id": at, "method": method, "params": params}) for at in (1, 2)]
+    out = io.StringIO()
+    Server(None).serve(io.StringIO("\n".join(lines)), out)
+    first, second = map(json.loads, out.getvalue().splitlines())
+    assert (first["id"], second["id"]) == (1, 2)
+    assert "error" in second or second["result"]["isError"]
+
+
+def test_an_answer_is_ascii_so_that_any_name_can_be_written() -> None:
+    out = io.StringIO()
+    Server(None).serve(io.StringIO(json.dumps({"id": 1, "method": "손\udcff"})), out)
+    assert out.getvalue().isascii()

@@ -29,6 +29,7 @@ with open(os.path.join(folder, "jpserver-%d.json" % os.getpid()), "w") as file:
     json.dump({{"url": "http://127.0.0.1:%d/" % port, "port": port, "token": os.environ["JUPYTER_TOKEN"]}}, file)
 server.serve_forever()
 """
+AS_ROOT = ["--allow-root"] if os.geteuid() == 0 else []
 
 
 @pytest.fixture
@@ -45,13 +46,12 @@ def jupyter(shared: World, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_address_opens_and_no_command_line_has_the_token(shared: World, jupyter: Path) -> None:
     done = berth(shared, "jupyter", "--gpus", "0", "--name", "mine", "--json", "--", "--debug")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr  # on a busy machine it says there why the job waits
     said = json.loads(done.stdout)
     try:
         with urlopen(said["address"], timeout=60) as answer:
             words = json.load(answer)
-        assert words[:3] == ["--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
-        assert words[-1] == "--debug"
+        assert words == ["--no-browser", "--ServerApp.ip=127.0.0.1", *AS_ROOT, "--debug"]
         token = said["address"].partition("token=")[2]
         shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         assert token not in shown

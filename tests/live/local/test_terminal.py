@@ -100,6 +100,15 @@ def test_a_shell_has_the_terminal_its_size_its_keys_and_the_exit_status(shared: 
         assert shell.ended() == 7
 
 
+def test_without_a_runtime_folder_there_is_a_terminal_too(
+    shared: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(shared.environment, "XDG_RUNTIME_DIR", str(shared.folder / "none"))
+    with typist(shared, "--gpus", "0", "sh", "-c", "echo said") as job:
+        job.until("said")
+        assert job.ended() == 0
+
+
 def test_what_was_printed_is_kept_as_the_output_of_any_job(shared: World) -> None:
     with typist(shared, "--gpus", "0", "--name", "kept", "sh", "-c", "echo said; exit 3") as shell:
         shell.until("said")

@@ -1,4 +1,4 @@
-"""What berth believes beside Slurm is what it was told to believe."""
+"""The service for Slurm believes the slow-downs that its knowledge names."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.live.slurm import measured_use
 from berth.live.slurm.decisions import ENDED, STARTED, Decision
 from berth.live.slurm.measured_use import Kind, Measured, MeasuredUse
 from berth.live.slurm.results import Result, keep
@@ -43,6 +44,15 @@ def test_a_job_counts_for_what_was_measured_of_its_application(
     attempts: tuple[tuple[int, int | None], ...], share: Share
 ) -> None:
     assert measured(*attempts).share(JOB) == share
+
+
+def test_the_kinds_that_ended_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured_use, "MOST_KINDS", 2)
+    use = MeasuredUse()
+    for name in ("a", "b", "a", "c"):
+        use.ended(KIND._replace(application=name), 99_000, 500, None, completed=True)
+    assert [(each.application, each.attempts) for each in use.all()] == [("a", 2), ("c", 1)]
+    assert [each.application for each in use.all(1)] == ["c"]
 
 
 def test_memory_stays_as_asked_where_the_operator_says_so() -> None:

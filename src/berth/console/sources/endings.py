@@ -20,15 +20,17 @@ def ending(
     completed: bool,
     waits: Sequence[Wait],
     gpu_hours: float,
+    best_effort: bool = False,
 ) -> dict[str, Any]:
     """As `EndingAnswer` has it. `use` is the mean use of each of its GPUs as a fraction of the whole GPU.
 
+    With `best_effort` it was promised memory alone, and took the compute that others left.
     What would have been enough is told of a run that completed: what was cut off may have needed more.
     """
     promise_mib = promised.mem_mib or card_mib
     enough = None
     if completed and peak_mib and promise_mib:
-        enough = enough_share(Share(promised.milli, promise_mib), use, peak_mib)
+        enough = enough_share(Share(promised.milli, promise_mib), None if best_effort else use, peak_mib)
         if enough == Share(promised.milli, promise_mib):
             enough = None
     return {
@@ -37,16 +39,18 @@ def ending(
         "promised_mib": promise_mib,
         "card_mib": card_mib,
         "use_pct": None if use is None else round(100 * use, 1),
-        "promised_pct": promised.milli / 10,
-        "enough_gpu": None if enough is None or use is None else enough.milli / 1000,
+        "promised_pct": None if best_effort else promised.milli / 10,
+        "enough_gpu": None if enough is None or use is None or best_effort else enough.milli / 1000,
         "enough_mib": None if enough is None else enough.mem_mib,
         "gpu_hours": gpu_hours,
-        "idle_gpu_hours": None if use is None else max(0.0, gpu_hours * (1 - 1000 * use / promised.milli)),
+        "idle_gpu_hours": (
+            None if use is None or best_effort else max(0.0, gpu_hours * (1 - 1000 * use / promised.milli))
+        ),
     }
 
 
 def logged_ending(jobs: LoggedJobs, report: JobReport) -> dict[str, Any]:
-    """Of a job in berth's log beside Slurm, with how long such jobs waited lately."""
+    """The same of a job of Slurm, from berth's log, with how long such jobs waited lately."""
     last = jobs.of(report.attempts[-1].job_id)[-1]
     record = last.record
     told = ending(
@@ -57,6 +61,7 @@ def logged_ending(jobs: LoggedJobs, report: JobReport) -> dict[str, Any]:
         completed=record.state is RecordState.COMPLETED,
         waits=waits_of(last),
         gpu_hours=report.gpu_hours,
+        best_effort=last.best_effort,
     )
     such = jobs.waits_of_such(record)
     if len(such) >= LEAST_STARTS:

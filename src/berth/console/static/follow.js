@@ -9,7 +9,7 @@
     going = true;
     for (;;) {
       const answer = await fetch(place.dataset.address + (next === null ? "" : `&after=${next}`)).catch(() => null);
-      const told = answer?.ok ? await answer.json() : null;
+      const told = answer?.ok ? await answer.json().catch(() => null) : null; // null: it broke off
       if (told !== null) {
         const below = place.scrollHeight - place.scrollTop - place.clientHeight < 8;
         const again = next !== null && told.next < next; // the file was begun anew

@@ -42,6 +42,7 @@
   };
 
   berth.ticked = (root) => [...root.querySelectorAll("input[type=checkbox]:checked")];
+  const jobOf = (box) => `${box.dataset.source} ${box.value}`; // two sources may have jobs of one id
 
   let asked = 0;
   let waits = null;
@@ -60,13 +61,13 @@
         if (part === null || (here !== null && here.matches("input:not([type=checkbox]), select, textarea"))) continue;
         localise(part);
         if (part.innerHTML === old.dataset.as) continue;
-        const address = here?.getAttribute("href"), ticked = new Set(berth.ticked(old).map((each) => each.value));
+        const address = here?.getAttribute("href"), ticked = new Set(berth.ticked(old).map(jobOf));
         old.dataset.as = part.innerHTML;
         old.replaceChildren(...document.importNode(part, true).childNodes);
         bind(old);
         for (const each of old.querySelectorAll("input[type=checkbox]")) {
-          each.checked = ticked.has(each.value);
-          if (here?.type === "checkbox" && here.value === each.value) each.focus();
+          each.checked = ticked.has(jobOf(each));
+          if (here?.type === "checkbox" && jobOf(here) === jobOf(each)) each.focus();
         }
         if (address) old.querySelector(`a[href="${CSS.escape(address)}"]`)?.focus();
         berth.choice?.();

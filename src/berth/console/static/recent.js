@@ -4,10 +4,14 @@
   const EVERY_MS = 30000;
   const get = (id) => document.getElementById(id);
 
+  let asked = 0;
   async function draw(span) {
+    asked += 1;
+    const turn = asked;
     const answer = await fetch(`/now/recent?span=${span}`).catch(() => null);
-    if (answer === null || !answer.ok) return;
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const text = answer?.ok ? await answer.text().catch(() => null) : null;
+    if (text === null || turn !== asked) return; // another span was chosen meanwhile
+    const fresh = new DOMParser().parseFromString(text, "text/html");
     const part = document.activeElement?.closest?.(".spans") ? "recent" : null;
     for (const each of get("recent-parts").querySelectorAll("details")) {
       const again = fresh.querySelector(`details[data-part="${each.dataset.part}"]`);

@@ -87,7 +87,7 @@ MUCH_THE_SAME_MS = 30_000
 MOST_ENDS = 10_000
 """Ended attempts that are remembered, so that an end that is told again changes nothing."""
 PROMISE_STEPS = 16
-"""Waiting jobs are promised anew what they are believed to need if that has changed by one part in so many."""
+"""Waiting jobs get a new promise if what they are believed to need has changed by one part in 16."""
 
 
 @dataclass(frozen=True, slots=True)

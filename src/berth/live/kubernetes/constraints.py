@@ -61,7 +61,7 @@ def constraint_of(pod: Pod) -> Constraint:
 
 
 def has_unread_rules(spec: PodSpec, counted: Collection[str]) -> bool:
-    """Whether kube-scheduler alone can tell on which nodes a pod may run: by pods that are there, volumes, claims,
+    """Whether kube-scheduler alone can tell on which nodes a pod may run: by other pods, volumes, claims,
     ports of the node, or resources that are not `counted`."""
     nearby = spec.affinity.pod_affinity if spec.affinity else None
     return bool(

@@ -21,7 +21,7 @@ class Lift(NamedTuple):
     after: frozenset[str] = frozenset()
     """Ids of the pods that must have left the node before."""
     hosts: tuple[str, ...] = ()
-    """Hostnames of the nodes that will do, its own among them; empty: its own node alone."""
+    """Hostnames of the nodes that it may run on, its own among them; empty: its own node alone."""
     preferred: tuple[Preferred, ...] = ()
     """Its preferred node affinity, which it keeps."""
 

@@ -98,10 +98,10 @@ class Server:
             result = {"tools": [_tool(name, *described) for name, described in self._tools.items()]}
         elif method == "tools/call":
             name, arguments = parameters.get("name"), parameters.get("arguments") or {}
-            if not isinstance(arguments, dict):
-                return _error(asked, -32602, "arguments: expected an object")
             if not isinstance(name, str) or name not in self._tools:
                 return _error(asked, -32602, f"no tool '{name}'; there are {', '.join(self._tools)}")
+            if not isinstance(arguments, dict):
+                return _error(asked, -32602, f"{name}: expected an object of arguments")
             result = self._called(name, arguments)
         else:
             return _error(asked, -32601, f"no method '{method}'")

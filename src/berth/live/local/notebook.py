@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from berth.errors import LiveError
 from berth.live.local.client import control, waiting_reason
+from berth.live.local.entry import ENDED
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
 
@@ -49,7 +50,8 @@ def start(submit: Callable[[Flags, list[str]], list[str]], flags: Flags) -> Serv
         "JUPYTER_TOKEN": token,
         "JUPYTER_RUNTIME_DIR": folder,
     }  # a submission takes this environment
-    words = [program, "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
+    # Jupyter looks for a free port itself. Of port 0, those up to 2.17 never learn the port.
+    words = [program, "--no-browser", "--ServerApp.ip=127.0.0.1"]
     if os.geteuid() == 0:
         words.append("--allow-root")  # only this machine reaches it, with the token
     (job_id,) = submit({"name": "jupyter", "retries": "0", **flags}, words)
@@ -82,7 +84,7 @@ def _started(job_id: str, token: str, folder: str) -> Server:
     try:
         while True:
             (job,) = connection.ask({"do": "job", "id": job_id})["jobs"]
-            if job["state"] not in ("waiting", "held", "starting", "running", "suspended"):
+            if job["state"] in ENDED:
                 reason = f": {job['reason']}" if job["reason"] else ""
                 raise LiveError(
                     f"job {job_id} {job['state']} before Jupyter answered{reason}; see: berth logs {job_id}"

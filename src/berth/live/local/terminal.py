@@ -58,7 +58,9 @@ def run(submit: Callable[[Flags], list[str]], flags: Flags) -> int:
 @contextmanager
 def _listening() -> Iterator[socket.socket]:
     """A socket in a folder that no other user may enter."""
-    folder = tempfile.mkdtemp(prefix="berth-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")  # after `su` it may be another user's, or not there
+    usable = os.path.isdir(runtime) and os.access(runtime, os.W_OK)
+    folder = tempfile.mkdtemp(prefix="berth-", dir=runtime if usable else None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         try:
             listening.bind(os.path.join(folder, "terminal"))

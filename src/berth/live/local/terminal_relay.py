@@ -158,7 +158,7 @@ def _send(child: int, master: int, number: int) -> None:
     with contextlib.suppress(OSError):
         groups.add(os.tcgetpgrp(master))
     for group in groups - {0}:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # such as sudo, which runs as root
             os.killpg(group, number)
             os.killpg(group, signal.SIGCONT)
 

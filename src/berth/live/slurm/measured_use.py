@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from berth.live.slurm.decisions import ENDED, STARTED, Decision
@@ -21,6 +22,8 @@ UNMEASURED_PCT = 50
 """Compute that a job of a kind without a measurement counts for."""
 REMEMBERED = 16
 """Attempts of a kind that are remembered."""
+MOST_KINDS = 10_000
+"""Kinds that are remembered, those that ended last: users may name applications as they like."""
 MARGIN = 8
 """A job may hold an eighth more than was measured, and another eighth shared by the number of measurements."""
 STEP_MIB = 64
@@ -86,7 +89,10 @@ class MeasuredUse:
 
     def ended(self, kind: Kind, ran_ms: int, peak_mib: int, gpu_ms: int | None, *, completed: bool) -> None:
         """An attempt has ended. The compute of one that failed says nothing, its peak does."""
-        seen = self._seen.setdefault(kind, _Seen())
+        seen = self._seen.pop(kind, _Seen())
+        self._seen[kind] = seen  # the last now
+        if len(self._seen) > MOST_KINDS:
+            del self._seen[next(iter(self._seen))]
         if peak_mib > 0:
             seen.peaks_mib.append(peak_mib)
         if completed and gpu_ms is not None:
@@ -104,9 +110,10 @@ class MeasuredUse:
             max(seen.milli) // 10 if seen.milli else None,
         )
 
-    def all(self) -> list[Measured]:
-        """What was measured, in the order of names."""
-        return [found for kind in sorted(self._seen) if (found := self.of(kind)) is not None]
+    def all(self, most: int = MOST_KINDS) -> list[Measured]:
+        """What was measured of this many kinds, those that ended last, in the order of names."""
+        kinds = sorted(islice(reversed(self._seen), most))
+        return [found for kind in kinds if (found := self.of(kind)) is not None]
 
     def share(self, job: Job) -> Share:
         """What a job that asks for memory alone counts for on its GPU, of which it never gets more memory than it asks

@@ -58,6 +58,8 @@ CLAIM_INTERVALS = 40
 """How many intervals the right to place lasts: the nodes are read, and it is renewed, at least every fourteen."""
 MOST_REASONS = 10_000
 """Waiting jobs of which `berth slurm why` knows the reason: the first of the queue."""
+MOST_MEASURED = 1000
+"""Kinds of jobs of which the status tells what was measured: those that ended last."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
 
@@ -227,7 +229,7 @@ class Service:
             "decide_s": round(self.decide_s, 4),
             "queries": self._controller.queries,
             "compute_pct": self.settings.compute_pct,
-            "measured": [asdict(each) for each in self.site.use.all()],
+            "measured": [asdict(each) for each in self.site.use.all(MOST_MEASURED)],
             "why": self.why,
             "counts": dict(islice(self.site.counts.items(), MOST_REASONS)),
             "starts": {job_id: each for job_id, each in self.driver.starts.items() if job_id in waiting},
