@@ -148,6 +148,11 @@ def replay(jobs: list[Job], gpus: int, policy_name: str, every: int) -> dict[str
             waited += 1
             if waited % every:
                 continue
+            for (
+                other
+            ) in run.new_events:  # what starts at this instant no longer waits, and would be forgotten
+                if other.kind is EventKind.START:
+                    forecast.started(other.job.id, now_ms)
             began = perf_counter()
             found = forecast.intervals(scheduler, now_ms)
             seconds.append(perf_counter() - began)
@@ -180,7 +185,7 @@ def main() -> None:
     )
     parser.add_argument("--policy", default="easy+fifo+best-fit")
     parser.add_argument(
-        "--every", type=count, default=10, help="of the jobs that wait, one in so many is asked about"
+        "--every", type=count, default=10, help="ask at every n-th submission of a job that waits"
     )
     given = parser.parse_args()
     gpus = given.gpus or (800 if given.trace == "philly" else 64)
