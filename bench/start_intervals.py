@@ -4,7 +4,8 @@ A trace is replayed under EASY backfilling by run times that the history has see
 submitted is told when it will start, by three ways that know the same past:
 
 - berth: trials of the scheduler on drawn run times (`StartForecast`);
-- limits: from now until its reservation if every job runs to its time limit, as `squeue --start` tells;
+- limits: from now until its start if every running job runs to its time limit, much as `squeue --start` tells. The
+  policy itself still goes by what the history believes;
 - constant: the 10 % and the 90 % quantile of the last 300 waits.
 
 Coverage (wanted: 76 to 84 %) is judged on jobs after the first 200 that waited; widths are the mean in hours and the
