@@ -49,8 +49,8 @@ SERVING = {
     "time-sliced": {2: 0.445, 4: 0.450, 8: 0.512, 16: 0.616, 32: 0.728},
     "mps": {2: 0.635, 4: 0.604, 8: 0.680, 16: 0.778, 32: 0.879},
 }
-"""Speed of two engines on one A100 with so many requests each, as a fraction of an engine that has the card, under
-`mps` with half of the multiprocessors each (NVIDIA, *Dynamo: Interpreting GPU Sharing Results*)."""
+"""Speed of two engines on one A100 by the number of requests that each serves at once, as a fraction of an engine that
+has the card. Under `mps` each has half of the multiprocessors (NVIDIA, *Dynamo: Interpreting GPU Sharing Results*)."""
 ENGINE = (1000, 38_000, 900, 0)
 """What an engine is assumed to use, as nothing of it is published: the GPU all of the time, its memory most of it."""
 

@@ -38,6 +38,7 @@ from slurm_place import CLUSTER, NODES, setup
 SHARDS = 8
 GIVE_UP_S = 1200.0
 INTERVAL_S = "0.3"
+"""Between berth's queries; by default it is 5 s, which is half of a job here."""
 
 
 def applications(seed: int, count: int) -> list[Application]:

@@ -131,9 +131,9 @@ class Replay:
         del self.cards[card].taken[job]
         self.ran_ms[one.name].append(ran_ms)
         if self.use is not None:
-            seconds = ran_ms // 1000 * 1000  # Slurm tells no more
+            told_ms = ran_ms // 1000 * 1000  # Slurm tells whole seconds
             gpu_ms = one.kernel_ms * one.steps
-            self.use.ended(kind_of(_job(one)), seconds, one.mem_mib, gpu_ms, completed=True)
+            self.use.ended(kind_of(_job(one)), told_ms, one.mem_mib, gpu_ms, completed=True)
         self._decide()
 
 

@@ -9,8 +9,10 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.experiments.compare import compare
 from berth.experiments.compare.chapters import comparison_chapters
+from berth.interference import make_interference
 from berth.model import EventKind, Job, Node, Share
 from berth.plots.schedules import schedule as picture
+from berth.profiles import THESIS_GPU, workload_jobs
 from berth.statistics import event_columns
 from berth.statistics.timeline import SCHEDULED_ATTEMPTS, schedule
 
@@ -64,6 +66,20 @@ def test_the_picture_has_a_colour_for_each_of_the_busiest_users_and_a_row_for_ea
     assert list(figure.layout.yaxis.ticktext) == ["a GPU 0", "a GPU 1", "b"]
     places = [(y - w / 2, y + w / 2) for t in figure.data for y, w in zip(t.y, t.width, strict=True)]
     assert all(-0.5 < low < high < 2.5 for low, high in places)
+
+
+def test_jobs_that_may_each_use_all_of_a_gpu_stay_within_its_row() -> None:
+    nodes = [Node("a", 2, THESIS_GPU)]
+    mps = make_interference("mps")
+    events = simulate(workload_jobs("random", 12, 1), Cluster(nodes), "greedy", interference=mps)
+    bars = schedule(event_columns(events), nodes)
+    assert bars is not None
+    assert (bars.from_milli + bars.milli).max() > 1000
+    for trace in picture(bars, ["a GPU 0", "a GPU 1"]).data:
+        for y, width, (_, name, _, part) in zip(trace.y, trace.width, trace.customdata, strict=True):
+            row = int(name[-1])
+            assert row - 0.5 < y - width / 2 < y + width / 2 < row + 0.5
+            assert part == "100 %"
 
 
 def test_large_runs_have_no_schedule_and_a_page_of_several_policies_shows_none(tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.knowledge import Oracle, User
-from berth.model import Evict, Job, Node, RecordState
+from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, Share, WakeAt
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler, StartForecast, StartInterval
 from berth.scheduler.starts import FEWEST, MOST_CALLS
@@ -115,6 +116,35 @@ def test_nothing_more_is_drawn_when_the_time_is_over() -> None:
     assert len(asked_often) == 2  # within the first draw, and before the second
 
 
+def test_a_wake_that_the_policy_asked_for_before_counts() -> None:
+    def from_one_o_clock(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | WakeAt]:
+        if now_ms < HOUR_MS:
+            yield WakeAt(HOUR_MS)
+            return
+        for job in list(queue):
+            yield Placement(job, (GpuSlot(0, 0),), job.share)
+
+    knowledge = Oracle()
+    one = Scheduler(Cluster(gpus(1)), from_one_o_clock, knowledge)
+    one.submit(asked("a", HOUR_MS))
+    assert started(one) == []
+    assert one.next_wake_ms == HOUR_MS
+
+    assert StartForecast().intervals(one, 0) == {"a": (HOUR_MS, HOUR_MS)}
+
+
+def test_a_suspended_job_that_runs_on_in_a_draw_ends_there() -> None:
+    one = known(
+        gpus(1), [asked("a", 2 * HOUR_MS), asked("b", HOUR_MS), asked("c", HOUR_MS)], "fifo+first-fit"
+    )
+    assert started(one) == ["a"]
+    one.suspended("a", HOUR_MS, held_mib=100)
+    assert one.place(Placement(next(iter(one.queue)), (GpuSlot(0, 0),), Share(1000, 0)), HOUR_MS)
+
+    # b ends after two hours; a has an hour left, and runs on before c starts.
+    assert StartForecast().intervals(one, HOUR_MS) == {"c": (3 * HOUR_MS, 3 * HOUR_MS)}
+
+
 def test_an_eviction_in_a_draw_ends_no_evicted_job() -> None:
     def evicts(queue: object, cluster: Cluster, now_ms: int) -> object:
         if now_ms == HOUR_MS and "b" in cluster.running:
@@ -169,3 +199,12 @@ def test_a_simulation_that_knows_all_starts_each_job_when_it_was_told_and_as_wit
 
     assert events == list(simulate(jobs, cluster, "fifo+first-fit"))
     assert forecast.held(events[-1].time_ms) == (10, 10)
+
+
+def test_a_start_at_the_instant_of_a_submission_counts() -> None:
+    jobs = [replace(asked(f"j{at}", HOUR_MS), submit_ms=at * HOUR_MS // 2) for at in range(6)]
+    forecast = StartForecast()
+
+    events = list(simulate(jobs, Cluster(gpus(1)), "fifo+first-fit", starts=forecast))
+
+    assert forecast.held(events[-1].time_ms) == (5, 5)

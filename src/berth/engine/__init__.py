@@ -87,5 +87,10 @@ def _with_intervals(run: Run, starts: StartForecast) -> Iterator[Event]:
             event.kind is EventKind.SUBMIT and event.time_ms > asked_ms and run.scheduler.waits(event.job.id)
         ):
             asked_ms = event.time_ms
+            for (
+                other
+            ) in run.new_events:  # what starts at this instant no longer waits, and would be forgotten
+                if other.kind is EventKind.START:
+                    starts.started(other.job.id, asked_ms)
             starts.intervals(run.scheduler, asked_ms)
         yield event

@@ -27,6 +27,9 @@ def schedule(bars: Schedule, gpus: Sequence[str]) -> go.Figure:
     busiest = np.argsort(-np.bincount(of_bar, took * bars.milli, minlength=len(names)), kind="stable")
     origin_ms = int(bars.begin_ms.min())
     factor, unit = readable_unit(Unit.SECONDS, [(int(bars.end_ms.max()) - origin_ms) / 1000])
+    high = np.full(len(gpus), 1000)  # tenants that share a GPU by best effort may each hold all of it
+    np.maximum.at(high, bars.cell, bars.from_milli + bars.milli)
+    scale = ROW / high[bars.cell]
     groups = [(str(names[at]), of_bar == at) for at in busiest[:MOST_USERS].tolist()]
     if len(names) > MOST_USERS:
         groups.append(("others", np.isin(of_bar, busiest[MOST_USERS:])))
@@ -39,8 +42,8 @@ def schedule(bars: Schedule, gpus: Sequence[str]) -> go.Figure:
                 orientation="h",
                 base=begin,
                 x=length,
-                y=bars.cell[mine] + (bars.from_milli[mine] / 1000 + parts / 2 - 0.5) * ROW,
-                width=parts * ROW,
+                y=bars.cell[mine] + (bars.from_milli + bars.milli / 2)[mine] * scale[mine] - ROW / 2,
+                width=bars.milli[mine] * scale[mine],
                 name=escape(name) or "no user",
                 marker={"color": COLOURS[at % len(COLOURS)], "line": {"color": "#FFFFFF", "width": 0.6}},
                 customdata=[

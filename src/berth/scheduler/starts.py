@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from berth.cluster import Running
 from berth.errors import KnowledgeError, PolicyError
 from berth.knowledge import Knowledge, Spread, believed_run
-from berth.model import FOREVER_MS, Job, Placement, WakeAt
-from berth.scheduler.outcomes import Evicted
+from berth.model import FOREVER_MS, Job, Placement
+from berth.scheduler.outcomes import Evicted, Resumed
 from berth.scheduler.scheduler import Scheduler
 
 COVERAGE: Final = 0.8
@@ -143,15 +143,16 @@ def _draw(
         ends = [end for end in ends if end[0] < FOREVER_MS]
         heapify(ends)
         calls, time_ms = 0, now_ms
-        wakes: list[int] = []
-        while len(scheduler.queue) and (ends or wakes) and calls < MOST_CALLS and not out_of_time():
-            time_ms = min(ends[0][0] if ends else FOREVER_MS, wakes[0] if wakes else FOREVER_MS)
-            while ends and ends[0][0] == time_ms:
+        while len(scheduler.queue) and calls < MOST_CALLS and not out_of_time():
+            wake_ms = scheduler.next_wake_ms  # the policy may have asked for it before the trial
+            next_ms = min(ends[0][0] if ends else FOREVER_MS, FOREVER_MS if wake_ms is None else wake_ms)
+            if next_ms >= FOREVER_MS:
+                break
+            time_ms = max(time_ms, next_ms)
+            while ends and ends[0][0] <= time_ms:
                 _, job_id = heappop(ends)
                 if job_id in running:
                     scheduler.release(job_id, time_ms)
-            while wakes and wakes[0] <= time_ms:
-                heappop(wakes)
             calls += 1
             for outcome in scheduler.decide(time_ms):
                 if isinstance(outcome, Placement):
@@ -160,8 +161,10 @@ def _draw(
                     end_ms = _drawn_end(running[job_id], knowledge, time_ms, random)
                     if end_ms < FOREVER_MS:
                         heappush(ends, (end_ms, job_id))
-                elif isinstance(outcome, WakeAt):
-                    heappush(wakes, outcome.time_ms)
+                elif isinstance(outcome, Resumed):
+                    end_ms = _drawn_end(outcome.run, knowledge, time_ms, random)
+                    if end_ms < FOREVER_MS:
+                        heappush(ends, (end_ms, outcome.run.job.id))
                 elif isinstance(outcome, Evicted):
                     ends = [end for end in ends if end[1] != outcome.run.job.id]
                     heapify(ends)

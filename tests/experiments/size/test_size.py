@@ -221,6 +221,23 @@ def test_an_interval_over_weeks_holds_the_answer() -> None:
     assert answer.high is None or answer.high >= answer.nodes
 
 
+@pytest.mark.slow
+def test_the_interval_does_not_depend_on_the_number_of_processes() -> None:
+    draw, week_ms = random.Random(3), 7 * 24 * HOUR_MS
+    made = sorted(
+        (week * week_ms + draw.randrange(week_ms), HOUR_MS * (1 + draw.randrange(8 + 4 * week)))
+        for week in range(4)
+        for _ in range(300)
+    )
+    jobs = [Job(f"{at}", submit_ms, work_ms, gpus=1) for at, (submit_ms, work_ms) in enumerate(made)]
+    nodes = [Node(f"n{at}", 1, None, 64_000, 64_000) for at in range(24)]
+    found = [
+        smallest_sizes(jobs, nodes, ["fifo+first-fit"], keep_of("p90-wait=2h"), processes=processes)
+        for processes in (1, 4)
+    ]
+    assert found[0].answers == found[1].answers
+
+
 def test_what_is_to_be_kept_is_drawn_again_with_the_weeks() -> None:
     """A policy that is better than the first in every week keeps its number on today's nodes, whatever the weeks."""
     jobs = [

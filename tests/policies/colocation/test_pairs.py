@@ -291,3 +291,19 @@ def test_a_job_on_two_gpus_holds_up_no_others_and_starts_when_two_are_empty(asks
     assert len(ended) == 45
     assert begun["s0"] < begun["wide"]
     assert begun["wide"] == sorted(ended[one.id] for one in first)[1]
+
+
+@pytest.mark.parametrize("origin_ms", [0, 1_800_000_000_000])
+def test_gpus_are_kept_on_nodes_of_different_size_at_any_date(origin_ms: int) -> None:
+    """Live, times are milliseconds since 1970."""
+    first = [replace(job(f"t{at}", "vgg16"), work_ms=40_000 + 20_000 * at) for at in range(6)]
+    wide = job("wide", "vgg16", 1_000, gpus=2)
+    small = [job(f"s{at}", "alexnet", 2_000 + 3_000 * at) for at in range(20)]
+    jobs = [replace(one, submit_ms=one.submit_ms + origin_ms) for one in (*first, wide, *small)]
+    nodes = [Node("two", 2, THESIS_GPU), Node("four", 4, THESIS_GPU)]
+    begun = {
+        event.job.id: event.time_ms
+        for event in simulate(jobs, Cluster(nodes), "pairs", interference=MPS)
+        if event.kind is EventKind.START
+    }
+    assert begun["s0"] < begun["wide"]

@@ -82,7 +82,8 @@ def _chapters(
         yield Chapter(
             "The schedule",
             "A row is a GPU, a bar a job on it, as high as the part that it holds. A job of several GPUs has a bar on"
-            " each. Colours are users, those with the most GPU-hours first. Drag to zoom in.",
+            " each. Jobs that may each use all of a GPU divide its row. Colours are users, those with the most"
+            " GPU-hours first. Drag to zoom in.",
             (("Which job held which GPU, and when", schedule(runs[0].schedule, names)),),
             names=("schedule",),
             **named,

@@ -26,9 +26,9 @@ from berth.experiments.weeks import WEEK_MS
 from berth.model import Job, Node
 from berth.policies import Progress
 
-MOST_AT_ONCE = 20
-"""Sizes of one policy that are looked at together, at most two for each process: what lies below the first that fails
-is simulated in vain, and takes longest."""
+AT_ONCE = 4
+"""Sizes of one policy that are looked at together. What lies below the first that fails takes longest, and only widens
+the interval. It is the same for any number of processes, so that the interval is."""
 DRAWS = 100
 """How often weeks are drawn again for an interval."""
 FEWEST_WEEKS = 3
@@ -312,17 +312,17 @@ class _Scan:
 
     def next_counts(self, policy: str, model: str, today: int, step: int) -> list[int]:
         """The sizes to look at next: down until one fails, or up until one keeps, then all in between."""
-        there, at_once = self.seen[policy, model], min(MOST_AT_ONCE, 2 * self.processes)
+        there = self.seen[policy, model]
         keeps = {count: self.keeps(run) for count, (_, run) in there.items()}
         most, least = max(keeps), min(keeps)
         failing = max((count for count, kept in keeps.items() if not kept), default=None)
         if failing is None:
             return [
-                count for count in range(least - step, least - step * (at_once + 1), -step) if count >= 1
+                count for count in range(least - step, least - step * (AT_ONCE + 1), -step) if count >= 1
             ] or ([1] if least > 1 else [])
         if failing == most:
             return [
-                count for count in range(most + step, most + step * (at_once + 1), step) if count <= 2 * today
+                count for count in range(most + step, most + step * (AT_ONCE + 1), step) if count <= 2 * today
             ]
         above = min(count for count in keeps if count > failing)
         return list(range(failing + 1, above))

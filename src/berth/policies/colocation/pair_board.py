@@ -10,9 +10,9 @@ import numpy as np
 from berth.arrays import BoolArray, IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Running
 from berth.interference.known_speeds import MOST
-from berth.model import GpuSlot, Job
+from berth.model import FOREVER_MS, GpuSlot, Job
 from berth.policies.colocation.forecast import Candidate
-from berth.policies.colocation.pair_kernels import LATER, NEVER_MS, NONE, UNKNOWN, Classes, Gpus, line_up
+from berth.policies.colocation.pair_kernels import LATER, NONE, UNKNOWN, Classes, Gpus, line_up
 
 MOST_KINDS = 256
 """Kinds of jobs that are kept; with more, scores are found anew."""
@@ -245,14 +245,14 @@ class PairBoard:
         could = could[cluster.up[could]]
         if not len(could):
             return False
-        ends_ms = np.full(cluster.free.milli.shape, NEVER_MS, np.int64)
+        ends_ms = np.full(cluster.free.milli.shape, FOREVER_MS, np.int64)
         ends_ms[self._node, self._index] = np.maximum(self.empty_ms, now_ms)
         for slot in self.slots:
             if cluster.strangers_on(slot) != (0, 0):  # nobody knows when they leave
-                ends_ms[slot] = NEVER_MS
+                ends_ms[slot] = FOREVER_MS
         last_ms = np.sort(ends_ms[could], axis=1)[:, job.gpus - 1]
         best = int(could[last_ms.argmin()])
-        if last_ms.min() == NEVER_MS:
+        if last_ms.min() >= FOREVER_MS:
             return False
         first = sorted(self.of_node[best], key=lambda at: int(ends_ms[best, self._index[at]]))
         self.head, self.reserved = job, first[: job.gpus]
