@@ -109,9 +109,15 @@ def test_the_command_prints_json_and_nothing_else(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert [one["order"] for one in found] == ["SJF", "SJU", "SJG", "SJGG", "FIFO"]
     assert list(found[0]) == [
-        "order", "knowledge", "mean_completion_s", "mean_wait_s", "makespan_s", "jobs", "seconds",
+        "order",
+        "knowledge",
+        "mean_completion_s",
+        "mean_wait_s",
+        "makespan_s",
+        "jobs",
+        "seconds",
         "published_completion_s",
-    ]  # fmt: skip
+    ]
 
 
 def test_sjf_goes_by_what_is_believed_and_the_file_s_estimates_do_not(tmp_path: Path) -> None:

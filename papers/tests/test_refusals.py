@@ -162,9 +162,12 @@ def test_a_case_of_utilisation_needs_a_cluster_and_jobs(tmp_path: Path, rows: st
     [
         ("nan?", "; expected a readable JSON file of batches (Expecting value: line 1 column 1 (char 0))"),
         ("3", '; expected a batch, or a list of them under "batches"'),
-        ('{"machines": 1}', ", column 'batches[0]'; expected an object with the lists \"machines\" and \"instances\""),
+        (
+            '{"machines": 1}',
+            ', column \'batches[0]\'; expected an object with the lists "machines" and "instances"',
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_of_batches_that_is_none_is_refused(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "batches.json"
     file.write_text(text)

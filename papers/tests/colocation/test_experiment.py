@@ -245,8 +245,10 @@ def test_where_the_untrained_network_is_better_is_told_set_by_set() -> None:
     told = answer["untrained"]
     assert isinstance(told, list)
     assert {one["over"]: (one["better"], one["equal"], one["worse"], one["sets"]) for one in told} == {
-        "sjf+first-fit": (2, 0, 1, 3), "greedy": (1, 1, 1, 3), "learned": (0, 0, 3, 3),
-    }  # fmt: skip
+        "sjf+first-fit": (2, 0, 1, 3),
+        "greedy": (1, 1, 1, 3),
+        "learned": (0, 0, 3, 3),
+    }
     chapter = next(
         one for one in colocation_chapters(result, [], figure_3(), {}) if "learned nothing" in one.title
     )

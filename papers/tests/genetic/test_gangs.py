@@ -33,11 +33,16 @@ def test_fitness_with_gangs_is_what_can_be_carried_out() -> None:
     cluster = Cluster(nodes(2, 4, 1, 2, cpu_milli=9_000))
     jobs = [
         Job(
-            f"j{at}", 0, 1, gpus=(over := draw.choice([1, 1, 2, 3])) * draw.choice([1, 2]), nodes=over,
-            share=Share(draw.choice([250, 600, 1000])), cpu_milli=over * draw.choice([0, 2_000]),
+            f"j{at}",
+            0,
+            1,
+            gpus=(over := draw.choice([1, 1, 2, 3])) * draw.choice([1, 2]),
+            nodes=over,
+            share=Share(draw.choice([250, 600, 1000])),
+            cpu_milli=over * draw.choice([0, 2_000]),
         )
         for at in range(8)
-    ]  # fmt: skip
+    ]
     batch = batch_of(jobs, cluster)
     starts, candidates = batch.candidates()
     options = [candidates[starts[kind] : starts[kind + 1]].tolist() for kind in batch.type_of.tolist()]

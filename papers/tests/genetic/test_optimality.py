@@ -227,9 +227,11 @@ def test_the_searches_that_were_measured_are_drawn_and_told_of_by_generation() -
     assert [len(gap.history) if gap.history is not None else None for gap in found[0].gaps][:2] == [None, 21]
     told = convergence_chapter(found[0])
     assert [line.name for line in told[0].figures[0][1].data] == [
-        "genetic-paper?generations=20", "genetic-paper?generations=20, mean",
-        "genetic?generations=3", "genetic?generations=3, mean",
-    ]  # fmt: skip
+        "genetic-paper?generations=20",
+        "genetic-paper?generations=20, mean",
+        "genetic?generations=3",
+        "genetic?generations=3, mean",
+    ]
     assert convergence_chapter(measure_optimality(tasks[:1], ["first-fit"])[0]) == []
 
 

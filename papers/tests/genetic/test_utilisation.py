@@ -147,8 +147,11 @@ def test_the_commands_print_json_alone_and_write_a_report(tmp_path: Path) -> Non
     answer = run(app, [*arguments, "--policies", "first-fit,genetic", "--out", str(tmp_path / "u"), "--json"])
     assert answer.exit_code == 0, answer.output
     assert [(row["policy"], row["seed"]) for row in json.loads(answer.stdout)["runs"]] == [
-        ("first-fit", 0), ("genetic", 0), ("first-fit", 1), ("genetic", 1),
-    ]  # fmt: skip
+        ("first-fit", 0),
+        ("genetic", 0),
+        ("first-fit", 1),
+        ("genetic", 1),
+    ]
     assert "Jobs scheduled so far" in (tmp_path / "u/report.html").read_text()
     arguments = ["experiment", "optimality", "--count", "2", "--instances", "8", "--machines", "3"]
     answer = run(app, [*arguments, "--policies", "fgd,genetic", "--out", str(tmp_path / "o"), "--json"])
@@ -211,11 +214,14 @@ def test_no_policy_holds_more_than_the_bound(seed: int, policy: str) -> None:
     arrivals = sorted(draw.randint(0, 9_000) for _ in range(draw.randint(1, 20)))
     jobs = [
         Job(
-            f"j{at}", submit, draw.randint(1, 8_000),
-            share=Share(draw.choice([200, 500, 1000])), models=draw.choice([(), ("T4",), ("V100",)]),
+            f"j{at}",
+            submit,
+            draw.randint(1, 8_000),
+            share=Share(draw.choice([200, 500, 1000])),
+            models=draw.choice([(), ("T4",), ("V100",)]),
         )
         for at, submit in enumerate(arrivals)
-    ]  # fmt: skip
+    ]
     columns = event_columns(simulate(jobs, Cluster(nodes), policy))
     begin, end = sorted(draw.sample(range(12_000), 2))
     held = np.zeros(end, dtype=np.int64)
@@ -307,8 +313,10 @@ def test_the_report_says_how_many_there_were_and_who_fits_nowhere(tmp_path: Path
     assert not any(line.error_x.visible for line in times.data)
     answer = utilisation_dict(found)["runs"][0]  # type: ignore[index]
     assert (answer["jobs"], answer["never_fitting"], answer["waits"][4]) == (
-        40, 10, {"gpus": "8 or more", "jobs": 10, "started": 0, "mean_wait_s": None},
-    )  # fmt: skip
+        40,
+        10,
+        {"gpus": "8 or more", "jobs": 10, "started": 0, "mean_wait_s": None},
+    )
 
 
 def test_a_run_that_was_kept_before_waits_were_measured_is_still_read(tmp_path: Path) -> None:

@@ -147,7 +147,13 @@ def _show(found: Backtest) -> None:
         if each.low_s is not None and each.high_s is not None:
             interval = f"{duration_text(each.low_s)} to {duration_text(each.high_s)}"
         table.add_row(
-            str(each.week), f"{each.jobs:,}", each.measure, each.policy, duration_text(each.real_s),
-            duration_text(each.predicted_s), interval, duration_text(each.last_week_s),
-        )  # fmt: skip
+            str(each.week),
+            f"{each.jobs:,}",
+            each.measure,
+            each.policy,
+            duration_text(each.real_s),
+            duration_text(each.predicted_s),
+            interval,
+            duration_text(each.last_week_s),
+        )
     screen.print(table)

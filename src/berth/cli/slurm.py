@@ -310,8 +310,13 @@ def why(
     slurm, ours, nodes = why_of(Controller(), state, job)
     counts = read_status(state).get("counts", {}).get(slurm.id, "") if slurm.waits else ""
     answer = {
-        "job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours, "nodes": nodes, "counts": counts,
-    }  # fmt: skip
+        "job": job,
+        "state": slurm.state,
+        "slurm": slurm.reason,
+        "berth": ours,
+        "nodes": nodes,
+        "counts": counts,
+    }
     if printed(form, as_json, [answer], answer):
         return
     print(f"job {job}: {slurm.state}")

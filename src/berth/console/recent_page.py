@@ -124,8 +124,9 @@ def pictures_of(window: Window, t: Say) -> Pictures:
 
 def _add_users(found: Pictures, window: Window, no_samples: str, t: Say) -> None:
     order = sorted(
-        window.users, key=lambda user: [-np.nansum(window.users[user][0]), -np.nansum(window.users[user][1]), user]
-    )  # fmt: skip
+        window.users,
+        key=lambda user: [-np.nansum(window.users[user][0]), -np.nansum(window.users[user][1]), user],
+    )
     shown = order[:MOST_USERS]
     top = max((float(np.nanmax(window.users[user][0])) for user in shown), default=1.0)
     top_waiting = max((float(np.nanmax(window.users[user][1])) for user in shown), default=1.0)

@@ -358,9 +358,14 @@ class Scheduler:
             )
         try:
             run = self.cluster.adopt_suspended(
-                wish, start_ms=start_ms, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known.number,
+                wish,
+                start_ms=start_ms,
+                now_ms=now_ms,
+                work_ms=work_ms,
+                left_ms=left_ms,
+                attempt=known.number,
                 held_mib=held_mib,
-            )  # fmt: skip
+            )
         except PlacementError as error:
             raise SchedulerError(str(error)) from error
         run.resumes = resumes

@@ -179,9 +179,12 @@ class Evaluation:
             calibration = tuple((share, came) for share, came in content.pop("calibration"))
             held, month = content.pop("held_between", None), content.pop("last_month", None)
             return cls(
-                **content, calibration=calibration, bins=bins, held_between=held and (held[0], held[1]),
+                **content,
+                calibration=calibration,
+                bins=bins,
+                held_between=held and (held[0], held[1]),
                 last_month=month and (month[0], month[1]),
-            )  # fmt: skip
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -132,11 +132,17 @@ class LocalSource:
         if not own:
             told = {**told, "exit_code": None, "reason": "", "peak_mib": None, "refused": None}
         return {
-            "attempt": told["attempt"], "state": told["state"], "start_ms": told["start_ms"],
-            "end_ms": told["end_ms"], "exit_code": told["exit_code"], "reason": told["reason"] or "",
+            "attempt": told["attempt"],
+            "state": told["state"],
+            "start_ms": told["start_ms"],
+            "end_ms": told["end_ms"],
+            "exit_code": told["exit_code"],
+            "reason": told["reason"] or "",
             "where": where_of(told["slots"], self._node),
-            "peak_mib": told["peak_mib"], "given_mib": told["share"][1], "refused": told["refused"],
-        }  # fmt: skip
+            "peak_mib": told["peak_mib"],
+            "given_mib": told["share"][1],
+            "refused": told["refused"],
+        }
 
     def _output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
         job = self._ask(do="job", id=job_id)["jobs"][0]

@@ -73,7 +73,7 @@ def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str], crea
                 policies=policies,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def cells(answer: Answer, currency: str) -> list[str]:
@@ -85,10 +85,15 @@ def cells(answer: Answer, currency: str) -> list[str]:
     )
     cost = "–" if answer.cost_a_week is None else f"{answer.cost_a_week:,.0f} {currency}".rstrip()
     return [
-        answer.policy, answer.model or "–", f"{answer.today:,}",
-        "none" if answer.nodes is None else f"{answer.nodes:,}", interval, f"{answer.gpus_returned:,}",
-        f"{answer.gpu_hours_a_week:,.0f}", cost,
-    ]  # fmt: skip
+        answer.policy,
+        answer.model or "–",
+        f"{answer.today:,}",
+        "none" if answer.nodes is None else f"{answer.nodes:,}",
+        interval,
+        f"{answer.gpus_returned:,}",
+        f"{answer.gpu_hours_a_week:,.0f}",
+        cost,
+    ]
 
 
 def curve_of(sizes: Sizes, model: str, styles: Mapping[str, Style]) -> go.Figure:

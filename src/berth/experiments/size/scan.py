@@ -246,11 +246,16 @@ class _Scan:
         clusters = {(policy, one.model, one.count): one for policy, one in wanted}
         tasks = [
             Task(
-                self.jobs, one.nodes, policy, self.seed, one.under(self.conditions), at_ms=(),
+                self.jobs,
+                one.nodes,
+                policy,
+                self.seed,
+                one.under(self.conditions),
+                at_ms=(),
                 measure=partial(_keyed, (policy, model, count), self.keep.by),
             )
             for (policy, model, count), one in clusters.items()
-        ]  # fmt: skip
+        ]
         before, total = self.done, self.done + len(tasks)
 
         def progress(done: float, of: float) -> None:
@@ -305,10 +310,15 @@ class _Scan:
         measure = self.keep.measure
         return tuple(
             Point(
-                one, measure.of(measure.values(run)), int(run.unserved.sum()), run.first_unserved, self.keeps(run), run
+                one,
+                measure.of(measure.values(run)),
+                int(run.unserved.sum()),
+                run.first_unserved,
+                self.keeps(run),
+                run,
             )
             for _, (one, run) in sorted(self.seen[policy, model].items())
-        )  # fmt: skip
+        )
 
     def next_counts(self, policy: str, model: str, today: int, step: int) -> list[int]:
         """The sizes to look at next: down until one fails, or up until one keeps, then all in between."""

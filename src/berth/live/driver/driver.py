@@ -1254,11 +1254,16 @@ class Driver:
             self._scheduler.queue,
         )
         return Why(
-            job, self._reason(known, explain), explain.candidates(known, job),
-            [lacks for _, lacks in explain.lacks_of_nodes(job)], self.misfits.get(job_id, ""),
-            len(queue) + len(self._on_named_gpus), [each.id for each in islice(queue, MOST_NAMED)],
-            self.knowledge.run_ms(job), self.knowledge.peak_mem_mib(job),
-        )  # fmt: skip
+            job,
+            self._reason(known, explain),
+            explain.candidates(known, job),
+            [lacks for _, lacks in explain.lacks_of_nodes(job)],
+            self.misfits.get(job_id, ""),
+            len(queue) + len(self._on_named_gpus),
+            [each.id for each in islice(queue, MOST_NAMED)],
+            self.knowledge.run_ms(job),
+            self.knowledge.peak_mem_mib(job),
+        )
 
     def _reason(self, job: SiteJob, explain: WaitReasons) -> WaitReason:
         job_id = job.job.id

@@ -34,8 +34,11 @@ def gate_manifests(compat: str | None) -> list[Manifest]:
         "reinvocationPolicy": "IfNeeded",
         "matchConstraints": {"resourceRules": [_rule("", "v1", ["CREATE"], ["pods"])]},
         "matchConditions": [
-            {"name": "asks", "expression": f"object.spec.containers.exists(it, {asks})"
-             f" || (has(object.spec.initContainers) && object.spec.initContainers.exists(it, {asks}))"},
+            {
+                "name": "asks",
+                "expression": f"object.spec.containers.exists(it, {asks})"
+                f" || (has(object.spec.initContainers) && object.spec.initContainers.exists(it, {asks}))",
+            },
             {"name": "unbound", "expression": "!has(object.spec.nodeName) || object.spec.nodeName == ''"},
             {"name": "ungated", "expression": f"!({gated})"},
         ],
@@ -50,7 +53,7 @@ def gate_manifests(compat: str | None) -> list[Manifest]:
                 },
             }
         ],
-    }  # fmt: skip
+    }
     return [
         {
             "apiVersion": GROUP,

@@ -33,10 +33,12 @@ OF_0_2 = (
 )  # fmt: skip
 """What berth 0.2 installed and this version does not have."""
 _VERSIONS = {
-    "ClusterRole": "rbac.authorization.k8s.io/v1", "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
-    "Role": "rbac.authorization.k8s.io/v1", "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "ClusterRole": "rbac.authorization.k8s.io/v1",
+    "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
     "Deployment": "apps/v1",
-}  # fmt: skip
+}
 
 
 async def apply(api: Api, manifest: dict[str, Any]) -> str:

@@ -86,8 +86,10 @@ class NodeTable:
         name = node.metadata.name
         before, self._objects[name] = self._objects.get(name), node
         if before is not None and (before.metadata.labels, before.spec, before.status) == (
-            node.metadata.labels, node.spec, node.status,
-        ):  # fmt: skip
+            node.metadata.labels,
+            node.spec,
+            node.status,
+        ):
             return False
         self._dirty[name] = None
         return True

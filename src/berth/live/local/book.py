@@ -111,9 +111,14 @@ class Book:
     def changes(self) -> Changes:
         """What has changed since this was asked last, which is forgotten here."""
         found = Changes(
-            tuple(self.dirty.values()), tuple(self.attempts), tuple(self.starts), tuple(self.moves),
-            tuple(self.finished), tuple(self.settled), tuple(self.just_ended),
-        )  # fmt: skip
+            tuple(self.dirty.values()),
+            tuple(self.attempts),
+            tuple(self.starts),
+            tuple(self.moves),
+            tuple(self.finished),
+            tuple(self.settled),
+            tuple(self.just_ended),
+        )
         for each in (self.dirty, self.attempts, self.starts, self.moves, self.finished, self.settled):
             each.clear()
         return found

@@ -267,9 +267,14 @@ def _ask(*words: str, text: str = "") -> tuple[bool, str]:
     """Whether a command did it, and what it printed; of one that failed its complaint, in one line."""
     try:
         done = subprocess.run(
-            words, input=text, capture_output=True, encoding="utf-8", errors="surrogateescape",
-            env={**os.environ, "LC_ALL": "C"}, check=False,
-        )  # fmt: skip
+            words,
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            env={**os.environ, "LC_ALL": "C"},
+            check=False,
+        )
     except OSError as error:
         return False, f"{words[0]}: {error.strerror}"
     if done.returncode == 0:

@@ -166,9 +166,13 @@ class BrokerSite:
         """Have a job started; it counts as starting from now on."""
         job = self._waiting.pop(start.job_id)
         self._running[start.job_id] = SiteRun(
-            job, tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU), nodes=start.nodes, share=start.share,
-            best_effort=start.best_effort, started=False,
-        )  # fmt: skip
+            job,
+            tuple(gpu for gpu in start.gpus if gpu.index != NO_GPU),
+            nodes=start.nodes,
+            share=start.share,
+            best_effort=start.best_effort,
+            started=False,
+        )
         slots = [self._index_of[gpu] for gpu in start.gpus if gpu.index != NO_GPU]
         self._say({
             "say": "start", "id": start.job_id, "version": start.version, "slots": slots, "share": start.share,

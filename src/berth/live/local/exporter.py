@@ -84,8 +84,11 @@ class QueueCollector(Collector):
                 if each.promise_mib is None:
                     continue
                 sizes = {
-                    "promise": each.promise_mib, "limit": each.mem_mib, "max": each.max_mib, "used": each.used_mib,
-                }  # fmt: skip
+                    "promise": each.promise_mib,
+                    "limit": each.mem_mib,
+                    "max": each.max_mib,
+                    "used": each.used_mib,
+                }
                 for kind, mem_mib in sizes.items():
                     if mem_mib is not None:
                         memory.add_metric([each.job, str(gpu.index), kind], float(mem_mib << 20))

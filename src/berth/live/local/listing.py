@@ -106,9 +106,12 @@ class Listing:
         if growing is None:
             return {}
         return {
-            "promise_mib": job.promise_mib or job.share[1], "max_mib": growing.most_mib, "asked": growing.asked,
-            "granted": growing.granted, "refused": growing.refused,
-        }  # fmt: skip
+            "promise_mib": job.promise_mib or job.share[1],
+            "max_mib": growing.most_mib,
+            "asked": growing.asked,
+            "granted": growing.granted,
+            "refused": growing.refused,
+        }
 
     def _gpu(self, card: Card, look: Look | None, tenants: tuple[Tenant, ...]) -> Gpu:
         gpu = Gpu(

@@ -148,9 +148,14 @@ class Helper:
             return
         try:
             process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
-                start_new_session=True, cwd="/", **_as_user(notice["uid"]),
-            )  # fmt: skip
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+                cwd="/",
+                **_as_user(notice["uid"]),
+            )
         except (OSError, ValueError, KeyError) as error:
             said.close()
             self._fail(name, {"job": name}, str(error))
@@ -213,9 +218,11 @@ def _as_user(uid: int) -> Mapping[str, Any]:
     except KeyError:
         return {"user": uid, "group": uid, "extra_groups": []}
     return {
-        "user": uid, "group": user.pw_gid, "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid),
+        "user": uid,
+        "group": user.pw_gid,
+        "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid),
         "env": {"HOME": user.pw_dir, "USER": user.pw_name, "PATH": os.environ.get("PATH", os.defpath)},
-    }  # fmt: skip
+    }
 
 
 def _kind(where: str) -> str:
@@ -254,9 +261,12 @@ def send(notice: Notice) -> None:
     elif where.startswith("command:"):
         told = {f"BERTH_{key.upper()}": "" if value is None else str(value) for key, value in notice.items()}
         subprocess.run(
-            ["/bin/sh", "-c", where.removeprefix("command:")], check=True, input=json.dumps(notice).encode(),
-            env={**os.environ, **told, "BERTH_TEXT": text}, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["/bin/sh", "-c", where.removeprefix("command:")],
+            check=True,
+            input=json.dumps(notice).encode(),
+            env={**os.environ, **told, "BERTH_TEXT": text},
+            stdout=subprocess.DEVNULL,
+        )
     elif _kind(where) == "mail":
         _mail(where.removeprefix("mailto:"), notice, text)
     else:

@@ -134,9 +134,14 @@ class Run:
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         try:
             return os.posix_spawn(
-                shim_path(), ["berth-shim", self.folder], {}, file_actions=null, setsid=True,
-                setsigmask=[], setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
-            )  # fmt: skip
+                shim_path(),
+                ["berth-shim", self.folder],
+                {},
+                file_actions=null,
+                setsid=True,
+                setsigmask=[],
+                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
+            )
         except OSError as error:
             raise LiveError(f"no process can be started ({error.strerror})") from error
 

@@ -97,9 +97,13 @@ class Watch:
             if entry.id in before:
                 continue
             self._log(
-                "uncounted", job=entry.id, gpu=difference.gpu, seen_mib=difference.seen_mib,
-                counted_mib=difference.counted_mib, does=self._uncounted_does,
-            )  # fmt: skip
+                "uncounted",
+                job=entry.id,
+                gpu=difference.gpu,
+                seen_mib=difference.seen_mib,
+                counted_mib=difference.counted_mib,
+                does=self._uncounted_does,
+            )
             if self._uncounted_does == "throttle":
                 runner.throttle(entry, THROTTLED_PCT)
 

@@ -231,11 +231,16 @@ def _gpus(
             drained = not node.up and not node.lost
             found.append(
                 Gpu(
-                    node.name, at, model or "GPU", cards.model(model).mem_mib, tuple(held.get((node.name, at), ())),
-                    health=f"the node is {node.state}" if node.lost else "", drained=drained,
+                    node.name,
+                    at,
+                    model or "GPU",
+                    cards.model(model).mem_mib,
+                    tuple(held.get((node.name, at), ())),
+                    health=f"the node is {node.state}" if node.lost else "",
+                    drained=drained,
                     partition=node.partitions[0] if node.partitions else "",
                 )
-            )  # fmt: skip
+            )
     return tuple(found), unsure
 
 

@@ -136,9 +136,14 @@ def _fault_of_nodes(folder: Path, gpus: Iterable[NodeGpus], untried: list[str]) 
         words = [slurmd, "-G", "-N", node.name, "-f", str(folder / "slurm.conf")]
         try:
             done = subprocess.run(
-                words, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False,
+                words,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=LIMIT_S,
+                check=False,
                 stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired:
             untried.append(f"the GPUs of node {node.name}: slurmd has not answered within {LIMIT_S:g} s")
             continue
