@@ -231,7 +231,7 @@ def test_a_failed_comparison_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_result_is_drawn_from_python() -> None:
     result = berth.compare("synthetic:demo?jobs=40", ["fifo", "sjf"], seeds=1)
     for picture in ("waits", "completion", "allocation", "queue"):
-        names = {trace.name for trace in result.plot(picture).data}
+        names = {trace.name or "" for trace in result.plot(picture).data}
         assert any("fifo" in name for name in names), picture
         assert any("sjf" in name for name in names), picture
     assert result.plot() == result.plot("waits")

@@ -44,7 +44,10 @@ def holds(world: World, mib: int, until: str, *, unkind: str = "", **flags: Any)
     """A job that holds GPU memory until a file is there, and runs."""
     told = f"BERTH_FAKE_CHECKPOINT={unkind} " if unkind else ""
     job = world.submit(f"{told}exec {sys.executable} {JOB} {mib} {world.folder / until}", **flags)
-    world.until(lambda: f"holds {mib}" in said(world, job), f"job {job} holds {mib} MiB")
+    world.until(
+        lambda: f"holds {mib}" in said(world, job) and world.state_of(job) == "running",
+        f"job {job} runs and holds {mib} MiB",
+    )
     return job
 
 
