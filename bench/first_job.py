@@ -1,16 +1,15 @@
-"""From nothing to a finished job that has told of its end: commands and seconds, beside task-spooler and gflow.
+"""From nothing to a finished job that has reported its end: commands and seconds, for berth, task-spooler and gflow.
 
     python bench/first_job.py [--only berth,tsp,gflow]
 
-Each way begins in an empty home and runs the commands that its documentation gives, the install included. The wheel is
-built before the clock starts, as a published one would be; what the machine's package caches hold is not downloaded
-again. The job is `sleep 1`. It has told of its end when a file exists, which `--notify` of berth makes. The others have
-the job's own last command do it, so a job that is killed tells nothing. A way that is not to be had here is left out,
-with its reason.
+Each way begins in an empty home and runs the commands of its documentation, including the install. The wheel is built
+before the clock starts, as if it were published. What is in the machine's package caches is not downloaded again. The
+job is `sleep 1`. Its end is reported when a file exists. `--notify` of berth writes that file; elsewhere the job's own
+last command does, so a killed job reports nothing. A way that cannot run here is left out, with its reason.
 
     berth   one fake GPU, `submit --mem 8G --notify command:…`; the limit of memory is enforced
     tsp     task-spooler of Debian, unpacked where no root is needed; no GPU is placed
-    gflow   runqd of PyPI, only if named: its daemon wants a session of tmux or systemd; no GPU is asked for
+    gflow   runqd of PyPI, only if named: its daemon needs a session of tmux or systemd; no GPU is requested
 """
 
 from __future__ import annotations

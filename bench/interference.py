@@ -2,13 +2,18 @@
 
     python bench/interference.py [--data FOLDER] [--write]
 
-Lucid's pairs, five-fold, each over five ways to deal the folds: over random pairs (asked: at most 0.043), over
-applications held out (asked: at most 0.062), and over models held out in all their settings. Controls of `mps`: the
-same fit while it may rise with the neighbour's use, a monotone boosting on all six numbers that are published of an
-application alone, a constant, sharing of the card's capacity alone, and `time-sliced`. Then how much of the card the
-pairs use together, as NVML counts it and as effective use; MISO's slices, each model held out (asked: at most 0.05);
-Gavel's pairs, five-fold; two engines that serve LLMs on one A100. `--write` fits to everything and writes the
-coefficients that ship. Writes bench/results/interference.json.
+Measured in turn:
+
+- Lucid's pairs, five-fold, each over five ways to deal the folds: random pairs (asked: at most 0.043), applications
+  held out (asked: at most 0.062), and models held out in all their settings;
+- controls of `mps`: the same fit while it may rise with the neighbour's use, a monotone boosting on all six numbers
+  that are published of an application alone, a constant, sharing of the card's capacity alone, and `time-sliced`;
+- how much of the card the pairs use together, as NVML counts it and as effective use;
+- MISO's slices, each model held out (asked: at most 0.05);
+- Gavel's pairs, five-fold;
+- two engines that serve LLMs on one A100.
+
+`--write` fits to everything and writes the coefficients that ship. Writes bench/results/interference.json.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python bench/kubernetes_memory.py [--nodes 5000] [--pods 50000] [--waiting 5000]
 
-A server of its own answers as an API server does: lists in parts, watches that stay open, patches. Nodes have
-eight GPUs. Pods are as large as real ones, with managed fields; all but those that wait are bound, with a placement.
+A stand-in for the API server lists in parts, keeps watches open and takes patches. Nodes have eight GPUs. Pods are as
+large as real ones, with managed fields. All pods but the waiting ones are bound and have a placement.
 """
 
 from __future__ import annotations

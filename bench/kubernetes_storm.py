@@ -1,9 +1,9 @@
-"""A storm of faults over a real API server and kube-scheduler: what is given twice, bound in part, or never bound.
+"""A storm of faults on a real API server and kube-scheduler: what is given twice, bound in part, or never bound.
 
     python bench/kubernetes_storm.py [--seconds 150] [--seed 0]
 
-Two steerers, kube-scheduler and the API server are killed in turn (SIGKILL); etcd stalls; nodes vanish with their pods.
-Pods come and end all the while. The end is reached only if every pod was bound and has ended.
+Two steerers, kube-scheduler and the API server are killed in turn (SIGKILL). etcd stalls, and nodes vanish with their
+pods. Pods come and end all the while. The run ends only when every pod was bound and has ended.
 """
 
 from __future__ import annotations

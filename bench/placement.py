@@ -4,7 +4,7 @@
         [--minutes 6] [--keep out/placement.jsonl] [--slots 1] [--policies pairs,learned] [--curve delays.png]
 
 Jobs arrive at random for `--minutes`; the first and the last fifth of them are not counted. A load is the work that
-arrives over what the GPUs do without sharing. A row counts the seeds of which all its policies have been run.
+arrives divided by what the GPUs do without sharing. A row counts the seeds that all its policies have run.
 
     mixed      GPUs of five models, all is known
     equal      the same number of V100s, all is known
@@ -13,11 +13,11 @@ arrives over what the GPUs do without sharing. A row counts the seeds of which a
     demanding  five models, all is known; one job in ten asks for two whole GPUs, one in ten for most of a node's CPU
     decisions  the processor time of decisions on 1,000 GPUs with 10,000 waiting jobs
 
-`first-fit-by-memory` starts jobs where the memory that they declare, their true peak, is left: what shards do. `pairs`
+`first-fit-by-memory` starts jobs where the memory that they declare, their true peak, is left, as shards do. `pairs`
 is the rule that a network would have to beat. The bound is no policy: no job ends before its run time alone, nor before
 one server with the compute of all GPUs has served the shortest jobs first. Work per GPU is the load at which jobs are
 delayed by `EQUAL_DELAY_S` on average, by their wait or by neighbours, on straight lines between loads. Seeds from
-`FIRST_SEED` on were looked at for nothing else; constants were chosen on those from 700,000 on. With `--keep`, finished
+`FIRST_SEED` on are used for nothing else; constants were chosen on those from 700,000 on. With `--keep`, finished
 runs are not run again.
 """
 

@@ -4,13 +4,15 @@
         [--policy learned]
 
 Six slurmd of two fake GPUs each, whose kernels take turns. Each seed draws twelve applications of its own and the order
-of their jobs, and runs them in all ways in the same minutes. They last for 8 s and stand for jobs of hours, so that
+of their jobs, and runs them in all ways in the same minutes. The jobs last 8 s and stand for jobs of hours, so
 berth looks every 0.1 s, not every 5 s.
-slurm.conf has what `berth slurm install` sets that bears on when jobs start, for all ways alike: an Epilog, and
-batch_sched_delay=1. `--more` adds to the seeds of the runs before, which are kept after each seed.
-Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down; the total
-time is from its coming up to the last end. Jobs write down what an Epilog would have measured
-themselves: Prologs of six nodes on one machine would take its processors from the jobs.
+
+For all ways, slurm.conf has the settings of `berth slurm install` that affect when jobs start: an Epilog, and
+batch_sched_delay=1. `--more` adds to the seeds of earlier runs, which are kept after each seed.
+
+Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down. The total
+time runs from when it comes up to the last end. Jobs themselves record what an Epilog would have measured, because
+the Prologs of six nodes on one machine would take its processors from the jobs.
 
     whole     `--gres=gpu:1`, Slurm's own backfill
     shards    `--gres=shard:N`, as many eighths of a GPU as the declared memory takes

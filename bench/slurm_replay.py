@@ -1,10 +1,10 @@
-"""The jobs of `slurm_comparison.py` replayed without a Slurm: how far a card may be oversubscribed in compute.
+"""The jobs of `slurm_comparison.py` replayed without Slurm: how far can the compute of a card be oversubscribed?
 
     python bench/slurm_replay.py [--seeds 12] [--jobs 200]
 
-Twelve cards, whose kernels take turns in the order in which they were launched; a job begins 0.5 s after it was placed.
-Slurm's shards start jobs in the order of submission on the first card with enough eighths; berth starts the longest
-first on the card with the most left, and learns memory and compute as `berth slurm run` does, from nothing.
+There are twelve cards, whose kernels run in the order of their launch. A job begins 0.5 s after it was placed. Slurm's
+shards start jobs in the order of submission, on the first card with enough eighths. berth starts the longest job first,
+on the card with the most left. It begins knowing nothing, and learns memory and compute as `berth slurm run` does.
 """
 
 from __future__ import annotations

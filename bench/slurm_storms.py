@@ -2,10 +2,10 @@
 
     python bench/slurm_storms.py [--jobs 200] [--rounds 5]
 
-Jobs are single ones, parts of a GPU, gangs of two nodes, arrays, jobs that wait for others, and jobs of a partition
-that is not berth's. In each round berth and both slurmd are killed, slurmctld is killed once, and a running job is
-queued again. It counts jobs whose script never came to its end, jobs that still wait or run five minutes after the
-storm, and changes of a job that its user holds in the other partition.
+The jobs are single ones, parts of a GPU, gangs of two nodes, arrays, jobs that wait for others, and jobs of a partition
+that is not berth's. Each round kills berth and both slurmd, kills slurmctld once, and requeues a running job. Counted
+are jobs whose script never reached its end, and jobs that still wait or run five minutes after the storm. A job that
+its user holds in the other partition must not change; changes of it are counted too.
 """
 
 from __future__ import annotations

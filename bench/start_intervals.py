@@ -1,16 +1,16 @@
-"""How often the start intervals of waiting jobs hold, and how wide they are, beside two other ways.
+"""How often the start intervals of waiting jobs hold, and how wide they are, compared with two other ways.
 
-A trace is replayed under EASY backfilling by run times that the history has seen. Each job that waits when it is
-submitted is told when it will start, by three ways that know the same past:
+A trace is replayed under EASY backfilling with run times that the history has seen. Each job that waits at its
+submission gets a predicted start in three ways, from the same past:
 
 - berth: trials of the scheduler on drawn run times (`StartForecast`);
-- limits: from now until its start if every running job runs to its time limit, much as `squeue --start` tells. The
+- limits: from now until its start if every running job runs to its time limit, much as `squeue --start` predicts. The
   policy itself still goes by what the history believes;
 - constant: the 10 % and the 90 % quantile of the last 300 waits.
 
-Coverage (wanted: 76 to 84 %) is judged on jobs after the first 200 that waited; widths are the mean in hours and the
-median. Philly's trace has no time limits: each job gets its run time times a factor drawn log-uniformly from 1 to 20,
-rounded up to one of the limits that users ask for. `--trace synthetic` draws a trace with applications, `--gpus` sets
+Coverage (wanted: 76 to 84 %) is judged after the first 200 jobs that waited. Widths are the mean in hours and the
+median. Philly's trace has no time limits. Each job gets its run time times a factor drawn log-uniformly from 1 to 20,
+rounded up to one of the limits that users ask for. `--trace synthetic` draws a trace with applications; `--gpus` sets
 the size.
 """
 

@@ -1,8 +1,7 @@
 """How well waits are predicted on each fold of a table, by a model that learns once and by one that learns each day.
 
-Fold K learns from what lies before fifth K and is judged on that fifth. Prints the mean squared error of
-log10(1 + seconds) and the coverage of the 80 % interval, and writes them as JSON. With --data FILE
-another cluster's table is used.
+Fold K learns from the rows before the Kth fifth and is judged on that fifth. The output, also as JSON, is the mean
+squared error of log10(1 + seconds) and the coverage of the 80 % interval. `--data FILE` takes another cluster's table.
 """
 
 from __future__ import annotations
