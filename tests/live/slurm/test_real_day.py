@@ -27,7 +27,10 @@ day() { # FILE: the jobs of two users, whole GPUs and, where berth places, parts
     done >$1.ids
 }
 ended() { squeue -h -a -t COMPLETED -j "$(paste -sd, $1.ids)" -o %i | wc -l; }
-until_ended() { for _ in $(seq 900); do [ "$(ended $1)" -ge "$2" ] && return; sleep .2; done; ended $1 >&2; return 1; }
+until_ended() {
+    for _ in $(seq 900); do [ "$(ended $1)" -ge "$2" ] && return; sleep .2; done
+    squeue -a -t all >&2; tail -n 40 state/decisions.jsonl >&2; return 1
+}
 LOG() { wc -l < <(grep '"ended"' state/decisions.jsonl); }
 
 # 1 and 2. Look, and change nothing.

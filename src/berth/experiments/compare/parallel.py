@@ -6,9 +6,10 @@ import logging
 import os
 import pickle
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -145,8 +146,10 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Result]]
         resources: Any = ray.cluster_resources
         cpus = int(resources().get("CPU", 1))
         parallel = Parallel(n_jobs=cpus, backend=Streaming(), **_ONE_BY_ONE)
-        for number, result in _numbered(parallel, calls(), running):
-            yield number, replace(result, skipped=errors.pop(number))
+        # Ray prints there that a worker died, also where its task is run again: standard output is the command's.
+        with redirect_stdout(sys.stderr):
+            for number, result in _numbered(parallel, calls(), running):
+                yield number, replace(result, skipped=errors.pop(number))
     except ray.exceptions.RayError as error:
         raise SimulationError(
             f"the Ray cluster at '{address}' lost {_named(running)}: {_first_line(error)}"
