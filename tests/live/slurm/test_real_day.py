@@ -17,12 +17,11 @@ A_PART = 8
 
 STORY = r"""
 chmod 777 .
-day() { # FILE: the jobs of two users, whole GPUs and, where berth places, parts
-    local n user asks
+day() { # FILE: the jobs of two users, on whole GPUs: Slurm 22.05 now and then counts a shard of a job that has ended
+    local n user
     for n in $(seq 8); do
         for user in games daemon; do
-            asks="--gres=gpu:1"; [ "$1" = advised ] || [ $((n % 3)) != 0 ] || asks="--gres=shard:2"
-            as $user sbatch --parsable -t 10 -o /dev/null $asks -J app$((n % 4)) --wrap "sleep 0.$((n % 9 + 1))"
+            as $user sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 -J app$((n % 4)) --wrap "sleep 0.$((n % 9 + 1))"
         done
     done >$1.ids
 }
