@@ -319,7 +319,7 @@ def table(found: dict[Cell, Found], gpus: int, minutes: float) -> list[dict[str,
 
 
 def load_at(delays_s: dict[float, float], delay_s: float) -> float:
-    """The load at which jobs are delayed so long, on straight lines between loads; NaN outside of them."""
+    """The load at which jobs reach this mean delay, interpolated linearly between loads; NaN outside them."""
     loads = sorted(delays_s)
     delays = np.maximum.accumulate([delays_s[load] for load in loads])
     if not delays[0] <= delay_s <= delays[-1]:

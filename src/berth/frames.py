@@ -25,3 +25,25 @@ def frame(rows: Sequence[Mapping[str, object]], library: str) -> Any:
     if library == "polars":
         return module.DataFrame(list(rows), infer_schema_length=None)
     return module.Table.from_pylist(list(rows))
+
+
+class Framed:
+    """What has rows, which it gives as a frame too."""
+
+    __slots__ = ()
+
+    def rows(self) -> list[dict[str, object]]:
+        """The rows; each has the same keys."""
+        raise NotImplementedError
+
+    def to_arrow(self) -> Any:
+        """`rows()` as a pyarrow.Table, which DuckDB reads by its name in a query. Needs pyarrow."""
+        return frame(self.rows(), "pyarrow")
+
+    def to_pandas(self) -> Any:
+        """`rows()` as a pandas.DataFrame. Needs pandas."""
+        return frame(self.rows(), "pandas")
+
+    def to_polars(self) -> Any:
+        """`rows()` as a polars.DataFrame. Needs polars."""
+        return frame(self.rows(), "polars")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import SettingError, TraceError
-from berth.frames import frame
+from berth.frames import Framed
 from berth.model import Job, Node
 
 _SYNTHETIC = "synthetic:"
@@ -22,7 +22,7 @@ _READER = "reader:"
 
 
 @dataclass(frozen=True, repr=False)
-class Trace:
+class Trace(Framed):
     """A trace that can be iterated any number of times: where it is, its format and its cluster."""
 
     path: str
@@ -62,18 +62,6 @@ class Trace:
             }
             for job in self
         ]  # fmt: skip
-
-    def to_arrow(self) -> Any:
-        """`rows()` as a pyarrow.Table. Needs pyarrow."""
-        return frame(self.rows(), "pyarrow")
-
-    def to_pandas(self) -> Any:
-        """`rows()` as a pandas.DataFrame. Needs pandas."""
-        return frame(self.rows(), "pandas")
-
-    def to_polars(self) -> Any:
-        """`rows()` as a polars.DataFrame. Needs polars."""
-        return frame(self.rows(), "polars")
 
     def jobs(
         self,

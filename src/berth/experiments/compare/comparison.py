@@ -18,7 +18,7 @@ from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, 
 from berth.experiments.compare.parallel import run_each
 from berth.experiments.compare.sweep import Result, Task
 from berth.experiments.compare.table import TextTable, html_table, text_table
-from berth.frames import frame
+from berth.frames import Framed
 from berth.interference import mode_of
 from berth.knowledge import differs_by_seed
 from berth.model import Job, Node, Reason
@@ -33,7 +33,7 @@ TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison:
+class Comparison(Framed):
     """What came out: one Run a policy and seed, in the order in which they were asked for."""
 
     trace: str
@@ -76,18 +76,6 @@ class Comparison:
             for run in self.runs
             for metric in metrics
         ]
-
-    def to_arrow(self) -> Any:
-        """`rows()` as a pyarrow.Table, which DuckDB reads by its name in a query. Needs pyarrow."""
-        return frame(self.rows(), "pyarrow")
-
-    def to_pandas(self) -> Any:
-        """`rows()` as a pandas.DataFrame. Needs pandas."""
-        return frame(self.rows(), "pandas")
-
-    def to_polars(self) -> Any:
-        """`rows()` as a polars.DataFrame. Needs polars."""
-        return frame(self.rows(), "polars")
 
     def __repr__(self) -> str:
         jobs = self.runs[0].summary.jobs if self.runs else 0

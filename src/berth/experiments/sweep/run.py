@@ -16,12 +16,12 @@ from berth.experiments.compare.table import TextTable
 from berth.experiments.sweep.plan import Plan, read_plan
 from berth.experiments.sweep.swept import Case, Swept, numbers_of
 from berth.experiments.sweep.table import answers_of, text_grid
-from berth.frames import frame
+from berth.frames import Framed
 from berth.policies import Progress
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Sweep:
+class Sweep(Framed):
     """What came out: one run per policy, seed, load, size and conditions, in the order of the plan."""
 
     plan: Plan
@@ -63,18 +63,6 @@ class Sweep:
             for run in self.runs
             for number in numbers
         ]
-
-    def to_arrow(self) -> Any:
-        """`rows()` as a pyarrow.Table, which DuckDB reads by its name in a query. Needs pyarrow."""
-        return frame(self.rows(), "pyarrow")
-
-    def to_pandas(self) -> Any:
-        """`rows()` as a pandas.DataFrame. Needs pandas."""
-        return frame(self.rows(), "pandas")
-
-    def to_polars(self) -> Any:
-        """`rows()` as a polars.DataFrame. Needs polars."""
-        return frame(self.rows(), "polars")
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints: the answers, the plan's names and the rows."""

@@ -21,7 +21,7 @@ HOURS_NAMES = {"h": "hours", "min": "minutes", "s": "seconds"}
 
 
 def hours_unit(amount: float) -> tuple[int, str]:
-    """The unit that fits so many hours, `h`, `min` or `s`, and how many of it an hour has."""
+    """The unit that suits a number of hours (`h`, `min` or `s`), and how many of it an hour has."""
     if amount == 0 or amount >= 0.1:
         return 1, "h"
     return (60, "min") if amount * 60 >= 1 else (3600, "s")

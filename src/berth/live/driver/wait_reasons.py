@@ -52,7 +52,7 @@ class WaitReason(NamedTuple):
     reserved_ms: int | None = None
     """When its reservation begins; None: it has none, or nobody knows when."""
     starts: StartInterval | None = None
-    """When it is believed to start, in 80 of 100 cases; None: nobody knows."""
+    """When it is believed to start, in 80 of 100 cases; None: unknown."""
 
     @property
     def text(self) -> str:

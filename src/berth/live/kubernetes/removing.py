@@ -52,7 +52,7 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 async def _until_ungated(api: Api) -> None:
-    """Wait until new pods get no gate, which nobody would lift; for `GATED_S` if the API server does not say."""
+    """Wait until new pods get no gate, because a gate would stay; for `GATED_S` if the API server does not say."""
     asks = {"name": "main", "image": "none", "resources": {"limits": {names.RESOURCE: "1"}}}
     body = {
         "apiVersion": "v1",

@@ -52,7 +52,7 @@ TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
 MOST_LOOKED_AT = 1000
 """Waiting pods whose reasons are looked for at once."""
 FORECAST_S = 0.3
-"""For so long start intervals may be drawn before reasons are looked for."""
+"""The time that start intervals may take before wait reasons are found."""
 QUIET_MS = 1000
 """A pod that waits for less than this is not explained."""
 AGAIN_S = 60.0

@@ -58,7 +58,7 @@ class Waits:
     """Whether it waits until it is released."""
     priority: int = 0
     starts: StartInterval | None = None
-    """When it is believed to start; None: nobody knows."""
+    """When it is believed to start; None: unknown."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Any
 
 Message = dict[str, Any]
 FORECAST_S = 0.3
-"""For so long start intervals may be drawn when somebody asks why one job waits."""
+"""The time that start intervals may take when a user asks why one job waits."""
 SHORT_FORECAST_S = 0.06
-"""And when somebody lists the queue, which is shown without them rather than late."""
+"""The same when a user lists the queue, which is shown without them rather than late."""
 
 
 def main() -> None:

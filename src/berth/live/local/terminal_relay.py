@@ -1,4 +1,4 @@
-"""Runs the command of an interactive job in a terminal of its own, and relays that to whoever asked for the job.
+"""Runs the command of an interactive job in its own terminal, and relays that terminal to the user of the job.
 
 `python -I -S terminal_relay.py SOCKET COMMAND…` is the job's process, so it stands on the standard library alone. The
 user's side listens at SOCKET (`berth.live.local.terminal`). Frames are a letter, a length of 4 bytes and a text: `D`

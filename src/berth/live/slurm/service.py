@@ -52,7 +52,7 @@ BORROWED = 3
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not compute them more often."""
 FORECAST_S = 0.3
-"""For so long start intervals may be drawn in each step."""
+"""The time that start intervals may take in each step."""
 LEAST_CLAIM_S = 60.0
 CLAIM_INTERVALS = 40
 """How many intervals the right to place lasts: the nodes are read, and it is renewed, at least every fourteen."""
