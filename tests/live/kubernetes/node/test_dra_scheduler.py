@@ -108,7 +108,12 @@ def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
                 had = await share(of_cdi(folder / "cdi", devices), folder / f"scratch-{name}")
                 assert [took_mib for took_mib, _ in had] == [ASKED[name][1]]
             seen = await look(world.api, Settings())
-            taken = {f"gpu-{gpu.index}": (gpu.milli, gpu.mem_mib) for gpu in seen.gpus if gpu.for_claims}
+            taken = {
+                f"gpu-{gpu.index}": (each.milli, each.mem_mib)
+                for gpu in seen.gpus
+                if gpu.for_claims
+                for each in gpu.strangers
+            }
             assert taken == {on["first"]: (600, 40_000), on["large"]: (900, 60_000)}
 
     play(story)

@@ -159,7 +159,7 @@ def test_a_real_api_server_is_asked_whether_it_keeps_counters(
         async with claims_served(world, {"ResourceSlice": schema}):
             await world.node("here", gpus=0)
             api = ApiServer(world.api, "here")
-            assert await api.find_version() == "v1"
+            assert await api.find_claims()
             publisher = SlicePublisher("here", tmp_path, api)
             await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
             assert sorted(await slices_of(world)) == [f"{publisher.name}{rest}" for rest in expected]
