@@ -43,9 +43,7 @@ _CLUSTERDATA: Final = (
     "https://raw.githubusercontent.com/alibaba/clusterdata/7a6c496e4f4b6ce6150be8f881cb051bf2abff42"
 )
 _ACME: Final = "https://raw.githubusercontent.com/InternLM/AcmeTrace/6d6ac9cd15f3b01151ac6ba00ecddd9156f0dc73/data/job_trace"
-_ASI: Final = (
-    "https://tre-clusterdata.oss-cn-hangzhou.aliyuncs.com/cluster-trace-gpu-v2026/data/asi_opensource"
-)
+_ASI: Final = "https://tre-clusterdata.oss-cn-hangzhou.aliyuncs.com/cluster-trace-gpu-v2026/data"
 _PAI: Final = "https://aliopentrace.oss-cn-beijing.aliyuncs.com/v2020GPUTraces"
 
 _OPENB_FILES: Final = (
@@ -203,7 +201,13 @@ PUBLIC_TRACES: Final[dict[str, PublicTrace]] = {
             publisher="github.com/alibaba/clusterdata, cluster-trace-gpu-v2026",
             licence="none stated",
             cite="Alibaba, cluster-trace-gpu-v2026",
-            files=(RemoteFile("asi_spans.zip", f"{_ASI}_job_execution_summary.zip", 1_188_295_031),),
+            files=(
+                RemoteFile(
+                    "asi_opensource_job_execution_summary.zip",
+                    f"{_ASI}/asi_opensource_job_execution_summary.zip",
+                    1_188_295_031,
+                ),
+            ),
             readable=False,
         ),
         PublicTrace(
@@ -213,8 +217,14 @@ PUBLIC_TRACES: Final[dict[str, PublicTrace]] = {
             licence="none stated",
             cite="Alibaba, cluster-trace-gpu-v2026",
             files=(
-                RemoteFile("asi_servers.zip", f"{_ASI}_server_hourly.zip", 3_080_121_387),
-                RemoteFile("asi_hours.zip", f"{_ASI}_pod_hourly.zip", 351_803_513_445),
+                RemoteFile(
+                    "asi_opensource_server_hourly.zip",
+                    f"{_ASI}/asi_opensource_server_hourly.zip",
+                    3_080_121_387,
+                ),
+                RemoteFile(
+                    "asi_opensource_pod_hourly.zip", f"{_ASI}/asi_opensource_pod_hourly.zip", 351_803_513_445
+                ),
             ),
             readable=False,
         ),

@@ -49,7 +49,7 @@ FORMATS: dict[str, Format] = {
             7,
             "id=job_id,user=user,virtual_cluster=vc,gpus=gpu_num,nodes=node_num,submit=submit_time,run=duration"
             ",cpus=cpu_num",
-            "berth.traces.readers.helios:helios_nodes",
+            "berth.traces.readers.published_nodes:helios_nodes",
         ),
         published(
             "fleetsim",
@@ -57,7 +57,7 @@ FORMATS: dict[str, Format] = {
             5,
             "id=job_id,submit=submit_time:us,gpus=num_chips,nodes=num_nodes,run=duration_s,user=user"
             ",virtual_cluster=tenant,application=class,model=chip_type,time_limit=walltime_limit_s",
-            "berth.traces.readers.helios:canonical_nodes",
+            "berth.traces.readers.published_nodes:canonical_nodes",
         ),
         published(
             "acme",
@@ -65,7 +65,7 @@ FORMATS: dict[str, Format] = {
             8,
             "id=job_id,user=user,gpus=gpu_num,nodes=node_num,application=type,submit=submit_time,start=start_time"
             ",end=end_time,cpus=cpu_num,mem_gib_per_node=mem_per_pod_GB,never-started=patience",
-            "berth.traces.published_clusters:acme_nodes",
+            "berth.traces.readers.published_nodes:acme_nodes",
         ),
         published(
             "spot",
@@ -74,7 +74,7 @@ FORMATS: dict[str, Format] = {
             "id=job_name,model=gpu_model,gpus_per_worker=gpu_request,workers=worker_num,submit=submit_time"
             ",run=duration,priority=job_type:HP=10,Spot=0,user=organization,cpus=cpu_request"
             ",virtual_cluster=job_type",
-            "berth.traces.published_clusters:spot_nodes",
+            "berth.traces.readers.published_nodes:spot_nodes",
         ),
         published(
             "dlrm",

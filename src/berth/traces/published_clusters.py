@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from berth.gpu_models import gpu_model
 from berth.model import Node
-from berth.traces.nodes import nodes_from_csv
-from berth.traces.table import Table
 
 PAI_MACHINES: Final = (
     (798, "P100", 2, 64, 512),
@@ -42,20 +39,3 @@ def philly_nodes() -> tuple[Node, ...]:
     model = gpu_model("PHILLY")
     counts = (2,) * 321 + (8,) * 231
     return tuple(Node(f"philly-{number:03d}", gpus, model) for number, gpus in enumerate(counts))
-
-
-def acme_nodes(table: Table) -> tuple[Node, ...]:
-    """The cluster of a log of Acme: Kalos where it tells the memory of its pods, otherwise Seren.
-
-    Both have nodes of eight A100 80 GB and 128 cores; Seren 286 with 1 TiB, Kalos 302 with 2 TiB (Hu and others,
-    Characterization of Large Language Model Development in the Datacenter, NSDI 2024, table 1).
-    """
-    name, number, gib = ("kalos", 302, 2048) if "mem_per_pod_GB" in table.header else ("seren", 286, 1024)
-    model = gpu_model("A100-80")
-    return tuple(Node(f"{name}-{at:03d}", 8, model, 128_000, gib * 1024) for at in range(number))
-
-
-def spot_nodes(table: Table) -> tuple[Node, ...] | None:
-    """Alibaba's `node_info_df.csv` where it lies in the folder of the jobs."""
-    beside = Path(table.path).parent / "node_info_df.csv"
-    return nodes_from_csv(str(beside)) if beside.exists() else None

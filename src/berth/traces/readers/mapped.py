@@ -170,14 +170,16 @@ def published(name: str, summary: str, needed: int, spec: str, nodes: str | None
 class MappedReader(FieldReader):
     """Rows of such a table."""
 
-    counts_from_first = True
-
     def __init__(
         self, table: Table, limits: Limits, columns: Mapping[str, str], *, published: bool = False
     ) -> None:
         self._columns = {field: _column(field, column) for field, column in columns.items()}
         self._limits = limits
         self._published = published
+        own_clock = "no-submit" in columns or columns.get("submit", "") != self._columns.get("submit", "")
+        self.counts_from_first = not (
+            published and own_clock
+        )  # rounds of a replay count from the same moment
         self._patient = "never-started" in columns
         self._endless = "no-end" in columns
         self._renumbers = "repeated" in columns

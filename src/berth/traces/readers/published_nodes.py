@@ -1,7 +1,8 @@
-"""The nodes of SenseTime's Helios, whose jobs `formats` maps: as its publishers have them, or in fleetsim's columns.
+"""The clusters of published traces whose jobs `formats` maps.
 
-Hu, Sun, Yan, Wen and Zhang, *Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU
-Datacenters*, SC 2021; published as github.com/S-Lab-System-Group/HeliosData.
+SenseTime's Helios, as its publishers have it or in fleetsim's columns: Hu, Sun, Yan, Wen and Zhang, *Characterization
+and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters*, SC 2021; published as
+github.com/S-Lab-System-Group/HeliosData.
 
 Helios gives each virtual cluster nodes of its own, of eight GPUs each. They are known where the publisher's
 `cluster_gpu_number.csv` lies beside the file (the most GPUs that each virtual cluster ever had, over the days
@@ -18,6 +19,7 @@ from berth.errors import TraceError
 from berth.gpu_models import gpu_model
 from berth.model import Node
 from berth.traces.fields import count
+from berth.traces.nodes import nodes_from_csv
 from berth.traces.opening import open_table
 from berth.traces.table import CsvTable, Table
 
@@ -52,6 +54,23 @@ def canonical_nodes(table: Table) -> tuple[Node, ...] | None:
             if any(pools.values()):
                 return _nodes(pools, int(found[1]))
     return None
+
+
+def acme_nodes(table: Table) -> tuple[Node, ...]:
+    """The cluster of a log of Acme: Kalos where it tells the memory of its pods, otherwise Seren.
+
+    Both have nodes of eight A100 80 GB and 128 cores; Seren 286 with 1 TiB, Kalos 302 with 2 TiB (Hu and others,
+    Characterization of Large Language Model Development in the Datacenter, NSDI 2024, table 1).
+    """
+    name, number, gib = ("kalos", 302, 2048) if "mem_per_pod_GB" in table.header else ("seren", 286, 1024)
+    model = gpu_model("A100-80")
+    return tuple(Node(f"{name}-{at:03d}", 8, model, 128_000, gib * 1024) for at in range(number))
+
+
+def spot_nodes(table: Table) -> tuple[Node, ...] | None:
+    """Alibaba's `node_info_df.csv` where it lies in the folder of the jobs."""
+    beside = Path(table.path).parent / "node_info_df.csv"
+    return nodes_from_csv(str(beside)) if beside.exists() else None
 
 
 def _nodes(pools: dict[str, int], gpus: int) -> tuple[Node, ...]:
