@@ -19,9 +19,7 @@ from berth.console.sources.kubernetes import KubernetesSource
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
 from berth.errors import AccessError, KubernetesError, LiveError, SettingError
-from berth.live.driver.snapshot import Tenant
-from berth.live.kubernetes.snapshot import snapshot_of
-from berth.live.kubernetes.viewing import GpuUse, Runs, Snapshot, Waits
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot
 from tests.live.local.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm
 
@@ -184,48 +182,10 @@ def test_what_only_a_terminal_obeys_is_left_out_of_an_output_wherever_a_piece_en
         assert local._piece(file, 0, ended=False).next == path.stat().st_size
 
 
-def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:
-    snapshot = Snapshot(
-        1,
-        (
-            GpuUse(
-                "n1",
-                0,
-                "A100",
-                700,
-                40_000,
-                81_920,
-                ("ml/a", "ml/b"),
-                200,
-                shares=((300, 20_000), (200, 20_000)),
-            ),
-        ),
-        (
-            Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),
-            Waits("ml/d", 60.0, "held by annotation berth.dev/hold", 1, held=True),
-        ),
-        2,
-        (Runs("ml/a", 400_000, 500_000, 1, "n1", 7), Runs("ml/b", 600_000, None, 1, "n1")),
-    )
-    look = snapshot_of(snapshot, 1_000_000)
-    assert look.gpus[0].tenants == (
-        Tenant("ml/a", "ml", "a", 300, 20_000),
-        Tenant("ml/b", "ml", "b", 200, 20_000),
-    )
-    assert [(job.id, job.state, job.where or job.why, job.submit_ms, job.start_ms) for job in look.jobs] == [
-        ("ml/a", "running", "n1 GPU 0", 400_000, 500_000),
-        ("ml/b", "starting", "n1 GPU 0", 600_000, None),
-        ("ml/c", "waiting", "no GPU has 500 milli free", 940_000, None),
-        ("ml/d", "held", "held by annotation berth.dev/hold", 940_000, None),
-    ]
-    assert look.gpus[0].strangers[0].what == "other pods: 20 % of compute"
-
-
 def test_a_pods_page_lists_no_cluster_again() -> None:
     source = KubernetesSource(Path("/no/such/kubeconfig"))  # whoever asks the cluster fails
-    seen = snapshot_of(
-        Snapshot(1, (), (Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),), 0), 1_000_000
-    )
+    waits = LiveJob("ml/c", "ml", "c", "waiting", 1, 500, 30_000, 1, 1, why="no GPU has 500 milli free")
+    seen = Snapshot(1_000_000, (), (waits,), 1)
     told = asyncio.run(source.job("ml/c", OLGA, seen))
     assert (told["id"], told["state"], told["reason"]) == ("ml/c", "waiting", "no GPU has 500 milli free")
     with pytest.raises(KubernetesError, match="pod 'ml/d' neither waits"):
@@ -239,8 +199,8 @@ def test_a_gpu_for_claims_is_not_said_to_be_drained() -> None:
 
     class Seen(KubernetesSource):
         def _snapshot(self) -> Snapshot:
-            gpus = (GpuUse("n1", at, "A100", 0, 0, 81_920, (), 0, for_claims=at == 1) for at in range(2))
-            return Snapshot(1, tuple(gpus), (), 0)
+            gpus = (Gpu("n1", at, "A100", 81_920, for_claims=at == 1) for at in range(2))
+            return Snapshot(1, tuple(gpus))
 
     source = Seen(Path("/no/such/kubeconfig"))
     asyncio.run(source.look())

@@ -69,7 +69,7 @@ def test_a_job_says_what_it_begins_with_and_how_far_that_may_grow() -> None:
         ({"mem": "8G..4G"}, "write the smaller size first"),
         ({"mem": "4G..8G", "mem_max": "8G"}, "leave --mem-max out"),
         ({"mem_max": "8G"}, "say with --mem what it begins with"),
-        ({"mem": "4G.."}, "write a size"),
+        ({"mem": "4G.."}, r"--mem '4G\.\.'; write both sizes"),
     ],
 )
 def test_a_size_that_makes_no_sense_is_refused(flags: dict[str, str], said: str) -> None:

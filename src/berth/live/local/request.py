@@ -381,6 +381,8 @@ def _mem(values: Mapping[str, Any]) -> tuple[int, int]:
         mem, mem_max = _size(values, "mem"), _size(values, "mem_max")
     elif "mem_max" in values:
         raise LiveError(f"--mem {values['mem']} says how far it may grow; leave --mem-max out")
+    elif not (least and most):
+        raise LiveError(f"--mem '{values['mem']}'; write both sizes, such as 8G..20G, or one size alone")
     else:
         mem, mem_max = _size({"mem": least}, "mem"), _size({"mem": most}, "mem")
     if mem_max and mem_max < mem:
