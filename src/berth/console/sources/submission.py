@@ -43,15 +43,7 @@ def submitted(asked: dict[str, str], viewer: Viewer, socket: str) -> str:
     }
     berth = [sys.executable, "-P", "-c", "from berth.cli import main; main()", "submit", "--json"]
     folder = os.path.join(user.pw_dir, asked.get("folder", ""))
-    rights = (
-        {}
-        if user.pw_uid == os.geteuid()
-        else {
-            "user": user.pw_uid,
-            "group": user.pw_gid,
-            "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid),
-        }
-    )
+    other = user.pw_uid != os.geteuid()
     try:
         done = subprocess.run(
             ["sh", "-c", _FOLDER, "sh", folder, *berth, *_words(asked)],
@@ -63,7 +55,9 @@ def submitted(asked: dict[str, str], viewer: Viewer, socket: str) -> str:
             env=environment,
             timeout=PATIENCE_S,
             check=False,
-            **rights,
+            user=user.pw_uid if other else None,
+            group=user.pw_gid if other else None,
+            extra_groups=os.getgrouplist(user.pw_name, user.pw_gid) if other else None,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LiveError(f"berth submit cannot be run as {user.pw_name}: {error}") from error
