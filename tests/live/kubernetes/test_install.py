@@ -20,9 +20,8 @@ from berth.errors import ApiError, KubernetesError, PolicyError, SettingError
 from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import LEASE_RULES, RULES, helm_chart, kustomization, manifests
+from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
@@ -111,7 +110,8 @@ def test_the_steerer_has_every_right_that_it_uses_and_no_other(
     play(test)
     given = {
         (resource, verb)
-        for rule in (*RULES, *LEASE_RULES)
+        for made in manifests(Install(IMAGE, gathers=False))["steerer-rights"]
+        for rule in made.get("rules", ())
         for resource in rule["resources"]
         for verb in rule["verbs"]
         if not not_served & set(rule["apiGroups"])
