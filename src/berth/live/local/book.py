@@ -383,8 +383,8 @@ class Book:
         self._begin_suspension(entry, now_ms, resumes=False)
 
     def lend(self, entry: Entry, to: Entry, now_ms: int) -> None:
-        """Have a running job leave its GPUs for another that asks for memory, until there is room for both. If the other
-        is suspended, that one comes back first."""
+        """Have a running job leave its GPUs for another that asks for memory, until there is room for both. If the
+        other is suspended, that one comes back first."""
         entry.lends_to = to.id
         self._begin_suspension(entry, now_ms, resumes=not to.suspension)
 
