@@ -44,6 +44,19 @@ static CUresult end_capture(CUstream stream, CUgraph *graph, bool per_thread)
 DEFINE_TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph),
              end_capture(stream, graph, per_thread))
 
+/* A capture ends with its stream. */
+#define DESTROYS(name)                            \
+    CUresult name(CUstream stream)                \
+    {                                             \
+        bool captured = capturing(stream, false); \
+        CUresult result = REAL(name)(stream);     \
+        if (captured && result == CUDA_SUCCESS)   \
+            capture_ended();                      \
+        return result;                            \
+    }
+DESTROYS(cuStreamDestroy)
+DESTROYS(cuStreamDestroy_v2)
+
 /* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes
    whole steps of its own. */
 struct need {

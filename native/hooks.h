@@ -150,6 +150,26 @@ HOOK(cuEventSynchronize, (CUevent event))
 HOOK(cuCtxSynchronize, (void))
 HOOK(cuCtxSynchronize_v2, (CUcontext ctx))
 
+/* idle.c: what is counted by nothing else */
+HOOK(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))
+HOOK(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes))
+HOOK(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))
+HOOK(cuMemsetD8_v2_ptds, (CUdeviceptr to, unsigned char value, size_t count))
+HOOK(cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count))
+HOOK(cuMemsetD32_v2_ptds, (CUdeviceptr to, unsigned value, size_t count))
+TWINS(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+TWINS(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))
+TWINS(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))
+TWINS(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+TWINS(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))
+TWINS(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))
+
 /* graph.c: captures and graphs */
 TWINS(cuStreamBeginCapture, (CUstream stream))
 TWINS(cuStreamBeginCapture_v2, (CUstream stream, int mode))
@@ -158,6 +178,8 @@ TWINS(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUnode
 TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
 TWINS(cuStreamBeginRecaptureToGraph,
       (CUstream stream, int mode, CUgraph graph, void *call, void *data))
+HOOK(cuStreamDestroy, (CUstream stream))
+HOOK(cuStreamDestroy_v2, (CUstream stream))
 HOOK(cuGraphInstantiate,
      (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
 HOOK(cuGraphInstantiate_v2,

@@ -295,16 +295,16 @@ static inline CUstream stream_of(const CUlaunch *launch)
 
 /* Each call is two functions. What is paid for needs no call but the driver's, which takes its
    place on the stack; the other charges and perhaps measures. */
-#define LAUNCH(name, per_thread, blocks, stream, params, args)            \
-    __attribute__((noinline)) static CUresult charged_##name params       \
-    {                                                                     \
-        struct probe *probe = pace(function, blocks, stream, per_thread); \
-        return measured(probe, stream, per_thread, REAL(name) args);      \
-    }                                                                     \
-    CUresult name params                                                  \
-    {                                                                     \
-        bool direct = LIKELY(HAVE(name)) && settled(function, blocks);    \
-        return (direct ? real.name : charged_##name)args;                 \
+#define LAUNCH(name, per_thread, blocks, stream, params, args)                \
+    __attribute__((noinline)) static CUresult charged_##name params           \
+    {                                                                         \
+        struct probe *probe = pace(function, blocks, stream, per_thread);     \
+        return measured(probe, stream, per_thread, REAL(name) args);          \
+    }                                                                         \
+    CUresult name params                                                      \
+    {                                                                         \
+        bool direct = LIKELY(real.name != NULL) && settled(function, blocks); \
+        return (direct ? real.name : charged_##name)args;                     \
     }
 #define LAUNCHES(name, ...) LAUNCH(name, false, __VA_ARGS__) LAUNCH(name##_ptsz, true, __VA_ARGS__)
 

@@ -27,7 +27,9 @@ CARDS = [
 
 def hooks(start: str = "") -> list[str]:
     """Name the hooks that begin with `start` (native/hooks.h), each before its twin."""
-    lines = re.findall(r"^(HOOK|TWINS|NVHOOK)\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
+    lines = re.findall(
+        r"^(HOOK|TWINS|NVHOOK)\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE
+    )
     named = [[name, f"{name}_ptsz"] if kind == "TWINS" else [name] for kind, name in lines]
     return [name for pair in named for name in pair if name.startswith(start)]
 

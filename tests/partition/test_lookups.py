@@ -62,7 +62,9 @@ def test_every_entry_point_is_looked_up_at_and_between_and_beyond_its_versions(
     assert [lookup for lookup in found if not lookup.same] == []
     wrapped = hooks("cu")
     assert [
-        lookup for lookup in found if lookup.symbol is not None and lookup.hooked != (lookup.symbol in wrapped)
+        lookup
+        for lookup in found
+        if lookup.symbol is not None and lookup.hooked != (lookup.symbol in wrapped)
     ] == []
     # What the table says itself, by a rule written anew: of the variants that the version has, the newest, and the
     # per-thread one where it is asked for and there.
