@@ -37,9 +37,20 @@ struct real {
 };
 extern struct real real;
 
+/* Before the driver is called (idle.c): counts the call if somebody wants to know, and waits while
+   this process is suspended, since calls of a suspended process hang in the driver. */
+extern shared32 watched;
+void arrive_slowly(void);
+static inline void arrive(void)
+{
+    if (UNLIKELY(atomic_load_explicit(&watched, memory_order_relaxed) != 0))
+        arrive_slowly();
+}
+
 /* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. */
-#define REAL(name) (LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))real.find(#name))
-#define HAVE(name) (real.name != NULL)
+#define REAL(name)                                                                              \
+    (arrive(), LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))real.find(#name))
+#define HAVE(name) (arrive(), real.name != NULL)
 
 enum { MAX_DEVICES = 64 };
 

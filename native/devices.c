@@ -109,7 +109,7 @@ static bool attach(struct device *device, const struct card *card, struct berth_
 /* With the turn held: each device gets its region and this process a slot in it. */
 static bool join_all(const struct card *cards, int count, struct berth_error *error)
 {
-    bool paced = false;
+    bool paced = false, counted = false;
     for (int i = 0; i < count; i++) {
         struct device *device = &devices[i];
         bool known = device->limited; /* before a fork */
@@ -129,11 +129,13 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
                 "counts, what kernels touch does not; uvm_disable_hmm=1 of nvidia-uvm (HMM) or "
                 "uvm_ats_mode=0 (ATS) turns that off",
                 cards[i].position);
+        counted = counted || atomic_load(&device->region.limit->watch) != BERTH_UNWATCHED;
         paced = paced || atomic_load(&device->region.limit->core_pct) != 0 ||
                 (atomic_load(&device->region.limit->flags) & (BERTH_AGENT | BERTH_LOW));
         atomic_store(&device_count, (uint32_t)i + 1);
     }
-    atomic_store(&pacing, paced);
+    atomic_store(&watched, counted);
+    atomic_store(&pacing, paced || counted); /* each launch is looked at */
     return true;
 }
 
@@ -156,7 +158,7 @@ CUresult devices_start(CUresult result)
     turn_take(&turn);
     if (first && !atomic_load(&started) && !devices_none()) {
         if (error.text[0] == 0 && join_all(cards, count, &error)) {
-            atomic_store(&several, count > 1);
+            atomic_store(&several, count > 1 || atomic_load(&watched));
             atomic_store(&limiting, 1);
             atomic_store(&forked, 0);
             atomic_store(&started, 1);

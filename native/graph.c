@@ -49,6 +49,19 @@ CAPTURES(cuStreamBeginRecaptureToGraph,
 ENDS_CAPTURE(cuStreamEndCapture, false)
 ENDS_CAPTURE(cuStreamEndCapture_ptsz, true)
 
+/* A capture ends with its stream. */
+#define DESTROYS(name)                            \
+    CUresult name(CUstream stream)                \
+    {                                             \
+        bool captured = capturing(stream, false); \
+        CUresult result = REAL(name)(stream);     \
+        if (captured && result == CUDA_SUCCESS)   \
+            capture_ended();                      \
+        return result;                            \
+    }
+DESTROYS(cuStreamDestroy)
+DESTROYS(cuStreamDestroy_v2)
+
 /* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes
    whole steps of its own. */
 struct need {

@@ -146,6 +146,32 @@ HOOK(cuEventSynchronize, (CUevent event))
 HOOK(cuCtxSynchronize, (void))
 HOOK(cuCtxSynchronize_v2, (CUcontext ctx))
 
+/* idle.c: what is counted by nothing else */
+HOOK(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))
+HOOK(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes))
+HOOK(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))
+HOOK(cuMemsetD8_v2_ptds, (CUdeviceptr to, unsigned char value, size_t count))
+HOOK(cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count))
+HOOK(cuMemsetD32_v2_ptds, (CUdeviceptr to, unsigned value, size_t count))
+HOOK(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+HOOK(cuMemcpyAsync_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+HOOK(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))
+HOOK(cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))
+HOOK(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))
+HOOK(cuMemcpyDtoHAsync_v2_ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))
+HOOK(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+HOOK(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+HOOK(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))
+HOOK(cuMemsetD8Async_ptsz, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))
+HOOK(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))
+HOOK(cuMemsetD32Async_ptsz, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))
+
 /* graph.c: captures and graphs */
 HOOK(cuStreamBeginCapture, (CUstream stream))
 HOOK(cuStreamBeginCapture_ptsz, (CUstream stream))
@@ -161,6 +187,8 @@ HOOK(cuStreamBeginRecaptureToGraph,
      (CUstream stream, int mode, CUgraph graph, void *call, void *data))
 HOOK(cuStreamBeginRecaptureToGraph_ptsz,
      (CUstream stream, int mode, CUgraph graph, void *call, void *data))
+HOOK(cuStreamDestroy, (CUstream stream))
+HOOK(cuStreamDestroy_v2, (CUstream stream))
 HOOK(cuGraphInstantiate,
      (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
 HOOK(cuGraphInstantiate_v2,

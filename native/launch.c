@@ -308,7 +308,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
                         unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
                         void **params, void **extra)
 {
-    bool direct = LIKELY(HAVE(cuLaunchKernel)) && settled(function, (uint64_t)gx * gy * gz);
+    bool direct = LIKELY(real.cuLaunchKernel != NULL) && settled(function, (uint64_t)gx * gy * gz);
     return (direct ? real.cuLaunchKernel : launch)(function, gx, gy, gz, bx, by, bz, shared_bytes,
                                                    stream, params, extra);
 }
@@ -328,7 +328,8 @@ CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsi
                              unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
                              CUstream stream, void **params, void **extra)
 {
-    bool direct = LIKELY(HAVE(cuLaunchKernel_ptsz)) && settled(function, (uint64_t)gx * gy * gz);
+    bool direct =
+        LIKELY(real.cuLaunchKernel_ptsz != NULL) && settled(function, (uint64_t)gx * gy * gz);
     return (direct ? real.cuLaunchKernel_ptsz : launch_ptsz)(function, gx, gy, gz, bx, by, bz,
                                                              shared_bytes, stream, params, extra);
 }
@@ -348,7 +349,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy
                                    CUstream stream, void **params)
 {
     bool direct =
-        LIKELY(HAVE(cuLaunchCooperativeKernel)) && settled(function, (uint64_t)gx * gy * gz);
+        LIKELY(real.cuLaunchCooperativeKernel != NULL) && settled(function, (uint64_t)gx * gy * gz);
     return (direct ? real.cuLaunchCooperativeKernel : launch_cooperative)(
         function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params);
 }
@@ -368,8 +369,8 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned gx, unsign
                                         unsigned bx, unsigned by, unsigned bz,
                                         unsigned shared_bytes, CUstream stream, void **params)
 {
-    bool direct =
-        LIKELY(HAVE(cuLaunchCooperativeKernel_ptsz)) && settled(function, (uint64_t)gx * gy * gz);
+    bool direct = LIKELY(real.cuLaunchCooperativeKernel_ptsz != NULL) &&
+                  settled(function, (uint64_t)gx * gy * gz);
     return (direct ? real.cuLaunchCooperativeKernel_ptsz : launch_cooperative_ptsz)(
         function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params);
 }
@@ -394,7 +395,7 @@ __attribute__((noinline)) static CUresult launch_ex(const CUlaunch *launch, CUfu
 
 CUresult cuLaunchKernelEx(const CUlaunch *launch, CUfunction function, void **params, void **extra)
 {
-    bool direct = LIKELY(HAVE(cuLaunchKernelEx)) && settled(function, blocks_of(launch));
+    bool direct = LIKELY(real.cuLaunchKernelEx != NULL) && settled(function, blocks_of(launch));
     return (direct ? real.cuLaunchKernelEx : launch_ex)(launch, function, params, extra);
 }
 
@@ -409,7 +410,8 @@ launch_ex_ptsz(const CUlaunch *launch, CUfunction function, void **params, void 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunch *launch, CUfunction function, void **params,
                                void **extra)
 {
-    bool direct = LIKELY(HAVE(cuLaunchKernelEx_ptsz)) && settled(function, blocks_of(launch));
+    bool direct =
+        LIKELY(real.cuLaunchKernelEx_ptsz != NULL) && settled(function, blocks_of(launch));
     return (direct ? real.cuLaunchKernelEx_ptsz : launch_ex_ptsz)(launch, function, params, extra);
 }
 

@@ -204,14 +204,19 @@ def nodes_of(path: str | os.PathLike[str]) -> tuple[Node, ...] | None:
     return read_trace(name).nodes
 
 
-def read_nodes(cluster: str | os.PathLike[str]) -> tuple[Node, ...]:
-    """The nodes of a CSV file, of a spec such as `10x8:V100:96c:512g`, or of a `synthetic:` workload."""
+def read_nodes(cluster: str | os.PathLike[str], columns: str | Mapping[str, str] = "") -> tuple[Node, ...]:
+    """The nodes of a CSV file, of a spec such as `10x8:V100:96c:512g`, or of a `synthetic:` workload.
+
+    `columns` names the columns of a list with another header: `name=host,gpus=cards,model=card`.
+    """
     from berth.traces.nodes import nodes_from_csv, nodes_from_spec
 
     name = os.fspath(cluster)
     if name.startswith(_SYNTHETIC):
         return nodes_of(name) or ()
-    return nodes_from_csv(name) if Path(name).exists() else nodes_from_spec(name)
+    if columns or Path(name).exists():
+        return nodes_from_csv(name, columns)
+    return nodes_from_spec(name)
 
 
 def write(jobs: Iterable[Job], path: str | os.PathLike[str]) -> None:

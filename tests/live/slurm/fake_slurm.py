@@ -50,6 +50,8 @@ class FakeSlurm:
     """The state of the partition."""
     used: dict[str, str] = field(default_factory=dict)
     """The GresUsed of nodes on which something runs."""
+    leaked: set[tuple[str, str]] = field(default_factory=set)
+    """Nodes and types of their GPUs of which a shard is counted that no job has, as Slurm 22.05 does at times."""
     comments: dict[str, str] = field(default_factory=dict)
     """Of nodes."""
     commands: list[str] = field(default_factory=list)
@@ -109,7 +111,12 @@ class FakeSlurm:
                     name=name,
                     features="big" if name == "node2" else "(null)",
                     gres=TYPED,
-                    used=self.used.get(name, "gpu:0"),
+                    used=",".join(
+                        [
+                            self.used.get(name, "gpu:0"),
+                            *(f"shard:{kind}:1(1/4)" for node, kind in sorted(self.leaked) if node == name),
+                        ]
+                    ),
                     state=state,
                 )
                 + (f" Comment={self.comments[name]} Extra=x" if self.comments.get(name) else "")
@@ -214,8 +221,11 @@ class FakeSlurm:
             for each in before.split(":")
             if each in self.jobs
         )
-        if self.starts and job.get("ReqNodes") and not waits:
-            self._start(job, self.elsewhere or str(job["ReqNodes"]))
+        node, asked = str(job.get("ReqNodes", "")), str(job.get("tres_per_node", ""))
+        if any(each == node and asked.endswith((f"gpu:{kind}:1", f"{kind}:4")) for each, kind in self.leaked):
+            job["Reason"] = "Resources"
+        elif self.starts and node and not waits:
+            self._start(job, self.elsewhere or node)
 
     def _start(self, job: dict[str, object], where: str) -> None:
         job |= {"State": "RUNNING", "Reason": "None", "NodeList": where, "StartTime": str(self.now_s)}

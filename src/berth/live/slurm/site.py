@@ -7,7 +7,8 @@ known to this process alone; a berth that begins anew holds such jobs again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
@@ -99,6 +100,8 @@ class SlurmSite:
         self._nodes: dict[str, SlurmNode] = {}
         self._queried: Sequence[SlurmNode] = ()
         self._in_use: frozenset[Gpu] = frozenset()
+        self.leaked: dict[Gpu, int] = {}
+        """Shards of each GPU that Slurm counts as used though no job has them."""
         self._labels: frozenset[str] = frozenset()
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
@@ -128,6 +131,11 @@ class SlurmSite:
         found = self._reader.read(view, priorities, self._placed.keys())
         if view.nodes is not self._queried:
             self._queried, self._in_use = view.nodes, _in_use(view.nodes)
+            # The nodes were queried before these jobs: what ran at the last view may have ended since.
+            ran = {job.id: job for job in (*self.found.jobs.values(), *found.jobs.values()) if job.runs}
+            self.leaked = {
+                gpu: count for node in view.nodes for gpu, count in leaked_shards(node, ran.values())
+            }
             self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
         self._now_ms, self.found = now_ms, found
@@ -359,8 +367,13 @@ class SlurmSite:
         return self._running
 
     def others(self) -> Mapping[Gpu, Share]:
-        """Slurm knows no processes that are no job's."""
-        return {}
+        """The shards that Slurm counts though no job has them; it knows no processes that are no job's."""
+        held = {}
+        for gpu, count in self.leaked.items():
+            node = self._nodes[gpu.node]
+            card_mib = self._cards.model(node.model).mem_mib
+            held[gpu] = Share(1000 * count // node.shards_a_gpu, card_mib * count // node.shards_a_gpu)
+        return held
 
     def in_use(self) -> Set[Gpu]:
         """The GPUs that were in use when Slurm's nodes were last queried."""
@@ -573,6 +586,27 @@ def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
         for at in gres.where
         if at < node.gpus
     )
+
+
+def leaked_shards(node: SlurmNode, running: Iterable[SlurmJob]) -> Iterator[tuple[Gpu, int]]:
+    """The GPUs of which Slurm counts more shards as used than these jobs have, and how many more: Slurm 22.05 at times
+    goes on counting a shard of a job that has ended. None of a node of which some job's shards are of any GPU."""
+    if not node.typed or not any(gres.name == "shard" and gres.count for gres in node.used):
+        return
+    had: Counter[str] = Counter()
+    for job in running:
+        if node.name not in expand(job.node_list):
+            continue
+        asked = gres_list(job.tres_per_node, odd=True)
+        others = job.tres_per_job + job.tres_per_task + job.tres_per_socket
+        if "gpu" in others or "shard" in others or not all(gres.kind for gres in asked):
+            return
+        for gres in asked:
+            had[gres.kind] += gres.count if gres.name == "shard" else node.shards_a_gpu
+    for gres in node.used:
+        at = node.index_of(gres.kind)
+        if gres.name == "shard" and at is not None and gres.count > had[gres.kind]:
+            yield Gpu(node.name, at), min(gres.count - had[gres.kind], node.shards_a_gpu)
 
 
 def _runs_on(job_ids: Sequence[str]) -> str:

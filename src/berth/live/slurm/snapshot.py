@@ -55,6 +55,12 @@ def snapshot_of(
     placed = {each.raw: each.where for each in _decisions(state, PLACED)}
     gpus, unsure = _gpus(nodes, jobs, placed, parts, cards)
     notes = [trouble, *unreadable]
+    if leaked := status.get("leaked"):
+        gpus_of_nobody = ", ".join(f"{count} of {gpu}" for gpu, count in leaked.items())
+        notes.append(
+            f"Slurm counts shards that no job has ({gpus_of_nobody}): no job gets these GPUs whole until"
+            " `scontrol reconfigure` counts anew"
+        )
     if unsure:
         notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")
     return Snapshot(
