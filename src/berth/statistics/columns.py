@@ -85,6 +85,7 @@ class EventColumns:
     """Per mille that it asked for of each of its GPUs."""
     users: Sequence[str]  # (J,)
     virtual_clusters: Sequence[str]  # (J,)
+    priority: NDArray[np.int64]  # (J,)
     keeps_work: NDArray[np.bool_]  # (J,)
     due_ms: NDArray[np.int64]  # (J,)
     """By when it was to have finished; −1 where it has no deadline. Empty where no job has one."""
@@ -168,6 +169,7 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
         milli=_of_each(first_jobs, "share.milli"),
         users=[job.user for job in first_jobs],
         virtual_clusters=[job.virtual_cluster for job in first_jobs],
+        priority=_of_each(first_jobs, "priority"),
         keeps_work=_of_each(first_jobs, "keeps_work").astype(np.bool_),
         due_ms=_due_ms(first_jobs),
         last_kind=kind[last_event],
