@@ -329,6 +329,30 @@ def records(
 
 
 @app.command()
+def asi(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Alibaba's asi_opensource_pod_hourly, unpacked."),
+    ],
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "asi",
+    daily: Daily = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import Alibaba's ASI trace: pods with their GPU use by the hour."""
+    from berth.errors import HistoryError
+    from berth.history.importing.simulated import import_records
+    from berth.history.store.import_result import Options
+    from berth.traces.readers.asi import RECORDS
+
+    if not folder.is_dir():
+        raise HistoryError(f"{folder} is no folder; expected day=D/hour=H/part-000.parquet in it")
+    with _store(history, f"asi {folder}", dry_run) as store:
+        print_result(import_records(store, folder, Options(cluster), RECORDS), daily, as_json, dry_run)
+
+
+@app.command()
 def samples(
     spool: Annotated[
         Path, typer.Argument(metavar="DIR", help="A spool of `berth sample`, or one segment of it.")

@@ -74,9 +74,6 @@ def steerer(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
-    quota: QuotaOption = "",
-    borrow: BorrowOption = False,
-    reclaim: ReclaimOption = False,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -88,13 +85,11 @@ def steerer(
     context: Context = None,
 ) -> None:
     """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
-    from berth.live.kubernetes.jobs import quotas_of_namespaces
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    quotas = quotas_of_namespaces(quota) if quota else None
-    settings = Settings(policy, knowledge, compat, quotas, borrow, reclaim)
+    settings = Settings(policy, knowledge, compat)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -258,20 +253,18 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import apply, manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import helm_chart, kustomization, manifests
+    from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
 
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as checked
 
         checked(fake_gpus)
     if quota:
-        from berth.live.kubernetes.jobs import quotas_of_namespaces
-        from berth.policies import Setting, make_policy
+        from berth.live.kubernetes.tenants import tenants_in
 
-        quotas = quotas_of_namespaces(quota)
-        make_policy(policy, Setting(quotas=quotas, borrow=borrow))  # says so if it has no quotas
+        flags = {"borrow": str(borrow).lower(), "reclaim": str(reclaim).lower()}
+        tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
     words = None if compat is None else compat.value
     how = Install(
         image,
@@ -320,12 +313,11 @@ def install(
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
-    from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import manifests
+    from berth.live.kubernetes.manifests import Install, manifests
     from berth.live.kubernetes.removing import clean
 
-    made = [each for group in manifests(Install("", claims=True)).values() for each in group]
+    made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.
     everything = [*manifests_of_0_2(), *reversed(made)]
 

@@ -313,7 +313,7 @@ class Moves:
         monkeypatch.setattr(suspending, "_trouble", lambda **_: "")
         self.suspending = Suspending(
             self.made.book, runner, None, lambda *_, **__: None, fake=True, now_ms=lambda: self.made.now_ms,
-            moved=lambda: None, leaves=lambda entry: None, runs_on=lambda entry: None,
+            moved=lambda: None, leaves=lambda entry: True, runs_on=lambda entry: None,
         )  # type: ignore[arg-type]  # fmt: skip
 
     async def run(self, what: str, partition: str) -> Outcome:

@@ -23,6 +23,13 @@ SLOTS_PER_GPU = 16
 NAMESPACE = "berth-system"
 """Where `berth k8s install` puts everything."""
 LEASE = "berth-steerer"
+TENANTS = "berth-tenants"
+"""The ConfigMap that says how many GPUs namespaces have."""
+IN_FORCE = "berth.dev/in-force"
+"""And its annotation with what of it is in force, as JSON."""
+AGENT = "berth-node"
+"""The DaemonSet of the nodes' agents."""
+METRICS_PORT = 9400
 
 ASKED_MILLI = "berth.dev/gpu-milli"
 ASKED_MEM_MIB = "berth.dev/gpu-mem-mib"

@@ -35,13 +35,14 @@ from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
 from berth.live.kubernetes.constraints import Constraint, has_unread_rules, keeps_others_away, why_not
 from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import known_resources, pod_resources
-from berth.live.kubernetes.jobs import job_of, tenants_of, with_memory
+from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
 log = logging.getLogger(__name__)

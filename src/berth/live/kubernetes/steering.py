@@ -30,6 +30,7 @@ from berth.live.kubernetes.listening import listeners, until_listed
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.live.kubernetes.warming import warm_up
 
 T = TypeVar("T")
@@ -132,14 +133,16 @@ class Steering:
             self._knowledge.ran_out_of_memory(job, held_mib)
 
     async def run(self) -> None:
-        """Warm up, be elected, lead; begin anew when the lease is lost."""
+        """Warm up, be elected, lead; begin anew when the lease is lost, or tenants have other quotas."""
         self._loop = asyncio.get_running_loop()
         await self._loop.run_in_executor(None, warm_up, self._settings.policy, self._settings.knowledge)
         while True:
             if self.options.elect:
                 await self.lease.acquire()
             try:
-                if await self._lead():
+                while (done := await self._lead()) is None:
+                    self._reset()
+                if done:
                     return
             finally:
                 if self.options.elect:
@@ -147,8 +150,8 @@ class Steering:
             await asyncio.sleep(RESTARTS_S)
             self._reset()
 
-    async def _lead(self) -> bool:
-        """Decide and do until the lease is lost; True if all is done (`once`)."""
+    async def _lead(self) -> bool | None:
+        """Decide and do until the lease is lost; True if all is done (`once`), None if the tenants have changed."""
         tasks: list[asyncio.Task[Any]] = []
 
         def begin(work: Any, name: str) -> asyncio.Task[Any]:
@@ -159,6 +162,11 @@ class Steering:
         try:
             if self.options.elect:
                 begin(self.lease.keep(), "lease")
+            watch = TenantsWatch(self.api, self.options.namespace, self._settings.policy)
+            begin(watch.tell(), "tell tenants")
+            await until_listed(watch.informer, begin(watch.informer.run(), "tenants"))
+            self._take_tenants(watch.tenants)
+            watch.changed.clear()
             listing = begin(self._listen(begin), "listen")
             if await self._first_of(tasks) is not listing:
                 return False
@@ -172,11 +180,22 @@ class Steering:
             begin(self._tell_all(), "tell")
             begin(self.renewal.follow(self._on(self._renew)), "renew")
             deciding = begin(self._decide_all(), "decide")
-            return await self._first_of(tasks) is deciding
+            changed = begin(watch.changed.wait(), "tenants change")
+            first = await self._first_of(tasks)
+            return None if first is changed else first is deciding
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take_tenants(self, tenants: Tenants) -> None:
+        """Have namespaces the quotas that are in force."""
+        settings = replace(
+            self._settings, quotas=tenants.quotas, borrow=tenants.borrow, reclaim=tenants.reclaim
+        )
+        if settings != self._settings:
+            self._settings = settings
+            self._reset()
 
     async def _in_thread(self, what: Callable[[], T]) -> T:
         """Have the site and the driver do something in their thread, while nothing else uses them."""

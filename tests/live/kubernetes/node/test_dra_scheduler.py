@@ -19,8 +19,8 @@ import pytest
 
 from berth.errors import ApiError
 from berth.live.kubernetes.installing import apply
+from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER
-from berth.live.kubernetes.node_manifests import device_classes
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.viewing import look
 from tests.live.kubernetes.conftest import Played
@@ -53,7 +53,7 @@ def claim(name: str) -> dict[str, Any]:
 @asynccontextmanager
 async def classes(world: World) -> AsyncIterator[None]:
     """The DeviceClasses are there within; claims and slices are gone after it."""
-    for each in device_classes():
+    for each in manifests(Install("", claims=True))["device-class"]:
         await apply(world.api, each)
     try:
         yield

@@ -17,9 +17,8 @@ from berth.live.kubernetes import renewing
 from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.collecting import Collector
-from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import manifests
+from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import APPLICATION, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.steering import Steering

@@ -17,12 +17,12 @@ import pytest
 from celpy.adapter import json_to_cel
 
 from berth.errors import SettingError
+from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, cut_devices_of, devices_of
-from berth.live.kubernetes.node_manifests import device_classes
 from berth.live.kubernetes.objects import ResourceSlice
 from berth.live.kubernetes.slices import gpus_in
 from berth.live.local.cards import Card, fake_gpus
@@ -193,7 +193,7 @@ def test_a_class_chooses_whole_gpus_or_instances() -> None:
     cut = cut_devices_of(CUT, {}, (), ()).devices[0]
     whole = devices_of([CARD], {})[0]
     chosen: dict[str, list[Any]] = {}
-    for each in device_classes():
+    for each in manifests(Install("", claims=True))["device-class"]:
         expression = each["spec"]["selectors"][0]["cel"]["expression"]
         environment = celpy.Environment()
         program = environment.program(environment.compile(expression))
