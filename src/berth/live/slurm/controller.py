@@ -17,7 +17,15 @@ from berth.errors import LiveError
 from berth.history.values.causes import END_OF_NOTE
 from berth.history.values.gres import same_gres
 from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, KnownEnds, SlurmJob, format_of, jobs_of
-from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
+from berth.live.slurm.nodes import (
+    NODE_FIELDS,
+    PARTITION_FIELDS,
+    SlurmNode,
+    SlurmPartition,
+    lacking,
+    nodes_of,
+    partitions_of,
+)
 from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
 TIMEOUT_S = 60.0
@@ -32,6 +40,7 @@ LEAST_CRED_EXPIRE_S = 5
 FORGETS_S = 5
 """slurmd looks for expired credentials every 2 s, times are whole seconds, and clocks differ."""
 _CRED_EXPIRE = re.compile(r"\bcred_expire=(\d+)")
+_UNKNOWN_COLUMN = re.compile(r"Invalid job format specification: (\S+)")
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
 _AS_OF = re.compile(r"Configuration data (as of) (\S+)")
 
@@ -218,11 +227,28 @@ class Controller:
         try:
             return self._run(["squeue", "-h", "-a", *only, "-O", format_of(columns, mark)], "")
         except LiveError as error:
-            before = "OverSubscribe"
-            if before in columns or f"Invalid job format specification: {self._exclusive}" not in str(error):
+            unknown, before = _UNKNOWN_COLUMN.search(str(error)), "OverSubscribe"
+            if unknown is None:
                 raise
+            if unknown[1] != self._exclusive or self._exclusive == before:
+                raise LiveError(
+                    f"squeue of this Slurm has no column {unknown[1]}, which berth reads"
+                ) from error
             self._exclusive = before
             return self._squeue(only, mark)
+
+    def lacks(self) -> list[str]:
+        """What this Slurm's programs do not print that berth reads, and what is lost by that."""
+        found = []
+        try:
+            self.jobs(["1"])
+        except LiveError as error:
+            found.append(str(error))
+        nodes = self._run(["scontrol", "-o", "-d", "-a", "show", "node"], "")
+        partitions = self._run(["scontrol", "-o", "-a", "show", "partition"], "")
+        lost = lacking(nodes, "NodeName=", NODE_FIELDS)
+        lost += lacking(partitions, "PartitionName=", PARTITION_FIELDS)
+        return found + [f"scontrol of this Slurm shows no {each}" for each in lost]
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
