@@ -33,11 +33,11 @@ static void after_fork(void)
     }
     atomic_store(&forked, atomic_load(&limiting));
     atomic_store(&started, 0);
-    atomic_store(&turn.word, 0);
     last.context = NULL;
 }
 
-PART(.fork_begins = region_fork_begins, .fork_ended = region_fork_ended, .forget = after_fork);
+PART(.turn = &turn, .fork_begins = region_fork_begins, .fork_ended = region_fork_ended,
+     .forget = after_fork);
 
 /* A GPU that has no limit of its own where others have one: nothing of it. */
 static bool nothing_of(struct device *device)
@@ -233,6 +233,25 @@ static struct device *context_unknown(CUresult result)
     return device_first();
 }
 
+CUcontext context_current(void)
+{
+    CUcontext context = NULL;
+    return HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
+bool context_enter(CUcontext context)
+{
+    return HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
+           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+void context_leave(bool entered)
+{
+    CUcontext context;
+    if (entered)
+        (void)real.cuCtxPopCurrent_v2(&context);
+}
+
 struct device *device_current(void)
 {
     CUcontext context = NULL;
@@ -252,7 +271,7 @@ struct device *device_current(void)
         return last.device;
     if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS) {
         struct entry entry; /* a failure is no way round the limit */
-        bool known = ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry);
+        bool known = ledger_get(CONTEXT, (uintptr_t)context, &entry);
         return known ? device_at(entry.device) : device_first();
     }
     last.context = context;
@@ -274,15 +293,14 @@ static struct device *device_of_context(CUcontext context)
 {
     struct entry entry;
     CUdevice handle;
-    if (ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry))
+    if (ledger_get(CONTEXT, (uintptr_t)context, &entry))
         return device_at(entry.device);
     if (HAVE(cuCtxGetDevice_v2) && real.cuCtxGetDevice_v2(&handle, context) == CUDA_SUCCESS)
         return device_of(handle);
-    if (!HAVE(cuCtxPushCurrent_v2) || !HAVE(cuCtxPopCurrent_v2) || !HAVE(cuCtxGetDevice) ||
-        real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+    if (!HAVE(cuCtxGetDevice) || !context_enter(context))
         return NULL;
     bool reported = real.cuCtxGetDevice(&handle) == CUDA_SUCCESS;
-    (void)real.cuCtxPopCurrent_v2(&context);
+    context_leave(true);
     return reported ? device_of(handle) : NULL;
 }
 
@@ -309,7 +327,7 @@ struct device *device_of_stream(CUstream stream, bool *known)
         device = device_of_context(context);
     if (device == NULL && HAVE(cuStreamGetGreenCtx) &&
         real.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green != NULL &&
-        ledger_get(GREEN, (uint64_t)(uintptr_t)green, &entry))
+        ledger_get(GREEN, (uintptr_t)green, &entry))
         device = device_at(entry.device);
     *known = device != NULL;
     return device;

@@ -17,7 +17,7 @@ from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import Snapshot, gpu_dict, job_dict
+from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
 from berth.live.driver.words import span
 from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
 
@@ -54,6 +54,23 @@ ReclaimOption = Annotated[
 ]
 
 
+class RightSize(StrEnum):
+    """What becomes of pods that ask for more than is enough."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    APPLY = "apply"
+
+
+RightSizeOption = Annotated[
+    RightSize,
+    typer.Option(
+        "--right-size",
+        help="If a profile says that less is enough: give what was asked, also say so, or give what is enough.",
+    ),
+]
+
+
 class Mode(StrEnum):
     """What is done with a decision."""
 
@@ -74,9 +91,7 @@ def steerer(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
-    quota: QuotaOption = "",
-    borrow: BorrowOption = False,
-    reclaim: ReclaimOption = False,
+    right_size: RightSizeOption = RightSize.OFF,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -88,13 +103,11 @@ def steerer(
     context: Context = None,
 ) -> None:
     """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
-    from berth.live.kubernetes.jobs import quotas_of_namespaces
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    quotas = quotas_of_namespaces(quota) if quota else None
-    settings = Settings(policy, knowledge, compat, quotas, borrow, reclaim)
+    settings = Settings(policy, knowledge, compat, right_size=right_size.value)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -174,13 +187,12 @@ def why(
     if printed(form, as_json, [job_dict(each) for each in found]):
         return
     for each in found:
-        if each.why:
-            print(f"{name} has waited for {span(seen.at_ms - each.submit_ms)}: {each.why}")
-        else:
+        if each.state in GOING:
             others = seen.neighbours_of(name)
-            print(
-                f"{name} is {each.state} on {each.where}, {'with ' + ', '.join(others) if others else 'alone'}"
-            )
+            company = f"with {', '.join(others)}" if others else "alone"
+            print(f"{name} is {each.state} on {each.where}, {company}{'; ' if each.why else ''}{each.why}")
+        else:
+            print(f"{name} has waited for {span(seen.at_ms - each.submit_ms)}: {each.why}")
 
 
 @app.command()
@@ -239,6 +251,7 @@ def install(
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
     reclaim: ReclaimOption = False,
+    right_size: RightSizeOption = RightSize.OFF,
     replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
@@ -266,11 +279,10 @@ def install(
 
         checked(fake_gpus)
     if quota:
-        from berth.live.kubernetes.jobs import quotas_of_namespaces
-        from berth.policies import Setting, make_policy
+        from berth.live.kubernetes.tenants import tenants_in
 
-        quotas = quotas_of_namespaces(quota)
-        make_policy(policy, Setting(quotas=quotas, borrow=borrow))  # says so if it has no quotas
+        flags = {"borrow": str(borrow).lower(), "reclaim": str(reclaim).lower()}
+        tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
     words = None if compat is None else compat.value
     how = Install(
         image,
@@ -285,6 +297,7 @@ def install(
         fake_gpus,
         claims,
         evict,
+        right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,
     )
@@ -323,7 +336,7 @@ def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     from berth.live.kubernetes.manifests import Install, manifests
     from berth.live.kubernetes.removing import clean
 
-    made = [each for group in manifests(Install("", claims=True)).values() for each in group]
+    made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.
     everything = [*manifests_of_0_2(), *reversed(made)]
 

@@ -144,6 +144,10 @@ class Granter:
         self.limit(limit_bytes)
         self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 1))
 
+    def wake(self, wish: Wish) -> None:
+        """Let a call go on that waited for its suspended process."""
+        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 1))
+
     def refuse(self, wish: Wish) -> None:
         """Have the call fail now rather than when it has waited long enough."""
         self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 0))

@@ -138,8 +138,8 @@ def slots_on_gpus(attempts: AttemptColumns) -> tuple[NDArray[np.int64], NDArray[
     """Of each GPU that an attempt holds the attempt and a number of the GPU, in order of the attempts."""
     owner = np.repeat(np.arange(len(attempts.job)), np.diff(attempts.slot_offsets))
     on_gpu = attempts.slot_index != NO_GPU
-    owner, node, index = owner[on_gpu], attempts.slot_node[on_gpu], attempts.slot_index[on_gpu]
-    return owner, node * (int(index.max(initial=0)) + 1) + index
+    node, index = attempts.slot_node[on_gpu].astype(np.int64), attempts.slot_index[on_gpu]
+    return owner[on_gpu], node * (int(index.max(initial=0)) + 1) + index
 
 
 def queueing_delay_s(columns: EventColumns) -> NDArray[np.float64]:

@@ -116,7 +116,7 @@ def summarise(
 ) -> Summary:
     """Compute every metric of a run on a cluster of these nodes; what was really used is told, where it is known."""
     priced = None if prices is None else run_cost(columns, nodes, prices)
-    urgent = columns.priority > 0
+    urgent = columns.urgent
     tiers = bool(urgent.any() and not urgent.all())
     lasted_ms = columns.end_ms - columns.begin_ms
     return Summary(

@@ -11,6 +11,7 @@ from typing import Any
 from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.kubernetes import names
 from berth.live.kubernetes.gpu_words import known_resources
+from berth.live.kubernetes.tenants import manifest_of
 
 TEMPLATE = Path(__file__).with_suffix(".yaml")
 Manifest = dict[str, Any]
@@ -29,7 +30,7 @@ class Install:
     knowledge: str = names.GATHERED
     compat: str | None = None
     quota: str = ""
-    """GPUs of each namespace, such as `team-a=8,team-b=4`; empty: there are no quotas."""
+    """GPUs of each namespace, such as `team-a=8,team-b=4`; empty: the ConfigMap of tenants stays as it is."""
     borrow: bool = False
     reclaim: bool = False
     replicas: int = 2
@@ -40,6 +41,8 @@ class Install:
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
     evict: bool = False
     """Let the agents evict pods that got out of their limit."""
+    right_size: str = "off"
+    """`off`, `advise` or `apply`, as the steerer has it."""
     gathers: bool = True
     """Whether a container beside each steerer gathers the nodes' histories into `names.HISTORY_FOLDER`."""
     history_claim: str = ""
@@ -62,6 +65,8 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
     if install.evict:
         pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
         made["node-rights"][1]["rules"].append(pods)
+    if install.quota:
+        made["tenants"] = [manifest_of(install.quota, borrow=install.borrow, reclaim=install.reclaim)]
     left_out = {"gate": install.mode == "advise", "device-class": not install.claims}
     return {name: each for name, each in made.items() if not left_out.get(name)}
 
@@ -79,6 +84,7 @@ def _values_of(install: Install) -> dict[str, str]:
         "gate": names.GATE,
         "old-scheduler": names.OLD_SCHEDULER,
         "lease": names.LEASE,
+        "tenants": names.TENANTS,
         "history": names.HISTORY_FOLDER,
         "asks": asks,
         "image": install.image,
@@ -104,9 +110,7 @@ def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
     steerer = pod["containers"][0]
     steerer["command"] += [
         *(["--compat", install.compat] if install.compat else []),
-        *(["--quota", install.quota] if install.quota else []),
-        *(["--borrow"] if install.borrow else []),
-        *(["--reclaim"] if install.reclaim else []),
+        *(["--right-size", install.right_size] if install.right_size != "off" else []),
     ]
     if install.history_claim:
         pod["volumes"][-1] = {
@@ -117,7 +121,7 @@ def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
     if not install.gathers:
         del pod["containers"][1], pod["volumes"][-1], steerer["volumeMounts"][-1]
         del pod["securityContext"]["fsGroup"]
-        role["rules"] = [rule for rule in role["rules"] if rule["apiGroups"] != [""]]
+        role["rules"] = [rule for rule in role["rules"] if not {"pods", "pods/proxy"} & {*rule["resources"]}]
 
 
 def kustomization(install: Install) -> dict[str, str]:

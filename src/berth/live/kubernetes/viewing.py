@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+import msgspec
 
 from berth.errors import ApiError
 from berth.live.driver.driver import Driver
@@ -16,12 +19,14 @@ from berth.live.kubernetes.listening import pod_groups
 from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
+from berth.live.kubernetes.tenants import fault_of, in_force, said
 from berth.model import GpuSlot, Job
 
 
 async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
+    settings, notes = await _with_tenants(api, settings)
     site = PodSite(settings, lambda step: None)
     async for _, nodes in api.list("/api/v1/nodes", objects.Node):
         for node in nodes:
@@ -50,7 +55,24 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             site.pod_changed(pod, now_ms)
-    return snapshot(site, now_ms, most_waits)
+    return replace(snapshot(site, now_ms, most_waits), notes=notes)
+
+
+async def _with_tenants(api: Api, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """The policy and the quotas that a steerer keeps to, and what is wrong with those that it was told later. Who may
+    not read them sees all else."""
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.TENANTS}"
+    try:
+        config = await api.get(path, objects.ConfigMap, patience_s=5)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return settings, ()
+    tenants = in_force(config)
+    if not tenants.policy:
+        return settings, ()
+    fault = fault_of(config, tenants.policy)
+    return replace(settings, **msgspec.structs.asdict(tenants)), (said(fault),) if fault else ()
 
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
@@ -84,7 +106,8 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
             others = cluster.strangers_on(slot)
             strangers: tuple[Stranger, ...] = ()
             if gpu.is_open and others.milli:  # a closed one is counted as used, by no pod
-                strangers = (_others("other pods", others.milli, others.mem_mib),)
+                what = f"other pods: {others.milli / 10:g} % of compute"
+                strangers = (Stranger(what, others.mem_mib, milli=others.milli),)
             tenants = tuple(
                 Tenant(*_named(site.entries[run.job.id]), run.share.milli, run.share.mem_mib or card_mib)
                 for run in cluster.jobs_on(slot)
@@ -94,7 +117,9 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
             yield Gpu(name, gpu.index, model, card_mib, tenants, strangers, health=health, drained=drained)
         for part, card in view.claim_gpus:
             share = site.table.claimed(name, part)
-            claims = _others("claims", min(1000, share.milli), min(card.mem_mib, share.mem_mib))
+            milli = min(1000, share.milli)
+            what = f"claims: {milli / 10:g} % of compute"
+            claims = Stranger(what, min(card.mem_mib, share.mem_mib), milli=milli)
             yield Gpu(
                 name,
                 part.index,
@@ -108,10 +133,6 @@ def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
             )
 
 
-def _others(whose: str, milli: int, mem_mib: int) -> Stranger:
-    return Stranger(f"{whose}: {milli / 10:g} % of compute", mem_mib, milli=milli)
-
-
 def _named(entry: Entry) -> tuple[str, str, str]:
     """A pod's id, what stands for its user, and its name."""
     return entry.title, entry.namespace, entry.name
@@ -121,6 +142,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     began_ms = moment_ms(entry.pod.status.start_time if entry.pod is not None else None)
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
+    enough = entry.pod.metadata.annotations.get(names.ENOUGH) if entry.pod is not None else None
     return LiveJob(
         *_named(entry),
         "starting" if began_ms is None else "running",
@@ -130,6 +152,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
         entry.submit_ms,
         began_ms,
         on_gpus.places_of(entry.title) or entry.node,
+        f"{enough} are enough by its profile" if enough else "",
         priority=entry.ask.priority if entry.ask else 0,
     )
 
