@@ -64,11 +64,29 @@ static bool may_not_pass(CUstream stream)
     return device_of_stream(stream, &known) != NULL || !known;
 }
 
+/* On a stream that is captured: a node of a graph, which counts when that is launched. True where
+   it was: where a capture ended meanwhile, what may be memory by now is freed, and asked for anew.
+ */
+static bool is_node(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread,
+                    CUresult *result)
+{
+    uint32_t watched = capture_watch();
+    if (!capturing(stream, per_thread))
+        return false;
+    *result = ask(ptr, bytes, from, stream, per_thread);
+    return *result != CUDA_SUCCESS || capture_held(watched) ||
+           REAL_TWIN(cuMemFreeAsync)(*ptr, stream) != CUDA_SUCCESS;
+}
+
 static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream,
                          bool per_thread)
 {
     struct pool *pool = NULL;
-    bool counting = limits_any() && ptr != NULL && !capturing(stream, per_thread);
+    CUresult result;
+    bool counting = limits_any() && ptr != NULL;
+    while (counting && capturing(stream, per_thread))
+        if (is_node(ptr, bytes, from, stream, per_thread, &result))
+            return result;
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
@@ -93,7 +111,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         pool_end(pool, bytes, false);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult result = ask(ptr, bytes, from, stream, per_thread);
+    result = ask(ptr, bytes, from, stream, per_thread);
     if (result != CUDA_SUCCESS) {
         pool_settle(pool, taken, debtor, NULL);
         pool_end(pool, bytes, debtor);
