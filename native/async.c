@@ -64,6 +64,15 @@ static bool may_not_pass(CUstream stream)
     return device_of_stream(stream, &known) != NULL || !known;
 }
 
+/* Not in the order of the stream, of which a capture may have begun meanwhile. */
+static bool free_at_once(CUdeviceptr ptr)
+{
+    int mode = capture_relax();
+    bool freed = REAL(cuMemFree_v2)(ptr) == CUDA_SUCCESS;
+    capture_restore(mode);
+    return freed;
+}
+
 /* On a stream that is captured: a node of a graph, which counts when that is launched. True where
    it was: where a capture ended meanwhile, what may be memory by now is freed, and asked for anew.
  */
@@ -74,8 +83,9 @@ static bool is_node(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream
     if (!capturing(stream, per_thread))
         return false;
     *result = ask(ptr, bytes, from, stream, per_thread);
-    return *result != CUDA_SUCCESS || capture_held(watched) ||
-           REAL_TWIN(cuMemFreeAsync)(*ptr, stream) != CUDA_SUCCESS;
+    if (*result != CUDA_SUCCESS || capture_held(watched))
+        return true;
+    return !free_at_once(*ptr);
 }
 
 static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream,
@@ -119,9 +129,8 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     }
     pool_called(pool, bytes);
     if (!pool_settle(pool, taken, debtor, call)) {
-        (void)REAL_TWIN(cuMemFreeAsync)(*ptr, stream);
+        (void)free_at_once(*ptr);
         pool_emptied(pool, bytes);
-        (void)REAL_TWIN(cuStreamSynchronize)(stream);
         pool_trim(pool, debtor);
         pool_end(pool, 0, debtor);
         *ptr = 0;
