@@ -124,6 +124,8 @@ class Job:
     """How many of its tasks, the first ones, start together or not at all; 0 for a job of one task."""
     gang: str = ""
     """Of a task, the name of its gang; empty for a job of one task."""
+    groups: tuple[str, ...] = ()
+    """Groups whose limits count it besides those of its user and virtual cluster, such as its account and QOS."""
     apart: bool = False
     """Of a task, whether no other task that starts with it may have one of its nodes."""
 
