@@ -17,7 +17,7 @@ from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import Snapshot, gpu_dict, job_dict
+from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
 from berth.live.driver.words import span
 from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
 
@@ -54,6 +54,23 @@ ReclaimOption = Annotated[
 ]
 
 
+class RightSize(StrEnum):
+    """What becomes of pods that ask for more than is enough."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    APPLY = "apply"
+
+
+RightSizeOption = Annotated[
+    RightSize,
+    typer.Option(
+        "--right-size",
+        help="If a profile says that less is enough: give what was asked, also say so, or give what is enough.",
+    ),
+]
+
+
 class Mode(StrEnum):
     """What is done with a decision."""
 
@@ -74,6 +91,7 @@ def steerer(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
+    right_size: RightSizeOption = RightSize.OFF,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -89,7 +107,7 @@ def steerer(
     from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    settings = Settings(policy, knowledge, compat)
+    settings = Settings(policy, knowledge, compat, right_size=right_size.value)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -169,13 +187,12 @@ def why(
     if printed(form, as_json, [job_dict(each) for each in found]):
         return
     for each in found:
-        if each.why:
-            print(f"{name} has waited for {span(seen.at_ms - each.submit_ms)}: {each.why}")
-        else:
+        if each.state in GOING:
             others = seen.neighbours_of(name)
-            print(
-                f"{name} is {each.state} on {each.where}, {'with ' + ', '.join(others) if others else 'alone'}"
-            )
+            company = f"with {', '.join(others)}" if others else "alone"
+            print(f"{name} is {each.state} on {each.where}, {company}{'; ' if each.why else ''}{each.why}")
+        else:
+            print(f"{name} has waited for {span(seen.at_ms - each.submit_ms)}: {each.why}")
 
 
 @app.command()
@@ -234,6 +251,7 @@ def install(
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
     reclaim: ReclaimOption = False,
+    right_size: RightSizeOption = RightSize.OFF,
     replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
@@ -279,6 +297,7 @@ def install(
         fake_gpus,
         claims,
         evict,
+        right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,
     )

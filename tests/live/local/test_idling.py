@@ -16,18 +16,19 @@ from hypothesis import strategies as st
 from berth import partition as partitions
 from berth.errors import LiveError
 from berth.live.local.entry import SUSPENDED, Entry
-from berth.live.local.idling import AWAY_MS, LEAST_GAPS, PATIENCE, TRUST, Idling, reclaim_s
+from berth.live.local.idling import AWAY_MS, LEAST_GAPS, TRUST, Idling, cost_of, reclaim_s
 from berth.live.local.link import BRAIN
 from berth.live.local.request import Request, Tasks, request_of
 from berth.partition import Watching
 from tests.examples import examples
+from tests.live.local.asking_storm import storm
 from tests.live.local.test_growth import Machine, leaves
 from tests.live.local.world import PLAIN, World, berth
 
 JOB = str(Path(__file__).with_name("growing_job.py"))
 COMES_BACK = partitions.Wish(0, 1, 1, (1 << 64) - 1, 0)
 MOVE_S = 2.0
-COST_S = (2 + PATIENCE) * MOVE_S
+COST_S = cost_of(MOVE_S)
 
 
 # When to leave
@@ -322,10 +323,10 @@ def test_a_notebook_lends_its_gpu_while_it_idles_and_its_next_call_takes_it_back
     batch = starts(office, 2000, late, mem="40G")
     (shown,) = office.ask("queue", ids=[notebook])["rows"]
     assert "suspended while idle; it runs on with its next call of CUDA" in str(shown)
-    assert "suspended while idle" in berth(office, "why", notebook).stdout
+    assert f"Job {notebook} has been suspended for" in (why := berth(office, "why", notebook).stdout)
+    assert "suspended while idle" in why
     go.touch()
     office.until(lambda: says(office, notebook, "holds 7"), "its call has returned")
-    assert office.state_of(batch) == "suspended"
     end.touch()
     late.touch()
     assert office.wait(notebook, batch) == {notebook: ("completed", 0), batch: ("completed", 0)}
@@ -333,6 +334,12 @@ def test_a_notebook_lends_its_gpu_while_it_idles_and_its_next_call_takes_it_back
     assert [each["attempt"] for each in attempts] == [1, 1]
     assert all(each["suspended_ms"] > 0 for each in attempts)
     assert [each["peak_mib"] for each in attempts] == [1007, 2000]
+
+
+@pytest.mark.slow
+def test_kills_while_jobs_ask_grow_leave_and_come_back_lose_nothing() -> None:
+    told = storm(kills=15, seed=1)
+    assert told.faults == {}, told
 
 
 def test_a_notebook_comes_back_though_the_broker_was_killed_while_it_was_away(office: World) -> None:

@@ -41,6 +41,8 @@ class Install:
     """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
     evict: bool = False
     """Let the agents evict pods that got out of their limit."""
+    right_size: str = "off"
+    """`off`, `advise` or `apply`, as the steerer has it."""
     gathers: bool = True
     """Whether a container beside each steerer gathers the nodes' histories into `names.HISTORY_FOLDER`."""
     history_claim: str = ""
@@ -108,6 +110,7 @@ def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
     steerer = pod["containers"][0]
     steerer["command"] += [
         *(["--compat", install.compat] if install.compat else []),
+        *(["--right-size", install.right_size] if install.right_size != "off" else []),
     ]
     if install.history_claim:
         pod["volumes"][-1] = {

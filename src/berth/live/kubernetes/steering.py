@@ -17,9 +17,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from berth.errors import ApiError
-from berth.knowledge import History, make_knowledge
+from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
+from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.client import Api, backoff_s
@@ -32,6 +33,7 @@ from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
 from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.live.kubernetes.warming import warm_up
+from berth.model import Job, Share
 
 T = TypeVar("T")
 
@@ -101,6 +103,8 @@ class Steering:
         self._settings = replace(options.settings, advise=options.advise)
         self.renewal = Renewal(self._settings.knowledge)
         self._knowledge = make_knowledge(self._settings.knowledge, grows=True)
+        if isinstance(self._knowledge, History) and self._settings.right_size != "apply":
+            self._knowledge.show_no_profiles()
         self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
         self._events = writing.Events(api, "berth")
         self._now_ms = steady_clock()
@@ -126,9 +130,10 @@ class Steering:
         self.site = PodSite(self._settings, partial(self._hand_out, self._generation))
         self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
+        self.site.enough = partial(enough_for, self.site, self._knowledge)
         self.site.with_room = partial(nodes_with_room, self.driver)
 
-    def _ran_out(self, job: Any, held_mib: int) -> None:
+    def _ran_out(self, job: Job, held_mib: int) -> None:
         if self._knowledge.learns:
             self._knowledge.ran_out_of_memory(job, held_mib)
 
@@ -253,7 +258,7 @@ class Steering:
         """The history has grown: pods that wait are decided on by what it knows by now."""
         if isinstance(self._knowledge, History):
             self._knowledge.renew(seen)
-            self.site.stirred = True
+            self.site.profiles_grew()
 
     # What is decided
 
@@ -510,6 +515,12 @@ def driving(settings: Settings) -> DriverSettings:
         most_start_failures=None,
         notes=0,
     )
+
+
+def enough_for(site: PodSite, knowledge: Knowledge, job: Job) -> Share | None:
+    """What is enough for a job by its profile, if it asks for more and all cards are like the profile's."""
+    cards = {card for card in site.table.cards.models if not job.models or card.name in job.models}
+    return enough(knowledge, job, cards) if isinstance(knowledge, History) else None
 
 
 def nodes_with_room(driver: Driver, job_id: str) -> list[str]:

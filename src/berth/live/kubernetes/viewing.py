@@ -142,6 +142,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     began_ms = moment_ms(entry.pod.status.start_time if entry.pod is not None else None)
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
+    enough = entry.pod.metadata.annotations.get(names.ENOUGH) if entry.pod is not None else None
     return LiveJob(
         *_named(entry),
         "starting" if began_ms is None else "running",
@@ -151,6 +152,7 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
         entry.submit_ms,
         began_ms,
         on_gpus.places_of(entry.title) or entry.node,
+        f"{enough} are enough by its profile" if enough else "",
         priority=entry.ask.priority if entry.ask else 0,
     )
 

@@ -43,6 +43,8 @@ async def place(api: Api, step: Lift | Assign) -> None:
         }
     }
     if isinstance(step, Lift):
+        if step.enough is not None:
+            body["metadata"]["annotations"][names.ENOUGH] = step.enough
         own = Expression("metadata.name", "In", [step.node])
         affinity: dict[str, Any] = {}
         if step.hosts:
@@ -180,7 +182,9 @@ def in_words(step: Lift | Assign) -> str:
         else "; ".join(f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus)
     )
     policy = "" if placed is None else f"{placed.policy} places it "
-    return f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
+    text = f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
+    enough = step.enough if isinstance(step, Lift) else None
+    return f"{text}; {enough} are enough by its profile" if enough else text
 
 
 def _now() -> str:

@@ -37,6 +37,12 @@ AWAY_MS = 1_800_000
 """A job that has not asked comes back in its turn after this time: it may wait in a call that berth does not see."""
 
 
+def cost_of(move_s: float) -> float:
+    """For how many seconds of idling a job that moves in `move_s`, one way, costs as much as being suspended: it moves
+    twice, and its user waits until it is back and the one that came is gone."""
+    return 2 * (1 + PATIENCE) * move_s
+
+
 def reclaim_s(gaps_s: Sequence[float], cost_s: float) -> float:
     """After how long without a call to suspend a job, if that costs as much as idling for `cost_s`.
 
@@ -151,7 +157,7 @@ class Idling:
             move_s = self._suspending.move_s(job)
         except (BerthError, OSError):
             return 0.0
-        cost_s = (2 + PATIENCE) * move_s
+        cost_s = cost_of(move_s)
         idle_s = (self._now_ms() - self._idle[job.id].since_ms) / 1000
         gaps_s = self._gaps_s[application_of(job.request, job.params)]
         if idle_s < reclaim_s(gaps_s, cost_s):

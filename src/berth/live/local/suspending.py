@@ -36,8 +36,8 @@ MIB_PER_S = 8_000.0
 """How fast the driver is believed to move what a job holds, until it has: half of PCIe 4."""
 LEAST_MIB = 1024
 """A job that holds less tells nothing of that."""
-MOST_SILENT = 3
-"""How often in a row the driver may give no answer."""
+MOST_SILENT, SILENT_S = 10, 2 * MOVE_S
+"""How often in a row, and for how long, the driver may give no answer. A process that is killed gives none either."""
 
 
 class Suspending:
@@ -144,7 +144,7 @@ class Suspending:
 
     async def _move(self, entry: Entry, start: int) -> None:
         """One way of one job."""
-        silent = 0
+        silent, since_s = 0, time.monotonic()
         while entry.suspension in (SUSPENDING, RESUMING) and entry.start == start:
             what = entry.suspension
             leaves = what == SUSPENDING
@@ -171,7 +171,7 @@ class Suspending:
                 return  # it has ended meanwhile
             if outcome is None:
                 silent += 1
-                if silent < MOST_SILENT:
+                if silent < MOST_SILENT and time.monotonic() - since_s < SILENT_S:
                     await asyncio.sleep(AGAIN_S)
                     continue
                 outcome = Outcome(False, "the driver gives no answer", lost=True)

@@ -12,7 +12,7 @@ import msgspec
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
 from berth.live.kubernetes.consumed import consumed_of
-from berth.live.kubernetes.names import DRIVER
+from berth.live.kubernetes.names import DRIVER, controller_name
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from berth.live.kubernetes.served import OWN, Served, gpus_asked
@@ -201,6 +201,7 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
         for each in status.get("containerStatuses") or ()
         if "terminated" in each.get("state", {})
     ]
+    owners = meta.get("ownerReferences") or ()
     return Pod(
         meta["namespace"],
         meta["name"],
@@ -215,6 +216,7 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
         _ms(status.get("startTime")),
         max((at for each in ended if (at := _ms(each.get("finishedAt")))), default=None),
         max((int(each.get("exitCode", 0)) for each in ended), default=None),
+        next((controller_name(each["kind"], each["name"]) for each in owners if each.get("controller")), ""),
     )
 
 
