@@ -20,11 +20,9 @@ import numpy as np
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
-from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
 from berth.learning.jobsets import thesis_sets, thesis_task
 from berth.learning.plan import Plan, file_of, make
-from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import Point, Trained, TrainingSettings, train
 from berth.model import EventKind, Job, Node
 from berth.plots.training import training_curve
@@ -104,10 +102,7 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
     print("total time of one after the other:", {name: round(worth, 4) for name, worth in baselines.items()})
     begun, begun_cpu = time.perf_counter(), time.process_time()
     made = make(plan)
-    # No heuristics are looked for, and one order of the jobs that are not seen is tried: it is to be soon good enough.
-    settings = RolloutSettings(habits=0, draws=1)
-    jobs = made.learner.players[0].domain.sets
-    learner = RolloutLearner([Domain(made.task, make_speeds("time-sliced"), jobs, jobs)], settings)
+    learner = made.learner
     state = learner.begin(0)
     looking, looking_cpu, measured = 0.0, 0.0, []
     kept = Path(tempfile.mkdtemp(prefix="berth-learning-")) / "model.npz"
