@@ -55,7 +55,7 @@ class ForecastSettings:
     learning_rate: float = 2e-3
     averaged: float = 0.004
     """How much of the mean network each step renews."""
-    fading: int = 200
+    fading: int = 72
     """Iterations over which the learning rate falls to a thirtieth."""
     unit: float = 0.08
     """What is lost counts in this part of the mean work of a job, so that worlds of long and short jobs weigh alike."""
