@@ -11,7 +11,7 @@ endif
 # 22 s of processor time to collect the tests 10 are left.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow coverage check bench dist docs install native apis lock clean
+.PHONY: demo test test-slow coverage check bench dist docs install native lock clean
 
 demo: .venv/.compiled
 	$(BIN)/berth $(DEMO) --seeds 5 --out out/demo
@@ -45,10 +45,6 @@ install: .venv/.installed
 
 native:
 	$(MAKE) -s -C native
-
-# The kubelet's interfaces, compiled from their .proto files; a test compares.
-apis: .venv/.dev
-	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/berth/live/kubernetes/apis/*.proto
 
 # What is marked slow is left to CI, and so are most examples of a property (tests/examples.py). Of partitions' tests, those
 # start containers, one at a time.

@@ -1,10 +1,13 @@
 """Jobs whose GPU memory grows on one machine: how long an answer takes, what is refused, and what kills leave behind.
 
-    python bench/growth.py [--jobs 8 64] [--cycles 20]
+    python bench/growth.py [--jobs 8 64] [--kills 50] [--seed 1]
 
 A queue runs on a fake GPU of 80 GiB. Its jobs take memory in pieces of 256 MiB, the step in which a limit grows, so
 that each call beyond what was promised asks. The uses of all jobs together are less than the card. Each is promised
-half of what it uses. A cycle kills a job while it grows, every tenth the broker too.
+half of what it uses.
+
+Then tenants, the broker, and the processes that suspend and resume are killed at random moments, while jobs ask, grow,
+idle, are suspended and come back (`tests.live.local.asking_storm`). 1,000 kills are asked.
 """
 
 from __future__ import annotations
@@ -12,11 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,15 @@ from berth.live.local.protocol import Connection
 from harness import count, save
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.live.local.asking_storm import storm  # noqa: E402
+
 GROW = ROOT / "build" / "native" / "grow"
 CARD_MIB, PIECE_MIB = 80 << 10, 256
 HOLD_MS = 2000
+PORTION = 50
+"""Kills of one queue."""
 
 
 class Queue:
@@ -63,10 +70,6 @@ class Queue:
         self.ask("wait", ids=list(ids), timeout=300)
         return [json.loads((self.folder / "output" / f"{job}.1.out").read_text()) for job in ids]
 
-    def limits_mib(self) -> int:
-        """What the limits of the jobs on the card add up to."""
-        return sum(each["mem_mib"] for each in self.ask("status")["gpus"][0]["tenants"])
-
 
 def quantile(values: Sequence[float], fraction: float) -> float:
     return sorted(values)[min(len(values) - 1, int(fraction * len(values)))]
@@ -91,35 +94,25 @@ def together(queue: Queue, jobs: int) -> dict[str, int]:
     return {"jobs": jobs, "calls": jobs * pieces, "refused": refused}
 
 
-def killed(queue: Queue, cycles: int) -> dict[str, int]:
-    """Kill jobs while they grow, and the broker now and then; what is over the card or left at the end, MiB."""
-    draw, over_mib = random.Random(1), 0
-    for cycle in range(cycles):
-        ids = queue.submit(4, 70, 60_000, PIECE_MIB)
-        time.sleep(draw.random() * 0.3)
-        over_mib = max(over_mib, queue.limits_mib() - CARD_MIB)
-        if cycle % 10 == 9:
-            os.kill(int(queue.ask("status")["pid"]), 9)
-            queue.berth("up")
-        queue.ask("cancel", ids=ids)
-        queue.ask("wait", ids=ids, timeout=300)
-        over_mib = max(over_mib, queue.limits_mib() - CARD_MIB)
-    end_s = time.monotonic() + 10  # a status tells what the last look saw
-    while (status := queue.ask("status")["gpus"][0])["used_mib"] and time.monotonic() < end_s:
-        time.sleep(0.1)
-    left = len(list((queue.folder / "root").glob("job-*")))
-    return {
-        "cycles": cycles,
-        "over_mib": over_mib,
-        "held_mib": status["used_mib"] or 0,
-        "partitions_left": left,
-    }
+def killed(kills: int, seed: int) -> dict[str, Any]:
+    """Kill tenants, brokers and agents in portions, each with a queue of its own; what was counted, together."""
+    found: dict[str, Any] = {}
+    portions = [min(PORTION, kills - begun) for begun in range(0, kills, PORTION)]
+    for at, portion in enumerate(portions):
+        for name, value in storm(portion, seed + at).to_dict().items():
+            before = found.get(name, type(value)())
+            if isinstance(value, dict):
+                found[name] = {key: before.get(key, 0) + number for key, number in value.items()}
+            else:
+                found[name] = max(before, value) if name == "over_mib" else before + value
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=count, nargs="+", default=[8, 64])
-    parser.add_argument("--cycles", type=count, default=20)
+    parser.add_argument("--kills", type=count, default=50)
+    parser.add_argument("--seed", type=int, default=1)
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "tests"], check=True)
     results: dict[str, Any] = {}
@@ -130,10 +123,9 @@ def main() -> None:
                 if grow == "on":
                     results["answered"] = answered(queue)
                 results[f"together, --grow {grow}"] = [together(queue, jobs) for jobs in words.jobs]
-                if grow == "on":
-                    results["killed"] = killed(queue, words.cycles)
             finally:
                 queue.berth("down", "--cancel")
+    results["killed"] = killed(words.kills, words.seed)
     for name, result in results.items():
         print(f"{name}: {result}")
     save("growth", results)

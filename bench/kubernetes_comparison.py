@@ -132,7 +132,7 @@ def command(plan: Plan, at: int, ends: str, program: str) -> str:
 def pod(plan: Plan, at: int, folder: Path) -> dict[str, Any]:
     """The pod, as a user would write it."""
     work = plan.works[at]
-    said = {names.APPLICATION: work.application}
+    said = {names.KIND: work.application}  # profiles of the thesis, one for all namespaces
     if plan.way == "exclusive":
         said[names.EXCLUSIVE] = "true"
     else:
@@ -291,7 +291,7 @@ async def measure(plan: Plan, world: World, top: Path) -> dict[str, Any]:
             WAYS[plan.way],
         ]
         if plan.way == "learned":
-            words += ["--knowledge", "bench.kubernetes_comparison:knowledge"]
+            words += ["--knowledge", "bench.kubernetes_comparison:knowledge", "--right-size", "apply"]
         environment = {SCALE: str(plan.scale), "PYTHONPATH": f"{ROOT}:{ROOT / 'bench'}"}
         with process(words, top / "scheduler.log", environment) as scheduler:
             last = f"p{len(plan.works) - 1:04}"

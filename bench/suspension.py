@@ -1,10 +1,15 @@
-"""What suspension saves and costs: GPU-hours lost to preemption, and many cycles on the fake driver.
+"""What suspension saves and costs: GPU-hours lost to preemption, GPU-hours that idle jobs free, and many cycles.
 
-    python bench/suspension.py [--seeds 3] [--jobs 1000] [--cycles 200] [--members 3]
+    python bench/suspension.py [--seeds 3] [--jobs 1000] [--cycles 200] [--members 3] [--genai FOLDER]
 
 Three mixes are simulated with one job in ten urgent, under `preempt+fifo+best-fit`: jobs that make room are killed;
 or start again from a checkpoint that they write each half hour, which takes a minute; or are suspended to the memory of
 their node, which is charged by what is copied. Lost are the GPU-hours held that went into no work that counts.
+
+Then serving pods of a public trace, if it is there, idle as they did: a sample of no use every 57 s or more in a row is
+a gap. One that is suspended frees its GPU until its gap ends, less the time that it moves. Whoever calls then waits for
+two moves, since another has to leave first. Each rule decides on each gap by the gaps of the same pod before. The best
+in hindsight knows how long each gap is; no rule can. Net are GPU-hours freed, less ten for each hour waited.
 
 Then the processes of a partition on a fake GPU are suspended and resumed in turn, beside a neighbour. Bytes lost are
 those that the driver does not show any more. 10,000 cycles are asked.
@@ -18,22 +23,30 @@ import os
 import random
 import subprocess
 import tempfile
+from collections import defaultdict, deque
 from dataclasses import replace
 from itertools import islice
+from math import inf
+from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from berth.cluster import Cluster
 from berth.cluster.outages import Recovery
 from berth.engine import Suspension, simulate
+from berth.live.local.idling import MOST_GAPS, PATIENCE, cost_of, reclaim_s
+from berth.live.local.suspending import MIB_PER_S, START_S
 from berth.model import GpuModel, Job, Node, Share, work_of
 from berth.partition import Limit, create, find
 from berth.partition.checkpoint import Calls, resume, suspend
 from berth.partition.gpus import gpus
+from berth.profiles.genai import read_genai
 from berth.statistics import event_columns, gpu_hours
 from berth.traces import read
-from harness import BENCH, count, save
+from harness import BENCH, count, data_folder, save
 
 NATIVE = BENCH.parent / "build" / "native"
 MIXES = ("demo", "pai-like", "philly-like")
@@ -46,6 +59,8 @@ HELD_MIB = (2_000, 60_000)
 """Between which lies what a job holds of each of its GPUs, evenly."""
 HOST_MIB = 1_000_000
 MEMBER_MIB = 100
+FIXED_S = (60, 300, 900, 3600)
+"""After how long a job is suspended by the fixed rules."""
 
 
 def mix(name: str, jobs: int, seed: int) -> list[Job]:
@@ -83,6 +98,41 @@ def lost(name: str, jobs: int, seed: int) -> dict[str, dict[str, float]]:
         hours = gpu_hours(columns)
         found[way] = {"held": hours.held, "lost": hours.wasted}
     return found
+
+
+def idle(folder: Path) -> list[dict[str, Any]]:
+    """GPU-hours that each rule frees, and the waits that it costs."""
+    card = GpuModel("", mem_mib=96 << 10)
+    gaps: list[tuple[int, float, float]] = []  # pod, s, how long it moves
+    for pod, profile in enumerate(read_genai(folder, card)):
+        step_s, idles = profile.interval_ms / 1000, profile.usage[:, 0] == 0
+        edges = np.flatnonzero(np.diff([0, *idles, 0]))
+        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+            held_mib = float(profile.usage[begin, 1]) * card.mem_mib
+            gaps.append((pod, float(end - begin) * step_s, START_S + held_mib / MIB_PER_S))
+    before: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_GAPS))
+    times_s: dict[str, list[float]] = defaultdict(list)
+    for pod, gap_s, move_s in gaps:
+        cost_s = cost_of(move_s)
+        times_s["learned"].append(reclaim_s(before[pod], cost_s))
+        times_s["break-even"].append(cost_s)
+        for fixed_s in FIXED_S:
+            times_s[f"fixed {fixed_s} s"].append(fixed_s)
+        times_s["oracle: best in hindsight"].append(0.0 if gap_s > cost_s else inf)
+        before[pod].append(gap_s)
+    idle_s = sum(gap_s for _, gap_s, _ in gaps)
+    rows = []
+    for rule, each_s in times_s.items():
+        left = [(gap_s - time_s, 2 * move_s) for (_, gap_s, move_s), time_s in zip(gaps, each_s, strict=True)]
+        freed_s = [max(0.0, away_s - moves_s) for away_s, moves_s in left if away_s > 0]
+        waits_s = [moves_s for away_s, moves_s in left if away_s > 0]
+        net_s = sum(away_s - (1 + PATIENCE) * moves_s for away_s, moves_s in left if away_s > 0)
+        rows.append({
+            "rule": rule, "gaps": len(gaps), "idle_gpu_h": idle_s / 3600, "freed_gpu_h": sum(freed_s) / 3600,
+            "suspensions": len(waits_s), "p99_wait_s": float(np.percentile(waits_s, 99)) if waits_s else 0.0,
+            "waited_h": sum(waits_s) / 3600, "net_gpu_h": net_s / 3600,
+        })  # fmt: skip
+    return rows
 
 
 def cycles(number: int, members: int) -> dict[str, float]:
@@ -149,6 +199,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--seeds", type=count, default=3)
     arguments.add_argument("--jobs", type=count, default=1000)
+    arguments.add_argument("--genai", help="folder of the trace's two archives")
     arguments.add_argument("--cycles", type=count, default=200)
     arguments.add_argument("--members", type=count, default=3)
     words = arguments.parse_args()
@@ -162,13 +213,28 @@ def main() -> None:
             less = f"{100 * (1 - suspended / wasted):.1f} %" if wasted and way != "suspend" else "–"
             print(f"{name:<14}{way:<10}{held:>14,.1f}{wasted:>14,.2f}{less:>26}")
             rows.append({"mix": name, "way": way, "held_gpu_h": held, "lost_gpu_h": wasted})
+    idles: list[dict[str, Any]] = []
+    if (folder := Path(words.genai or data_folder() / "genai_v2026")).is_dir():
+        idles = idle(folder)
+        first = idles[0]
+        print(f"\n{first['gaps']:,} gaps of serving pods, {first['idle_gpu_h']:,.0f} GPU-hours idle")
+        print(
+            f"{'rule':<28}{'freed, GPU-h':>14}{'suspensions':>13}{'p99 wait, s':>13}{'waited, h':>11}{'net, GPU-h':>12}"
+        )
+        for row in idles:
+            print(
+                f"{row['rule']:<28}{row['freed_gpu_h']:>14,.0f}{row['suspensions']:>13,}{row['p99_wait_s']:>13.1f}"
+                f"{row['waited_h']:>11.1f}{row['net_gpu_h']:>12,.0f}"
+            )
+    else:
+        print(f"\nno series of pods in {folder}: what idle jobs free is not shown")
     cycle = cycles(words.cycles, words.members)
     print(
         f"\n{cycle['cycles']:,} cycles of {cycle['members']} processes: {cycle['bytes_lost']} bytes lost, limit off by"
         f" {cycle['limit_off_bytes']} bytes, {cycle['median_ms']:.1f} ms a cycle (median),"
         f" {cycle['longest_ms']:.1f} ms the longest"
     )
-    save("suspension", {"lost": rows, "cycles": cycle})
+    save("suspension", {"lost": rows, "idle": idles, "cycles": cycle})
 
 
 if __name__ == "__main__":

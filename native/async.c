@@ -52,16 +52,8 @@ static struct pool *pool_named(CUpool handle, CUstream stream)
 
 static CUresult ask(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread)
 {
-    if (from != NULL)
-        return per_thread ? REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, bytes, from, stream)
-                          : REAL(cuMemAllocFromPoolAsync)(ptr, bytes, from, stream);
-    return per_thread ? REAL(cuMemAllocAsync_ptsz)(ptr, bytes, stream)
-                      : REAL(cuMemAllocAsync)(ptr, bytes, stream);
-}
-
-static CUresult free_async(CUdeviceptr ptr, CUstream stream, bool per_thread)
-{
-    return per_thread ? REAL(cuMemFreeAsync_ptsz)(ptr, stream) : REAL(cuMemFreeAsync)(ptr, stream);
+    return from != NULL ? REAL_TWIN(cuMemAllocFromPoolAsync)(ptr, bytes, from, stream)
+                        : REAL_TWIN(cuMemAllocAsync)(ptr, bytes, stream);
 }
 
 /* Without a pool to count in, a call passes only where nothing is limited, as in a child that was
@@ -76,8 +68,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
                          bool per_thread)
 {
     struct pool *pool = NULL;
-    bool counting = atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL &&
-                    !capturing(stream, per_thread);
+    bool counting = limits_any() && ptr != NULL && !capturing(stream, per_thread);
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
@@ -110,87 +101,53 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     }
     pool_called(pool, bytes);
     if (!pool_settle(pool, taken, debtor, call)) {
-        free_async(*ptr, stream, per_thread);
+        (void)REAL_TWIN(cuMemFreeAsync)(*ptr, stream);
         pool_emptied(pool, bytes);
-        if (per_thread ? HAVE(cuStreamSynchronize_ptsz) : HAVE(cuStreamSynchronize))
-            (void)(per_thread ? real.cuStreamSynchronize_ptsz(stream)
-                              : real.cuStreamSynchronize(stream));
-        pool_trim(pool);
+        (void)REAL_TWIN(cuStreamSynchronize)(stream);
+        pool_trim(pool, debtor);
         pool_end(pool, 0, debtor);
         *ptr = 0;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    ledger_put((struct entry){ .key = *ptr,
-                               .bytes = bytes,
-                               .owner = pool,
-                               .kind = POOLED,
-                               .device = (uint16_t)pool_device(pool)->ordinal });
+    ledger_put(entry_of(POOLED, *ptr, bytes, pool, pool_device(pool)->ordinal));
     pool_end(pool, 0, debtor);
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
-{
-    return allocate(ptr, bytes, NULL, stream, false);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream)
-{
-    return allocate(ptr, bytes, NULL, stream, true);
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
-{
-    return allocate(ptr, bytes, pool, stream, false);
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
-{
-    return allocate(ptr, bytes, pool, stream, true);
-}
-
-static CUresult wait_for(CUstream stream, bool per_thread)
-{
-    return per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream);
-}
+DEFINE_TWINS(cuMemAllocAsync, (CUdeviceptr * ptr, size_t bytes, CUstream stream),
+             allocate(ptr, bytes, NULL, stream, per_thread))
+DEFINE_TWINS(cuMemAllocFromPoolAsync,
+             (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream),
+             allocate(ptr, bytes, pool, stream, per_thread))
 
 static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
 {
     struct entry entry;
-    bool known =
-        atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
+    bool known = limits_any() && !capturing(stream, per_thread);
     known = known && ledger_take(LINEAR, ptr, &entry);
-    CUresult result = free_async(ptr, stream, per_thread);
+    CUresult result = REAL_TWIN(cuMemFreeAsync)(ptr, stream);
     if (!known)
         return result;
     if (result == CUDA_SUCCESS && entry.kind == POOLED &&
         pool_is_unreported(entry.owner)) /* the driver cannot be asked when it is free */
-        (void)wait_for(stream, per_thread);
+        (void)REAL_TWIN(cuStreamSynchronize)(stream);
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (entry.kind == POOLED) {
         pools_free(&entry);
     } else { /* freed when the stream gets there */
-        (void)wait_for(stream, per_thread);
+        (void)REAL_TWIN(cuStreamSynchronize)(stream);
         steps_give(&entry);
     }
     return result;
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
-{
-    return release(ptr, stream, false);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
-{
-    return release(ptr, stream, true);
-}
+DEFINE_TWINS(cuMemFreeAsync, (CUdeviceptr ptr, CUstream stream), release(ptr, stream, per_thread))
 
 CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
 {
     CUresult result = REAL(cuMemPoolCreate)(handle, props);
-    if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)) {
+    if (result == CUDA_SUCCESS && limits_any()) {
         struct device *device = device_at_location(&props->location, props->type);
         pool_made(pool_find(*handle, device), device);
     }
@@ -199,14 +156,13 @@ CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
 
 CUresult cuMemPoolDestroy(CUpool handle)
 {
-    struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL
-                            ? pool_known(handle)
-                            : NULL;
+    struct pool *pool = limits_any() && handle != NULL ? pool_known(handle) : NULL;
     bool counted = pool != NULL && pool_device(pool) != NULL;
     if (pool != NULL)
         pool_begin(pool, 0);
     if (counted)
-        pool_trim(pool); /* what is not in use goes now, while the driver can still be asked */
+        pool_trim(pool,
+                  false); /* what is not in use goes now, while the driver can still be asked */
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     if (result == CUDA_SUCCESS && pool != NULL) {
         pool_gone(pool);
@@ -221,7 +177,7 @@ CUresult cuMemPoolDestroy(CUpool handle)
 CUresult cuMemPoolTrimTo(CUpool handle, size_t keep)
 {
     CUresult result = REAL(cuMemPoolTrimTo)(handle, keep);
-    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (limits_any())
         parts_reclaim(NULL);
     return result;
 }
@@ -236,15 +192,8 @@ static inline CUresult synchronized(CUresult result)
     return result;
 }
 
-CUresult cuStreamSynchronize(CUstream stream)
-{
-    return synchronized(REAL(cuStreamSynchronize)(stream));
-}
-
-CUresult cuStreamSynchronize_ptsz(CUstream stream)
-{
-    return synchronized(REAL(cuStreamSynchronize_ptsz)(stream));
-}
+DEFINE_TWINS(cuStreamSynchronize, (CUstream stream),
+             synchronized(REAL_TWIN(cuStreamSynchronize)(stream)))
 
 CUresult cuEventSynchronize(CUevent event)
 {

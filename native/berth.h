@@ -13,13 +13,7 @@
 /* The exported wrappers, under the driver's own names. */
 #define HOOK(name, params) EXPORT CUresult name params;
 #define NVHOOK(name, params) EXPORT int name params;
-#define NEED(name, params)
-#define NVNEED(name, params)
 #include "hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
 
 /* The driver's own entry points; NULL where it has none. Plain pointers, which cost a call nothing:
    each is written once, or again with the same address, and read whole. */
@@ -29,17 +23,41 @@ struct real {
 #define NEED(name, params) CUresult(*name) params;
 #define NVNEED(name, params) int(*name) params;
 #include "hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
     void *(*find)(const char *name); /* the driver's own, which may have been loaded only now */
 };
 extern struct real real;
 
+/* Before the driver is called (idle.c): counts the call if somebody wants to know, and waits while
+   this process is suspended, since calls of a suspended process hang in the driver. */
+extern shared32 watched;
+void arrive_slowly(void);
+static inline void arrive(void)
+{
+    if (UNLIKELY(atomic_load_explicit(&watched, memory_order_relaxed) != 0))
+        arrive_slowly();
+}
+
 /* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. */
-#define REAL(name) (LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))real.find(#name))
-#define HAVE(name) (real.name != NULL)
+#define REAL(name)                                                                              \
+    (arrive(), LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))real.find(#name))
+#define HAVE(name) (arrive(), real.name != NULL)
+
+/* A call and its twin whose default stream is the thread's own: what each answers, by `per_thread`,
+   which REAL_TWIN calls the one of. */
+#define DEFINE_TWINS(name, params, answer) \
+    CUresult name params                   \
+    {                                      \
+        const bool per_thread = false;     \
+        (void)per_thread;                  \
+        return answer;                     \
+    }                                      \
+    CUresult name##_ptsz params            \
+    {                                      \
+        const bool per_thread = true;      \
+        (void)per_thread;                  \
+        return answer;                     \
+    }
+#define REAL_TWIN(name) (per_thread ? REAL(name##_ptsz) : REAL(name))
 
 enum { MAX_DEVICES = 64 };
 

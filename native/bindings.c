@@ -72,7 +72,7 @@ static bool is_any(const struct binding *one, const struct binding *asked)
 void bindings_drop_all(const void *holder)
 {
     struct binding gone;
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed) || holder == NULL)
+    if (!limits_any() || holder == NULL)
         return;
     while (take_out(is_any, &(struct binding){ .holder = holder }, &gone))
         vmm_drop(gone.record, 0, 1);
@@ -159,22 +159,19 @@ static void keep_rest(struct binding *before, const struct binding *new)
 static void let_go(struct record *record, CUstream stream, bool per_thread)
 {
     if (vmm_is_last(record))
-        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream)
-                          : REAL(cuStreamSynchronize)(stream));
+        (void)REAL_TWIN(cuStreamSynchronize)(stream);
     vmm_drop(record, 0, 1);
 }
 
 static CUresult map_array(CUmap_info *list, unsigned count, CUstream stream, bool per_thread)
 {
-    bool counted =
-        atomic_load_explicit(&limiting, memory_order_relaxed) && list != NULL && count != 0;
+    bool counted = limits_any() && list != NULL && count != 0;
     struct record **held = counted ? calloc(count, sizeof *held) : NULL;
     if (counted && held == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (unsigned i = 0; held != NULL && i < count; i++)
         held[i] = list[i].operation == CU_OPERATION_MAP ? vmm_hold(list[i].handle) : NULL;
-    CUresult result = per_thread ? REAL(cuMemMapArrayAsync_ptsz)(list, count, stream)
-                                 : REAL(cuMemMapArrayAsync)(list, count, stream);
+    CUresult result = REAL_TWIN(cuMemMapArrayAsync)(list, count, stream);
     for (unsigned i = 0; held != NULL && i < count; i++) {
         struct binding new = tile_of(&list[i], held[i]), before;
         if (result != CUDA_SUCCESS) {
@@ -193,23 +190,15 @@ static CUresult map_array(CUmap_info *list, unsigned count, CUstream stream, boo
     return result;
 }
 
-CUresult cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
-{
-    return map_array(list, count, stream, false);
-}
-
-CUresult cuMemMapArrayAsync_ptsz(CUmap_info *list, unsigned count, CUstream stream)
-{
-    return map_array(list, count, stream, true);
-}
+DEFINE_TWINS(cuMemMapArrayAsync, (CUmap_info * list, unsigned count, CUstream stream),
+             map_array(list, count, stream, per_thread))
 
 /* ---- multicast: what is bound is held until it is unbound or the object is gone ---- */
 
 CUresult cuMulticastCreate(CUhandle *object, const CUmulticast_prop *prop)
 {
     CUresult result = REAL(cuMulticastCreate)(object, prop);
-    if (result != CUDA_SUCCESS || object == NULL ||
-        !atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (result != CUDA_SUCCESS || object == NULL || !limits_any())
         return result;
     vmm_keep_object(*object, bindings_drop_all);
     return result;
@@ -285,7 +274,7 @@ static bool is_unbound(const struct binding *one, const struct binding *asked)
 CUresult cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
 {
     CUresult result = REAL(cuMulticastUnbind)(object, dev, offset, bytes);
-    bool counted = result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed);
+    bool counted = result == CUDA_SUCCESS && limits_any();
     const void *holder = counted ? object_of(object) : NULL;
     struct binding asked = { .holder = holder,
                              .dev = dev,
@@ -298,9 +287,8 @@ CUresult cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t 
 
 static void bindings_forget(void)
 {
-    atomic_store(&turn.word, 0);
     bindings = NULL; /* which may be amid its growth */
     binding_count = binding_space = 0;
 }
 
-PART(.forget = bindings_forget);
+PART(.turn = &turn, .forget = bindings_forget);

@@ -69,9 +69,7 @@ static void gone_with_context(const struct entry *entry)
 static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 {
     size_t count = 0;
-    struct entry *list = atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL
-                             ? ledger_take_owned(ctx, &count)
-                             : NULL;
+    struct entry *list = limits_any() && ctx != NULL ? ledger_take_owned(ctx, &count) : NULL;
     if (ctx != NULL)
         measure_context_ends(ctx, false);
     CUresult result = call(ctx);
@@ -86,28 +84,25 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
     return result;
 }
 
-CUresult cuCtxDestroy(CUcontext ctx)
-{
-    return destroy(ctx, REAL(cuCtxDestroy));
-}
-CUresult cuCtxDestroy_v2(CUcontext ctx)
-{
-    return destroy(ctx, REAL(cuCtxDestroy_v2));
-}
+#define DESTROYS(name)                   \
+    CUresult name(CUcontext ctx)         \
+    {                                    \
+        return destroy(ctx, REAL(name)); \
+    }
+DESTROYS(cuCtxDestroy)
+DESTROYS(cuCtxDestroy_v2)
 
 static bool attached(CUcontext ctx, int by)
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL &&
-           ledger_count(CONTEXT, (uint64_t)(uintptr_t)ctx, by);
+    return limits_any() && ctx != NULL && ledger_count(CONTEXT, (uintptr_t)ctx, by);
 }
 
 /* An attachment is counted before the driver makes it, so that no other thread's detaching is taken
    for the last. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
-    CUcontext current = NULL;
-    bool counted = HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-                   attached(current, 1);
+    CUcontext current = context_current();
+    bool counted = attached(current, 1);
     CUresult result = REAL(cuCtxAttach)(ctx, flags);
     if (result != CUDA_SUCCESS && counted)
         attached(current, -1);
@@ -184,40 +179,19 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
     return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-    return end_primary(dev, REAL(cuDevicePrimaryCtxRelease));
-}
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-    return end_primary(dev, REAL(cuDevicePrimaryCtxRelease_v2));
-}
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-    return end_primary(dev, REAL(cuDevicePrimaryCtxReset));
-}
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-    return end_primary(dev, REAL(cuDevicePrimaryCtxReset_v2));
-}
+#define ENDS_PRIMARY(name)                   \
+    CUresult name(CUdevice dev)              \
+    {                                        \
+        return end_primary(dev, REAL(name)); \
+    }
+ENDS_PRIMARY(cuDevicePrimaryCtxRelease)
+ENDS_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+ENDS_PRIMARY(cuDevicePrimaryCtxReset)
+ENDS_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
 /* ---- green contexts ----
 
    Each holds the primary context, which the first of them may make, and a part of its own. */
-
-/* Makes the primary context current, for the driver to tell of this GPU's memory. */
-static bool enter(CUcontext context)
-{
-    return HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
-           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-}
-
-static void leave(bool entered)
-{
-    CUcontext context;
-    if (entered)
-        real.cuCtxPopCurrent_v2(&context);
-}
 
 CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags)
 {
@@ -237,26 +211,21 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t first = atomic_load(&device->region.use->context_bytes);
-    bool entered = enter(context);
+    bool entered = context_enter(context); /* for the driver to tell of this GPU's memory */
     bool begun = overhead_begin(&overhead, device, &learned[device->ordinal],
                                 first != 0 ? overhead_lesson_bytes(first) : FIRST_CONTEXT_BYTES,
                                 "cuGreenCtxCreate");
-    leave(entered);
+    context_leave(entered);
     if (!begun) {
         cuDevicePrimaryCtxRelease_v2(dev);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
-    entered = enter(context);
+    entered = context_enter(context);
     bool fits = result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes);
-    leave(entered);
+    context_leave(entered);
     if (fits) {
-        struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx,
-                               .bytes = bytes,
-                               .owner = context,
-                               .kind = GREEN,
-                               .device = (uint16_t)device->ordinal };
-        ledger_put(entry);
+        ledger_put(entry_of(GREEN, (uintptr_t)*ctx, bytes, context, device->ordinal));
     } else {
         if (result == CUDA_SUCCESS) {
             REAL(cuGreenCtxDestroy)(*ctx);
@@ -303,8 +272,7 @@ CUresult cuGreenCtxDestroy(CUgreen ctx)
 {
     struct entry entry;
     CUcontext as_context = NULL;
-    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
-                 ledger_take(GREEN, (uint64_t)(uintptr_t)ctx, &entry);
+    bool known = limits_any() && ledger_take(GREEN, (uintptr_t)ctx, &entry);
     if (known && HAVE(cuCtxFromGreenCtx) &&
         real.cuCtxFromGreenCtx(&as_context, ctx) != CUDA_SUCCESS)
         as_context = NULL;

@@ -56,7 +56,7 @@ static CUresult limit_now(int limit, size_t *value)
 
 static uint64_t limit_key(CUcontext context, int limit)
 {
-    return (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
+    return (uintptr_t)context * 4 + (unsigned)limit;
 }
 
 /* What a context begins with is a part of the context's own size. `now`: what it has now. */
@@ -104,12 +104,10 @@ static uint64_t larger(uint64_t a, uint64_t b)
 }
 
 /* With the turn. */
-static struct entry entry_of(const struct limit_charge *charge)
+static struct entry charged_now(const struct limit_charge *charge)
 {
-    struct entry entry = { .key = limit_key(charge->context, charge->limit),
-                           .owner = charge->context,
-                           .kind = CONTEXT_LIMIT,
-                           .device = (uint16_t)charge->device->ordinal };
+    struct entry entry = entry_of(CONTEXT_LIMIT, limit_key(charge->context, charge->limit), 0,
+                                  charge->context, charge->device->ordinal);
     (void)ledger_get(CONTEXT_LIMIT, entry.key, &entry);
     return entry;
 }
@@ -119,7 +117,7 @@ static struct entry entry_of(const struct limit_charge *charge)
 static bool charge_begin(struct limit_charge *charge, uint64_t wanted, const char *call)
 {
     turn_take(&turn);
-    uint64_t lacks = above(wanted, entry_of(charge).bytes);
+    uint64_t lacks = above(wanted, charged_now(charge).bytes);
     charge->calls = calls_of(limit_key(charge->context, charge->limit));
     charge->ended_before = charge->calls->ended;
     charge->overlapped = charge->calls->under_way++ != 0;
@@ -127,7 +125,7 @@ static bool charge_begin(struct limit_charge *charge, uint64_t wanted, const cha
     if (!obtain(charge->device, lacks, call))
         return false;
     turn_take(&turn);
-    struct entry entry = entry_of(charge);
+    struct entry entry = charged_now(charge);
     entry.bytes += lacks;
     ledger_put(entry);
     turn_leave(&turn);
@@ -153,7 +151,7 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
             turn_leave(&turn);
             continue; /* another call ended after the driver was asked */
         }
-        struct entry entry = entry_of(charge);
+        struct entry entry = charged_now(charge);
         uint64_t stacks = limit_bytes(charge, entry.count);
         made = larger(made, above(stacks, charge->base));
         bool alone = last && !charge->overlapped && calls->ended == charge->ended_before;
@@ -176,7 +174,7 @@ static bool charge_end(struct limit_charge *charge, uint64_t otherwise, bool all
         if (all)
             lacks = region_take_some(&charge->device->region, lacks);
         turn_take(&turn);
-        entry = entry_of(charge);
+        entry = charged_now(charge);
         entry.bytes += lacks;
         ledger_put(entry);
         if (all) {
@@ -195,7 +193,7 @@ static void charge_refused(struct limit_charge *charge, const char *call)
 {
     if (HAVE(cuCtxGetLimit)) {
         turn_take(&turn);
-        uint64_t charged = entry_of(charge).bytes;
+        uint64_t charged = charged_now(charge).bytes;
         turn_leave(&turn);
         (void)charge_end(charge, charged, true, call);
         return;
@@ -213,9 +211,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     charge.device = limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
     if (charge.device == NULL)
         return REAL(cuCtxSetLimit)(limit, value);
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(
-            &charge.context); /* all contexts count as one where it does not tell */
+    charge.context = context_current(); /* all count as one where the driver does not tell */
     size_t before;
     CUresult result = limit_now(limit, &before);
     if (result != CUDA_SUCCESS)
@@ -247,10 +243,9 @@ bool stack_grows(struct device *device, CUfunction function, const char *call)
         real.cuFuncGetAttribute(&local_bytes, CU_FUNCTION_LOCAL_BYTES, function) != CUDA_SUCCESS ||
         local_bytes <= 0)
         return true;
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&charge.context);
+    charge.context = context_current();
     turn_take(&turn);
-    bool counted = entry_of(&charge).count >= (uint32_t)local_bytes;
+    bool counted = charged_now(&charge).count >= (uint32_t)local_bytes;
     turn_leave(&turn);
     if (counted || limit_now(CU_LIMIT_STACK, &now) != CUDA_SUCCESS)
         return true;
@@ -262,7 +257,7 @@ bool stack_grows(struct device *device, CUfunction function, const char *call)
         return false;
     }
     turn_take(&turn);
-    struct entry entry = entry_of(&charge);
+    struct entry entry = charged_now(&charge);
     entry.count = (uint32_t)larger(entry.count, (uint64_t)local_bytes);
     ledger_put(entry);
     turn_leave(&turn);
@@ -271,8 +266,7 @@ bool stack_grows(struct device *device, CUfunction function, const char *call)
 
 static void charge_forget(void)
 {
-    atomic_store(&turn.word, 0);
     memset(places, 0, sizeof places);
 }
 
-PART(.forget = charge_forget);
+PART(.turn = &turn, .forget = charge_forget);

@@ -33,11 +33,11 @@ static void after_fork(void)
     }
     atomic_store(&forked, atomic_load(&limiting));
     atomic_store(&started, 0);
-    atomic_store(&turn.word, 0);
     last.context = NULL;
 }
 
-PART(.fork_begins = region_fork_begins, .fork_ended = region_fork_ended, .forget = after_fork);
+PART(.turn = &turn, .fork_begins = region_fork_begins, .fork_ended = region_fork_ended,
+     .forget = after_fork);
 
 /* A GPU that has no limit of its own where others have one: nothing of it. */
 static bool nothing_of(struct device *device)
@@ -109,7 +109,7 @@ static bool attach(struct device *device, const struct card *card, struct berth_
 /* With the turn held: each device gets its region and this process a slot in it. */
 static bool join_all(const struct card *cards, int count, struct berth_error *error)
 {
-    bool paced = false;
+    bool paced = false, counted = false;
     for (int i = 0; i < count; i++) {
         struct device *device = &devices[i];
         bool known = device->limited; /* before a fork */
@@ -129,11 +129,13 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
                 "counts, what kernels touch does not; uvm_disable_hmm=1 of nvidia-uvm (HMM) or "
                 "uvm_ats_mode=0 (ATS) turns that off",
                 cards[i].position);
+        counted = counted || atomic_load(&device->region.limit->watch) != BERTH_UNWATCHED;
         paced = paced || atomic_load(&device->region.limit->core_pct) != 0 ||
                 (atomic_load(&device->region.limit->flags) & (BERTH_AGENT | BERTH_LOW));
         atomic_store(&device_count, (uint32_t)i + 1);
     }
-    atomic_store(&pacing, paced);
+    atomic_store(&watched, counted);
+    atomic_store(&pacing, paced || counted); /* each launch is looked at */
     return true;
 }
 
@@ -156,7 +158,7 @@ CUresult devices_start(CUresult result)
     turn_take(&turn);
     if (first && !atomic_load(&started) && !devices_none()) {
         if (error.text[0] == 0 && join_all(cards, count, &error)) {
-            atomic_store(&several, count > 1);
+            atomic_store(&several, count > 1 || atomic_load(&watched));
             atomic_store(&limiting, 1);
             atomic_store(&forked, 0);
             atomic_store(&started, 1);
@@ -231,6 +233,25 @@ static struct device *context_unknown(CUresult result)
     return device_first();
 }
 
+CUcontext context_current(void)
+{
+    CUcontext context = NULL;
+    return HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
+bool context_enter(CUcontext context)
+{
+    return HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
+           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+void context_leave(bool entered)
+{
+    CUcontext context;
+    if (entered)
+        (void)real.cuCtxPopCurrent_v2(&context);
+}
+
 struct device *device_current(void)
 {
     CUcontext context = NULL;
@@ -250,7 +271,7 @@ struct device *device_current(void)
         return last.device;
     if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS) {
         struct entry entry; /* a failure is no way round the limit */
-        bool known = ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry);
+        bool known = ledger_get(CONTEXT, (uintptr_t)context, &entry);
         return known ? device_at(entry.device) : device_first();
     }
     last.context = context;
@@ -272,15 +293,14 @@ static struct device *device_of_context(CUcontext context)
 {
     struct entry entry;
     CUdevice handle;
-    if (ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry))
+    if (ledger_get(CONTEXT, (uintptr_t)context, &entry))
         return device_at(entry.device);
     if (HAVE(cuCtxGetDevice_v2) && real.cuCtxGetDevice_v2(&handle, context) == CUDA_SUCCESS)
         return device_of(handle);
-    if (!HAVE(cuCtxPushCurrent_v2) || !HAVE(cuCtxPopCurrent_v2) || !HAVE(cuCtxGetDevice) ||
-        real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+    if (!HAVE(cuCtxGetDevice) || !context_enter(context))
         return NULL;
     bool reported = real.cuCtxGetDevice(&handle) == CUDA_SUCCESS;
-    (void)real.cuCtxPopCurrent_v2(&context);
+    context_leave(true);
     return reported ? device_of(handle) : NULL;
 }
 
@@ -307,7 +327,7 @@ struct device *device_of_stream(CUstream stream, bool *known)
         device = device_of_context(context);
     if (device == NULL && HAVE(cuStreamGetGreenCtx) &&
         real.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green != NULL &&
-        ledger_get(GREEN, (uint64_t)(uintptr_t)green, &entry))
+        ledger_get(GREEN, (uintptr_t)green, &entry))
         device = device_at(entry.device);
     *known = device != NULL;
     return device;

@@ -13,9 +13,18 @@ struct device {
     _Atomic(NVdevice) nvml;
     shared32 exact; /* the driver does not round up what is allocated (steps.c) */
 };
-extern shared32 limiting; /* some device has a limit: the wrappers' one question */
-extern shared32 pacing;   /* some device has a compute limit */
-extern shared32 several;  /* there is more than one device */
+extern shared32 limiting;           /* some device has a limit */
+static inline bool limits_any(void) /* the wrappers' one question */
+{
+    return atomic_load_explicit(&limiting, memory_order_relaxed) != 0;
+}
+extern shared32 pacing;  /* some device has a compute limit */
+extern shared32 several; /* there is more than one device */
+/* The calling thread's context; NULL where there is none or the driver does not tell. */
+CUcontext context_current(void);
+/* Makes a context current around a question to the driver; false where that cannot be. */
+bool context_enter(CUcontext context);
+void context_leave(bool entered);
 struct device *
 device_current(void); /* of the calling thread's context; NULL where there is no limit */
 CUcontext device_context(

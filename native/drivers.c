@@ -15,25 +15,13 @@ struct hook {
 };
 static const struct hook driver_hooks[] = {
 #define HOOK(name, params) { #name, (void *)name, (void **)(void *)&real.name },
-#define NVHOOK(name, params)
 #define NEED(name, params) { #name, NULL, (void **)(void *)&real.name },
-#define NVNEED(name, params)
 #include "hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
 };
 static const struct hook nvml_hooks[] = {
-#define HOOK(name, params)
 #define NVHOOK(name, params) { #name, (void *)name, (void **)(void *)&real.name },
-#define NEED(name, params)
 #define NVNEED(name, params) { #name, NULL, (void **)(void *)&real.name },
 #include "hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
 };
 enum {
     DRIVER_HOOKS = sizeof driver_hooks / sizeof *driver_hooks,

@@ -178,8 +178,7 @@ void exports_return(struct device *device)
 
 static void exports_forget(void)
 {
-    atomic_store(&turn.word, 0);
     memset(next_serial, 0, sizeof next_serial);
 }
 
-PART(.forget = exports_forget);
+PART(.turn = &turn, .forget = exports_forget);

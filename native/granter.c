@@ -28,6 +28,7 @@ struct wish {
 
 struct grants {
     uint64_t limit_bytes, used_bytes;
+    uint32_t calls, unused;
 };
 
 EXPORT struct granter *berth_granter_open(const char *folder, const char *uuid, char *error,
@@ -37,6 +38,7 @@ EXPORT void berth_granter_stop(struct granter *granter);
 EXPORT uint32_t berth_granter_wait(struct granter *granter, uint32_t seen);
 EXPORT int berth_granter_allow(struct granter *granter, uint64_t promise, uint64_t most,
                                uint32_t ask_ms, int shows_max);
+EXPORT int berth_granter_watch(struct granter *granter, uint32_t watch);
 EXPORT int berth_granter_limit(struct granter *granter, uint64_t limit);
 EXPORT int berth_granter_read(struct granter *granter, struct wish *wishes, uint32_t room,
                               struct grants *grants);
@@ -157,6 +159,15 @@ int berth_granter_allow(struct granter *granter, uint64_t promise, uint64_t most
     return guard_end() ? 0 : -1;
 }
 
+/* Whether calls are counted, or wait; those that wait look again. */
+int berth_granter_watch(struct granter *granter, uint32_t watch)
+{
+    guard_begin();
+    atomic_store(&granter->limit->watch, watch);
+    tell(granter);
+    return guard_end() ? 0 : -1;
+}
+
 int berth_granter_limit(struct granter *granter, uint64_t limit)
 {
     guard_begin();
@@ -186,7 +197,9 @@ int berth_granter_read(struct granter *granter, struct wish *wishes, uint32_t ro
                                          .number = number,
                                          .pid = LOAD(slot->pid) };
     }
-    *grants = (struct grants){ LOAD(granter->limit->mem_bytes), LOAD(use->total.used) };
+    *grants = (struct grants){ .limit_bytes = LOAD(granter->limit->mem_bytes),
+                               .used_bytes = LOAD(use->total.used),
+                               .calls = atomic_load(&use->calls) };
     return guard_end() ? (int)count : -1;
 }
 

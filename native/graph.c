@@ -13,18 +13,14 @@
 
 #include <stdlib.h>
 
-#define CAPTURE(name, params, args)        \
-    CUresult name params                   \
-    {                                      \
-        capture_begins();                  \
-        CUresult result = REAL(name) args; \
-        if (result == CUDA_SUCCESS)        \
-            capture_began();               \
-        return result;                     \
-    }
-#define CAPTURES(name, params, args)   \
-    CAPTURE(name, params, args)        \
-    CAPTURE(name##_ptsz, params, args)
+static CUresult began(CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        capture_began();
+    return result;
+}
+#define CAPTURES(name, params, args)                                            \
+    DEFINE_TWINS(name, params, (capture_begins(), began(REAL_TWIN(name) args)))
 CAPTURES(cuStreamBeginCapture, (CUstream stream), (stream))
 CAPTURES(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
 CAPTURES(cuStreamBeginCaptureToGraph,
@@ -37,17 +33,29 @@ CAPTURES(cuStreamBeginRecaptureToGraph,
 
 /* A capture that was spoiled ends too, with an error; one that another thread is to end does not.
  */
-#define ENDS_CAPTURE(name, per_thread)                  \
-    CUresult name(CUstream stream, CUgraph *graph)      \
-    {                                                   \
-        bool captured = capturing(stream, per_thread);  \
-        CUresult result = REAL(name)(stream, graph);    \
-        if (captured && !capturing(stream, per_thread)) \
-            capture_ended();                            \
-        return result;                                  \
+static CUresult end_capture(CUstream stream, CUgraph *graph, bool per_thread)
+{
+    bool captured = capturing(stream, per_thread);
+    CUresult result = REAL_TWIN(cuStreamEndCapture)(stream, graph);
+    if (captured && !capturing(stream, per_thread))
+        capture_ended();
+    return result;
+}
+DEFINE_TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph),
+             end_capture(stream, graph, per_thread))
+
+/* A capture ends with its stream. */
+#define DESTROYS(name)                            \
+    CUresult name(CUstream stream)                \
+    {                                             \
+        bool captured = capturing(stream, false); \
+        CUresult result = REAL(name)(stream);     \
+        if (captured && result == CUDA_SUCCESS)   \
+            capture_ended();                      \
+        return result;                            \
     }
-ENDS_CAPTURE(cuStreamEndCapture, false)
-ENDS_CAPTURE(cuStreamEndCapture_ptsz, true)
+DESTROYS(cuStreamDestroy)
+DESTROYS(cuStreamDestroy_v2)
 
 /* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes
    whole steps of its own. */
@@ -182,7 +190,7 @@ static CUresult instantiate_begin(struct instantiation *instantiation, const CUe
                                   CUgraph graph)
 {
     instantiation->memory.count = 0;
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed) || exec == NULL || graph == NULL)
+    if (!limits_any() || exec == NULL || graph == NULL)
         return CUDA_SUCCESS;
     instantiation->memory = (struct memory){ .count = 0 };
     if (!add_needs(&instantiation->memory, graph, 0))
@@ -203,11 +211,8 @@ static CUresult instantiate_end(struct instantiation *instantiation, const CUexe
     }
     if (memory != NULL) {
         *memory = instantiation->memory;
-        ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)*exec,
-                                   .bytes = memory->needs[0].bytes,
-                                   .owner = memory,
-                                   .kind = GRAPH,
-                                   .device = (uint16_t)memory->needs[0].device->ordinal });
+        ledger_put(entry_of(GRAPH, (uintptr_t)*exec, memory->needs[0].bytes, memory,
+                            memory->needs[0].device->ordinal));
     }
     return result;
 }
@@ -235,14 +240,13 @@ INSTANTIATES(cuGraphInstantiateWithParams_ptsz, (CUexec * exec, CUgraph graph, v
 CUresult cuGraphExecDestroy(CUexec exec)
 {
     struct entry entry;
-    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
-                 ledger_take(GRAPH, (uint64_t)(uintptr_t)exec, &entry);
+    bool known = limits_any() && ledger_take(GRAPH, (uintptr_t)exec, &entry);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     if (known && result == CUDA_SUCCESS)
         free(entry.owner);
     else if (known)
         ledger_put(entry);
-    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (limits_any())
         parts_reclaim(NULL);
     return result;
 }
@@ -269,8 +273,7 @@ static CUresult ready_begin(struct readying *readying, CUexec exec, CUstream str
 {
     struct entry entry;
     readying->memory = NULL;
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed) ||
-        !ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
+    if (!limits_any() || !ledger_get(GRAPH, (uintptr_t)exec, &entry))
         return CUDA_SUCCESS;
     struct memory *memory = entry.owner;
     uint32_t trims = trims_of(memory);
@@ -313,47 +316,32 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
         return result;
     if (atomic_load_explicit(&pacing, memory_order_relaxed))
         probe = pace(exec, 0, stream, per_thread);
-    result =
-        per_thread ? REAL(cuGraphLaunch_ptsz)(exec, stream) : REAL(cuGraphLaunch)(exec, stream);
+    result = REAL_TWIN(cuGraphLaunch)(exec, stream);
     if (probe != NULL)
         measure_end(probe, stream, per_thread, result);
     return ready_end(&readying, result);
 }
 
-CUresult cuGraphLaunch(CUexec exec, CUstream stream)
-{
-    return launch_graph(exec, stream, false);
-}
-
-CUresult cuGraphLaunch_ptsz(CUexec exec, CUstream stream)
-{
-    return launch_graph(exec, stream, true);
-}
+DEFINE_TWINS(cuGraphLaunch, (CUexec exec, CUstream stream), launch_graph(exec, stream, per_thread))
 
 /* Readies a graph for its launch, its memory too. */
-#define UPLOADS(name)                                                                              \
-    CUresult name(CUexec exec, CUstream stream)                                                    \
-    {                                                                                              \
-        struct readying readying;                                                                  \
-        CUresult refused = ready_begin(&readying, exec, stream, "cuGraphUpload");                  \
-        return refused != CUDA_SUCCESS ? refused : ready_end(&readying, REAL(name)(exec, stream)); \
-    }
-UPLOADS(cuGraphUpload)
-UPLOADS(cuGraphUpload_ptsz)
+static CUresult upload(CUexec exec, CUstream stream, bool per_thread)
+{
+    struct readying readying;
+    CUresult refused = ready_begin(&readying, exec, stream, "cuGraphUpload");
+    return refused != CUDA_SUCCESS ? refused
+                                   : ready_end(&readying, REAL_TWIN(cuGraphUpload)(exec, stream));
+}
+DEFINE_TWINS(cuGraphUpload, (CUexec exec, CUstream stream), upload(exec, stream, per_thread))
 
 CUresult cuDeviceGraphMemTrim(CUdevice dev)
 {
     CUresult result = REAL(cuDeviceGraphMemTrim)(dev);
-    if (atomic_load_explicit(&limiting, memory_order_relaxed)) {
+    if (limits_any()) {
         pools_graph_trimmed(device_of(dev));
         parts_reclaim(NULL);
     }
     return result;
 }
 
-static void graph_forget(void)
-{
-    atomic_store(&turn.word, 0);
-}
-
-PART(.forget = graph_forget);
+PART(.turn = &turn);

@@ -2,8 +2,26 @@
    snippet.
 
    HOOK(symbol, parameters)     of libcuda.so.1
+   TWINS(symbol, parameters)    the same, and its twin whose default stream is the thread's own
    NVHOOK(symbol, parameters)   of libnvidia-ml.so.1
-   NEED(symbol, parameters)     called, never replaced */
+   NEED(symbol, parameters)     called, never replaced; NVNEED of libnvidia-ml.so.1
+
+   Who includes this defines those that it wants; none is defined afterwards. */
+#ifndef HOOK
+#define HOOK(name, params)
+#endif
+#ifndef NVHOOK
+#define NVHOOK(name, params)
+#endif
+#ifndef NEED
+#define NEED(name, params)
+#endif
+#ifndef NVNEED
+#define NVNEED(name, params)
+#endif
+#define TWINS(name, params)   \
+    HOOK(name, params)        \
+    HOOK(name##_ptsz, params)
 
 /* devices.c: the device count, and no device at all where the limits cannot be known */
 HOOK(cuInit, (unsigned flags))
@@ -86,24 +104,15 @@ HOOK(cuImportExternalMemory, (CUext * memory, const CUext_desc *desc))
 HOOK(cuDestroyExternalMemory, (CUext memory))
 
 /* system_memory.c: what is prefetched of the system's memory */
-HOOK(cuMemPrefetchAsync, (CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream))
-HOOK(cuMemPrefetchAsync_ptsz, (CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream))
-HOOK(cuMemPrefetchAsync_v2,
-     (CUdeviceptr at, size_t bytes, CUlocation location, unsigned flags, CUstream stream))
-HOOK(cuMemPrefetchAsync_v2_ptsz,
-     (CUdeviceptr at, size_t bytes, CUlocation location, unsigned flags, CUstream stream))
-HOOK(cuMemPrefetchBatchAsync,
-     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
-      size_t location_count, unsigned long long flags, CUstream stream))
-HOOK(cuMemPrefetchBatchAsync_ptsz,
-     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
-      size_t location_count, unsigned long long flags, CUstream stream))
-HOOK(cuMemDiscardAndPrefetchBatchAsync,
-     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
-      size_t location_count, unsigned long long flags, CUstream stream))
-HOOK(cuMemDiscardAndPrefetchBatchAsync_ptsz,
-     (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
-      size_t location_count, unsigned long long flags, CUstream stream))
+TWINS(cuMemPrefetchAsync, (CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream))
+TWINS(cuMemPrefetchAsync_v2,
+      (CUdeviceptr at, size_t bytes, CUlocation location, unsigned flags, CUstream stream))
+TWINS(cuMemPrefetchBatchAsync,
+      (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
+       size_t location_count, unsigned long long flags, CUstream stream))
+TWINS(cuMemDiscardAndPrefetchBatchAsync,
+      (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first,
+       size_t location_count, unsigned long long flags, CUstream stream))
 
 /* vmm.c: physical memory and where it is mapped */
 HOOK(cuMemCreate,
@@ -117,8 +126,7 @@ HOOK(cuMemExportToShareableHandle, (void *out, CUhandle handle, int type, unsign
 HOOK(cuMemImportFromShareableHandle, (CUhandle * handle, void *from, int type))
 
 /* bindings.c: tiles of sparse arrays, and multicast objects */
-HOOK(cuMemMapArrayAsync, (CUmap_info * list, unsigned count, CUstream stream))
-HOOK(cuMemMapArrayAsync_ptsz, (CUmap_info * list, unsigned count, CUstream stream))
+TWINS(cuMemMapArrayAsync, (CUmap_info * list, unsigned count, CUstream stream))
 HOOK(cuMulticastCreate, (CUhandle * object, const CUmulticast_prop *prop))
 HOOK(cuMulticastBindMem, (CUhandle object, size_t offset, CUhandle memory, size_t from,
                           size_t bytes, unsigned long long flags))
@@ -131,69 +139,69 @@ HOOK(cuMulticastBindAddr_v2, (CUhandle object, CUdevice dev, size_t offset, CUde
 HOOK(cuMulticastUnbind, (CUhandle object, CUdevice dev, size_t offset, size_t bytes))
 
 /* async.c: stream-ordered memory */
-HOOK(cuMemAllocAsync, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
-HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
-HOOK(cuMemAllocFromPoolAsync, (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream))
-HOOK(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream))
-HOOK(cuMemFreeAsync, (CUdeviceptr ptr, CUstream stream))
-HOOK(cuMemFreeAsync_ptsz, (CUdeviceptr ptr, CUstream stream))
+TWINS(cuMemAllocAsync, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
+TWINS(cuMemAllocFromPoolAsync, (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream))
+TWINS(cuMemFreeAsync, (CUdeviceptr ptr, CUstream stream))
 HOOK(cuMemPoolCreate, (CUpool * pool, const CUpool_props *props))
 HOOK(cuMemPoolDestroy, (CUpool pool))
 HOOK(cuMemPoolTrimTo, (CUpool pool, size_t keep))
-HOOK(cuStreamSynchronize, (CUstream stream))
-HOOK(cuStreamSynchronize_ptsz, (CUstream stream))
+TWINS(cuStreamSynchronize, (CUstream stream))
 HOOK(cuEventSynchronize, (CUevent event))
 HOOK(cuCtxSynchronize, (void))
 HOOK(cuCtxSynchronize_v2, (CUcontext ctx))
 
+/* idle.c: what is counted by nothing else */
+HOOK(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))
+HOOK(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes))
+HOOK(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
+HOOK(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))
+HOOK(cuMemsetD8_v2_ptds, (CUdeviceptr to, unsigned char value, size_t count))
+HOOK(cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count))
+HOOK(cuMemsetD32_v2_ptds, (CUdeviceptr to, unsigned value, size_t count))
+TWINS(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+TWINS(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))
+TWINS(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))
+TWINS(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+TWINS(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))
+TWINS(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))
+
 /* graph.c: captures and graphs */
-HOOK(cuStreamBeginCapture, (CUstream stream))
-HOOK(cuStreamBeginCapture_ptsz, (CUstream stream))
-HOOK(cuStreamBeginCapture_v2, (CUstream stream, int mode))
-HOOK(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))
-HOOK(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUnode *needs,
-                                   const void *edges, size_t count, int mode))
-HOOK(cuStreamBeginCaptureToGraph_ptsz, (CUstream stream, CUgraph graph, const CUnode *needs,
-                                        const void *edges, size_t count, int mode))
-HOOK(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
-HOOK(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph))
-HOOK(cuStreamBeginRecaptureToGraph,
-     (CUstream stream, int mode, CUgraph graph, void *call, void *data))
-HOOK(cuStreamBeginRecaptureToGraph_ptsz,
-     (CUstream stream, int mode, CUgraph graph, void *call, void *data))
+TWINS(cuStreamBeginCapture, (CUstream stream))
+TWINS(cuStreamBeginCapture_v2, (CUstream stream, int mode))
+TWINS(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUnode *needs,
+                                    const void *edges, size_t count, int mode))
+TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
+TWINS(cuStreamBeginRecaptureToGraph,
+      (CUstream stream, int mode, CUgraph graph, void *call, void *data))
+HOOK(cuStreamDestroy, (CUstream stream))
+HOOK(cuStreamDestroy_v2, (CUstream stream))
 HOOK(cuGraphInstantiate,
      (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
 HOOK(cuGraphInstantiate_v2,
      (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
 HOOK(cuGraphInstantiateWithFlags, (CUexec * exec, CUgraph graph, unsigned long long flags))
-HOOK(cuGraphInstantiateWithParams, (CUexec * exec, CUgraph graph, void *params))
-HOOK(cuGraphInstantiateWithParams_ptsz, (CUexec * exec, CUgraph graph, void *params))
+TWINS(cuGraphInstantiateWithParams, (CUexec * exec, CUgraph graph, void *params))
 HOOK(cuGraphExecDestroy, (CUexec exec))
-HOOK(cuGraphLaunch, (CUexec exec, CUstream stream))
-HOOK(cuGraphLaunch_ptsz, (CUexec exec, CUstream stream))
-HOOK(cuGraphUpload, (CUexec exec, CUstream stream))
-HOOK(cuGraphUpload_ptsz, (CUexec exec, CUstream stream))
+TWINS(cuGraphLaunch, (CUexec exec, CUstream stream))
+TWINS(cuGraphUpload, (CUexec exec, CUstream stream))
 HOOK(cuDeviceGraphMemTrim, (CUdevice dev))
 
 /* launch.c: compute */
 HOOK(cuLaunch, (CUfunction function))
 HOOK(cuLaunchGrid, (CUfunction function, int width, int height))
 HOOK(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))
-HOOK(cuLaunchKernel,
-     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-      unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
-HOOK(cuLaunchKernel_ptsz,
-     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-      unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
-HOOK(cuLaunchKernelEx, (const CUlaunch *launch, CUfunction function, void **params, void **extra))
-HOOK(cuLaunchKernelEx_ptsz,
-     (const CUlaunch *launch, CUfunction function, void **params, void **extra))
-HOOK(cuLaunchCooperativeKernel,
-     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-      unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
-HOOK(cuLaunchCooperativeKernel_ptsz,
-     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-      unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
+TWINS(cuLaunchKernel,
+      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+       unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
+TWINS(cuLaunchKernelEx, (const CUlaunch *launch, CUfunction function, void **params, void **extra))
+TWINS(cuLaunchCooperativeKernel,
+      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+       unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
 HOOK(cuLaunchCooperativeKernelMultiDevice, (CUcooperative * list, unsigned count, unsigned flags))
 
 /* nvml.c: what a process is told about the card by its management library */
@@ -269,3 +277,9 @@ NVNEED(nvmlDeviceGetUUID, (NVdevice device, char *uuid, unsigned bytes))
 NVNEED(nvmlDeviceGetHandleByUUID, (const char *uuid, NVdevice *device))
 NVNEED(nvmlDeviceGetIndex, (NVdevice device, unsigned *index))
 NVNEED(nvmlDeviceGetUtilizationRates, (NVdevice device, NVrates *rates))
+
+#undef HOOK
+#undef NVHOOK
+#undef NEED
+#undef NVNEED
+#undef TWINS

@@ -31,7 +31,7 @@ static char graphs; /* its address is the family of all graphs */
 
 static size_t place(const void *what, uint64_t blocks)
 {
-    uint64_t mixed = ((uint64_t)(uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
+    uint64_t mixed = ((uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
     return (size_t)(mixed >> 40);
 }
 

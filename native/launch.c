@@ -53,14 +53,8 @@ static inline void credit_by(credit *credit, int64_t ns)
 
 static size_t place(const void *what, uint64_t blocks)
 {
-    uint64_t mixed = ((uint64_t)(uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
+    uint64_t mixed = ((uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
     return (size_t)(mixed >> 40) % CACHE;
-}
-
-static CUcontext current_context(void)
-{
-    CUcontext context = NULL;
-    return HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
 /* Any number below `most`. */
@@ -177,7 +171,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
                                                            CUstream stream, bool per_thread)
 {
     struct device *device = device_current();
-    CUcontext context = current_context();
+    CUcontext context = context_current();
     struct known_launch *cached = &mine.cache[place(what, blocks)];
     if (device == NULL || !share_limits(device)) {
         cached->what = what;
@@ -257,7 +251,7 @@ struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread
     if (LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)))
         return NULL;
     bool here = !atomic_load_explicit(&several, memory_order_relaxed) ||
-                cached->context == current_context();
+                cached->context == context_current();
     return here && paid(cached, what, blocks) ? NULL
                                               : pace_slowly(what, blocks, stream, per_thread);
 }
@@ -267,16 +261,12 @@ static void pace_forget(void)
     if (!atomic_load(&pacing))
         return;    /* nothing is known yet, and its memory is not touched */
     listed = NULL; /* the other threads are the parent's */
-    atomic_store(&turn.word, 0);
     memset(&mine, 0, sizeof mine);
 }
 
-PART(.forget = pace_forget);
+PART(.turn = &turn, .forget = pace_forget);
 
-/* ---- the calls ----
-
-   Each is two functions. What is paid for needs no call but the driver's, which takes its place on
-   the stack; the other charges and perhaps measures. */
+/* ---- the calls ---- */
 
 /* Whether nothing is to be done for a launch. Of several GPUs the context must be asked which. */
 static inline __attribute__((always_inline)) bool settled(const void *what, uint64_t blocks)
@@ -293,87 +283,6 @@ static CUresult measured(struct probe *probe, CUstream stream, bool per_thread, 
     return result;
 }
 
-__attribute__((noinline)) static CUresult launch(CUfunction function, unsigned gx, unsigned gy,
-                                                 unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                                 unsigned shared_bytes, CUstream stream,
-                                                 void **params, void **extra)
-{
-    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, false);
-    return measured(probe, stream, false,
-                    REAL(cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream,
-                                         params, extra));
-}
-
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                        unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
-                        void **params, void **extra)
-{
-    bool direct = LIKELY(HAVE(cuLaunchKernel)) && settled(function, (uint64_t)gx * gy * gz);
-    return (direct ? real.cuLaunchKernel : launch)(function, gx, gy, gz, bx, by, bz, shared_bytes,
-                                                   stream, params, extra);
-}
-
-__attribute__((noinline)) static CUresult launch_ptsz(CUfunction function, unsigned gx, unsigned gy,
-                                                      unsigned gz, unsigned bx, unsigned by,
-                                                      unsigned bz, unsigned shared_bytes,
-                                                      CUstream stream, void **params, void **extra)
-{
-    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, true);
-    return measured(probe, stream, true,
-                    REAL(cuLaunchKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes,
-                                              stream, params, extra));
-}
-
-CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
-                             unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
-                             CUstream stream, void **params, void **extra)
-{
-    bool direct = LIKELY(HAVE(cuLaunchKernel_ptsz)) && settled(function, (uint64_t)gx * gy * gz);
-    return (direct ? real.cuLaunchKernel_ptsz : launch_ptsz)(function, gx, gy, gz, bx, by, bz,
-                                                             shared_bytes, stream, params, extra);
-}
-
-__attribute__((noinline)) static CUresult
-launch_cooperative(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                   unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params)
-{
-    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, false);
-    return measured(probe, stream, false,
-                    REAL(cuLaunchCooperativeKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes,
-                                                    stream, params));
-}
-
-CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
-                                   unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
-                                   CUstream stream, void **params)
-{
-    bool direct =
-        LIKELY(HAVE(cuLaunchCooperativeKernel)) && settled(function, (uint64_t)gx * gy * gz);
-    return (direct ? real.cuLaunchCooperativeKernel : launch_cooperative)(
-        function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params);
-}
-
-__attribute__((noinline)) static CUresult
-launch_cooperative_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                        unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
-                        void **params)
-{
-    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, true);
-    return measured(probe, stream, true,
-                    REAL(cuLaunchCooperativeKernel_ptsz)(function, gx, gy, gz, bx, by, bz,
-                                                         shared_bytes, stream, params));
-}
-
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
-                                        unsigned bx, unsigned by, unsigned bz,
-                                        unsigned shared_bytes, CUstream stream, void **params)
-{
-    bool direct =
-        LIKELY(HAVE(cuLaunchCooperativeKernel_ptsz)) && settled(function, (uint64_t)gx * gy * gz);
-    return (direct ? real.cuLaunchCooperativeKernel_ptsz : launch_cooperative_ptsz)(
-        function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params);
-}
-
 static inline uint64_t blocks_of(const CUlaunch *launch)
 {
     return launch == NULL ? 0 : (uint64_t)launch->grid_x * launch->grid_y * launch->grid_z;
@@ -384,49 +293,39 @@ static inline CUstream stream_of(const CUlaunch *launch)
     return launch == NULL ? NULL : launch->stream;
 }
 
-__attribute__((noinline)) static CUresult launch_ex(const CUlaunch *launch, CUfunction function,
-                                                    void **params, void **extra)
-{
-    struct probe *probe = pace(function, blocks_of(launch), stream_of(launch), false);
-    return measured(probe, stream_of(launch), false,
-                    REAL(cuLaunchKernelEx)(launch, function, params, extra));
-}
+/* Each call is two functions. What is paid for needs no call but the driver's, which takes its
+   place on the stack; the other charges and perhaps measures. */
+#define LAUNCH(name, per_thread, blocks, stream, params, args)                \
+    __attribute__((noinline)) static CUresult charged_##name params           \
+    {                                                                         \
+        struct probe *probe = pace(function, blocks, stream, per_thread);     \
+        return measured(probe, stream, per_thread, REAL(name) args);          \
+    }                                                                         \
+    CUresult name params                                                      \
+    {                                                                         \
+        bool direct = LIKELY(real.name != NULL) && settled(function, blocks); \
+        return (direct ? real.name : charged_##name)args;                     \
+    }
+#define LAUNCHES(name, ...) LAUNCH(name, false, __VA_ARGS__) LAUNCH(name##_ptsz, true, __VA_ARGS__)
 
-CUresult cuLaunchKernelEx(const CUlaunch *launch, CUfunction function, void **params, void **extra)
-{
-    bool direct = LIKELY(HAVE(cuLaunchKernelEx)) && settled(function, blocks_of(launch));
-    return (direct ? real.cuLaunchKernelEx : launch_ex)(launch, function, params, extra);
-}
-
-__attribute__((noinline)) static CUresult
-launch_ex_ptsz(const CUlaunch *launch, CUfunction function, void **params, void **extra)
-{
-    struct probe *probe = pace(function, blocks_of(launch), stream_of(launch), true);
-    return measured(probe, stream_of(launch), true,
-                    REAL(cuLaunchKernelEx_ptsz)(launch, function, params, extra));
-}
-
-CUresult cuLaunchKernelEx_ptsz(const CUlaunch *launch, CUfunction function, void **params,
-                               void **extra)
-{
-    bool direct = LIKELY(HAVE(cuLaunchKernelEx_ptsz)) && settled(function, blocks_of(launch));
-    return (direct ? real.cuLaunchKernelEx_ptsz : launch_ex_ptsz)(launch, function, params, extra);
-}
+LAUNCHES(cuLaunchKernel, (uint64_t)gx * gy * gz, stream,
+         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+          unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
+         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, extra))
+LAUNCHES(cuLaunchCooperativeKernel, (uint64_t)gx * gy * gz, stream,
+         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+          unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
+         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params))
+LAUNCHES(cuLaunchKernelEx, blocks_of(launch), stream_of(launch),
+         (const CUlaunch *launch, CUfunction function, void **params, void **extra),
+         (launch, function, params, extra))
 
 /* Makes the context of a stream current, by which its GPU is charged. */
 static bool enter(CUstream stream)
 {
     CUcontext context = NULL;
-    return (uintptr_t)stream > 2 && HAVE(cuStreamGetCtx) && HAVE(cuCtxPushCurrent_v2) &&
-           HAVE(cuCtxPopCurrent_v2) && real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS &&
-           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-}
-
-static void leave(bool pushed)
-{
-    CUcontext context;
-    if (pushed)
-        real.cuCtxPopCurrent_v2(&context);
+    return (uintptr_t)stream > 2 && HAVE(cuStreamGetCtx) &&
+           real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context_enter(context);
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)
@@ -440,14 +339,14 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned coun
         probes[i] =
             pace(list[i].function, (uint64_t)list[i].grid_x * list[i].grid_y * list[i].grid_z,
                  list[i].stream, false);
-        leave(pushed);
+        context_leave(pushed);
     }
     CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
     for (unsigned i = 0; i < count; i++) {
         bool pushed = probes[i] != NULL && enter(list[i].stream);
         if (probes[i] != NULL)
             measure_end(probes[i], list[i].stream, false, result);
-        leave(pushed);
+        context_leave(pushed);
     }
     return result;
 }

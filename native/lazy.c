@@ -41,7 +41,7 @@ static CUresult lazy_end(struct overhead *overhead, const void *part, enum kind 
                          const void *owner, CUresult result)
 {
     struct device *device = overhead->device;
-    CUcontext context = NULL;
+    CUcontext context = context_current();
     uint64_t bytes = 0;
     bool failed = result != CUDA_SUCCESS, fits = true;
     if (failed)
@@ -54,15 +54,9 @@ static CUresult lazy_end(struct overhead *overhead, const void *part, enum kind 
         log_line("refused %s on GPU %d: what it loaded is too large and cannot be unloaded",
                  overhead->call, device->ordinal);
     }
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&context);
     if (failed && bytes == 0)
         return result;
-    struct entry charged = { .key = (uint64_t)(uintptr_t)owner,
-                             .bytes = bytes,
-                             .owner = context,
-                             .kind = (uint16_t)kind,
-                             .device = (uint16_t)device->ordinal };
+    struct entry charged = entry_of(kind, (uintptr_t)owner, bytes, context, device->ordinal);
     if ((owner == NULL || !ledger_charge(charged)) && bytes != 0)
         overhead_note(MODULE, part, context, device, bytes);
     if (failed)
@@ -73,10 +67,7 @@ static CUresult lazy_end(struct overhead *overhead, const void *part, enum kind 
 /* All that it can bring is loaded in the current context. */
 static void put_asked(const void *what, const struct device *device)
 {
-    ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)what,
-                               .owner = device_context(),
-                               .kind = ASKED,
-                               .device = (uint16_t)device->ordinal });
+    ledger_put(entry_of(ASKED, (uintptr_t)what, 0, device_context(), device->ordinal));
 }
 
 /* ---- functions ---- */
@@ -89,8 +80,7 @@ static bool asked_begin(struct overhead *overhead, struct device *device, enum k
 {
     shared64 *learned = &device->region.use->function_bytes;
     struct entry entry;
-    if (owner != NULL &&
-        (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0))
+    if (owner != NULL && (!ledger_get(kind, (uintptr_t)owner, &entry) || entry.count == 0))
         return whole_begin(overhead, device, learned, call);
     part_begin(overhead, device, learned, call);
     return true;
@@ -126,7 +116,7 @@ static CUresult asked_end(struct overhead *overhead, CUfunction function, enum k
     bool loaded = result == CUDA_SUCCESS;
     result = lazy_end(overhead, function, kind, owner, result);
     if (loaded && owner != NULL)
-        ledger_count(kind, (uint64_t)(uintptr_t)owner, 1);
+        ledger_count(kind, (uintptr_t)owner, 1);
     return function == NULL ? result : function_ready(device, function, result, overhead->call);
 }
 
@@ -203,8 +193,7 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
     CUlibrary library = NULL;
     if (device == NULL)
         return REAL(cuKernelGetFunction)(function, kernel);
-    bool again =
-        ledger_get(ASKED, (uint64_t)(uintptr_t)kernel, &asked) && asked.owner == device_context();
+    bool again = ledger_get(ASKED, (uintptr_t)kernel, &asked) && asked.owner == device_context();
     if (!HAVE(cuKernelGetLibrary) || real.cuKernelGetLibrary(&library, kernel) != CUDA_SUCCESS)
         library = NULL;
     if (!again && !asked_begin(&overhead, device, LIBRARY, library, call))
@@ -234,14 +223,14 @@ static bool data_begin(struct overhead *overhead, enum kind kind, const void *ow
     struct entry asked, loaded;
     *overhead = (struct overhead){ .device = NULL };
     if (device == NULL ||
-        (ledger_get(ASKED, (uint64_t)(uintptr_t)owner, &asked) && asked.owner == device_context()))
+        (ledger_get(ASKED, (uintptr_t)owner, &asked) && asked.owner == device_context()))
         return true;
     if (eager(kind))
         return true;
     shared64 *learned = &device->region.use->data_bytes;
     /* Where nothing of it was loaded, it may bring as much as the largest before it; else most
        often nothing. */
-    if (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &loaded) || loaded.bytes == 0)
+    if (!ledger_get(kind, (uintptr_t)owner, &loaded) || loaded.bytes == 0)
         return whole_begin(overhead, device, learned, call);
     part_begin(overhead, device, learned, call);
     return true;

@@ -225,9 +225,8 @@ struct entry *ledger_take_owned(void *owner, size_t *count)
 static void ledger_forget(void)
 {
     struct table *gone = atomic_exchange(&here, NULL);
-    atomic_store(&turn.word, 0);
     if (gone != NULL)
         munmap(gone, bytes_for(gone->slots));
 }
 
-PART(.forget = ledger_forget);
+PART(.turn = &turn, .forget = ledger_forget);

@@ -27,6 +27,11 @@ struct entry {
     uint16_t kind, device;
     uint32_t count;
 };
+static inline struct entry entry_of(enum kind kind, uint64_t key, uint64_t bytes, void *owner,
+                                    int gpu)
+{
+    return (struct entry){ key, bytes, owner, (uint16_t)kind, (uint16_t)gpu, 0 };
+}
 void ledger_put(struct entry entry);
 /* Puts an entry in. False where there is one of its kind and key: of the two the larger bytes stay
    there, and the smaller are in `entry` afterwards. */

@@ -146,8 +146,8 @@ void measure_read(CUcontext context)
 
 void measure_settle(void)
 {
-    CUcontext context = NULL;
-    if (HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS)
+    CUcontext context = context_current();
+    if (context != NULL)
         read_all(context, false);
 }
 

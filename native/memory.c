@@ -12,12 +12,9 @@
 /* `shares`: it is charged the steps that it lies in, which it may share. */
 static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes, bool shares)
 {
-    ledger_put((struct entry){ .key = key,
-                               .bytes = bytes,
-                               .owner = device_context(),
-                               .kind = (uint16_t)kind,
-                               .device = (uint16_t)device->ordinal,
-                               .count = shares });
+    struct entry entry = entry_of(kind, key, bytes, device_context(), device->ordinal);
+    entry.count = shares;
+    ledger_put(entry);
 }
 
 /* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept
@@ -52,44 +49,22 @@ static inline CUresult settled_at(struct device *device, uint64_t bytes, uint64_
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
-{
-    static const char call[] = "cuMemAlloc";
-    struct device *device = device_for_memory();
-    if (device == NULL || ptr == NULL)
-        return REAL(cuMemAlloc_v2)(ptr, bytes);
-    uint64_t taken = steps_most(device, bytes);
-    if (UNLIKELY(!obtain(device, taken, call)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuMemAlloc_v2)(ptr, bytes);
-    return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
-}
-
-CUresult cuMemAlloc(unsigned *ptr, unsigned bytes)
-{
-    static const char call[] = "cuMemAlloc";
-    struct device *device = device_for_memory();
-    if (device == NULL || ptr == NULL)
-        return REAL(cuMemAlloc)(ptr, bytes);
-    uint64_t taken = steps_most(device, bytes);
-    if (!obtain(device, taken, call))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuMemAlloc)(ptr, bytes);
-    return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
-}
-
-CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
-{
-    static const char call[] = "cuMemAllocManaged";
-    struct device *device = device_for_memory();
-    if (device == NULL || ptr == NULL)
-        return REAL(cuMemAllocManaged)(ptr, bytes, flags);
-    uint64_t taken = steps_most(device, bytes);
-    if (UNLIKELY(!obtain(device, taken, call)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuMemAllocManaged)(ptr, bytes, flags);
-    return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call);
-}
+#define ALLOCATES(name, call, params, args)                                                       \
+    CUresult name params                                                                          \
+    {                                                                                             \
+        struct device *device = device_for_memory();                                              \
+        if (device == NULL || ptr == NULL)                                                        \
+            return REAL(name) args;                                                               \
+        uint64_t taken = steps_most(device, bytes);                                               \
+        if (UNLIKELY(!obtain(device, taken, call)))                                               \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                      \
+        CUresult result = REAL(name) args;                                                        \
+        return settled_at(device, bytes, taken, result, result == CUDA_SUCCESS ? *ptr : 0, call); \
+    }
+ALLOCATES(cuMemAlloc, "cuMemAlloc", (unsigned *ptr, unsigned bytes), (ptr, bytes))
+ALLOCATES(cuMemAlloc_v2, "cuMemAlloc", (CUdeviceptr * ptr, size_t bytes), (ptr, bytes))
+ALLOCATES(cuMemAllocManaged, "cuMemAllocManaged", (CUdeviceptr * ptr, size_t bytes, unsigned flags),
+          (ptr, bytes, flags))
 
 enum { PITCH_STEP = 512 };
 
@@ -139,35 +114,23 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
     return settled_at(device, real_bytes, whole, result, call->ptr, "cuMemAllocPitch");
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
-                            unsigned element)
-{
-    struct device *device = device_for_memory();
-    struct pitched call = { .width = width, .height = height, .element = element };
-    if (device == NULL || ptr == NULL || pitch == NULL)
-        return REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
-    CUresult result = allocate_pitched(device, &call, false);
-    if (result == CUDA_SUCCESS) {
-        *ptr = call.ptr;
-        *pitch = call.pitch;
+#define ALLOCATES_PITCHED(name, ptr_type, size_type, narrow)                            \
+    CUresult name(ptr_type *ptr, size_type *pitch, size_type width, size_type height,   \
+                  unsigned element)                                                     \
+    {                                                                                   \
+        struct device *device = device_for_memory();                                    \
+        struct pitched call = { .width = width, .height = height, .element = element }; \
+        if (device == NULL || ptr == NULL || pitch == NULL)                             \
+            return REAL(name)(ptr, pitch, width, height, element);                      \
+        CUresult result = allocate_pitched(device, &call, narrow);                      \
+        if (result == CUDA_SUCCESS) {                                                   \
+            *ptr = (ptr_type)call.ptr;                                                  \
+            *pitch = (size_type)call.pitch;                                             \
+        }                                                                               \
+        return result;                                                                  \
     }
-    return result;
-}
-
-CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height,
-                         unsigned element)
-{
-    struct device *device = device_for_memory();
-    struct pitched call = { .width = width, .height = height, .element = element };
-    if (device == NULL || ptr == NULL || pitch == NULL)
-        return REAL(cuMemAllocPitch)(ptr, pitch, width, height, element);
-    CUresult result = allocate_pitched(device, &call, true);
-    if (result == CUDA_SUCCESS) {
-        *ptr = (unsigned)call.ptr;
-        *pitch = (unsigned)call.pitch;
-    }
-    return result;
-}
+ALLOCATES_PITCHED(cuMemAllocPitch, unsigned, unsigned, true)
+ALLOCATES_PITCHED(cuMemAllocPitch_v2, CUdeviceptr, size_t, false)
 
 /* An entry is taken out before the driver frees what it names, since the name may be given anew at
    once; it is put back where the driver refuses. */
@@ -182,15 +145,13 @@ static CUresult freed(bool known, const struct entry *entry, CUresult result)
 
 static bool taken_out(enum kind kind, const void *key, struct entry *entry)
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) &&
-           ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
+    return limits_any() && ledger_take(kind, (uintptr_t)key, entry);
 }
 
 static CUresult free_linear(uint64_t ptr, bool narrow)
 {
     struct entry entry;
-    bool known =
-        atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(LINEAR, ptr, &entry);
+    bool known = limits_any() && ledger_take(LINEAR, ptr, &entry);
     CUresult result = narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
     if (!known)
         return result;

@@ -43,13 +43,10 @@ static CUresult load_begin(struct load *load, const char *call, const void *out,
 static void keep_loaded(struct overhead *overhead, enum kind kind, const void *key, uint64_t bytes)
 {
     struct device *device = overhead->device;
-    CUcontext context = NULL;
     uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&context);
     overhead_learn(overhead, bytes);
     uint64_t counted = overhead->reserved + region_take_some(&device->region, more);
-    overhead_note(kind, key, context, device, counted);
+    overhead_note(kind, key, context_current(), device, counted);
     log_line("refused %s on GPU %d, whose %llu bytes are loaded and cannot be unloaded; %llu of "
              "them count",
              overhead->call, device->ordinal, (unsigned long long)bytes,
@@ -64,15 +61,12 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
                        CUresult (*unload)(void *))
 {
     struct overhead *overhead = &load->overhead;
-    CUcontext context = NULL;
     if (*result == CUDA_SUCCESS && out != NULL)
         overhead_renamed(*(void *const *)out); /* another had its name before */
     if (overhead->device == NULL)
         return false;
     if (*result == CUDA_SUCCESS && overhead_end(overhead, NULL, &load->bytes)) {
-        if (HAVE(cuCtxGetCurrent))
-            real.cuCtxGetCurrent(&context);
-        overhead_note(kind, *(void *const *)out, context, overhead->device, load->bytes);
+        overhead_note(kind, *(void *const *)out, context_current(), overhead->device, load->bytes);
         return false;
     }
     if (*result != CUDA_SUCCESS) {
@@ -108,82 +102,36 @@ static CUresult unload_library(void *library)
     return REAL(cuLibraryUnload)(library);
 }
 
-CUresult cuModuleLoad(CUmodule *module, const char *path)
-{
-    struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoad", module, NULL, path);
-    if (result != CUDA_SUCCESS)
-        return result;
-    do
-        result = REAL(cuModuleLoad)(module, path);
-    while (load_again(&load, &result, MODULE, module, unload_module));
-    return result;
-}
-
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-    struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadData", module, image, NULL);
-    if (result != CUDA_SUCCESS)
-        return result;
-    do
-        result = REAL(cuModuleLoadData)(module, image);
-    while (load_again(&load, &result, MODULE, module, unload_module));
-    return result;
-}
-
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
-{
-    struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadFatBinary", module, image, NULL);
-    if (result != CUDA_SUCCESS)
-        return result;
-    do
-        result = REAL(cuModuleLoadFatBinary)(module, image);
-    while (load_again(&load, &result, MODULE, module, unload_module));
-    return result;
-}
-
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options,
-                            void **values)
-{
-    struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadDataEx", module, image, NULL);
-    if (result != CUDA_SUCCESS)
-        return result;
-    do
-        result = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
-    while (load_again(&load, &result, MODULE, module, unload_module));
-    return result;
-}
-
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values,
-                           unsigned jit_count, void *options, void **values, unsigned count)
-{
-    struct load load;
-    CUresult result = load_begin(&load, "cuLibraryLoadData", library, code, NULL);
-    if (result != CUDA_SUCCESS)
-        return result;
-    do
-        result = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
-                                         count);
-    while (load_again(&load, &result, LIBRARY, library, unload_library));
-    return result;
-}
-
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values,
-                               unsigned jit_count, void *options, void **values, unsigned count)
-{
-    struct load load;
-    CUresult result = load_begin(&load, "cuLibraryLoadFromFile", library, NULL, path);
-    if (result != CUDA_SUCCESS)
-        return result;
-    do
-        result = REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options,
-                                             values, count);
-    while (load_again(&load, &result, LIBRARY, library, unload_library));
-    return result;
-}
+/* A wrapper that loads `*out` from an image or a file. */
+#define LOADS(name, kind, out, image, path, unload, params, args)     \
+    CUresult name params                                              \
+    {                                                                 \
+        struct load load;                                             \
+        CUresult result = load_begin(&load, #name, out, image, path); \
+        if (result != CUDA_SUCCESS)                                   \
+            return result;                                            \
+        do                                                            \
+            result = REAL(name) args;                                 \
+        while (load_again(&load, &result, kind, out, unload));        \
+        return result;                                                \
+    }
+LOADS(cuModuleLoad, MODULE, module, NULL, path, unload_module,
+      (CUmodule * module, const char *path), (module, path))
+LOADS(cuModuleLoadData, MODULE, module, image, NULL, unload_module,
+      (CUmodule * module, const void *image), (module, image))
+LOADS(cuModuleLoadFatBinary, MODULE, module, image, NULL, unload_module,
+      (CUmodule * module, const void *image), (module, image))
+LOADS(cuModuleLoadDataEx, MODULE, module, image, NULL, unload_module,
+      (CUmodule * module, const void *image, unsigned count, void *options, void **values),
+      (module, image, count, options, values))
+LOADS(cuLibraryLoadData, LIBRARY, library, code, NULL, unload_library,
+      (CUlibrary * library, const void *code, void *jit, void **jit_values, unsigned jit_count,
+       void *options, void **values, unsigned count),
+      (library, code, jit, jit_values, jit_count, options, values, count))
+LOADS(cuLibraryLoadFromFile, LIBRARY, library, NULL, path, unload_library,
+      (CUlibrary * library, const char *path, void *jit, void **jit_values, unsigned jit_count,
+       void *options, void **values, unsigned count),
+      (library, path, jit, jit_values, jit_count, options, values, count))
 
 static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
 {
@@ -194,24 +142,13 @@ static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
     return result;
 }
 
-static bool take_out(enum kind kind, const void *key, struct entry *entry)
-{
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed))
-        return false;
-    overhead_renamed(key);
-    return ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
-}
-
-CUresult cuModuleUnload(CUmodule module)
-{
-    struct entry entry;
-    bool known = take_out(MODULE, module, &entry);
-    return unloaded(known, &entry, REAL(cuModuleUnload)(module));
-}
-
-CUresult cuLibraryUnload(CUlibrary library)
-{
-    struct entry entry;
-    bool known = take_out(LIBRARY, library, &entry);
-    return unloaded(known, &entry, REAL(cuLibraryUnload)(library));
-}
+#define UNLOADS(name, kind, type)                                                  \
+    CUresult name(type loaded)                                                     \
+    {                                                                              \
+        struct entry entry;                                                        \
+        overhead_renamed(loaded);                                                  \
+        bool known = limits_any() && ledger_take(kind, (uintptr_t)loaded, &entry); \
+        return unloaded(known, &entry, REAL(name)(loaded));                        \
+    }
+UNLOADS(cuModuleUnload, MODULE, CUmodule)
+UNLOADS(cuLibraryUnload, LIBRARY, CUlibrary)

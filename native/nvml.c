@@ -213,9 +213,4 @@ int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *accou
     return REAL(nvmlDeviceGetAccountingStats)(device, pid, account);
 }
 
-static void nvml_forget(void)
-{
-    atomic_store(&turn.word, 0);
-}
-
-PART(.forget = nvml_forget);
+PART(.turn = &turn);

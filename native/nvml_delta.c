@@ -217,10 +217,9 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
 static void processes_forget(void)
 {
     memset(suspects, 0, sizeof suspects);
-    atomic_store(&turn.word, 0);
 }
 
-PART(.forget = processes_forget);
+PART(.turn = &turn, .forget = processes_forget);
 
 /* ---- what a call took ---- */
 
@@ -636,15 +635,11 @@ uint64_t snapshot_delta(struct device *device, struct nvml_snapshot *before, uin
     uint64_t bytes = reserved;
     *reported = EVIDENCE_NONE;
     if (after != NULL) {
-        CUcontext current = NULL;
-        bool push = made != NULL && HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
-                    HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-                    current != made && real.cuCtxPushCurrent_v2(made) == CUDA_SUCCESS;
+        bool entered = made != NULL && context_current() != made && context_enter(made);
         fill(device, after);
         bytes = made != NULL ? context_taken(device, before, after, reserved, reported)
                              : module_taken(device, before, after, reserved, reported);
-        if (push) /* both may have looked again, for which the driver needs a context */
-            real.cuCtxPopCurrent_v2(&current);
+        context_leave(entered); /* both may have looked again, for which it needs a context */
     }
     free(after);
     snapshot_end(device, before);

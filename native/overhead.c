@@ -227,11 +227,7 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
                    uint64_t bytes)
 {
-    struct entry entry = { .key = (uint64_t)(uintptr_t)key,
-                           .bytes = bytes,
-                           .owner = owner,
-                           .kind = (uint16_t)kind,
-                           .device = (uint16_t)device->ordinal };
+    struct entry entry = entry_of(kind, (uintptr_t)key, bytes, owner, device->ordinal);
     if (kind != CONTEXT)
         (void)ledger_charge(entry); /* under another GPU's, it stays until the process ends */
     else if (!ledger_add(&entry))
@@ -249,6 +245,6 @@ PART(.forget = overhead_forget);
 void overhead_renamed(const void *owner)
 {
     struct entry asked;
-    if (atomic_load_explicit(&limiting, memory_order_relaxed))
-        (void)ledger_take(ASKED, (uint64_t)(uintptr_t)owner, &asked);
+    if (limits_any())
+        (void)ledger_take(ASKED, (uintptr_t)owner, &asked);
 }

@@ -1,4 +1,6 @@
+#define _GNU_SOURCE
 #include "parts.h"
+#include "turn.h"
 
 #include <stddef.h>
 
@@ -29,6 +31,9 @@ void parts_fork_ended(void)
 void parts_forget(void)
 {
     atomic_store(&parts_dirty, 0);
+    for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
+        if (part->turn != NULL)
+            turn_leave(part->turn);
     for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
         if (part->forget != NULL)
             part->forget();

@@ -7,13 +7,15 @@
 #include <stdint.h>
 
 struct device;
+struct turn;
 
 struct part {
     /* Around a fork, in the parent: what a child must not inherit half done is waited for. */
-    void (*fork_begins)(void);
+    _Alignas(64) void (*fork_begins)(void); /* one follows another without a gap */
     void (*fork_ended)(void);
-    /* After a fork: the child holds nothing, and no lock. */
+    /* After a fork: the child holds nothing, and no turn is taken. */
     void (*forget)(void);
+    struct turn *turn;
     /* Gives back what the process holds of a device and does not use; NULL: of all. */
     void (*reclaim)(struct device *device);
 };

@@ -35,6 +35,10 @@
 
 enum { FIRST_STEP_BYTES = 32 << 20 };
 
+/* UNNAMED: `handle` is not one of the driver's, which cannot be asked. */
+enum standing { NAMED, UNNAMED, GONE };
+enum sharing { NOT_SEEN, TOGETHER, APART };
+
 struct pool {
     CUpool handle;          /* NULL for the memory of a device's graphs */
     struct device *device;  /* NULL: the host's memory */
@@ -43,11 +47,11 @@ struct pool {
     uint64_t ended;         /* by how much all calls that have ended may have made it grow */
     uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has
                                room for them */
-    bool unnamed;           /* `handle` is not one of the driver's, which cannot be asked */
-    bool gone, exact;       /* exact: `charged` is what the driver said was reserved */
-    bool together, apart;   /* a graph's nodes were seen to share steps, or not to */
-    bool doubles;           /* it was seen to grow by more than it needed, by as much as it had */
-    uint32_t trims;         /* of graphs: how often memory was taken from them */
+    enum standing standing;
+    enum sharing sharing; /* of steps, by a graph's nodes */
+    bool exact;           /* `charged` is what the driver said was reserved */
+    bool doubles;         /* it was seen to grow by more than it needed, by as much as it had */
+    uint32_t trims;       /* of graphs: how often memory was taken from them */
 };
 
 static struct turn pools_turn; /* of all pools: never across a call of the driver */
@@ -96,7 +100,7 @@ void pool_emptied(struct pool *pool, uint64_t bytes)
 bool pool_is_unreported(struct pool *pool)
 {
     turn_take(&pools_turn);
-    bool unreported = pool->gone || pool->unnamed;
+    bool unreported = pool->standing != NAMED;
     turn_leave(&pools_turn);
     return unreported;
 }
@@ -108,7 +112,7 @@ static _Atomic int pool_count;
 static struct pool *seek(CUpool handle, const struct device *device)
 {
     for (int i = 0; i < pool_count; i++)
-        if (pools[i].handle == handle && !pools[i].gone &&
+        if (pools[i].handle == handle && pools[i].standing != GONE &&
             (handle != NULL || pools[i].device == device))
             return &pools[i];
     return NULL;
@@ -130,7 +134,8 @@ struct pool *pool_find(CUpool handle, struct device *device)
     struct pool *found = seek(handle, device);
     bool is_new = found == NULL;
     for (int i = 0; i < pool_count && found == NULL; i++)
-        if (pools[i].gone && pools[i].live == 0 && pools[i].charged == 0 && pools[i].busy == 0)
+        if (pools[i].standing == GONE && pools[i].live == 0 && pools[i].charged == 0 &&
+            pools[i].busy == 0)
             found = &pools[i];
     if (found == NULL && pool_count < MAX_POOLS)
         found = &pools[pool_count++];
@@ -143,7 +148,7 @@ struct pool *pool_find(CUpool handle, struct device *device)
 static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
 {
     *bytes = 0;
-    if (pool->gone || pool->unnamed)
+    if (pool->standing != NAMED)
         return false;
     if (pool->handle != NULL)
         return HAVE(cuMemPoolGetAttribute) &&
@@ -187,13 +192,13 @@ enum answer {
 /* With the turn. */
 static enum answer answer_of(const struct pool *pool, bool reported)
 {
-    if (reported && !pool->gone)
+    if (reported && pool->standing != GONE)
         return REPORTED;
-    if (!pool->gone && !pool->unnamed && (pool->handle == NULL || HAVE(cuMemPoolGetAttribute)))
+    if (pool->standing == NAMED && (pool->handle == NULL || HAVE(cuMemPoolGetAttribute)))
         return SILENT;
     if (pool->live == 0)
         return EMPTY;
-    return pool->gone ? ORPHANED : UNREPORTABLE;
+    return pool->standing == GONE ? ORPHANED : UNREPORTABLE;
 }
 
 /* With the turn: what is to be charged by what the driver says, which is `held` now. Calls that
@@ -215,10 +220,26 @@ static uint64_t target_of(const struct pool *pool, enum answer answer, uint64_t 
     }
 }
 
+/* Which other calls of the pool a settlement must leave something to. */
+enum company {
+    ALONE,
+    AMONG_OTHERS, /* what the pool grew by beyond what is held, another call took for and settles */
+    OWED          /* what this call did not need, one that took less may need yet */
+};
+
+/* With the turn. */
+static enum company company_of(const struct pool *pool, uint64_t since, bool debtor)
+{
+    if (pool->debtors > (uint32_t)debtor)
+        return OWED;
+    return pool->busy <= 1 && since == 0 ? ALONE : AMONG_OTHERS;
+}
+
 /* With the turn: what a pool's growth shows of how the driver makes it grow. */
 static void learn_growth(struct pool *pool)
 {
-    pool->apart = pool->apart || pool->handle == NULL;
+    if (pool->handle == NULL && pool->sharing == NOT_SEEN)
+        pool->sharing = APART;
     pool->doubles = pool->doubles || (pool->handle != NULL && pool->charged != 0);
 }
 
@@ -236,23 +257,21 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *cal
     enum answer answer = answer_of(pool, reported);
     uint64_t before = pool->charged, since = pool->ended - ended, held = before + taken;
     uint64_t target = target_of(pool, answer, reserved, since, held);
-    bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
-    bool others_owe = pool->debtors > (uint32_t)debtor;
-    if (!alone && target > held)
-        target = held; /* the rest is growth that another call took for and will settle */
-    if (others_owe && target < held)
-        target = held; /* what this call did not need, one that took less may need yet */
+    enum company company = company_of(pool, since, debtor);
+    bool was_exact = pool->exact;
+    if (company == OWED || (company == AMONG_OTHERS && target > held))
+        target = held;
     if (answer == SILENT || (answer == REPORTED && target > reserved))
         parts_mark_dirty();
     if (pool->handle == NULL && target < before)
         pool->trims++; /* some graph has its memory no more */
-    if (alone && answer == REPORTED && taken != 0 && reserved > held)
+    if (company == ALONE && answer == REPORTED && taken != 0 && reserved > held)
         learn_growth(pool);
     bool exact = answer == REPORTED && target == reserved;
     pool->charged = target < held ? target : held; /* what is not taken yet, nobody may give back */
     pool->ended += taken + (debtor ? before : 0);
     pool->exact = exact && target <= held;
-    if (alone && exact && was_exact && reserved > before)
+    if (company == ALONE && exact && was_exact && reserved > before)
         learn_step(pool->device, reserved - before);
     turn_leave(&pools_turn);
     if (target <= held) {
@@ -303,7 +322,7 @@ void pools_free(const struct entry *entry)
     struct pool *pool = entry->owner;
     turn_take(&pools_turn);
     pool->live -= entry->bytes;
-    bool gone = pool->gone;
+    bool gone = pool->standing == GONE;
     turn_leave(&pools_turn);
     if (gone) {
         pool_begin(pool, 0);
@@ -315,20 +334,19 @@ void pools_free(const struct entry *entry)
 
 static void pools_forget(void)
 {
-    atomic_store(&pools_turn.word, 0);
     pool_count = 0;
 }
 
-PART(.forget = pools_forget, .reclaim = true_up);
+PART(.turn = &pools_turn, .forget = pools_forget, .reclaim = true_up);
 
 /* What is kept for later is returned to the driver. */
-void pool_trim(struct pool *pool)
+void pool_trim(struct pool *pool, bool debtor)
 {
-    if (pool->handle != NULL && !pool->unnamed && HAVE(cuMemPoolTrimTo))
+    if (pool->handle != NULL && pool->standing != UNNAMED && HAVE(cuMemPoolTrimTo))
         real.cuMemPoolTrimTo(pool->handle, 0);
     else if (pool->handle == NULL && HAVE(cuDeviceGraphMemTrim))
         real.cuDeviceGraphMemTrim(pool->device->handle);
-    pool_settle(pool, 0, false, NULL);
+    pool_settle(pool, 0, debtor, NULL);
 }
 
 /* More than the limit never fits, and must not get into the sums of what is asked. */
@@ -371,7 +389,7 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
     bool roomy = pool->charged > pool->live;
     turn_leave(&pools_turn);
     if (roomy) {
-        pool_trim(pool);
+        pool_trim(pool, false);
         *taken = most_growth(pool, bytes);
         if (take_quietly(device, *taken, &left))
             return true;
@@ -380,7 +398,7 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
         /* What the pool has room for need not be taken; `asked` holds this call's bytes too. */
         turn_take(&pools_turn);
         uint64_t others = pool->live + pool->asked - bytes,
-                 spare = (pool->exact || pool->unnamed) && pool->charged > others
+                 spare = (pool->exact || pool->standing == UNNAMED) && pool->charged > others
                              ? pool->charged - others
                              : 0;
         *debtor = spare != 0;
@@ -410,7 +428,7 @@ void pool_made(struct pool *pool, struct device *device)
 void pool_gone(struct pool *pool)
 {
     turn_take(&pools_turn);
-    pool->gone = true;
+    pool->standing = GONE;
     turn_leave(&pools_turn);
 }
 
@@ -419,7 +437,7 @@ struct pool *pool_unnamed(struct device *device)
     struct pool *pool = pool_find((CUpool)device, device);
     turn_take(&pools_turn);
     if (pool != NULL)
-        pool->unnamed = true;
+        pool->standing = UNNAMED;
     turn_leave(&pools_turn);
     return pool;
 }
@@ -453,19 +471,20 @@ static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, co
     struct device *device = pool->device;
     uint64_t left;
     turn_take(&pools_turn);
-    bool together = pool->together, known_apart = pool->apart, kept = pool->charged != 0;
+    enum sharing sharing = pool->sharing;
+    bool kept = pool->charged != 0;
     turn_leave(&pools_turn);
-    growth->taken = together ? whole_steps(bytes, step_of(device)) : apart;
+    growth->taken = sharing == TOGETHER ? whole_steps(bytes, step_of(device)) : apart;
     if (take_quietly(device, growth->taken, &left))
         return true;
     if (kept) {
         if (HAVE(cuCtxSynchronize))
             (void)real.cuCtxSynchronize();
-        pool_trim(pool);
+        pool_trim(pool, false);
         if (take_quietly(device, growth->taken, &left))
             return true;
     }
-    if (!together && !known_apart)
+    if (sharing == NOT_SEEN)
         return pool_take_for(pool, bytes, &growth->taken, &growth->debtor, call);
     return obtain_for(device, growth->taken, bytes, call);
 }
@@ -499,12 +518,12 @@ struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t a
 void pools_end_graph(struct pool *pool, const struct growth *growth)
 {
     if (!pool_settle(pool, growth->taken, growth->debtor, NULL))
-        pool_trim(pool);
+        pool_trim(pool, growth->debtor);
     turn_take(&pools_turn);
     uint64_t most = whole_steps(growth->bytes, step_of(pool->device));
     if (growth->alone && pool->busy == 1 && pool->exact && pool->charged > growth->charged &&
         growth->taken > most && pool->charged - growth->charged <= most)
-        pool->together = true;
+        pool->sharing = TOGETHER;
     turn_leave(&pools_turn);
     pool_end(pool, growth->bytes, growth->debtor);
 }

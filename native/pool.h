@@ -31,7 +31,7 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
    grew the pool by more than may be had, which is refused where `call` names who asks for it. */
 bool pool_settle(struct pool *pool, uint64_t taken, bool debtor, const char *call);
 /* What is kept for later is returned to the driver. */
-void pool_trim(struct pool *pool);
+void pool_trim(struct pool *pool, bool debtor);
 void pool_made(struct pool *pool, struct device *device);
 void pool_gone(struct pool *pool);
 /* More than the limit never fits, and must not get into the sums of what is asked. */

@@ -28,8 +28,6 @@
 
 /* ---- the driver, looked up by name ---- */
 
-#define NVHOOK(name, params)
-#define NVNEED(name, params)
 #define EXTRAS                                                                                     \
     HOOK(cuCtxSetCurrent, (CUcontext ctx))                                                         \
     HOOK(cuMemAddressReserve, (CUdeviceptr * ptr, size_t bytes, size_t align, CUdeviceptr at,      \
@@ -48,17 +46,16 @@
 
 #define HOOK(name, params) static CUresult(*name) params __attribute__((unused));
 #define NEED HOOK
-#include "hooks.h"
 EXTRAS
-#undef HOOK
+#include "hooks.h"
 
 #define HOOK(name, params) { #name, (void **)&name },
+#define NEED HOOK
 static const struct {
     const char *name;
     void **found;
-} calls[] = {
+} calls[] = { EXTRAS
 #include "hooks.h"
-    EXTRAS
 };
 
 static uint64_t limit_bytes, step_bytes, most_bytes;

@@ -47,6 +47,10 @@ enum {
     BERTH_STOPPED = 32u /* of berth_resize alone: counts one of `stops` */
 };
 
+/* Whether calls of CUDA are counted, so that idle processes are known, and whether they wait. */
+enum { BERTH_UNWATCHED, BERTH_WATCHED, BERTH_AWAY };
+#define BERTH_COMES_BACK UINT64_MAX /* the bytes of a wish to be resumed */
+
 typedef _Atomic uint64_t shared64;
 typedef _Atomic uint32_t shared32;
 
@@ -69,7 +73,8 @@ struct berth_limit_file {
     shared32 ask_ms;        /* how long a call that does not fit waits for room; 0: not at all */
     shared32 answers;       /* how many wishes were answered; those that wait sleep on this word */
     shared32 stops;         /* how often all processes were kept from the GPU for a while */
-    unsigned char reserved[3940];
+    shared32 watch;         /* BERTH_UNWATCHED, BERTH_WATCHED, BERTH_AWAY */
+    unsigned char reserved[3936];
 };
 
 struct berth_slot {
@@ -128,7 +133,8 @@ struct berth_use_file {
     shared32 pageable_logged; /* that the GPU reaches the memory of the system by itself */
     shared32 wishes;          /* changes with each wish; who answers them sleeps on this word */
     shared32 asked, granted;
-    unsigned char pad1[12];
+    shared32 calls; /* of CUDA, while they are counted */
+    unsigned char pad1[8];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen;
     shared32 mended; /* how often the total was not what the slots hold, and was made so */

@@ -153,13 +153,12 @@ static int visit_libc(struct dl_phdr_info *info, size_t size, void *data)
 
 static void after_fork(void)
 {
-    atomic_store(&turn.word, 0);
     atomic_store(
         &opened,
         0); /* the loader's list may have been held by a thread that is not here any more */
 }
 
-PART(.forget = after_fork);
+PART(.turn = &turn, .forget = after_fork);
 
 static void start(void)
 {

@@ -124,7 +124,7 @@ static bool prefetch_begin(struct prefetch *prefetch, CUdeviceptr at, size_t byt
 {
     *prefetch = (struct prefetch){ .from = at & ~(uint64_t)(PAGE - 1),
                                    .to = (at + bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1) };
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed) || bytes == 0 || !is_system(at))
+    if (!limits_any() || bytes == 0 || !is_system(at))
         return true;
     prefetch->counted = true;
     if (location.type >= CU_LOCATION_HOST && location.type <= CU_LOCATION_HOST_LAST)
@@ -163,38 +163,22 @@ static CUlocation location_of(CUdevice dev)
     return (CUlocation){ dev < 0 ? CU_LOCATION_HOST : CU_LOCATION_DEVICE, dev };
 }
 
-#define PREFETCH(at, bytes, location, call)                                        \
-    do {                                                                           \
-        struct prefetch prefetch;                                                  \
-        if (!prefetch_begin(&prefetch, at, bytes, location, "cuMemPrefetchAsync")) \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                       \
-        CUresult result = (call);                                                  \
-        prefetch_end(&prefetch, result);                                           \
-        return result;                                                             \
-    } while (0)
-
-CUresult cuMemPrefetchAsync(CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream)
-{
-    PREFETCH(at, bytes, location_of(dev), REAL(cuMemPrefetchAsync)(at, bytes, dev, stream));
-}
-
-CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream)
-{
-    PREFETCH(at, bytes, location_of(dev), REAL(cuMemPrefetchAsync_ptsz)(at, bytes, dev, stream));
-}
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr at, size_t bytes, CUlocation location, unsigned flags,
-                               CUstream stream)
-{
-    PREFETCH(at, bytes, location, REAL(cuMemPrefetchAsync_v2)(at, bytes, location, flags, stream));
-}
-
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr at, size_t bytes, CUlocation location,
-                                    unsigned flags, CUstream stream)
-{
-    PREFETCH(at, bytes, location,
-             REAL(cuMemPrefetchAsync_v2_ptsz)(at, bytes, location, flags, stream));
-}
+#define PREFETCH(location, call)                                                    \
+    ({                                                                              \
+        struct prefetch prefetch;                                                   \
+        CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                 \
+        if (prefetch_begin(&prefetch, at, bytes, location, "cuMemPrefetchAsync")) { \
+            result = (call);                                                        \
+            prefetch_end(&prefetch, result);                                        \
+        }                                                                           \
+        result;                                                                     \
+    })
+DEFINE_TWINS(cuMemPrefetchAsync, (CUdeviceptr at, size_t bytes, CUdevice dev, CUstream stream),
+             PREFETCH(location_of(dev), REAL_TWIN(cuMemPrefetchAsync)(at, bytes, dev, stream)))
+DEFINE_TWINS(cuMemPrefetchAsync_v2,
+             (CUdeviceptr at, size_t bytes, CUlocation location, unsigned flags, CUstream stream),
+             PREFETCH(location,
+                      REAL_TWIN(cuMemPrefetchAsync_v2)(at, bytes, location, flags, stream)))
 
 /* A list of ranges; each location is that of the ranges from its index to the next one's. */
 struct batch {
@@ -210,9 +194,9 @@ typedef CUresult batch_call(CUdeviceptr *at, size_t *bytes, size_t count, CUloca
 static CUresult prefetch_batch(const struct batch *batch, batch_call *call,
                                unsigned long long flags, CUstream stream)
 {
-    bool counted = atomic_load_explicit(&limiting, memory_order_relaxed) && batch->at != NULL &&
-                   batch->bytes != NULL && batch->locations != NULL && batch->first != NULL &&
-                   batch->location_count != 0 && batch->count != 0;
+    bool counted = limits_any() && batch->at != NULL && batch->bytes != NULL &&
+                   batch->locations != NULL && batch->first != NULL && batch->location_count != 0 &&
+                   batch->count != 0;
     struct prefetch *list = counted ? calloc(batch->count, sizeof *list) : NULL;
     CUresult result = counted && list == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     size_t begun = 0, place = 0;
@@ -234,24 +218,20 @@ static CUresult prefetch_batch(const struct batch *batch, batch_call *call,
     return result;
 }
 
-#define BATCH(name)                                                                                \
-    CUresult name(CUdeviceptr *at, size_t *bytes, size_t count, CUlocation *locations,             \
-                  size_t *first, size_t location_count, unsigned long long flags, CUstream stream) \
-    {                                                                                              \
-        return prefetch_batch(                                                                     \
-            &(struct batch){ at, bytes, count, locations, first, location_count }, REAL(name),     \
-            flags, stream);                                                                        \
-    }
+#define BATCH(name)                                                                           \
+    DEFINE_TWINS(                                                                             \
+        name,                                                                                 \
+        (CUdeviceptr * at, size_t *bytes, size_t count, CUlocation *locations, size_t *first, \
+         size_t location_count, unsigned long long flags, CUstream stream),                   \
+        prefetch_batch(&(struct batch){ at, bytes, count, locations, first, location_count }, \
+                       REAL_TWIN(name), flags, stream))
 BATCH(cuMemPrefetchBatchAsync)
-BATCH(cuMemPrefetchBatchAsync_ptsz)
 BATCH(cuMemDiscardAndPrefetchBatchAsync)
-BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
 
 static void system_memory_forget(void)
 {
-    atomic_store(&turn.word, 0);
     ranges = NULL; /* which may be amid its growth */
     range_count = range_space = 0;
 }
 
-PART(.forget = system_memory_forget, .reclaim = drop_unmapped);
+PART(.turn = &turn, .forget = system_memory_forget, .reclaim = drop_unmapped);

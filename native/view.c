@@ -8,23 +8,17 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-    CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, dev);
-    struct device *device = device_of(dev);
-    if (result == CUDA_SUCCESS && device != NULL && bytes != NULL)
-        *bytes = (size_t)smaller(*bytes, region_shown(&device->region));
-    return result;
-}
-
-CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
-{
-    CUresult result = REAL(cuDeviceTotalMem)(bytes, dev);
-    struct device *device = device_of(dev);
-    if (result == CUDA_SUCCESS && device != NULL && bytes != NULL)
-        *bytes = (unsigned)smaller(*bytes, region_shown(&device->region));
-    return result;
-}
+#define TELLS_TOTAL(name, type)                                            \
+    CUresult name(type *bytes, CUdevice dev)                               \
+    {                                                                      \
+        CUresult result = REAL(name)(bytes, dev);                          \
+        struct device *device = device_of(dev);                            \
+        if (result == CUDA_SUCCESS && device != NULL && bytes != NULL)     \
+            *bytes = (type)smaller(*bytes, region_shown(&device->region)); \
+        return result;                                                     \
+    }
+TELLS_TOTAL(cuDeviceTotalMem, unsigned)
+TELLS_TOTAL(cuDeviceTotalMem_v2, size_t)
 
 static void shrink(struct device *device, uint64_t *free_bytes, uint64_t *total)
 {
@@ -37,38 +31,23 @@ static void shrink(struct device *device, uint64_t *free_bytes, uint64_t *total)
     *free_bytes = smaller(*free_bytes, used < *total ? *total - used : 0);
 }
 
-CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
-{
-    struct device *device = device_current();
-    if (device == NULL)
-        return REAL(cuMemGetInfo_v2)(free_bytes, total);
-    size_t real_free = 0, real_total = 0;
-    if (free_bytes == NULL || total == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = REAL(cuMemGetInfo_v2)(&real_free, &real_total);
-    if (result == CUDA_SUCCESS) {
-        uint64_t wide_free = real_free, wide_total = real_total;
-        shrink(device, &wide_free, &wide_total);
-        *free_bytes = (size_t)wide_free;
-        *total = (size_t)wide_total;
+#define TELLS_FREE(name, type)                                       \
+    CUresult name(type *free_bytes, type *total)                     \
+    {                                                                \
+        struct device *device = device_current();                    \
+        if (device == NULL)                                          \
+            return REAL(name)(free_bytes, total);                    \
+        type real_free = 0, real_total = 0;                          \
+        if (free_bytes == NULL || total == NULL)                     \
+            return CUDA_ERROR_INVALID_VALUE;                         \
+        CUresult result = REAL(name)(&real_free, &real_total);       \
+        if (result == CUDA_SUCCESS) {                                \
+            uint64_t wide_free = real_free, wide_total = real_total; \
+            shrink(device, &wide_free, &wide_total);                 \
+            *free_bytes = (type)wide_free;                           \
+            *total = (type)wide_total;                               \
+        }                                                            \
+        return result;                                               \
     }
-    return result;
-}
-
-CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
-{
-    struct device *device = device_current();
-    if (device == NULL)
-        return REAL(cuMemGetInfo)(free_bytes, total);
-    unsigned real_free = 0, real_total = 0;
-    if (free_bytes == NULL || total == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = REAL(cuMemGetInfo)(&real_free, &real_total);
-    if (result == CUDA_SUCCESS) {
-        uint64_t wide_free = real_free, wide_total = real_total;
-        shrink(device, &wide_free, &wide_total);
-        *free_bytes = (unsigned)wide_free;
-        *total = (unsigned)wide_total;
-    }
-    return result;
-}
+TELLS_FREE(cuMemGetInfo, unsigned)
+TELLS_FREE(cuMemGetInfo_v2, size_t)

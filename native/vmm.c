@@ -147,7 +147,7 @@ static void ended(struct record *record)
 struct record *vmm_hold(CUhandle handle)
 {
     struct entry entry;
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (!limits_any())
         return NULL;
     turn_take(&turn);
     struct record *record = ledger_get(HANDLE, handle, &entry) ? entry.owner : NULL;
@@ -207,15 +207,17 @@ struct device *device_at_location(const CUlocation *location, int type)
     return device != NULL ? device : device_for_memory();
 }
 
+static struct entry entry_of_handle(CUhandle handle, struct record *record)
+{
+    int gpu = record->device != NULL ? record->device->ordinal : 0;
+    return entry_of(HANDLE, handle, record->bytes, record, gpu);
+}
+
 static void keep(CUhandle handle, struct record *record)
 {
-    struct device *device = record->device;
-    ledger_put((struct entry){ .key = handle,
-                               .bytes = record->bytes,
-                               .owner = record,
-                               .kind = HANDLE,
-                               .device = (uint16_t)(device != NULL ? device->ordinal : 0),
-                               .count = 1 });
+    struct entry entry = entry_of_handle(handle, record);
+    entry.count = 1;
+    ledger_put(entry);
 }
 
 /* Without memory for it what is bound to the object stays counted until the process ends. */
@@ -349,23 +351,16 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
 {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (result != CUDA_SUCCESS || handle == NULL ||
-        !atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (result != CUDA_SUCCESS || handle == NULL || !limits_any())
         return result;
     turn_take(&turn);
-    uint64_t at = (uint64_t)(uintptr_t)address;
+    uint64_t at = (uintptr_t)address;
     size_t found = mapping_after(at);
     if (found < mapping_count && mappings[found].at <= at) {
         struct record *record = mappings[found].record;
         struct entry entry;
         if (!ledger_take(HANDLE, *handle, &entry) || entry.owner != record)
-            entry = (struct entry){
-                .key = *handle,
-                .bytes = record->bytes,
-                .owner = record,
-                .kind = HANDLE,
-                .device = (uint16_t)(record->device != NULL ? record->device->ordinal : 0)
-            };
+            entry = entry_of_handle(*handle, record);
         entry.count++;
         record->handles++;
         ledger_put(entry);
@@ -459,7 +454,7 @@ CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 {
     CUhandle again;
     struct export_tag tag;
-    if (handle == NULL || !atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (handle == NULL || !limits_any())
         return REAL(cuMemImportFromShareableHandle)(handle, from, type);
     bool tagged = type == CU_SHARE_FD && exports_read_tag((int)(intptr_t)from, &tag);
     struct record *fresh = malloc(sizeof *fresh);
@@ -506,10 +501,9 @@ CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 
 static void vmm_forget(void)
 {
-    atomic_store(&turn.word, 0);
     mappings = NULL; /* which may be amid its growth */
     mapping_count = mapping_space = 0;
     exports = NULL;
 }
 
-PART(.forget = vmm_forget, .reclaim = reclaim_exports);
+PART(.turn = &turn, .forget = vmm_forget, .reclaim = reclaim_exports);

@@ -6,14 +6,8 @@
 #endif
 #include "../cu.h"
 #define HOOK(name, params) CUresult name params;
-#define NVHOOK(name, params)
 #define NEED(name, params) CUresult name params;
-#define NVNEED(name, params)
 #include "../hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
 CUresult cuCtxSetCurrent(CUcontext ctx);
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at,
                              unsigned long long flags);

@@ -103,6 +103,12 @@ DO cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, 
 {
     return cuStreamBeginRecaptureToGraph(stream, mode, graph, call, data);
 }
+void fake_capture_gone(CUstream stream)
+{
+    if (stream->capture != NULL && stream->capture_mode == 0 &&
+        atomic_fetch_sub(&global_captures, 1) == 1)
+        atomic_store(&capture_spoiled, false);
+}
 DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     struct CUctx_st *context;

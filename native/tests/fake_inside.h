@@ -183,6 +183,9 @@ CUresult fake_promises_kept(struct CUctx_st *context);
 CUresult fake_stack_grows(struct CUctx_st *context, uint64_t local_bytes);
 void fake_limits_gone(struct CUctx_st *context);
 
+/* fake_graph.c: a stream is gone, and what it captured. */
+void fake_capture_gone(CUstream stream);
+
 /* fake_checkpoint.c: a call of a process that is locked waits until it is not. */
 void fake_wait_unlocked(void);
 void fake_checkpoint_begins(void); /* a process registers */

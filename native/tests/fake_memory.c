@@ -196,46 +196,51 @@ DO cuMemFreeHost(void *ptr)
     free(ptr);
     return CUDA_SUCCESS;
 }
-DO cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+static void fill(uint32_t *to, uint32_t value, size_t count)
 {
-    CUresult wrong = fake_in_context(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    memcpy((void *)(uintptr_t)to, from, bytes);
-    return CUDA_SUCCESS;
+    for (size_t i = 0; i < count; i++)
+        to[i] = value;
 }
-DO cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
-{
-    CUresult wrong = fake_in_context(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    memcpy(to, (void *)(uintptr_t)from, bytes);
-    return CUDA_SUCCESS;
-}
-DO cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-    CUresult wrong = fake_in_context(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
-    return CUDA_SUCCESS;
-}
-DO cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-    CUresult wrong = fake_in_context(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
-    return CUDA_SUCCESS;
-}
-DO cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes)
-{
-    CUresult wrong = fake_in_context(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    memset((void *)(uintptr_t)to, value, bytes);
-    return CUDA_SUCCESS;
-}
+
+/* Each is done when it returns, on whatever stream. */
+#define COPY(name, params, does)                 \
+    DO name params                               \
+    {                                            \
+        CUresult wrong = fake_in_context(#name); \
+        if (wrong == CUDA_SUCCESS && count != 0) \
+            does;                                \
+        return wrong;                            \
+    }
+#define ON_STREAM(name, params, does) COPY(name, params, ((void)stream, does))
+#define COPIES(name, version, to, from, does)                  \
+    COPY(name##version, (to, from, size_t count), does)        \
+    COPY(name##version##_ptds, (to, from, size_t count), does)
+#define COPIES_ASYNC(name, to, from, does)                                  \
+    ON_STREAM(name, (to, from, size_t count, CUstream stream), does)        \
+    ON_STREAM(name##_ptsz, (to, from, size_t count, CUstream stream), does)
+COPIES(cuMemcpy, , CUdeviceptr to, CUdeviceptr from,
+       memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, count))
+COPIES(cuMemcpyHtoD, _v2, CUdeviceptr to, const void *from,
+       memcpy((void *)(uintptr_t)to, from, count))
+COPIES(cuMemcpyDtoH, _v2, void *to, CUdeviceptr from, memcpy(to, (void *)(uintptr_t)from, count))
+COPIES(cuMemcpyDtoD, _v2, CUdeviceptr to, CUdeviceptr from,
+       memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, count))
+COPIES(cuMemsetD8, _v2, CUdeviceptr to, unsigned char value,
+       memset((void *)(uintptr_t)to, value, count))
+COPIES(cuMemsetD32, _v2, CUdeviceptr to, unsigned value,
+       fill((uint32_t *)(uintptr_t)to, value, count))
+COPIES_ASYNC(cuMemcpyAsync, CUdeviceptr to, CUdeviceptr from,
+             memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, count))
+COPIES_ASYNC(cuMemcpyHtoDAsync_v2, CUdeviceptr to, const void *from,
+             memcpy((void *)(uintptr_t)to, from, count))
+COPIES_ASYNC(cuMemcpyDtoHAsync_v2, void *to, CUdeviceptr from,
+             memcpy(to, (void *)(uintptr_t)from, count))
+COPIES_ASYNC(cuMemcpyDtoDAsync_v2, CUdeviceptr to, CUdeviceptr from,
+             memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, count))
+COPIES_ASYNC(cuMemsetD8Async, CUdeviceptr to, unsigned char value,
+             memset((void *)(uintptr_t)to, value, count))
+COPIES_ASYNC(cuMemsetD32Async, CUdeviceptr to, unsigned value,
+             fill((uint32_t *)(uintptr_t)to, value, count))
 
 static uint64_t pixels(size_t width, size_t height, size_t depth, int format, unsigned channels)
 {

@@ -86,8 +86,13 @@ DO cuStreamDestroy_v2(CUstream stream)
             break;
         }
     fake_books_done();
+    fake_capture_gone(stream);
     free(stream);
     return CUDA_SUCCESS;
+}
+DO cuStreamDestroy(CUstream stream)
+{
+    return cuStreamDestroy_v2(stream);
 }
 /* The first version knows of no green contexts. */
 DO cuStreamGetCtx(CUstream stream, CUcontext *ctx)

@@ -20,13 +20,7 @@ static const struct {
 } table[] = {
 #define HOOK(name, params) { #name, snippet_##name, (void *)name },
 #define NVHOOK(name, params) { #name, snippet_##name, (void *)name },
-#define NEED(name, params)
-#define NVNEED(name, params)
 #include "../hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
 };
 
 /* As a program that forgot its arguments: an answer, whatever it is, and the books in order. */

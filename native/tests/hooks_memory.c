@@ -388,3 +388,117 @@ PREFETCHES(cuMemDiscardAndPrefetchBatchAsync,
            cuMemDiscardAndPrefetchBatchAsync(&at, &bytes, 1, to, first, 1, 0, NULL))
 PREFETCHES(cuMemDiscardAndPrefetchBatchAsync_ptsz,
            cuMemDiscardAndPrefetchBatchAsync_ptsz(&at, &bytes, 1, to, first, 1, 0, NULL))
+
+/* ---- copies: what is copied arrives, and nothing more is counted ---- */
+
+#define COPIED(copy, expected)                      \
+    do {                                            \
+        CUdeviceptr a, b;                           \
+        uint32_t from = 0x01020304, to = 0;         \
+        start();                                    \
+        OK(cuMemAlloc_v2(&a, sizeof from));         \
+        OK(cuMemAlloc_v2(&b, sizeof from));         \
+        OK(cuMemcpyHtoD_v2(a, &from, sizeof from)); \
+        OK(copy);                                   \
+        if (to == 0)                                \
+            OK(cuMemcpyDtoH_v2(&to, b, sizeof to)); \
+        CHECK(to == (expected));                    \
+        HELD(2 * sizeof from);                      \
+    } while (0)
+
+SNIPPET(cuMemcpy)
+{
+    COPIED(cuMemcpy(b, a, 4), from);
+}
+SNIPPET(cuMemcpy_ptds)
+{
+    COPIED(cuMemcpy_ptds(b, a, 4), from);
+}
+SNIPPET(cuMemcpyAsync)
+{
+    COPIED(cuMemcpyAsync(b, a, 4, NULL), from);
+}
+SNIPPET(cuMemcpyAsync_ptsz)
+{
+    COPIED(cuMemcpyAsync_ptsz(b, a, 4, NULL), from);
+}
+SNIPPET(cuMemcpyHtoD_v2)
+{
+    COPIED(cuMemcpyHtoD_v2(b, &from, 4), from);
+}
+SNIPPET(cuMemcpyHtoD_v2_ptds)
+{
+    COPIED(cuMemcpyHtoD_v2_ptds(b, &from, 4), from);
+}
+SNIPPET(cuMemcpyHtoDAsync_v2)
+{
+    COPIED(cuMemcpyHtoDAsync_v2(b, &from, 4, NULL), from);
+}
+SNIPPET(cuMemcpyHtoDAsync_v2_ptsz)
+{
+    COPIED(cuMemcpyHtoDAsync_v2_ptsz(b, &from, 4, NULL), from);
+}
+SNIPPET(cuMemcpyDtoH_v2)
+{
+    COPIED(cuMemcpyDtoH_v2(&to, a, 4), from);
+}
+SNIPPET(cuMemcpyDtoH_v2_ptds)
+{
+    COPIED(cuMemcpyDtoH_v2_ptds(&to, a, 4), from);
+}
+SNIPPET(cuMemcpyDtoHAsync_v2)
+{
+    COPIED(cuMemcpyDtoHAsync_v2(&to, a, 4, NULL), from);
+}
+SNIPPET(cuMemcpyDtoHAsync_v2_ptsz)
+{
+    COPIED(cuMemcpyDtoHAsync_v2_ptsz(&to, a, 4, NULL), from);
+}
+SNIPPET(cuMemcpyDtoD_v2)
+{
+    COPIED(cuMemcpyDtoD_v2(b, a, 4), from);
+}
+SNIPPET(cuMemcpyDtoD_v2_ptds)
+{
+    COPIED(cuMemcpyDtoD_v2_ptds(b, a, 4), from);
+}
+SNIPPET(cuMemcpyDtoDAsync_v2)
+{
+    COPIED(cuMemcpyDtoDAsync_v2(b, a, 4, NULL), from);
+}
+SNIPPET(cuMemcpyDtoDAsync_v2_ptsz)
+{
+    COPIED(cuMemcpyDtoDAsync_v2_ptsz(b, a, 4, NULL), from);
+}
+SNIPPET(cuMemsetD8_v2)
+{
+    COPIED(cuMemsetD8_v2(b, 7, 4), 0x07070707);
+}
+SNIPPET(cuMemsetD8_v2_ptds)
+{
+    COPIED(cuMemsetD8_v2_ptds(b, 7, 4), 0x07070707);
+}
+SNIPPET(cuMemsetD8Async)
+{
+    COPIED(cuMemsetD8Async(b, 7, 4, NULL), 0x07070707);
+}
+SNIPPET(cuMemsetD8Async_ptsz)
+{
+    COPIED(cuMemsetD8Async_ptsz(b, 7, 4, NULL), 0x07070707);
+}
+SNIPPET(cuMemsetD32_v2)
+{
+    COPIED(cuMemsetD32_v2(b, 7, 1), 7);
+}
+SNIPPET(cuMemsetD32_v2_ptds)
+{
+    COPIED(cuMemsetD32_v2_ptds(b, 7, 1), 7);
+}
+SNIPPET(cuMemsetD32Async)
+{
+    COPIED(cuMemsetD32Async(b, 7, 1, NULL), 7);
+}
+SNIPPET(cuMemsetD32Async_ptsz)
+{
+    COPIED(cuMemsetD32Async_ptsz(b, 7, 1, NULL), 7);
+}

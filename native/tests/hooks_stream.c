@@ -224,6 +224,29 @@ SNIPPET(cuStreamEndCapture_ptsz)
     ENDS(cuStreamEndCapture_ptsz(stream, &graph));
 }
 
+/* A capture that its stream took along keeps nobody from asking. */
+#define DESTROYED(destroy)                      \
+    do {                                        \
+        CUstream stream;                        \
+        CUdeviceptr a;                          \
+        start();                                \
+        OK(cuStreamCreate(&stream, 0));         \
+        OK(cuStreamBeginCapture_v2(stream, 0)); \
+        OK(destroy);                            \
+        CHECK((destroy) != CUDA_SUCCESS);       \
+        OK(cuMemAlloc_v2(&a, 20 * MIB));        \
+        HELD(20 * MIB);                         \
+    } while (0)
+
+SNIPPET(cuStreamDestroy)
+{
+    DESTROYED(cuStreamDestroy(stream));
+}
+SNIPPET(cuStreamDestroy_v2)
+{
+    DESTROYED(cuStreamDestroy_v2(stream));
+}
+
 /* A graph's memory is the driver's from its first launch until it is trimmed. */
 #define RUNS_GRAPH(instantiate, launch)                                             \
     do {                                                                            \

@@ -55,7 +55,8 @@ static void fork_here(void)
     pid_t child = fork();
     if (child == 0) {
         is_child = true;
-        ledger_forget();
+        turn_leave(part.turn);
+        part.forget();
         ledger_put((struct entry){ .key = 1, .bytes = 1, .kind = LINEAR });
         struct entry entry;
         _exit(wrong != 0 || !ledger_get(LINEAR, 1, &entry) || ledger_get(LINEAR, 7, &entry));

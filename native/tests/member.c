@@ -3,6 +3,7 @@
    take N    allocates N MiB: yes or no
    room      MiB that are left, as the driver says through the library
    held      MiB that this process holds by the driver's own ledger
+   call      a call of CUDA that takes nothing: done, once the driver has answered
    card      MiB that NVML says the card has, for one that is started without CUDA (BERTH_TEST_NVML)
  */
 #include "claims.h"
@@ -58,6 +59,8 @@ int main(void)
             printf("%llu\n", (unsigned long long)(room() / MIB));
         else if (strncmp(line, "held", 4) == 0)
             printf("%llu\n", (unsigned long long)(fake_own_bytes(0) / MIB));
+        else if (strncmp(line, "call", 4) == 0)
+            puts(cuCtxSynchronize() == CUDA_SUCCESS ? "done" : "failed");
         else if (strncmp(line, "card", 4) == 0)
             printf("%llu\n", card_bytes() / MIB);
         fflush(stdout);

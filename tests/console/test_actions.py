@@ -59,6 +59,39 @@ def test_what_a_role_does_not_include_is_refused(
     assert [line[2] for line in lines(world)] in ([], ["asked", "refused"])
 
 
+def test_a_job_is_submitted_by_a_user_and_written_down(world: World, source: ValuesSource) -> None:
+    job = {"source": "local", "command": "python train.py --lr 1", "gpus": "0.5", "folder": "my run"}
+    answer = world.browser("ann").post("/api/v1/jobs", json=job)
+    command = "cd 'my run' && berth submit --gpus 0.5 -- 'python train.py --lr 1'"
+    assert (answer.status_code, answer.json()) == (201, {"id": "200001", "command": command})
+    assert source.done == [("submit", "python train.py --lr 1", "ann")]
+    assert lines(world) == [("ann", command, "asked"), ("ann", command, "done")]
+    assert 'id="submit"' in world.browser("ann").get("/queue").text
+
+
+def test_a_submission_is_refused_without_the_role_the_mark_the_option_or_with_an_unknown_field(
+    tmp_path: Path, world: World, source: ValuesSource
+) -> None:
+    job = {"source": "local", "command": "true"}
+    unmarked = world.browser("ann")
+    del unmarked.headers[CSRF_HEADER]
+    shows = World(tmp_path / "off", sources=[source])
+    refused = [
+        (world.program("ann", Role.VIEWER), job, 403),
+        (unmarked, job, 403),
+        (shows.program("ann"), job, 403),
+        (world.program("ann"), job | {"gpu": "1"}, 422),
+        (world.program("ann"), {"source": "local"}, 422),
+        (world.program("ann"), job | {"source": "none"}, 404),
+    ]
+    assert [client.post("/api/v1/jobs", json=body).status_code for client, body, _ in refused] == [
+        status for _, _, status in refused
+    ]
+    assert source.done == []
+    for client in (world.browser("ann", Role.VIEWER), shows.browser("ann")):
+        assert 'id="submit"' not in client.get("/queue").text
+
+
 def test_two_operators_drain_one_gpu_and_both_are_in_the_log(world: World) -> None:
     for user in ("olga", "otto"):
         assert world.program(user, Role.OPERATOR).post("/api/v1/actions", json=DRAIN).status_code == 200

@@ -126,4 +126,5 @@ def test_whatever_is_asked_nothing_breaks(world: World) -> None:
         "GET /api/v1/sources",
         "GET /metrics",
         "POST /api/v1/actions",
+        "POST /api/v1/jobs",
     ]

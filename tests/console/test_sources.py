@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pwd
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +19,7 @@ from berth.console.sources.kubernetes import KubernetesSource
 from berth.console.sources.local import LocalSource, command_of
 from berth.console.sources.slurm import SlurmSource
 from berth.errors import AccessError, KubernetesError, LiveError, SettingError
-from berth.live.driver.snapshot import Tenant
-from berth.live.kubernetes.snapshot import snapshot_of
-from berth.live.kubernetes.viewing import GpuUse, Runs, Snapshot, Waits
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot
 from tests.live.local.world import World
 from tests.live.slurm.fake_slurm import FakeSlurm
 
@@ -64,6 +64,7 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
             f"job {second}"
         )
         assert world.job(second)["priority"] == 7
+        assert asyncio.run(source.output(second, OLGA, 0)) == Output("", 0, 0, ended=False)  # not begun
         asyncio.run(source.act("cancel", {"id": second}, OLGA))
         assert asyncio.run(source.output(second, OLGA, None)) == Output(
             "", 0, 0, ended=True
@@ -80,6 +81,38 @@ def test_this_machines_queue_is_shown_changed_and_missed(tmp_path: Path) -> None
         for digit in ("²", "٣"):  # digits to str.isdigit, the first of which int() refuses
             with pytest.raises(SettingError, match="expected its number"):
                 asyncio.run(source.act("drain", {"id": digit}, OLGA))
+    finally:
+        world.close()
+
+
+def test_a_job_is_submitted_as_the_user_that_the_viewer_is(tmp_path: Path) -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    viewer = Viewer(me, Role.OPERATOR, "token", "")
+    world = World()
+    try:
+        world.up()
+        source = LocalSource(Path(world.places.socket))
+
+        def submit(asked: dict[str, str], who: Viewer = viewer) -> str:
+            return asyncio.run(source.submit(asked, who))
+
+        line = {"command": "echo $USER in $PWD; exit 3", "gpus": "0", "name": "mine", "folder": str(tmp_path)}
+        job = submit(line)
+        world.until(lambda: world.state_of(job) == "failed", "it has ended")
+        assert world.output(job) == f"{me} in {tmp_path}\n"
+        assert (world.job(job)["name"], world.job(job)["exit_code"]) == ("mine", 3)
+        for wrong, said in (
+            ({"command": "true", "gpus": "many"}, "--gpus 'many'; expected a whole number"),
+            ({"command": "true", "folder": str(tmp_path / "none")}, "none"),
+            ({"command": "no-such-command"}, "there is no command 'no-such-command'"),
+            ({"command": "-"}, "standard input names no job"),
+        ):
+            with pytest.raises(SettingError, match=said):
+                submit(wrong)
+        with pytest.raises(AccessError, match="no-such-user is no user of this machine"):
+            submit(line, Viewer("no-such-user", Role.OPERATOR, "token", ""))
+        with pytest.raises(AccessError, match="need the role operator"):
+            submit(line, Viewer("root", Role.USER, "proxy", ""))
     finally:
         world.close()
 
@@ -127,48 +160,32 @@ def test_an_output_is_followed_piece_by_piece_from_its_end(tmp_path: Path) -> No
     )
 
 
-def test_kubernetes_pods_are_tenants_and_waits_have_their_reason() -> None:
-    snapshot = Snapshot(
-        1,
-        (
-            GpuUse(
-                "n1",
-                0,
-                "A100",
-                700,
-                40_000,
-                81_920,
-                ("ml/a", "ml/b"),
-                200,
-                shares=((300, 20_000), (200, 20_000)),
-            ),
-        ),
-        (
-            Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),
-            Waits("ml/d", 60.0, "held by annotation berth.dev/hold", 1, held=True),
-        ),
-        2,
-        (Runs("ml/a", 400_000, 500_000, 1, "n1", 7), Runs("ml/b", 600_000, None, 1, "n1")),
-    )
-    look = snapshot_of(snapshot, 1_000_000)
-    assert look.gpus[0].tenants == (
-        Tenant("ml/a", "ml", "a", 300, 20_000),
-        Tenant("ml/b", "ml", "b", 200, 20_000),
-    )
-    assert [(job.id, job.state, job.where or job.why, job.submit_ms, job.start_ms) for job in look.jobs] == [
-        ("ml/a", "running", "n1 GPU 0", 400_000, 500_000),
-        ("ml/b", "starting", "n1 GPU 0", 600_000, None),
-        ("ml/c", "waiting", "no GPU has 500 milli free", 940_000, None),
-        ("ml/d", "held", "held by annotation berth.dev/hold", 940_000, None),
-    ]
-    assert look.gpus[0].strangers[0].what == "other pods: 20 % of compute"
+def test_what_only_a_terminal_obeys_is_left_out_of_an_output_wherever_a_piece_ends(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    job = {"output": str(path), "uid": tmp_path.stat().st_uid}
+    written = b"\x1b[1;32mok\x1b[0m \x1b]0;title\x07x\x1b(By\x1b7\x1b[?25l 9%\r10%\n\x1b]8;;u\x1b\\link\x1b]8;;\x1b\\\a"
+    shown = "ok xy 9%\r10%\nlink"
+    for cut in range(len(written) + 1):
+        path.write_bytes(written[:cut])
+        with path.open("rb") as file:
+            first = local._piece(file, 0, ended=False)
+        path.write_bytes(written)
+        with path.open("rb") as file:
+            second = local._piece(file, first.next, ended=True)
+        assert first.text + second.text == shown
+    path.write_bytes(written)
+    assert local._tail(job) == shown.replace("\r", "\n")
+    path.write_bytes(
+        b"\x1b]0;" + b"x" * 2 * local.LONGEST_ESCAPE
+    )  # a title that never ends hides nothing for ever
+    with path.open("rb") as file:
+        assert local._piece(file, 0, ended=False).next == path.stat().st_size
 
 
 def test_a_pods_page_lists_no_cluster_again() -> None:
     source = KubernetesSource(Path("/no/such/kubeconfig"))  # whoever asks the cluster fails
-    seen = snapshot_of(
-        Snapshot(1, (), (Waits("ml/c", 60.0, "no GPU has 500 milli free", 1, 500, 30_000),), 0), 1_000_000
-    )
+    waits = LiveJob("ml/c", "ml", "c", "waiting", 1, 500, 30_000, 1, 1, why="no GPU has 500 milli free")
+    seen = Snapshot(1_000_000, (), (waits,), 1)
     told = asyncio.run(source.job("ml/c", OLGA, seen))
     assert (told["id"], told["state"], told["reason"]) == ("ml/c", "waiting", "no GPU has 500 milli free")
     with pytest.raises(KubernetesError, match="pod 'ml/d' neither waits"):
@@ -182,8 +199,8 @@ def test_a_gpu_for_claims_is_not_said_to_be_drained() -> None:
 
     class Seen(KubernetesSource):
         def _snapshot(self) -> Snapshot:
-            gpus = (GpuUse("n1", at, "A100", 0, 0, 81_920, (), 0, for_claims=at == 1) for at in range(2))
-            return Snapshot(1, tuple(gpus), (), 0)
+            gpus = (Gpu("n1", at, "A100", 81_920, for_claims=at == 1) for at in range(2))
+            return Snapshot(1, tuple(gpus))
 
     source = Seen(Path("/no/such/kubeconfig"))
     asyncio.run(source.look())

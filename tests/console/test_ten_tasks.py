@@ -1,4 +1,4 @@
-"""Ten things that people come for, done in a real Chromium on a phone and on a desktop."""
+"""Eleven things that people come for, done in a real Chromium on a phone and on a desktop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ PATIENCE_MS = 120_000
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_ten_tasks_are_done_on_a_phone_and_on_a_desktop(tmp_path: Path, width: int) -> None:
+def test_eleven_tasks_are_done_on_a_phone_and_on_a_desktop(tmp_path: Path, width: int) -> None:
     made(tmp_path)
-    source = ValuesSource(look_of(gpus=8, waiting=12, at_ms=now_ms()), written={"1": "epoch 1\n"})
+    look = look_of(gpus=8, waiting=12, at_ms=now_ms())
+    jobs = [replace(job, starts_from_ms=look.at_ms, starts_to_ms=look.at_ms + 9_000_000) for job in look.jobs]
+    source = ValuesSource(replace(look, jobs=tuple(jobs)), written={"1": "epoch 1\n"})
     world = World(tmp_path / "state", history=tmp_path / "history", sources=[source], actions=True)
     with served(world) as address, chromium() as browser:
         context = logged_in(browser, world, address, viewport={"width": width, "height": 800})
@@ -60,22 +62,34 @@ def test_ten_tasks_are_done_on_a_phone_and_on_a_desktop(tmp_path: Path, width: i
         page.get_by_role("button", name="Yes").click()
         page.locator("#told", has_text="requeue: 1").wait_for()
 
-        page.goto(f"{address}/queue")  # 7: cancel all that the page shows
+        page.goto(f"{address}/queue")  # 7: submit a job
+        assert (
+            page.evaluate(
+                "document.querySelector('.scroll').scrollWidth - document.querySelector('.scroll').clientWidth"
+            )
+            == 0
+        )
+        page.locator("#submit summary").click()
+        page.get_by_label("Command").fill("python train.py")
+        page.get_by_role("button", name="Submit", exact=True).click()
+        page.locator("#told", has_text="is queued").wait_for()
+
+        page.goto(f"{address}/queue")  # 8: cancel all that the page shows
         page.locator("#choose-all").click()
         page.locator("#choice button[data-action=cancel]").click()
         page.get_by_role("button", name="Yes").click()
         page.locator("#told", has_text="jobs changed").wait_for()
 
-        page.goto(f"{address}/then?pick=bob")  # 8: the jobs behind a figure
+        page.goto(f"{address}/then?pick=bob")  # 9: the jobs behind a figure
         page.locator("#jobs-rows a").first.wait_for()
 
-        page.goto(f"{address}/me?user=ann")  # 9: what could be asked for instead
+        page.goto(f"{address}/me?user=ann")  # 10: what could be asked for instead
         page.get_by_role("heading", name="Advice").wait_for()
 
-        page.locator("#log-out").click()  # 10: log out
+        page.locator("#log-out").click()  # 11: log out
         page.locator("input[name=token]").wait_for()
         context.close()
-    assert {action for action, _, _ in source.done} == {"hold", "requeue", "cancel"}
+    assert {action for action, _, _ in source.done} == {"hold", "requeue", "submit", "cancel"}
     assert sum(action == "cancel" for action, _, _ in source.done) == len(source.value.jobs)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import asdict
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
 from berth.console.roles import Role
 from berth.console.what_if import worker
 from berth.console.what_if.answer import Answer, Row, answered
@@ -49,6 +54,8 @@ def world(tmp_path: Path, history: Path) -> World:
         ({"cluster": "999999x9999"}, "too large"),
         ({"interference": "magic"}, "no sharing 'magic'; there are none, time-sliced, mps, mig"),
         ({"interference": "mps", "whole_gpus": True}, "choose either"),
+        ({"keep": "p12-wait"}, "no measure 'p12-wait' to keep; there are p50-wait"),
+        ({"keep": "p90-wait", "whole_gpus": True}, "leave whole GPUs out"),
         ({"user_gpus": 0}, "expected 1 to 1,000,000"),
         ({"user_gpus": 4, "policies": ["limits+fifo"]}, "once"),
     ],
@@ -146,6 +153,30 @@ def test_an_answer_begins_with_what_really_happened(history: Path) -> None:
     assert (answer.error_wait_pct, answer.jobs, answer.left_out) == (-10.0, 3, 0)
     assert [each.name for each in pictures] == ["waiting", "completion", "queue", "allocation"]
     assert '"what really happened"' in pictures[0].figure
+
+
+def test_the_smallest_cluster_is_a_question_whose_answer_says_the_sentence_first(
+    history: Path, world: World
+) -> None:
+    told = world.program("ann").post("/api/v1/what-if", json={**BODY, "keep": "p90-wait"}).json()
+    assert told["command"].startswith("berth size --keep p90-wait --from-history --history ")
+    queue: Queue = world.app.state.what_if
+    queue.look()
+    worker._answer(queue.place_of(told["id"]), history)
+    queue._running[told["id"]].ended = 0  # type: ignore[attr-defined]
+    queue.look()
+    answer = world.program("ann").get(f"/api/v1/what-if/{told['id']}").json()["answer"]
+    as_command = CliRunner().invoke(app, [*shlex.split(told["command"])[1:], "--json"])
+    said = json.loads(as_command.stdout)
+    assert answer["sentences"] == said["answers"]
+    assert [(row[0], row[2], row[3]) for row in answer["rows"]] == [
+        (row["policy"], f"{row['nodes_today']:,}", f"{row['nodes']:,}") for row in said["sizes"]
+    ]
+    text = unescape(world.browser("ann").get(f"/what-if/{told['id']}").text)
+    assert f"<h1>{answer['sentences'][0]}</h1>" in text
+    assert text.index("<h1>") < text.index("Nodes today")
+    (picture,) = world.program("ann").get(f"/api/v1/what-if/{told['id']}/pictures").json()
+    assert {trace["name"] for trace in picture["figure"]["data"]} == {"fifo", "sjf"}
 
 
 def test_a_history_that_is_written_meanwhile_gives_the_same_answer(tmp_path: Path, history: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,15 @@ CARDS = [
     Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384),
     Gpu(1, "GPU-c0c7ced5-dce3-eaf1-f8ff-060d141b2229", 16384),
 ]
+
+
+def hooks(start: str = "") -> list[str]:
+    """Name the hooks that begin with `start` (native/hooks.h), each before its twin."""
+    lines = re.findall(
+        r"^(HOOK|TWINS|NVHOOK)\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE
+    )
+    named = [[name, f"{name}_ptsz"] if kind == "TWINS" else [name] for kind, name in lines]
+    return [name for pair in named for name in pair if name.startswith(start)]
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.partition.test_region import Member
 
 from berth import partition as partitions
 from berth.errors import PartitionError
-from berth.partition import Demand, Granter
+from berth.partition import Demand, Granter, Watching
 from berth.partition.library import make_region
 
 MIB = 1 << 20
@@ -180,6 +181,34 @@ def test_a_successor_answers_what_was_asked_of_the_one_before(member: Start, fol
     first.granter.close()
     with Answers(folder):
         assert one.process.stdout.readline() == "yes\n"
+
+
+def test_the_next_call_of_a_process_that_is_away_asks_to_come_back(member: Start, folder: Path) -> None:
+    granter, asked = Granter(folder, UUID), threading.Event()
+    granter.watch(Watching.COUNTS)
+    granter.allow(promise_mib=64, max_mib=0, ask_ms=LONG_MS)
+    granter.close()
+    one = member()
+    granter = Granter(folder, UUID, asked.set)
+    try:
+        before = granter.demand().calls
+        assert one("call") == "done"
+        counted = granter.demand().calls
+        assert counted != before
+        assert granter.demand().calls == counted, "nobody calls by itself"
+        granter.watch(Watching.AWAY)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(one, "call")
+            while not (wishes := granter.demand().wishes):
+                assert asked.wait(60)
+                asked.clear()
+            assert [wish.comes_back for wish in wishes] == [True]
+            assert not waiting.done()
+            granter.watch(Watching.COUNTS)
+            granter.grant(wishes[0], 64 * MIB)
+            assert waiting.result(60) == "done"
+    finally:
+        granter.close()
 
 
 def test_a_region_has_one_granter(folder: Path) -> None:

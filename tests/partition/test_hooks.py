@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.partition.conftest import ROOT, Card
+from tests.partition.conftest import Card, hooks
 
-HOOKS = re.findall(r"^(?:NV)?HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
+HOOKS = hooks()
 
 CONTEXTS = {"BERTH_FAKE_CONTEXT_MIB": "10", "BERTH_FAKE_MODULE_KIB": "1024"}
 POOLS = {"BERTH_FAKE_POOL_MIB": "1"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.partition.conftest import ROOT
+from tests.partition.conftest import ROOT, hooks
 
 SCRIPT = ROOT / "bench" / "partition_lookups.py"
 DATA = Path(os.environ.get("BERTH_TEST_DATA", ROOT.parent / "shared" / "data")) / "cuda_lookups"
@@ -60,9 +60,11 @@ def test_every_entry_point_is_looked_up_at_and_between_and_beyond_its_versions(
     path.write_text("".join(f"{name}\t{version}\t{flags}\n" for name, version, flags in sorted(asked)))
     found = resolve(path)
     assert [lookup for lookup in found if not lookup.same] == []
-    hooks = re.findall(r"^HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
+    wrapped = hooks("cu")
     assert [
-        lookup for lookup in found if lookup.symbol is not None and lookup.hooked != (lookup.symbol in hooks)
+        lookup
+        for lookup in found
+        if lookup.symbol is not None and lookup.hooked != (lookup.symbol in wrapped)
     ] == []
     # What the table says itself, by a rule written anew: of the variants that the version has, the newest, and the
     # per-thread one where it is asked for and there.

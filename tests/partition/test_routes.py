@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from tests.partition.conftest import ROOT, Card
+from tests.partition.conftest import Card, hooks
 
 ROUTES = [
     "dlsym", "dlvsym_dlsym", "libc_dlsym", "global", "next", "linked_plugin", "deepbind_linked",
@@ -102,7 +101,6 @@ def test_only_the_intended_symbols_are_exported(native: Path) -> None:
         ["nm", "-D", "--defined-only", native / "libberth.so"], capture_output=True, text=True, check=True
     )
     exported = {line.split()[-1] for line in names.stdout.splitlines()}
-    hooks = set(re.findall(r"^(?:NV)?HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE))
-    intended = hooks | {"dlsym", "dlvsym", "dlopen", "dlmopen"}
+    intended = {*hooks(), "dlsym", "dlvsym", "dlopen", "dlmopen"}
     assert intended <= exported
     assert {name for name in exported - intended if not name.startswith("berth_")} == set()

@@ -112,7 +112,20 @@ def test_formats_lists_what_is_known() -> None:
         assert said in out
     known = json.loads(run("formats", "--json")[0])
     assert [entry["name"] for entry in known["formats"]] == [
-        *("openb", "philly", "pai", "pai-tasks", "helios", "fleetsim", "swf", "history", "berth")
+        *(
+            "openb",
+            "philly",
+            "pai",
+            "pai-tasks",
+            "helios",
+            "fleetsim",
+            "acme",
+            "spot",
+            "dlrm",
+            "asi-spans",
+            "asi",
+        ),
+        *("swf", "history", "berth"),
     ]
     assert known["synthetic"][0] == {"name": "demo", "settings": {"jobs": 400, "seed": 0, "load": 1.1}}
 

@@ -12,11 +12,12 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, printed
-from berth.cli.run_options import Columns, Knowledge
+from berth.cli.run_options import Columns, Knowledge, NodeColumns, cluster_named
 
 if TYPE_CHECKING:
     from berth.experiments.backtest import Backtest
     from berth.experiments.weeks import Waits
+    from berth.model import Node
 
 HEADINGS = ("Week", "Jobs", "Wait", "Replay of", "Real", "Predicted", "80 % interval", "Last week")
 
@@ -44,6 +45,7 @@ def backtest(
         str | None,
         typer.Option(metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default the history's own."),
     ] = None,
+    map_nodes: NodeColumns = "",
     columns: Columns = "",
     since: Annotated[
         str, typer.Option(metavar="TIME", help="Jobs of the last 90d, or since a date; by default all.")
@@ -63,10 +65,11 @@ def backtest(
     names = policies_of(policies)
     for name in names:
         make_policy(name)
+    nodes = cluster_named(cluster, map_nodes)
     if trace:
-        real, replays = _of_trace(trace, columns, cluster, names, knowledge)
+        real, replays = _of_trace(trace, columns, nodes, names, knowledge)
     else:
-        real, replays = _of_history(history, since, until, cluster, names, knowledge)
+        real, replays = _of_history(history, since, until, nodes, names, knowledge)
     found = test(real, replays, first)
     rows = [
         {
@@ -87,15 +90,15 @@ def backtest(
 
 
 def _of_trace(
-    trace: str, columns: str, cluster: str | None, names: list[str], knowledge: str
+    trace: str, columns: str, named: tuple[Node, ...], names: list[str], knowledge: str
 ) -> tuple[Waits, dict[str, Waits]]:
     from berth.errors import SettingError
     from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, conditions_of
     from berth.experiments.what_if import replayed_waits
-    from berth.traces import read_nodes, read_trace
+    from berth.traces import read_trace
 
     source = read_trace(trace, columns=columns)
-    nodes = read_nodes(cluster) if cluster else source.nodes
+    nodes = named or source.nodes
     if not nodes:
         raise SettingError(
             "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100"
@@ -107,7 +110,7 @@ def _of_trace(
 
 
 def _of_history(
-    folder: Path, since: str, until: str, cluster: str | None, names: list[str], knowledge: str
+    folder: Path, since: str, until: str, nodes: tuple[Node, ...], names: list[str], knowledge: str
 ) -> tuple[Waits, dict[str, Waits]]:
     import time
 
@@ -115,10 +118,8 @@ def _of_history(
     from berth.experiments.what_if import nodes_and_conditions, replayed_waits
     from berth.history.store.folder import open_history
     from berth.history.values.moments import since_ms
-    from berth.traces import read_nodes
 
     now_ms = time.time_ns() // 1_000_000
-    nodes = read_nodes(cluster) if cluster else ()
     real = recorded_run(
         open_history(folder, must_exist=True),
         since_ms=since_ms(since, now_ms) if since else 0,

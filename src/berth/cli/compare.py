@@ -132,7 +132,6 @@ def _from_history(
     from berth.experiments.what_if import what_if
     from berth.history.store.folder import open_history
     from berth.history.values.moments import since_ms
-    from berth.traces import read_nodes
 
     now_ms = time.time_ns() // 1_000_000
     with progress_bar(f"{len(policies)} runs") as progress:
@@ -141,7 +140,7 @@ def _from_history(
             policies,
             since_ms=since_ms(since, now_ms),
             until_ms=since_ms(until, now_ms) if until else None,
-            nodes=read_nodes(options.cluster) if options.cluster else (),
+            nodes=options.nodes,
             whole_gpus=whole_gpus,
             processes=processes,
             progress=progress,
@@ -237,7 +236,7 @@ def _run(
         result = compare_policies(
             source,
             policies,
-            cluster=options.cluster,
+            cluster=options.nodes or None,
             seeds=seeds,
             at_ms=at_ms,
             events=options.events,

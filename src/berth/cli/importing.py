@@ -329,6 +329,54 @@ def records(
 
 
 @app.command()
+def asi(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Alibaba's asi_opensource_pod_hourly, unpacked."),
+    ],
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "asi",
+    daily: Daily = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import Alibaba's ASI trace: pods with their GPU use by the hour."""
+    from berth.errors import HistoryError
+    from berth.history.importing.simulated import import_records
+    from berth.history.store.import_result import Options
+    from berth.traces.readers.asi import RECORDS
+
+    if not folder.is_dir():
+        raise HistoryError(f"{folder} is no folder; expected day=D/hour=H/part-000.parquet in it")
+    with _store(history, f"asi {folder}", dry_run) as store:
+        print_result(import_records(store, folder, Options(cluster), RECORDS), daily, as_json, dry_run)
+
+
+@app.command()
+def limits(
+    qos: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show qos -P` printed.")
+    ] = None,
+    assoc: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show assoc -P` printed.")
+    ] = None,
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Keep the limits of Slurm's QOS and associations, which replays of the history heed."""
+    from berth.errors import SettingError
+    from berth.experiments.slurm_limits import keep_limits
+    from berth.history.store.folder import open_history
+
+    if qos is None and assoc is None:
+        raise SettingError("import limits reads --qos FILE, --assoc FILE, or both")
+    found = keep_limits(open_history(history, must_exist=True).folder, qos, assoc)
+    print(
+        f"kept {len(found.qos):,} QOS and {len(found.associations):,} associations in {history}; replays heed their"
+        " limits of GPUs, nodes and running jobs"
+    )
+
+
+@app.command()
 def samples(
     spool: Annotated[
         Path, typer.Argument(metavar="DIR", help="A spool of `berth sample`, or one segment of it.")

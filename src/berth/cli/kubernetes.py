@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,12 +17,12 @@ from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
-from berth.live.driver.snapshot import gpu_dict
+from berth.live.driver.snapshot import GOING, Snapshot, gpu_dict, job_dict
+from berth.live.driver.words import span
 from berth.live.kubernetes.names import GATHERED, HISTORY_FOLDER
 
 if TYPE_CHECKING:
     from berth.live.kubernetes.client import Api
-    from berth.live.kubernetes.viewing import GpuUse, Snapshot, Waits
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -56,6 +54,23 @@ ReclaimOption = Annotated[
 ]
 
 
+class RightSize(StrEnum):
+    """What becomes of pods that ask for more than is enough."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    APPLY = "apply"
+
+
+RightSizeOption = Annotated[
+    RightSize,
+    typer.Option(
+        "--right-size",
+        help="If a profile says that less is enough: give what was asked, also say so, or give what is enough.",
+    ),
+]
+
+
 class Mode(StrEnum):
     """What is done with a decision."""
 
@@ -76,9 +91,7 @@ def steerer(
         Mode, typer.Option(help="Place pods, or say in events where they would go.")
     ] = Mode.PLACE,
     compat: CompatOption = None,
-    quota: QuotaOption = "",
-    borrow: BorrowOption = False,
-    reclaim: ReclaimOption = False,
+    right_size: RightSizeOption = RightSize.OFF,
     once: Annotated[bool, typer.Option(help="Place what can be placed now, then stop.")] = False,
     elect: Annotated[
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
@@ -90,13 +103,11 @@ def steerer(
     context: Context = None,
 ) -> None:
     """Choose node and part of a GPU for gated pods and lift their gates, until stopped. kube-scheduler binds them."""
-    from berth.live.kubernetes.jobs import quotas_of_namespaces
     from berth.live.kubernetes.pod_site import Settings
     from berth.live.kubernetes.steering import Options, Steering
 
     _log()
-    quotas = quotas_of_namespaces(quota) if quota else None
-    settings = Settings(policy, knowledge, compat, quotas, borrow, reclaim)
+    settings = Settings(policy, knowledge, compat, right_size=right_size.value)
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
@@ -123,9 +134,7 @@ def status(
     context: Context = None,
 ) -> None:
     """Show how much of each GPU is allocated to which pods, and which pods wait."""
-    from berth.live.kubernetes.snapshot import snapshot_of
-
-    seen = snapshot_of(_look(compat, kubeconfig, context), time.time_ns() // 1_000_000)
+    seen = _look(compat, kubeconfig, context)
     if not printed(form, as_json, [gpu_dict(gpu) for gpu in seen.gpus], seen.to_dict()):
         console().print(snapshot_tables(seen))
 
@@ -144,21 +153,17 @@ def top(
     from rich.live import Live
 
     from berth.live.kubernetes.pod_site import Settings
-    from berth.live.kubernetes.snapshot import snapshot_of
     from berth.live.kubernetes.viewing import look
 
-    def tables(view: Snapshot) -> Any:
-        return snapshot_tables(snapshot_of(view, time.time_ns() // 1_000_000))
-
     if once:
-        console().print(tables(_look(compat, kubeconfig, context)))
+        console().print(snapshot_tables(_look(compat, kubeconfig, context)))
         return
 
     async def run(api: Api) -> None:
         settings = Settings(compat=compat)
         with Live(console=console(), auto_refresh=False) as live:
             while True:
-                live.update(tables(await look(api, settings)), refresh=True)
+                live.update(snapshot_tables(await look(api, settings)), refresh=True)
                 await asyncio.sleep(max(0.1, every_s))
 
     _ask(run, kubeconfig, context)
@@ -176,19 +181,18 @@ def why(
     """Explain in numbers why a pod waits, or show where it runs."""
     seen = _look(compat, kubeconfig, context)
     name = pod if "/" in pod else f"default/{pod}"
-    on = [gpu for gpu in seen.gpus if name in gpu.holders]
-    waits = [each for each in seen.waits if each.name == name]
-    if not on and not waits:
-        raise KubernetesError(f"pod '{name}' neither waits for berth nor holds a GPU; see berth k8s status")
-    answer = {"waits": [asdict(each) for each in waits], "on": [asdict(gpu) for gpu in on]}
-    if printed(form, as_json, _rows(on, waits), answer):
+    found = [each for each in seen.jobs if each.id == name]
+    if not found:
+        raise KubernetesError(f"pod '{name}' neither waits for berth nor runs by it; see berth k8s status")
+    if printed(form, as_json, [job_dict(each) for each in found]):
         return
-    for each in waits:
-        print(f"{each.name} has waited for {each.since_s:.0f} s: {each.why}")
-    for gpu in on:
-        print(
-            f"{name} runs on node {gpu.node}, GPU {gpu.index} ({gpu.model}), {_company(len(gpu.holders) - 1)}"
-        )
+    for each in found:
+        if each.state in GOING:
+            others = seen.neighbours_of(name)
+            company = f"with {', '.join(others)}" if others else "alone"
+            print(f"{name} is {each.state} on {each.where}, {company}{'; ' if each.why else ''}{each.why}")
+        else:
+            print(f"{name} has waited for {span(seen.at_ms - each.submit_ms)}: {each.why}")
 
 
 @app.command()
@@ -247,6 +251,7 @@ def install(
     quota: QuotaOption = "",
     borrow: BorrowOption = False,
     reclaim: ReclaimOption = False,
+    right_size: RightSizeOption = RightSize.OFF,
     replicas: Annotated[int, typer.Option(help="Number of steerers; one of them leads.", min=1, max=9)] = 2,
     fake_gpus: Annotated[
         str, typer.Option(help="Offer fake GPUs on the nodes, such as 2xA100-80G, for a demo.")
@@ -266,20 +271,18 @@ def install(
     """Install or update the steerer, the node agents and their access rights. Running pods continue."""
     from berth import __version__
     from berth.knowledge import history_folder
-    from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import apply, manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import helm_chart, kustomization, manifests
+    from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
 
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as checked
 
         checked(fake_gpus)
     if quota:
-        from berth.live.kubernetes.jobs import quotas_of_namespaces
-        from berth.policies import Setting, make_policy
+        from berth.live.kubernetes.tenants import tenants_in
 
-        quotas = quotas_of_namespaces(quota)
-        make_policy(policy, Setting(quotas=quotas, borrow=borrow))  # says so if it has no quotas
+        flags = {"borrow": str(borrow).lower(), "reclaim": str(reclaim).lower()}
+        tenants_in({"quotas": quota, **flags}, policy)  # says so if the policy has no quotas
     words = None if compat is None else compat.value
     how = Install(
         image,
@@ -294,6 +297,7 @@ def install(
         fake_gpus,
         claims,
         evict,
+        right_size=right_size.value,
         gathers=history_folder(knowledge) == Path(HISTORY_FOLDER),
         history_claim=history_claim,
     )
@@ -328,12 +332,11 @@ def install(
 @app.command()
 def uninstall(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take away all that `install` made, and lift the gates of pods that wait. Running pods continue."""
-    from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import manifests_of_0_2, take_away
-    from berth.live.kubernetes.manifests import manifests
+    from berth.live.kubernetes.manifests import Install, manifests
     from berth.live.kubernetes.removing import clean
 
-    made = [each for group in manifests(Install("", claims=True)).values() for each in group]
+    made = [each for group in manifests(Install("", claims=True, quota="none=0")).values() for each in group]
     # The gate's policy is made after the pods' namespace, and so goes before the gates are lifted.
     everything = [*manifests_of_0_2(), *reversed(made)]
 
@@ -382,15 +385,3 @@ def _log() -> None:
     import logging
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-
-
-def _rows(gpus: Sequence[GpuUse], waits: Sequence[Waits]) -> list[dict[str, object]]:
-    """GPUs and pods that wait below one another, told apart by `kind`."""
-    return [
-        *({"kind": "gpu", **asdict(gpu)} for gpu in gpus),
-        *({"kind": "waiting pod", **asdict(each)} for each in waits),
-    ]
-
-
-def _company(others: int) -> str:
-    return "alone" if not others else f"with {others} other{'' if others == 1 else 's'}"

@@ -69,6 +69,13 @@ CorePct = Annotated[
         "--core-pct", metavar="PCT", help="At most this percentage of the GPU's compute time; enforced."
     ),
 ]
+Interactive = Annotated[
+    bool,
+    typer.Option(
+        "--interactive",
+        help="Leave the GPUs while idle and others wait; the next call of CUDA takes them back.",
+    ),
+]
 Exclusive = Annotated[bool, typer.Option("--exclusive", help="Share its GPUs with no other job.")]
 GpuIndices = Annotated[
     str | None,
@@ -207,6 +214,7 @@ def submit(
     profile: ProfileName = None,
     retries: Retries = None,
     rerun: Rerun = False,
+    interactive: Interactive = False,
     output: Annotated[
         str | None,
         typer.Option(
@@ -293,6 +301,7 @@ def jupyter(
     time: TimeLimit = None,
     name: JobName = None,
     priority: Priority = None,
+    interactive: Interactive = False,
     chdir: Annotated[
         str | None,
         typer.Option("--chdir", metavar="DIR", help="Folder of the notebooks; by default the current one."),

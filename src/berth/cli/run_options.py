@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from berth.cli.output import AsJson, Form, Format
+
+if TYPE_CHECKING:
+    from berth.model import Node
 
 
 def _checked(name: str) -> str:
@@ -41,6 +44,14 @@ Columns = Annotated[
         help="The columns of your own table: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
     ),
 ]
+NodeColumns = Annotated[
+    str,
+    typer.Option(
+        "--map-nodes",
+        metavar="FIELD=COLUMN,…",
+        help="The columns of your own node list in --cluster: name=…,gpus=…,model=…,cpus=…,mem_gib=….",
+    ),
+]
 Reader = Annotated[
     str, typer.Option(metavar="MODULE:NAME", help="Your own function that yields the jobs of a file.")
 ]
@@ -58,6 +69,7 @@ class RunOptions:
             metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default the trace's own cluster."
         ),
     ] = None
+    map_nodes: NodeColumns = ""
     compress: Annotated[
         float, typer.Option(metavar="FACTOR", help="Divide submission times by this factor.")
     ] = 1.0
@@ -159,6 +171,25 @@ class RunOptions:
     ] = False
     as_json: AsJson = False
     form: Format = Form.TABLE
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The cluster that was named; empty for the trace's own."""
+        return cluster_named(self.cluster, self.map_nodes)
+
+
+def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
+    """The nodes of --cluster and --map-nodes; none where no cluster was named."""
+    from berth.errors import SettingError
+    from berth.traces import read_nodes
+
+    if cluster:
+        return read_nodes(cluster, columns)
+    if columns:
+        raise SettingError(
+            "--map-nodes says what the columns of a node list are; name the list with --cluster FILE"
+        )
+    return ()
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -91,7 +91,6 @@ def size(
     from berth.experiments.size import keep_of, smallest_sizes
     from berth.experiments.what_if import nodes_and_conditions
     from berth.policies import make_policy
-    from berth.traces import read_nodes
 
     asked = keep_of(keep, by)
     if from_history == bool(trace):
@@ -113,9 +112,7 @@ def size(
     work: Sequence[Job]
     if from_history:
         real, trust = _history(history, since or "28d", until, options)
-        nodes, under = nodes_and_conditions(
-            real, read_nodes(options.cluster) if options.cluster else (), conditions
-        )
+        nodes, under = nodes_and_conditions(real, options.nodes, conditions)
         work, label = real.jobs, "the history"
         names = list(dict.fromkeys([*([real.policy] if real.policy else []), *names]))
     else:
@@ -158,23 +155,22 @@ def _history(folder: Path, since: str, until: str, options: RunOptions) -> tuple
     from berth.experiments.returnable import run_and_trust
     from berth.history.store.folder import open_history
     from berth.history.values.moments import since_ms
-    from berth.traces import read_nodes
 
     now_ms = time.time_ns() // 1_000_000
     return run_and_trust(
         open_history(folder, must_exist=True),
         since_ms=since_ms(since, now_ms),
         until_ms=since_ms(until, now_ms) if until else None,
-        nodes=read_nodes(options.cluster) if options.cluster else (),
+        nodes=options.nodes,
     )
 
 
 def _trace(trace: str, options: RunOptions) -> tuple[tuple[Job, ...], tuple[Node, ...]]:
     from berth.errors import SettingError
-    from berth.traces import read_nodes, read_trace
+    from berth.traces import read_trace
 
     source = read_trace(trace, columns=options.map, reader=options.reader)
-    nodes = read_nodes(options.cluster) if options.cluster else source.nodes
+    nodes = options.nodes or source.nodes
     if not nodes:
         raise SettingError(
             "the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100"

@@ -228,6 +228,9 @@ def run(
                     compute_pct=compute_pct,
                     measured_memory=memory is Memory.MEASURED,
                 )
+                if not turned:
+                    for lack in controller.lacks():
+                        _say(lack)
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()
                 if history is not None:
@@ -279,8 +282,6 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False, form: Format =
         f"jobs       {shown['waiting']} to decide on, {shown['kept_back']} kept back, {shown['placed']} placed and not"
     )
     print(f"           started yet, {shown['running']} running")
-    for note in seen.notes:
-        print(f"berth      {note}")
     for job, why in dict(shown["unplaced"]).items():
         print(f"not counted: job {job}: {why}")
     measured = [Measured(**each) for each in shown.get("measured", ())]

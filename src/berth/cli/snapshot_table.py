@@ -42,8 +42,8 @@ def snapshot_tables(seen: Snapshot) -> Group:
     waiting = [job for job in seen.jobs if job.state in ("waiting", "held")]
     for job in waiting[:MOST_WAITS]:
         waits.add_row(job.id, span(seen.at_ms - job.submit_ms), job.why)
-    more = (each.text for each in seen.more_cards)
-    return Group(gpus, waits, *more) if waiting else Group(gpus)
+    more = (each.text for each in seen.more_cards) if waiting else ()
+    return Group(gpus, *([waits] if waiting else []), *more, *seen.notes)
 
 
 def _on(gpu: Gpu) -> list[str]:

@@ -95,7 +95,12 @@ def convert(
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="openb, philly, pai or helios.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="openb, philly, pai, helios, acme, dlrm, spot, asi or asi-hours."
+        ),
+    ],
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to put it in.  [default: ./NAME]")
     ] = None,

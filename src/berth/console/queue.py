@@ -16,7 +16,8 @@ from berth.console.hub import Hub, source_json
 from berth.console.identity import viewer
 from berth.console.pages import page
 from berth.console.predictions import Held
-from berth.console.roles import Viewer
+from berth.console.roles import Role, Viewer
+from berth.console.source import Submits
 from berth.live.driver.snapshot import LiveJob
 
 router = APIRouter(include_in_schema=False)
@@ -141,6 +142,9 @@ async def queue(
         modelled=not why_no_model,
         held=_cases(request.app.state.predictions.held),
         chooses=acts and any(row["commands"] for row in found.rows),
+        submits=[name for name, seen in hub.seen.items() if acts and isinstance(seen.source, Submits)]
+        if who.role.includes(Role.USER)
+        else [],
     )
 
 

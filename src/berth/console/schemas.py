@@ -271,6 +271,25 @@ class ActionRequest(BaseModel, extra="forbid"):
     )
 
 
+class SubmitRequest(BaseModel, extra="forbid"):
+    """A job to be queued."""
+
+    source: Text = Field(max_length=64)
+    command: Text = Field(min_length=1, max_length=4096, description="A line for the shell, or a script")
+    gpus: Text = Field("", max_length=32, description="Number of GPUs, or a part of one such as 0.5; 0: none")
+    mem: Text = Field("", max_length=32, description="GPU memory on each GPU, such as 8G")
+    time: Text = Field("", max_length=32, description="Time limit, such as 2:00:00 or 30 (minutes)")
+    name: Text = Field("", max_length=200)
+    folder: Text = Field("", max_length=1024, description="Where it runs; the user's home by default")
+
+
+class SubmitAnswer(BaseModel):
+    """A job that was queued."""
+
+    id: str
+    command: str
+
+
 class ActionAnswer(BaseModel):
     """What was done."""
 

@@ -63,6 +63,19 @@ class Output:
 
 
 @runtime_checkable
+class Submits(Protocol):
+    """A source to which jobs can be submitted from the console."""
+
+    async def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
+        """Queue a job of the viewer; its id. Raises AccessError if the viewer may not, BerthError if it is refused."""
+        ...
+
+    def submit_command(self, asked: dict[str, str]) -> str:
+        """The command line that does the same."""
+        ...
+
+
+@runtime_checkable
 class Follows(Protocol):
     """A source that can read what its jobs write."""
 

@@ -108,6 +108,15 @@ class History:
         """As it was recorded, with the memory that it is believed to need by now."""
         return self.profiles.get(job.application)
 
+    def show_no_profiles(self) -> None:
+        """Have policies see no profile, so that a job gets what it asks for; what was recorded still tells run times
+        and memory."""
+        self.profiles = {}
+
+    def recorded_profile(self, application: str) -> Profile | None:
+        """What was recorded of an application, even if policies see no profiles."""
+        return self._recorded.get(application)
+
     def peak_mem_mib(self, job: Job, gpu: GpuModel | None = None) -> Spread | None:
         """The median of its application and its recorded peak, no less than what it ran out of; else what the job asks
         for, else the whole card."""

@@ -1,7 +1,7 @@
 """Partitions of a GPU: limits of memory and compute for process trees and containers, kept by libberth.so."""
 
 from berth.partition.access import Access, access_of
-from berth.partition.growth import Demand, Granter, Wish
+from berth.partition.growth import Demand, Granter, Watching, Wish
 from berth.partition.hardware import Hardware
 from berth.partition.launch import Summary, run
 from berth.partition.library import fake_driver_folder, library_path

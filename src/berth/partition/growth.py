@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 from berth.errors import PartitionError
@@ -14,6 +15,16 @@ from berth.partition.library import granter_calls
 _ERROR_BYTES = 512
 _MOST_WISHES = 256
 """How many are read at a time; the others are read after these were answered."""
+_COMES_BACK = (1 << 64) - 1
+
+
+class Watching(IntEnum):
+    """Whether the calls of a region's processes to CUDA are counted, from their start on, and whether they wait."""
+
+    OFF = 0
+    COUNTS = 1
+    AWAY = 2
+    """They wait, since the processes are suspended, and ask to be resumed (`Wish.comes_back`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,11 @@ class Wish:
     held_bytes: int
     """What its process holds already."""
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether the call waits for its suspended process rather than for memory."""
+        return self.wanted_bytes == _COMES_BACK
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -36,6 +52,8 @@ class Demand:
     limit_bytes: int
     used_bytes: int
     wishes: tuple[Wish, ...]
+    calls: int = 0
+    """Calls to CUDA, while they are counted (`Watching`), modulo 2^32."""
 
 
 class _Wish(ctypes.Structure):
@@ -50,7 +68,12 @@ class _Wish(ctypes.Structure):
 
 
 class _Grants(ctypes.Structure):
-    _fields_ = (("limit_bytes", ctypes.c_uint64), ("used_bytes", ctypes.c_uint64))
+    _fields_ = (
+        ("limit_bytes", ctypes.c_uint64),
+        ("used_bytes", ctypes.c_uint64),
+        ("calls", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    )
 
 
 class Granter:
@@ -106,7 +129,11 @@ class Granter:
         found = (
             Wish(each.slot, each.number, each.pid, each.bytes, each.held_bytes) for each in wishes[:count]
         )
-        return Demand(grants.limit_bytes, grants.used_bytes, tuple(found))
+        return Demand(grants.limit_bytes, grants.used_bytes, tuple(found), grants.calls)
+
+    def watch(self, watching: Watching) -> None:
+        """Have calls to CUDA counted, or wait; those that wait go on once they are only counted."""
+        self._check(self._calls.berth_granter_watch(self._handle, watching))
 
     def limit(self, limit_bytes: int) -> None:
         """Change the limit without an answer to anyone."""
@@ -115,6 +142,10 @@ class Granter:
     def grant(self, wish: Wish, limit_bytes: int) -> None:
         """Raise the limit to this, and wake the call that waits for it."""
         self.limit(limit_bytes)
+        self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 1))
+
+    def wake(self, wish: Wish) -> None:
+        """Let a call go on that waited for its suspended process."""
         self._check(self._calls.berth_granter_answer(self._handle, wish.slot, wish.number, 1))
 
     def refuse(self, wish: Wish) -> None:

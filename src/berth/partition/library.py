@@ -96,6 +96,7 @@ def granter_calls() -> ctypes.CDLL:
         call = getattr(library, f"berth_granter_{name}")
         call.argtypes, call.restype = [handle], None
     library.berth_granter_allow.argtypes = [handle, wide, wide, word, flag]
+    library.berth_granter_watch.argtypes = [handle, word]
     library.berth_granter_limit.argtypes = [handle, wide]
     library.berth_granter_read.argtypes = [handle, ctypes.c_void_p, word, ctypes.c_void_p]
     library.berth_granter_answer.argtypes = [handle, word, word, flag]

@@ -220,7 +220,10 @@ def regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
                 )
             found.append(read(folder, uuid, name))
         except PartitionError as error:
-            read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+            try:
+                read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+            except FileNotFoundError:
+                return []  # it has been removed meanwhile
             why = f"{folder} is on a file system that is read-only here; mount it writable"
             found.append(Unreadable(name, uuid, folder, why if read_only else str(error)))
     return found

@@ -5,10 +5,12 @@ In the shapes, E is the number of events, J of jobs, T of attempts that started,
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter, itemgetter
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -33,26 +35,28 @@ SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL, RESIZE, SUSPEND, RESUME = (
 _CODE_OF_KIND = {kind: code for code, kind in enumerate(KINDS)}
 _CODE_OF_REASON = {reason: code for code, reason in enumerate(REASONS)}
 _FIELDS = len(Event._fields)
+_BEGIN = START, RESIZE, RESUME
+_EVENTS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttemptColumns:
     """Every try of a job that started, in order of its start."""
 
-    job: NDArray[np.int64]  # (T,)
+    job: NDArray[np.int32]  # (T,)
     """Ordinal of its job."""
     queued_ms: NDArray[np.int64]  # (T,)
     """When it entered the queue."""
     start_ms: NDArray[np.int64]  # (T,)
-    start_event: NDArray[np.int64]  # (T,)
+    start_event: NDArray[np.int32]  # (T,)
     """Position of the event that started it."""
     end_ms: NDArray[np.int64]  # (T,)
     """When it ended; the time of the last event where it still runs then."""
-    end_event: NDArray[np.int64]  # (T,)
+    end_event: NDArray[np.int32]  # (T,)
     """Position of the event that ended it; RUNNING where there is none."""
-    gpus: NDArray[np.int64]  # (T,)
+    gpus: NDArray[np.int32]  # (T,)
     """GPUs it held."""
-    milli: NDArray[np.int64]  # (T,)
+    milli: NDArray[np.int32]  # (T,)
     """Per mille that it held of each of them at its start."""
     mem_mib: NDArray[np.int64]  # (T,)
     """GPU memory that it held of each of them at its start."""
@@ -60,8 +64,8 @@ class AttemptColumns:
     """Whether its GPUs may have had other tenants, whatever part it held."""
     slot_offsets: NDArray[np.int64]  # (T + 1,)
     """The slots of try `t` are `slot_offsets[t]:slot_offsets[t + 1]` of the two arrays below."""
-    slot_node: NDArray[np.int64]  # (S,)
-    slot_index: NDArray[np.int64]  # (S,)
+    slot_node: NDArray[np.int32]  # (S,)
+    slot_index: NDArray[np.int32]  # (S,)
     """NO_GPU where it took only CPU and memory of the node."""
 
 
@@ -72,19 +76,21 @@ class EventColumns:
     time_ms: NDArray[np.int64]  # (E,)
     kind: NDArray[np.int8]  # (E,)
     """Index into KINDS."""
-    job: NDArray[np.int64]  # (E,)
+    job: NDArray[np.int32]  # (E,)
     """Ordinal of the job: jobs are numbered in the order of their submission."""
-    attempt: NDArray[np.int64]  # (E,)
+    attempt: NDArray[np.int32]  # (E,)
     reason: NDArray[np.int8]  # (E,)
     """Index into REASONS."""
     job_ids: Sequence[str]  # (J,)
     submit_ms: NDArray[np.int64]  # (J,)
     work_ms: NDArray[np.int64]  # (J,)
     gpus: NDArray[np.int64]  # (J,)
-    milli: NDArray[np.int64]  # (J,)
+    milli: NDArray[np.int32]  # (J,)
     """Per mille that it asked for of each of its GPUs."""
     users: Sequence[str]  # (J,)
     virtual_clusters: Sequence[str]  # (J,)
+    urgent: NDArray[np.bool_]  # (J,)
+    """Whether its priority is above 0."""
     keeps_work: NDArray[np.bool_]  # (J,)
     due_ms: NDArray[np.int64]  # (J,)
     """By when it was to have finished; −1 where it has no deadline. Empty where no job has one."""
@@ -120,56 +126,54 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
     The events must begin with the first of each job and be in order of time; a SimulationError names the
     first that is not, and the first start without its submit or end without its start.
     """
+    gathered = _Gathered()
+    events = iter(events)
     # One flat list and strided slices of it cost a fifth of a loop over the events.
-    flat: list[Any] = list(chain.from_iterable(events))
-    count = len(flat) // _FIELDS
-    jobs: list[Job] = flat[2::_FIELDS]
-    time_ms = np.fromiter(flat[0::_FIELDS], np.int64, count)
-    kind = np.fromiter(map(_CODE_OF_KIND.__getitem__, flat[1::_FIELDS]), np.int8, count)
-    reason = np.zeros(count, np.int8)
-    for at in np.flatnonzero((kind == FAIL) | (kind == REJECT)).tolist():
-        reason[at] = _CODE_OF_REASON[flat[at * _FIELDS + 6]]
-    attempt = np.fromiter(flat[3::_FIELDS], np.int64, count)
-    if count and (backwards := np.flatnonzero(np.diff(time_ms) < 0)).size:
+    while flat := list(chain.from_iterable(islice(events, _EVENTS_AT_ONCE))):
+        gathered.add(flat)
+    time_ms, kind, job = _int64(gathered.time_ms), _int8(gathered.kind), _int32(gathered.job)
+    if (backwards := np.flatnonzero(np.diff(time_ms) < 0)).size:
         at = int(backwards[0]) + 1
         raise SimulationError(
             f"event {at} is at {time_ms[at]} ms, before event {at - 1} at {time_ms[at - 1]} ms; "
             "events must be in order of time"
         )
-
-    first_jobs = [jobs[at] for at in np.flatnonzero((kind == SUBMIT) & (attempt == 1)).tolist()]
-    ordinals = {job.id: ordinal for ordinal, job in enumerate(first_jobs)}
-    job = _ordinals(jobs, first_jobs, ordinals)
-    if len(ordinals) < len(first_jobs):
-        repeated = next(each for at, each in enumerate(first_jobs) if ordinals[each.id] != at)
-        raise SimulationError(f"job '{repeated.id}' is submitted for its first try more than once")
+    job_ids = gathered.job_ids
+    if len({*job_ids}) < len(job_ids):
+        repeated = next(name for name, count in Counter(job_ids).items() if count > 1)
+        raise SimulationError(f"job '{repeated}' is submitted for its first try more than once")
 
     # Events by job, and in their order within a job: before a start stands its submit, after it its end.
-    by_job = np.sort((job << 32) | np.arange(count)) & 0xFFFF_FFFF
+    by_job: NDArray[Any] = job.astype(np.int64)
+    by_job <<= 32
+    by_job |= np.arange(len(job))
+    by_job.sort()
+    by_job &= 0xFFFF_FFFF
+    by_job = by_job.astype(np.int32)
     within = np.isin(kind, (RESIZE, SUSPEND, RESUME))  # an attempt
     stages = by_job[~within[by_job]] if within.any() else by_job
-    last_event = stages[np.cumsum(np.bincount(job[~within], minlength=len(ordinals))) - 1]
-    attempts = _attempts(time_ms, np.flatnonzero(kind == START), job, stages, flat)
-    holdings, attempt_of = attempts, np.arange(len(attempts.job))
+    last_event = stages[np.cumsum(np.bincount(job[stages], minlength=len(job_ids))) - 1]
+    holdings = attempts = _attempts(gathered, time_ms, job, stages, kind == START)
+    attempt_of = np.arange(len(attempts.job))
     if within.any():
-        begins = (kind == START) | (within & (kind != SUSPEND))
-        holdings = _attempts(time_ms, np.flatnonzero(begins), job, by_job, flat)
+        holdings = _attempts(gathered, time_ms, job, by_job, np.isin(kind, _BEGIN))
         attempt_of = _attempts_of(holdings, attempts, by_job)
     columns = EventColumns(
         time_ms=time_ms,
         kind=kind,
         job=job,
-        attempt=attempt,
-        reason=reason,
-        job_ids=list(ordinals),
-        submit_ms=_of_each(first_jobs, "submit_ms"),
-        work_ms=_of_each(first_jobs, "work_ms"),
-        gpus=_of_each(first_jobs, "gpus"),
-        milli=_of_each(first_jobs, "share.milli"),
-        users=[job.user for job in first_jobs],
-        virtual_clusters=[job.virtual_cluster for job in first_jobs],
-        keeps_work=_of_each(first_jobs, "keeps_work").astype(np.bool_),
-        due_ms=_due_ms(first_jobs),
+        attempt=_int32(gathered.attempt),
+        reason=_int8(gathered.reason),
+        job_ids=job_ids,
+        submit_ms=_int64(gathered.submit_ms),
+        work_ms=_int64(gathered.work_ms),
+        gpus=_int64(gathered.gpus),
+        milli=_int32(gathered.milli),
+        users=gathered.users,
+        virtual_clusters=gathered.virtual_clusters,
+        urgent=_int8(gathered.urgent).astype(np.bool_),
+        keeps_work=_int8(gathered.keeps_work).astype(np.bool_),
+        due_ms=_int64(gathered.due_ms),
         last_kind=kind[last_event],
         attempts=attempts,
         holdings=holdings,
@@ -179,69 +183,131 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
     return columns
 
 
-def _ordinals(jobs: list[Job], first_jobs: list[Job], ordinals: dict[str, int]) -> NDArray[np.int64]:
-    """(E,): the ordinal of each event's job."""
-    try:  # most events of a job have the very same one, which is found in half of the time
-        known = dict(zip(map(id, first_jobs), range(len(first_jobs)), strict=True))
-        return np.fromiter(map(known.__getitem__, map(id, jobs)), np.int64, len(jobs))
-    except KeyError:
-        pass
-    try:
-        return np.fromiter(map(ordinals.__getitem__, map(attrgetter("id"), jobs)), np.int64, len(jobs))
-    except KeyError as error:
-        raise SimulationError(f"job '{error.args[0]}' has events but no submit of its first try") from error
+class _Gathered:
+    """What is kept of events, some of which are added at a time, so that neither they nor their jobs are held."""
+
+    def __init__(self) -> None:
+        self.time_ms, self.job, self.attempt = array("q"), array("i"), array("i")
+        self.kind, self.reason = array("b"), array("b")
+        # Of each job, in order of submission.
+        self.job_ids: list[str] = []
+        self.users: list[str] = []
+        self.virtual_clusters: list[str] = []
+        self.submit_ms, self.work_ms, self.due_ms = array("q"), array("q"), array("q")
+        self.gpus, self.milli, self.keeps_work = array("q"), array("i"), array("b")
+        self.urgent = array("b")
+        # Of each event that begins to hold something.
+        self.begin_milli, self.begin_mem_mib, self.shared = array("i"), array("q"), array("b")
+        self.slot_counts, self.slots = array("i"), array("i")
+        """Node and index of each slot, one after the other."""
+        self._ordinals: dict[str, int] = {}
+        """Of the jobs that may have events to come, by id."""
+
+    def add(self, flat: list[Any]) -> None:
+        """Take the fields of some events, one behind the other."""
+        jobs: list[Job] = flat[2::_FIELDS]
+        kind = array("b", map(_CODE_OF_KIND.__getitem__, flat[1::_FIELDS]))
+        attempt = array("i", flat[3::_FIELDS])
+        kinds = _int8(kind)
+        reason = array("b", bytes(len(jobs)))
+        for at in np.flatnonzero((kinds == FAIL) | (kinds == REJECT)).tolist():
+            reason[at] = _CODE_OF_REASON[flat[at * _FIELDS + 6]]
+        first = np.flatnonzero((kinds == SUBMIT) & (_int32(attempt) == 1)).tolist()
+        self._know([jobs[at] for at in first])
+        names = [job.id for job in jobs]
+        try:
+            self.job.extend(array("i", map(self._ordinals.__getitem__, names)))
+        except KeyError:  # of a job that has ended, or that was never submitted
+            self._ordinals = {name: number for number, name in enumerate(self.job_ids)}
+            if name := next((name for name in names if name not in self._ordinals), ""):
+                raise SimulationError(f"job '{name}' has events but no submit of its first try") from None
+            self.job.extend(array("i", map(self._ordinals.__getitem__, names)))
+        for at in np.flatnonzero((kinds == FINISH) | (kinds == REJECT) | (kinds == CANCEL)).tolist():
+            self._ordinals.pop(names[at], None)
+        self.time_ms.extend(array("q", flat[0::_FIELDS]))
+        self.kind.extend(kind)
+        self.attempt.extend(attempt)
+        self.reason.extend(reason)
+
+        begins = np.flatnonzero(np.isin(kinds, _BEGIN)).tolist()
+        slots = [flat[at * _FIELDS + 4] for at in begins]
+        shares = [flat[at * _FIELDS + 5] for at in begins]
+        self.begin_milli.extend(array("i", map(itemgetter(0), shares)))
+        self.begin_mem_mib.extend(array("q", map(itemgetter(1), shares)))
+        self.shared.extend(array("b", [flat[at * _FIELDS + 7] for at in begins]))
+        self.slot_counts.extend(array("i", map(len, slots)))
+        self.slots.extend(array("i", chain.from_iterable(chain.from_iterable(slots))))
+
+    def _know(self, jobs: list[Job]) -> None:
+        """These jobs are submitted for the first time."""
+        names = [job.id for job in jobs]
+        self._ordinals.update(
+            zip(names, range(len(self.job_ids), len(self.job_ids) + len(names)), strict=True)
+        )
+        self.job_ids += names
+        self.users += [job.user for job in jobs]
+        self.virtual_clusters += [job.virtual_cluster for job in jobs]
+        self.submit_ms.extend([job.submit_ms for job in jobs])
+        self.work_ms.extend([job.work_ms for job in jobs])  # type: ignore[misc]  # a simulation knows it
+        self.gpus.extend([job.gpus for job in jobs])
+        self.milli.extend([job.share[0] for job in jobs])
+        self.keeps_work.extend([job.keeps_work for job in jobs])
+        self.urgent.extend([job.priority > 0 for job in jobs])
+        if self.due_ms or any(job.deadline_ms is not None for job in jobs):
+            self.due_ms.extend([-1] * (len(self.job_ids) - len(jobs) - len(self.due_ms)))
+            self.due_ms.extend(
+                [-1 if job.deadline_ms is None else job.submit_ms + job.deadline_ms for job in jobs]
+            )
 
 
-def _of_each(jobs: list[Job], field: str) -> NDArray[np.int64]:
-    return np.fromiter(map(attrgetter(field), jobs), np.int64, len(jobs))
+def _int64(values: array[int]) -> NDArray[np.int64]:
+    """The same memory as an array of NumPy's."""
+    return np.frombuffer(values, np.int64) if values else np.empty(0, np.int64)
 
 
-def _due_ms(jobs: list[Job]) -> NDArray[np.int64]:
-    deadlines = [job.deadline_ms for job in jobs]
-    if deadlines.count(None) == len(deadlines):
-        return np.zeros(0, np.int64)
-    due = (-1 if wait is None else job.submit_ms + wait for job, wait in zip(jobs, deadlines, strict=True))
-    return np.fromiter(due, np.int64, len(jobs))
+def _int32(values: array[int]) -> NDArray[np.int32]:
+    return np.frombuffer(values, np.int32) if values else np.empty(0, np.int32)
+
+
+def _int8(values: array[int]) -> NDArray[np.int8]:
+    return np.frombuffer(values, np.int8) if values else np.empty(0, np.int8)
 
 
 def _attempts(
+    gathered: _Gathered,
     time_ms: NDArray[np.int64],
-    starts: NDArray[np.int64],  # (T,): positions of the events that begin one
-    job: NDArray[np.int64],
-    by_job: NDArray[np.int64],  # positions of the events that begin or end one, by job
-    flat: list[Any],
+    job: NDArray[np.int32],
+    by_job: NDArray[np.int32],  # positions of the events that begin or end one, by job
+    begins_one: NDArray[np.bool_],  # (E,)
 ) -> AttemptColumns:
-    rank = np.empty(len(time_ms), np.int64)
-    rank[by_job] = np.arange(len(by_job))
-    count = len(starts)
-    positions = starts.tolist()
-    slots_of_all = flat[4::_FIELDS]
-    shares_of_all = flat[5::_FIELDS]
-    slots = [slots_of_all[at] for at in positions]
-    shares = [shares_of_all[at] for at in positions]
-    shared_of_all = flat[7::_FIELDS]
-    milli = np.fromiter(map(itemgetter(0), shares), np.int64, count)
-
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, slots), np.int64, count), out=offsets[1:])
-    numbers = chain.from_iterable(chain.from_iterable(slots))
-    pairs = np.fromiter(numbers, np.int64, 2 * int(offsets[-1])).reshape(-1, 2)
-    has_gpu = np.concatenate(([0], np.cumsum(pairs[:, 1] != NO_GPU)))
+    rank = np.empty(len(time_ms), np.int32)
+    rank[by_job] = np.arange(len(by_job), dtype=np.int32)
+    starts = np.flatnonzero(np.isin(_int8(gathered.kind), _BEGIN)).astype(np.int32)
+    milli, mem_mib = _int32(gathered.begin_milli), _int64(gathered.begin_mem_mib)
+    shared, counts = _int8(gathered.shared), _int32(gathered.slot_counts)
+    pairs = _int32(gathered.slots).reshape(-1, 2)
+    picked = begins_one[starts]
+    if not picked.all():
+        pairs = pairs[np.repeat(picked, counts)]
+        starts, milli, mem_mib = starts[picked], milli[picked], mem_mib[picked]
+        shared, counts = shared[picked], counts[picked]
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+    has_gpu = np.concatenate((np.zeros(1, np.int32), np.cumsum(pairs[:, 1] != NO_GPU, dtype=np.int32)))
 
     before = by_job[np.maximum(rank[starts] - 1, 0)]
-    after = by_job[np.minimum(rank[starts] + 1, len(by_job) - 1)] if count else starts
+    after = by_job[np.minimum(rank[starts] + 1, len(by_job) - 1)] if len(starts) else starts
     ended = (job[after] == job[starts]) & (after != starts)
     return AttemptColumns(
         job=job[starts],
         queued_ms=time_ms[before],
         start_ms=time_ms[starts],
         start_event=starts,
-        end_ms=np.where(ended, time_ms[after], time_ms[-1] if count else 0),
-        end_event=np.where(ended, after, RUNNING),
+        end_ms=np.where(ended, time_ms[after], time_ms[-1] if len(time_ms) else 0),
+        end_event=np.where(ended, after, np.int32(RUNNING)),
         gpus=has_gpu[offsets[1:]] - has_gpu[offsets[:-1]],
         milli=milli,
-        mem_mib=np.fromiter(map(itemgetter(1), shares), np.int64, count),
-        shared=np.fromiter([shared_of_all[at] for at in positions], np.bool_, count),
+        mem_mib=mem_mib,
+        shared=shared.view(np.bool_),
         slot_offsets=offsets,
         slot_node=pairs[:, 0],
         slot_index=pairs[:, 1],
@@ -249,7 +315,7 @@ def _attempts(
 
 
 def _attempts_of(
-    holdings: AttemptColumns, attempts: AttemptColumns, by_job: NDArray[np.int64]
+    holdings: AttemptColumns, attempts: AttemptColumns, by_job: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """(H,) The try of each holding: the last one of its job that started by then."""
     rank = np.empty(len(by_job), np.int64)
@@ -268,7 +334,7 @@ _MAY_FOLLOW[SUSPEND, [RESUME, FINISH, FAIL, EVICT, CANCEL]] = True  # its proces
 _MAY_FOLLOW[[FAIL, EVICT], SUBMIT] = True
 
 
-def _check_sequences(columns: EventColumns, by_job: NDArray[np.int64]) -> None:
+def _check_sequences(columns: EventColumns, by_job: NDArray[np.int32]) -> None:
     if not len(by_job):
         return
     kind, job = columns.kind[by_job], columns.job[by_job]

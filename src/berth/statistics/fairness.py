@@ -84,8 +84,11 @@ def _contention(
     leaving = np.zeros(len(columns.job_ids), np.int64)
     np.maximum.at(leaving, columns.job, columns.time_ms)
     last[over] = leaving[over]
-    times, where = np.unique(np.concatenate((columns.submit_ms, last)), return_inverse=True)
-    change = np.bincount(where, np.concatenate((asked, -asked)), minlength=len(times))
-    level = np.maximum(1.0, np.cumsum(change) / capacity) if capacity else np.ones(len(times))
+    times = np.concatenate((columns.submit_ms, last))
+    order = np.argsort(times)
+    times = times[order]
+    level = np.cumsum(np.concatenate((asked, -asked))[order])
+    del order
+    level = np.maximum(1.0, level / capacity) if capacity else np.ones(len(times))
     area = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times))))
     return times, area, level

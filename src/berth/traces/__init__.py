@@ -11,11 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from berth.errors import SettingError, TraceError
 from berth.frames import Framed
 from berth.model import Job, Node
+
+if TYPE_CHECKING:
+    from berth.traces.fields import Limits
+    from berth.traces.format import Format
+    from berth.traces.table import Table
 
 _SYNTHETIC = "synthetic:"
 _READER = "reader:"
@@ -74,6 +79,23 @@ class Trace(Framed):
         against = None if self.nodes else nodes
         return read(self, nodes=against, skip_bad=skip_bad, compress=compress)
 
+    def table(
+        self,
+        *,
+        nodes: Sequence[Node] | None = None,
+        skip_bad: list[TraceError] | None = None,
+        compress: float = 1.0,
+    ) -> Sequence[Job]:
+        """The jobs of `jobs`, all read now. Those of a file are kept as columns, and made each time they are asked
+        for."""
+        if self.format == "synthetic" or self.format.startswith(_READER):
+            return tuple(self.jobs(nodes=nodes, skip_bad=skip_bad, compress=compress))
+        from berth.traces.compress import compression
+        from berth.traces.ordering import job_table
+
+        found = job_table(*_opened(self, None if self.nodes else nodes), skip_bad)
+        return found if compress == 1.0 else found.each(compression(compress))
+
     def with_seed(self, seed: int) -> Trace:
         """A synthetic trace that names no seed, with this one; any other as it is."""
         _, asked, query = self.path.partition("?")
@@ -131,10 +153,10 @@ def read(
     the same jobs arrive in a sixth of the time. What `read_trace` has looked up is not looked up again.
     """
     if compress != 1.0:
-        from berth.traces.compress import compressed
+        from berth.traces.compress import compression
 
         fresh = read(trace, nodes=nodes, skip_bad=skip_bad, file_order=file_order)
-        yield from compressed(fresh, compress)
+        yield from map(compression(compress), fresh)
         return
     known = trace if isinstance(trace, Trace) else None
     name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
@@ -148,19 +170,28 @@ def read(
 
         yield from workload_of(name).jobs()
         return
-    from berth.traces.fields import Limits
-    from berth.traces.formats import format_named, open_trace
     from berth.traces.ordering import jobs_in_order
 
+    yield from jobs_in_order(*_opened(trace, nodes), skip_bad, file_order=file_order)
+
+
+def _opened(
+    trace: Trace | str | os.PathLike[str], nodes: Sequence[Node] | None
+) -> tuple[Table, Format, Limits]:
+    """The open table of a trace file, its format, and what its rows are checked against."""
+    from berth.traces.fields import Limits
+    from berth.traces.formats import format_named, open_trace
+
+    known = trace if isinstance(trace, Trace) else None
+    name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
     table, entry = open_trace(name, format_named(known.format) if known else None)
     try:
         if nodes is None:
             nodes = known.nodes if known else entry.nodes_of(table)
-        limits = Limits.of(nodes)
+        return table, entry, Limits.of(nodes)
     except BaseException:
         table.close()
         raise
-    yield from jobs_in_order(table, entry, limits, skip_bad, file_order=file_order)
 
 
 def nodes_of(path: str | os.PathLike[str]) -> tuple[Node, ...] | None:
@@ -173,14 +204,19 @@ def nodes_of(path: str | os.PathLike[str]) -> tuple[Node, ...] | None:
     return read_trace(name).nodes
 
 
-def read_nodes(cluster: str | os.PathLike[str]) -> tuple[Node, ...]:
-    """The nodes of a CSV file, of a spec such as `10x8:V100:96c:512g`, or of a `synthetic:` workload."""
+def read_nodes(cluster: str | os.PathLike[str], columns: str | Mapping[str, str] = "") -> tuple[Node, ...]:
+    """The nodes of a CSV file, of a spec such as `10x8:V100:96c:512g`, or of a `synthetic:` workload.
+
+    `columns` names the columns of a list with another header: `name=host,gpus=cards,model=card`.
+    """
     from berth.traces.nodes import nodes_from_csv, nodes_from_spec
 
     name = os.fspath(cluster)
     if name.startswith(_SYNTHETIC):
         return nodes_of(name) or ()
-    return nodes_from_csv(name) if Path(name).exists() else nodes_from_spec(name)
+    if columns or Path(name).exists():
+        return nodes_from_csv(name, columns)
+    return nodes_from_spec(name)
 
 
 def write(jobs: Iterable[Job], path: str | os.PathLike[str]) -> None:

@@ -41,8 +41,9 @@ class PublicTrace:
 
 _CLUSTERDATA: Final = (
     "https://raw.githubusercontent.com/alibaba/clusterdata/7a6c496e4f4b6ce6150be8f881cb051bf2abff42"
-    "/cluster-trace-gpu-v2023/csv"
 )
+_ACME: Final = "https://raw.githubusercontent.com/InternLM/AcmeTrace/6d6ac9cd15f3b01151ac6ba00ecddd9156f0dc73/data/job_trace"
+_ASI: Final = "https://tre-clusterdata.oss-cn-hangzhou.aliyuncs.com/cluster-trace-gpu-v2026/data"
 _PAI: Final = "https://aliopentrace.oss-cn-beijing.aliyuncs.com/v2020GPUTraces"
 
 _OPENB_FILES: Final = (
@@ -93,7 +94,12 @@ PUBLIC_TRACES: Final[dict[str, PublicTrace]] = {
             licence="Apache-2.0 where hkust-adsl/kubernetes-scheduler-simulator ships it; none stated here",
             cite="Weng and others, Beware of Fragmentation, USENIX ATC 2023",
             files=tuple(
-                RemoteFile(f"openb_{name}.csv", f"{_CLUSTERDATA}/openb_{name}.csv", size, sha256)
+                RemoteFile(
+                    f"openb_{name}.csv",
+                    f"{_CLUSTERDATA}/cluster-trace-gpu-v2023/csv/openb_{name}.csv",
+                    size,
+                    sha256,
+                )
                 for name, size, sha256 in _OPENB_FILES
             ),
             readable=True,
@@ -138,6 +144,86 @@ PUBLIC_TRACES: Final[dict[str, PublicTrace]] = {
                     "data.zip",
                     "https://github.com/S-Lab-System-Group/HeliosData"
                     "/raw/159f0caeec16600b9b6017862952a36aae01c43f/data.zip",
+                ),
+            ),
+            readable=False,
+        ),
+        PublicTrace(
+            name="acme",
+            summary="Shanghai AI Lab's Acme 2023: jobs of Seren and Kalos",
+            publisher="github.com/InternLM/AcmeTrace",
+            licence="CC-BY-4.0",
+            cite="Hu and others, Characterization of Large Language Model Development, NSDI 2024",
+            files=tuple(
+                RemoteFile(f"trace_{name}.csv", f"{_ACME}/trace_{name}.csv") for name in ("seren", "kalos")
+            ),
+            readable=True,
+        ),
+        PublicTrace(
+            name="dlrm",
+            summary="Alibaba DLRM 2025: instances of 156 inference services",
+            publisher="github.com/alibaba/clusterdata, cluster-trace-gpu-v2025",
+            licence="none stated",
+            cite="Yang and others, GPU-Disaggregated Serving for Deep Learning Recommendation Models, NSDI 2025",
+            files=(
+                RemoteFile(
+                    "disaggregated_DLRM_trace.csv",
+                    f"{_CLUSTERDATA}/cluster-trace-gpu-v2025/disaggregated_DLRM_trace.csv",
+                    2_118_900,
+                    "fb17bc4b3f412d5280f70f04a1bdf2adfc4429d1e61237a5b106e86206414295",
+                ),
+            ),
+            readable=True,
+        ),
+        PublicTrace(
+            name="spot",
+            summary="Alibaba spot GPUs 2026: 466,867 jobs of two tiers, 4,278 nodes",
+            publisher="github.com/alibaba/clusterdata, cluster-trace-v2026-spot-gpu",
+            licence="none stated",
+            cite="Duan and others, GFS: A Preemptive Scheduling Framework for GPU Clusters, ASPLOS 2026",
+            files=(
+                RemoteFile(
+                    "node_info_df.csv",
+                    f"{_CLUSTERDATA}/cluster-trace-v2026-spot-gpu/node_info_df.csv",
+                    78_330,
+                    "1aba161961a5a4a1a61aa581383c5e5abe3400b59f8597ba8c4eef7597bc9d18",
+                ),
+                RemoteFile(
+                    "job_info_df.csv",
+                    f"{_CLUSTERDATA}/cluster-trace-v2026-spot-gpu/job_info_df.csv",
+                ),
+            ),
+            readable=True,
+        ),
+        PublicTrace(
+            name="asi",
+            summary="Alibaba ASI 2026: execution spans of pods, 1.2 GB",
+            publisher="github.com/alibaba/clusterdata, cluster-trace-gpu-v2026",
+            licence="none stated",
+            cite="Alibaba, cluster-trace-gpu-v2026",
+            files=(
+                RemoteFile(
+                    "asi_opensource_job_execution_summary.zip",
+                    f"{_ASI}/asi_opensource_job_execution_summary.zip",
+                    1_188_295_031,
+                ),
+            ),
+            readable=False,
+        ),
+        PublicTrace(
+            name="asi-hours",
+            summary="Alibaba ASI 2026: each pod's use by the hour, 352 GB, and its servers, 3 GB",
+            publisher="github.com/alibaba/clusterdata, cluster-trace-gpu-v2026",
+            licence="none stated",
+            cite="Alibaba, cluster-trace-gpu-v2026",
+            files=(
+                RemoteFile(
+                    "asi_opensource_server_hourly.zip",
+                    f"{_ASI}/asi_opensource_server_hourly.zip",
+                    3_080_121_387,
+                ),
+                RemoteFile(
+                    "asi_opensource_pod_hourly.zip", f"{_ASI}/asi_opensource_pod_hourly.zip", 351_803_513_445
                 ),
             ),
             readable=False,

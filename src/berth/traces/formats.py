@@ -5,7 +5,7 @@ from __future__ import annotations
 from berth.errors import TraceError
 from berth.traces.format import Format
 from berth.traces.opening import open_table
-from berth.traces.readers.mapped import mapped_format
+from berth.traces.readers.mapped import mapped_format, published
 from berth.traces.table import Table
 
 FORMATS: dict[str, Format] = {
@@ -43,21 +43,65 @@ FORMATS: dict[str, Format] = {
             "berth.traces.readers.pai_tasks:PaiTaskReader",
             "berth.traces.readers.pai:nodes",
         ),
-        Format(
+        published(
             "helios",
             "SenseTime Helios 2020, the log of one cluster, one row a job",
-            ("job_id", "user", "vc", "gpu_num", "node_num", "submit_time", "duration"),
-            ("cpu_num",),
-            "berth.traces.readers.helios:HeliosReader",
-            "berth.traces.readers.helios:helios_nodes",
+            7,
+            "id=job_id,user=user,virtual_cluster=vc,gpus=gpu_num,nodes=node_num,submit=submit_time,run=duration"
+            ",cpus=cpu_num",
+            "berth.traces.readers.published_nodes:helios_nodes",
         ),
-        Format(
+        published(
             "fleetsim",
             "fleetsim's canonical columns, in which Helios is also published, one row a job",
-            ("job_id", "submit_time", "num_chips", "num_nodes", "duration_s"),
-            ("user", "tenant", "class", "chip_type", "walltime_limit_s"),
-            "berth.traces.readers.helios:CanonicalReader",
-            "berth.traces.readers.helios:canonical_nodes",
+            5,
+            "id=job_id,submit=submit_time:us,gpus=num_chips,nodes=num_nodes,run=duration_s,user=user"
+            ",virtual_cluster=tenant,application=class,model=chip_type,time_limit=walltime_limit_s",
+            "berth.traces.readers.published_nodes:canonical_nodes",
+        ),
+        published(
+            "acme",
+            "Shanghai AI Lab's Acme 2023, the jobs of Seren or Kalos, one row a job",
+            8,
+            "id=job_id,user=user,gpus=gpu_num,nodes=node_num,application=type,submit=submit_time,start=start_time"
+            ",end=end_time,cpus=cpu_num,mem_gib_per_node=mem_per_pod_GB,never-started=patience",
+            "berth.traces.readers.published_nodes:acme_nodes",
+        ),
+        published(
+            "spot",
+            "Alibaba spot GPUs 2026, high-priority and spot jobs, one row a job",
+            7,
+            "id=job_name,model=gpu_model,gpus_per_worker=gpu_request,workers=worker_num,submit=submit_time"
+            ",run=duration,priority=job_type:HP=10,Spot=0,user=organization,cpus=cpu_request"
+            ",virtual_cluster=job_type",
+            "berth.traces.readers.published_nodes:spot_nodes",
+        ),
+        published(
+            "dlrm",
+            "Alibaba GPU-disaggregated DLRM 2025, services of one GPU or none, one row an instance",
+            6,
+            "id=instance_sn,application=app_name,gpus=gpu_request,submit=creation_time,start=scheduled_time"
+            ",end=deletion_time,cpus=cpu_request,mem_gib=memory_request,virtual_cluster=role,no-submit=0"
+            ",no-end=endless",
+        ),
+        published(
+            "asi-spans",
+            "Alibaba ASI 2026, its summary of execution spans (Parquet), one row a span",
+            5,
+            "id=pod_id,gpus_per_worker=gpu_request,run=duration_hours:h,priority=priority_class:HP=10,LP=0,Other=0"
+            ",virtual_cluster=job_type_public,model=gpu_spec_public,application=workload_id,no-submit=0"
+            ",repeated=new",
+        ),
+        Format(
+            "asi",
+            "Alibaba ASI 2026, its hours of pods (a folder of Parquet), one row a pod and hour",
+            ("pod_id", "state_public", "gpu_request", "used_gpu_hours", "avg_gpu_sm_util", "day", "hour"),
+            (
+                *("workload_id", "server_id", "cluster_id", "gpu_spec_public", "priority_class"),
+                *("job_type_public", "cpu_request_cores", "avg_gpu_mem_gib", "schedule_delay_sec"),
+            ),
+            "berth.traces.readers.native:NativeReader",
+            prepare="berth.traces.readers.asi:jobs_table",
         ),
         Format(
             "swf",

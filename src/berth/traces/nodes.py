@@ -1,6 +1,7 @@
 """Clusters as a list of nodes, from a CSV file or from a spec such as `10x8:V100:96c:512g`.
 
-Two CSV headers are known: openb's `sn,cpu_milli,memory_mib,gpu,model` and berth's own
+Three CSV headers are known: openb's `sn,cpu_milli,memory_mib,gpu,model`, that of Alibaba's spot trace
+`node_name,gpu_model,gpu_capacity_num,cpu_num`, and berth's own
 `name,gpus,model,gpu_mem_mib,cpu_milli,mem_mib,labels`, which `write_nodes` writes. In berth's own,
 `cpu_milli` and `mem_mib` may be empty (unknown), `gpu_mem_mib` may be empty or absent (as the model has
 it) and labels are split by `|`; everything after `model` may be left out.
@@ -14,21 +15,39 @@ one needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from berth.errors import ClusterError, TraceError
+from berth.errors import ClusterError, SettingError, TraceError
 from berth.gpu_models import gpu_model
 from berth.model import GpuModel, Node
-from berth.traces.fields import Field, amount, count, names, text
+from berth.traces.fields import Field, amount, count, decimal, names, read_map, text
 from berth.traces.opening import open_table
 from berth.traces.table import Table
 from berth.traces.writing import write_table
 
 OWN_HEADER: Final = ("name", "gpus", "model", "gpu_mem_mib", "cpu_milli", "mem_mib", "labels")
+FIELDS: Final = {
+    "name": "text that no other row has; needed",
+    "gpus": "number of GPUs; needed",
+    "model": "their model",
+    "gpu_mem_mib": "memory of each GPU, MiB; by default as the model has it",
+    "cpus": "number of CPU cores",
+    "cpu_milli": "the same in thousandths",
+    "mem_gib": "memory, GiB",
+    "mem_mib": "the same in MiB",
+    "labels": "texts split by |",
+}
+"""What `--map-nodes` may name, and what stands in such a column."""
 _OPENB: Final = ("sn", "gpu", "model", "cpu_milli", "memory_mib")
+_SPOT: Final = {"name": "node_name", "gpus": "gpu_capacity_num", "model": "gpu_model", "cpus": "cpu_num"}
+_KNOWN: Final = (
+    dict(zip(("name", "gpus", "model", "cpu_milli", "mem_mib"), _OPENB, strict=True)),
+    {name: name for name in OWN_HEADER},
+    _SPOT,
+)
 _GROUP = re.compile(r"(\d{1,7})x(\d{1,4})((?::[^:,]*)*)")
 _CORES = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)c")
 _GIB = re.compile(r"(\d{1,7}(?:\.\d{1,3})?)g")
@@ -66,63 +85,79 @@ def nodes_from_spec(spec: str) -> tuple[Node, ...]:
     return tuple(replace(node, name=f"node-{index:0{digits}d}") for index, node in enumerate(templates))
 
 
-def nodes_from_csv(path: str) -> tuple[Node, ...]:
-    """The nodes of a CSV file (plain or gzip, or a Parquet file of the same columns) in its order."""
+def nodes_from_csv(path: str, columns: str | Mapping[str, str] = "") -> tuple[Node, ...]:
+    """The nodes of a CSV file (plain or gzip, or a Parquet file of the same columns) in its order.
+
+    `columns` names the columns of an unknown list: `name=host,gpus=cards,model=card`.
+    """
     with open_table(path) as table:
-        header = set(table.header)
-        if header.issuperset(_OPENB):
-            name_of, gpus_of, memory_of = "sn", "gpu", "memory_mib"
-        elif header.issuperset(OWN_HEADER[:3]):
-            name_of, gpus_of, memory_of = "name", "gpus", "mem_mib"
-        else:
-            raise TraceError(
-                path,
-                f"a list of nodes: openb's header ({', '.join(_OPENB)})"
-                f" or berth's own ({', '.join(OWN_HEADER)})",
-                line=table.header_line,
-                value=table.header_text,
-            )
-        reader = _NodeReader(table, name_of, gpus_of, memory_of)
+        reader = _NodeReader(table, read_map(columns, FIELDS, "--map-nodes") if columns else _known(table))
         found = tuple(reader.node(line, fields) for line, fields in table.rows())
     if not found:
         raise TraceError(path, "at least one node below the header")
     return found
 
 
+def _known(table: Table) -> Mapping[str, str]:
+    """The columns of a list whose header is known."""
+    for columns in _KNOWN:
+        if set(table.header).issuperset(columns[field] for field in ("name", "gpus", "model")):
+            return {field: column for field, column in columns.items() if column in table.header}
+    raise TraceError(
+        table.path,
+        f"a list of nodes, or --map-nodes to say what the columns are: openb's header ({', '.join(_OPENB)}),"
+        f" Alibaba's of 2026 ({', '.join(_SPOT.values())}) or berth's own ({', '.join(OWN_HEADER)})",
+        line=table.header_line,
+        value=table.header_text,
+    )
+
+
 class _NodeReader:
-    def __init__(self, table: Table, name_of: str, gpus_of: str, memory_of: str) -> None:
+    def __init__(self, table: Table, columns: Mapping[str, str]) -> None:
         self._table = table
-        self._name = text(name_of, empty=False)
-        self._gpus = count(gpus_of, at_most=1000)
-        self._cpu = amount("cpu_milli")
-        self._memory = amount(memory_of)
-        self._gpu_memory = amount("gpu_mem_mib")
-        self._labels = names("labels", what="labels")
+        for field in ("name", "gpus"):
+            if field not in columns:
+                raise SettingError(f"--map-nodes names no column for {field}; a node needs name and gpus")
+        for field, column in columns.items():
+            if column not in table.header:
+                expected = (
+                    f"a column '{column}' for {field}, as --map-nodes says; there are {table.header_text}"
+                )
+                raise table.error(table.header_line or 1, expected)
+        self._columns = columns
+        self._name = text(columns["name"], empty=False)
+        self._gpus = count(columns["gpus"], at_most=1000)
         self._seen: set[str] = set()
 
     def node(self, line: int, fields: Sequence[str]) -> Node:
-        table = self._table
+        table, columns = self._table, self._columns
+
+        def value(field: str, known: Callable[[str], Field[Any]]) -> Any:
+            return known(columns[field]).check(table, line, fields) if field in columns else None
+
         name = self._name.check(table, line, fields)
         if name in self._seen:
             raise table.error(line, "a name that no row above has", column=self._name.name, value=name)
         self._seen.add(name)
         gpus = self._gpus.check(table, line, fields)
-        model_name = text("model", empty=gpus == 0).check(table, line, fields)
-        model = gpu_model(model_name) if gpus else None
-        if model is not None and (memory := self._amount(self._gpu_memory, line, fields)) is not None:
+        model_name = value("model", lambda column: text(column, empty=gpus == 0))
+        model = gpu_model(model_name or "GPU") if gpus else None
+        if model is not None and (memory := value("gpu_mem_mib", amount)) is not None:
             model = replace(model, mem_mib=memory)
-        labels = self._labels.check(table, line, fields) if self._labels.name in table.columns else ()
+        cores, gib = value("cpus", _optional_decimal), value("mem_gib", _optional_decimal)
         return Node(
             name,
             gpus,
             model,
-            self._amount(self._cpu, line, fields),
-            self._amount(self._memory, line, fields),
-            labels,
+            value("cpu_milli", amount) if cores is None else round(cores * 1000),
+            value("mem_mib", amount) if gib is None else round(gib * 1024),
+            value("labels", lambda column: names(column, what="labels")) or (),
         )
 
-    def _amount(self, field: Field[int | None], line: int, fields: Sequence[str]) -> int | None:
-        return field.check(self._table, line, fields) if field.name in self._table.columns else None
+
+def _optional_decimal(name: str) -> Field[float | None]:
+    number = decimal(name)
+    return Field(name, lambda text: number.parse(text) if text else None, f"{number.expected}, or nothing")
 
 
 def write_nodes(nodes: Iterable[Node], path: str | Path) -> None:

@@ -13,7 +13,14 @@ from berth.traces.table import CsvTable, ParquetTable, Readable, Table
 
 
 def open_table(path: str) -> Table:
-    """Open a trace file up to the end of its header; a TraceError where there is none that can be read."""
+    """Open a trace file up to the end of its header; a TraceError where there is none that can be read.
+
+    A folder is a Parquet table in parts, such as `day=0/hour=00/part-000.parquet`, whose names are columns too.
+    """
+    if Path(path).is_dir():
+        if next(Path(path).rglob("*.parquet"), None) is None:
+            raise TraceError(path, "a file, or a folder with Parquet files in it")
+        return ParquetTable(path, parts="/**/*.parquet")
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  the table closes it
         magic = stream.read(4)

@@ -17,10 +17,21 @@ from berth.model import Job
 from berth.traces.fields import Limits
 from berth.traces.format import Format, RowReader
 from berth.traces.formats import open_trace
+from berth.traces.job_table import JobTable, columns_of
 from berth.traces.table import Block, Table, line_of
 
 _HELD_ROWS = 1 << 18
 _Row = tuple[Any, ...]
+
+
+def job_table(table: Table, entry: Format, limits: Limits, skip_bad: list[TraceError] | None) -> JobTable:
+    """The table's jobs by submit time, all read and held as columns; closes the table."""
+    with table, entry.prepared(table) as table:
+        reader = entry.reader_of(table, limits)
+        columns = columns_of(_rows(table, reader, skip_bad))
+        origin_ms = columns[0][0] if columns and reader.counts_from_first else 0
+        make = reader.job
+        return JobTable(columns, lambda row: make(row, origin_ms))
 
 
 def jobs_in_order(

@@ -170,17 +170,18 @@ def _last_lines(rows: list[list[str]], before: int, after: int) -> Sequence[int]
 
 
 class ParquetTable(Table):
-    """A Parquet file, or what a query makes of it, read in chunks. A list is one text, joined by `|`.
+    """A Parquet file or those of a folder, or what a query makes of them, read in chunks. A list is one text, joined by
+    `|`.
 
     Its first row counts as line 2, as if there were a header above it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, parts: str = "") -> None:
         import duckdb
 
         self.path = path
         self._query = "SELECT * FROM read_parquet(?)"
-        self._pattern = escape(path)
+        self._pattern = escape(path) + parts
         self._database = duckdb.connect()
         try:
             self._describe()

@@ -18,27 +18,23 @@ from typing import Any
 
 import grpc
 
-from berth.live.kubernetes.apis.services import (
+from berth.live.kubernetes.apis import (
     DEVICE_PLUGIN,
     DEVICE_REGISTRATION,
-    DRA_V1,
-    DRA_V1BETA1,
+    DRA,
     PLUGIN_REGISTRATION,
     POD_RESOURCES,
     call,
-    dra_v1,
-    dra_v1beta1,
+    dra,
     open_channel,
     plugins,
     pod_resources,
     registration,
     serve,
-    watch,
 )
 from berth.live.kubernetes.node.cluster_api import Pod
 
 CHECKPOINT = "kubelet_internal_checkpoint"
-DRA = {"v1.DRAPlugin": (DRA_V1, dra_v1), "v1beta1.DRAPlugin": (DRA_V1BETA1, dra_v1beta1)}
 
 
 class AdmissionError(Exception):
@@ -57,7 +53,7 @@ class Faults:
     """The checkpoint is not written."""
     old_checkpoint: bool = False
     """Units stand in the checkpoint as one list, as before 1.20."""
-    dra_versions: tuple[str, ...] = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+    dra_versions: tuple[str, ...] = ("v1.DRAPlugin",)
     """What this kubelet speaks, best first."""
 
 
@@ -148,7 +144,13 @@ class Kubelet:
     async def _follow(self, plugin: _Plugin) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError):
             async with open_channel(plugin.endpoint) as channel:
-                async for told in watch(channel, DEVICE_PLUGIN, "ListAndWatch", plugins.Empty()):
+                ask, answer = DEVICE_PLUGIN.streams["ListAndWatch"]
+                sender = channel.unary_stream(
+                    f"/{DEVICE_PLUGIN.name}/ListAndWatch",
+                    request_serializer=ask.SerializeToString,
+                    response_deserializer=answer.FromString,
+                )
+                async for told in sender(ask()):
                     plugin.healthy = [each.ID for each in told.devices if each.health == "Healthy"]
                     plugin.unhealthy = [each.ID for each in told.devices if each.health != "Healthy"]
                     plugin.lists += 1
@@ -265,7 +267,7 @@ class Kubelet:
                 )
                 await call(channel, PLUGIN_REGISTRATION, "NotifyRegistrationStatus", status)
                 if known and told.type == "DRAPlugin":
-                    self.drivers[told.name] = (Path(told.endpoint), known[0])
+                    self.drivers[told.name] = Path(told.endpoint)
 
     async def prepare(self, driver: str, claims: Iterable[tuple[str, str, str]]) -> Any:
         """Prepare claims (namespace, name, uid) in one call; the answers by uid."""
@@ -278,15 +280,13 @@ class Kubelet:
     async def _claims(
         self, driver: str, verb: str, claims: Sequence[tuple[str, str, str]], times: int
     ) -> Any:
-        endpoint, version = self.drivers[driver]
-        service, messages = DRA[version]
-        request = getattr(messages, f"Node{verb}ResourcesRequest")()
+        request = getattr(dra, f"Node{verb}ResourcesRequest")()
         for namespace, name, uid in claims:
             request.claims.add(namespace=namespace, name=name, uid=uid)
-        async with open_channel(endpoint) as channel:
+        async with open_channel(self.drivers[driver]) as channel:
             for _ in range(times):
                 if self.faults.lost_replies:
                     self.faults.lost_replies -= 1
-                    await call(channel, service, f"Node{verb}Resources", request, 60.0)
-                answer = await call(channel, service, f"Node{verb}Resources", request, 60.0)
+                    await call(channel, DRA, f"Node{verb}Resources", request, 60.0)
+                answer = await call(channel, DRA, f"Node{verb}Resources", request, 60.0)
         return answer.claims

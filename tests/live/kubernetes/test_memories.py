@@ -162,7 +162,7 @@ def test_a_pod_is_known_by_its_application_else_its_kind_else_its_controller() -
     owned.metadata.annotations[names.KIND] = "ML"
     assert (ask_of(owned).application, ask_of(owned).owner) == ("ML", "Job/train")
     owned.metadata.annotations[names.APPLICATION] = "resnet50"
-    assert (ask_of(owned).application, ask_of(owned).owner) == ("resnet50", "resnet50")
+    assert (ask_of(owned).application, ask_of(owned).owner) == ("n/resnet50", "resnet50")
 
 
 @pytest.mark.usefixtures("kube_scheduler")

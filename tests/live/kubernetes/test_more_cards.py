@@ -9,7 +9,6 @@ from berth.cli.snapshot_table import snapshot_tables
 from berth.cluster import Cluster
 from berth.live.driver.snapshot import MoreCards
 from berth.live.kubernetes.more_cards import more_cards
-from berth.live.kubernetes.snapshot import snapshot_of
 from berth.live.kubernetes.viewing import snapshot
 from berth.model import GpuModel, Job, Node, Share, gang_of
 from tests.live.kubernetes.steered import MODEL, bound, node, pod, steered
@@ -62,9 +61,8 @@ def test_pods_that_wait_for_room_are_told_in_cards_and_held_or_impossible_ones_a
         pod("too-large", gpus=3),
         pod("other-gate", gates=("berth.dev/gate", "kueue.x-k8s.io/admission")),
     )
-    view = snapshot(seen.site, 1000, 1000)
-    assert view.more_cards == (MoreCards(MODEL, 3, 3),)
-    look = snapshot_of(view, 1000)
+    look = snapshot(seen.site, 1000, 1000)
+    assert look.more_cards == (MoreCards(MODEL, 3, 3),)
     assert look.to_dict()["more_cards"] == [{"model": MODEL, "cards": 3, "jobs": 3}]
     console = Console(width=150)
     with console.capture() as shown:

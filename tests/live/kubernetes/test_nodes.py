@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from berth.live.driver.snapshot import Stranger, Tenant
 from berth.live.kubernetes import kinds, names, pod_site
 from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.asks import created_ms
 from berth.live.kubernetes.kinds import MOST_OF_ONE
 from berth.live.kubernetes.pod_site import State
 from berth.live.kubernetes.viewing import snapshot
@@ -87,9 +89,11 @@ def test_instances_that_share_counters_are_one_gpu_and_claims_take_their_parts_o
     board.site.table.claim_changed(claim_of("large", "gpu-1-mig-big"))
     board.site.refresh(0)
     seen = [each for each in snapshot(board.site, 0, 10).gpus if each.for_claims]
-    assert [(each.index, each.milli, each.mem_mib, each.card_mib) for each in seen] == [
-        (0, 0, 0, 81_920), (1, 143 + 143 + 429, 60 << 10, 81_920),
-    ]  # fmt: skip
+    claims = Stranger("claims: 71.5 % of compute", 60 << 10, milli=143 + 143 + 429)
+    assert [(each.index, each.mem_mib, each.strangers) for each in seen] == [
+        (0, 81_920, ()),
+        (1, 81_920, (claims,)),
+    ]
     board.pods(1, pod("a", 1))
     board.pods(1, pod("b", 1, version=2))
     (bind,) = board.lifts(2).values()
@@ -154,9 +158,8 @@ def test_nothing_starts_on_a_drained_gpu_what_runs_there_goes_on_and_keeps_it_af
     assert [indices(step) for step in board.steps(2)] == [[1 - at]]
     for seen in (steered([drained], [runs]),):
         told = snapshot(seen.site, 3, 10).gpus[at]
-        assert (told.milli, told.holders, told.foreign_milli, told.drained, told.ailing) == (
-            400, ("n/a",), 0, "it is drained", "",
-        )  # fmt: skip
+        tenants = [(each.job, each.milli) for each in told.tenants]
+        assert (tenants, told.strangers, told.drained, told.health) == ([("n/a", 400)], (), True, "")
     board.pods(4, pod("c", gpu_milli=700))
     assert not board.lifts(4)
     board.gone(5, runs)
@@ -333,3 +336,24 @@ def test_pods_of_a_node_that_is_lost_change_in_the_order_in_which_they_came() ->
     board.site.node_gone(there)
     board.site.refresh(3)
     assert [*board.site.changed()] == [f"uid-p{at:02}" for at in range(12)]
+
+
+def test_a_snapshot_has_the_pods_on_each_gpu_and_the_reasons_of_those_that_wait() -> None:
+    board = steered([node(gpus=1)], [pod("a", gpu_milli=300, gpu_mem_mib=20_000)])
+    (lift,) = board.lifts(1).values()
+    parts = {"gpu_milli": 300, "gpu_mem_mib": 20_000}
+    running = bound(lift, **parts)
+    running.status.start_time = "2026-11-22T12:01:00Z"
+    board.pods(1, running, pod("large", gpu_milli=800), pod("later", hold="true"))
+    now_ms = created_ms(running.metadata) + 90_000
+    seen = snapshot(board.site, now_ms, 10)
+    assert seen.gpus[0].tenants == (Tenant("n/a", "n", "a", 300, 20_000),)
+    assert [(job.id, job.state, job.where, job.milli, job.start_ms) for job in seen.jobs] == [
+        ("n/a", "running", "n1 GPU 0", 300, now_ms - 30_000),
+        ("n/large", "waiting", "", 800, None),
+        ("n/later", "held", "", 1000, None),
+    ]
+    why = {job.name: job.why for job in seen.jobs}
+    assert why["large"] == "waits for room"
+    assert why["later"] == "held by annotation berth.dev/hold"
+    assert (seen.running, seen.waiting) == (1, 2)

@@ -42,6 +42,8 @@ class World:
             "/api/v1/nodes",
             "/api/v1/namespaces/default/events",
             f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases",
+            f"/api/v1/namespaces/{names.NAMESPACE}/configmaps",
+            f"/api/v1/namespaces/{names.NAMESPACE}/events",
         ):
             await self.api.request("DELETE", path, NOW, patience_s=10)
         kinds = ("admissionpolicybindings", "admissionpolicies")

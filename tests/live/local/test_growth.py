@@ -69,7 +69,7 @@ def test_a_job_says_what_it_begins_with_and_how_far_that_may_grow() -> None:
         ({"mem": "8G..4G"}, "write the smaller size first"),
         ({"mem": "4G..8G", "mem_max": "8G"}, "leave --mem-max out"),
         ({"mem_max": "8G"}, "say with --mem what it begins with"),
-        ({"mem": "4G.."}, "write a size"),
+        ({"mem": "4G.."}, r"--mem '4G\.\.'; write both sizes"),
     ],
 )
 def test_a_size_that_makes_no_sense_is_refused(flags: dict[str, str], said: str) -> None:
@@ -133,6 +133,7 @@ class Granter:
     def __init__(self, folder: Path, uuid: str, woken: Any) -> None:
         self.woken, self.used_mib, self.wishes = woken, 0, list[partitions.Wish]()
         self.limit_bytes, self.answers, self.closed = 4096 * MIB, list[tuple[int, bool]](), False
+        self.calls, self.watching = 0, partitions.Watching.OFF
         self.lent = False
         """Whether the driver has moved what it limits to the host."""
         Granter.made[folder.name] = self
@@ -141,12 +142,18 @@ class Granter:
         self.wishes = [partitions.Wish(at, 1, 1, each * MIB, 0) for at, each in enumerate(mib)]
         self.woken()
 
+    def watch(self, watching: partitions.Watching) -> None:
+        self.watching = watching
+
+    def wake(self, wish: partitions.Wish) -> None:
+        self.answers.append((wish.slot, True))
+
     def allow(self, *, ask_ms: int, **_: object) -> None:
         self.ask_ms = ask_ms
 
     def demand(self) -> Demand:
         wishes, self.wishes = tuple(self.wishes), []
-        return Demand(self.limit_bytes, self.used_mib * MIB, wishes)
+        return Demand(self.limit_bytes, self.used_mib * MIB, wishes, self.calls)
 
     def limit(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -171,7 +178,7 @@ class Machine:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, jobs: int, *, kept: set[str] | None = None, **changed: Any
     ) -> None:
-        """`kept` are jobs that cannot be suspended; None: none can be."""
+        """`kept` are jobs that cannot be suspended; None: none is for another that grows."""
         monkeypatch.setattr("berth.live.local.growth.Granter", Granter)
         Granter.made = {}
         self.book = Book(Limits((CARD.mem_mib,), grows=True))
@@ -185,7 +192,7 @@ class Machine:
             self.acts += 1
 
         self.growth = Growth(self.book, (CARD,), runner, watch, lambda *_, **__: None, act=act,
-            now_ms=lambda: 0, can_suspend=None if kept is None else lambda entry: entry.id not in kept,
+            now_ms=lambda: 0, can_suspend=lambda entry: entry.id not in (kept or ()), suspends=kept is not None,
         )  # type: ignore[arg-type]  # fmt: skip
         self.jobs = [self._start(**changed) for _ in range(jobs)]
 
@@ -410,6 +417,35 @@ def test_a_wish_without_room_waits_until_the_youngest_has_left(monkeypatch: pyte
     asyncio.run(run())
 
 
+def test_several_make_room_for_one_if_none_has_enough_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        kept = set[str]()
+        machine = Machine(monkeypatch, 4, kept=kept)
+        kept.add(machine.jobs[2].id)
+        asks = partitions.Wish(0, 1, 1, 12_288 * MIB, 0)
+        machine.granter(0).ask(12_288)
+        await turns()
+        assert suspensions(machine) == ["", "suspending", "", "suspending"]
+        machine.granter(0).wishes = [asks]
+        leaves(machine, 3)
+        assert machine.granter(0).answers == []
+        machine.granter(0).wishes = [asks]
+        leaves(machine, 1)
+        assert (machine.granter(0).answers, machine.jobs[0].share[1]) == ([(0, True)], 12_288)
+
+    asyncio.run(run())
+
+
+def test_nobody_leaves_if_all_together_have_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        machine = Machine(monkeypatch, 4, kept=set())
+        machine.granter(1).ask(13_000)
+        await turns()
+        assert suspensions(machine) == [""] * 4
+
+    asyncio.run(run())
+
+
 def test_a_job_that_is_suspended_while_it_asks_is_answered_when_it_runs_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -417,7 +453,7 @@ def test_a_job_that_is_suspended_while_it_asks_is_answered_when_it_runs_on(
         machine = Machine(monkeypatch, 1)
         (job,), asking = machine.jobs, machine.granter(0)
         machine.book.suspend(job, 0)
-        machine.growth.keep_waiting(job)
+        machine.growth.leaves(job)
         asking.ask(8192)
         await turns()
         assert (asking.answers, asking.ask_ms) == ([], AWAY_MS)

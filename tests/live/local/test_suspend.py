@@ -23,6 +23,7 @@ from berth.live.local.request import Request, Tasks
 from berth.live.local.snapshot import jobs_of
 from berth.live.local.suspending import Suspending
 from berth.partition.checkpoint import Outcome
+from tests.live.local.asking_storm import movers
 from tests.live.local.fake_world import FakeWorld
 from tests.live.local.world import World, berth
 
@@ -313,7 +314,7 @@ class Moves:
         monkeypatch.setattr(suspending, "_trouble", lambda **_: "")
         self.suspending = Suspending(
             self.made.book, runner, None, lambda *_, **__: None, fake=True, now_ms=lambda: self.made.now_ms,
-            moved=lambda: None, leaves=lambda entry: None, runs_on=lambda entry: None,
+            moved=lambda: None, leaves=lambda entry: True, runs_on=lambda entry: None,
         )  # type: ignore[arg-type]  # fmt: skip
 
     async def run(self, what: str, partition: str) -> Outcome:
@@ -346,6 +347,27 @@ def test_a_move_that_breaks_is_made_again(tmp_path: Path, monkeypatch: pytest.Mo
 
     asyncio.run(run())
     assert (moves.asked, moves.signals) == (["suspending"], [signal.SIGSTOP])
+
+
+@pytest.mark.parametrize(("silent", "stop"), [(9, ""), (10, "node-fail")])
+def test_processes_that_move_a_job_may_be_killed_often_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: int, stop: str
+) -> None:
+    moves = Moves(tmp_path, monkeypatch)
+
+    async def driver(what: str, partition: str) -> Outcome | None:
+        moves.asked.append(what)
+        return None if len(moves.asked) <= silent else Outcome(True)
+
+    monkeypatch.setattr(Suspending, "_run", lambda _, what, partition: driver(what, partition))
+
+    async def run() -> None:
+        moves.made.book.suspend(moves.entry, 0)
+        moves.suspending.move(moves.entry)
+        await moves.until("running" if stop else "suspended")
+
+    asyncio.run(run())
+    assert (moves.entry.stop, len(moves.asked)) == (stop, 10)
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -463,19 +485,3 @@ def asked(world: World, what: str, job: str) -> bool:
         finally:
             connection.close()
     return False
-
-
-def movers(world: World) -> list[int]:
-    """The processes that suspend or resume jobs of this queue."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            words = Path(f"/proc/{name}/cmdline").read_bytes() if name.isdigit() else b""
-            environment = (
-                Path(f"/proc/{name}/environ").read_bytes() if b"berth.partition.checkpoint" in words else b""
-            )
-        except OSError:
-            continue
-        if f"BERTH_STATE={world.state}\0".encode() in environment:
-            found.append(int(name))
-    return found

@@ -200,3 +200,46 @@ def test_a_job_that_never_fits_holds_up_nobody_and_says_why(tmp_path: Path) -> N
     ours.step()
     assert "asks for 9 GPUs" in ours.why["1"]
     assert slurm.jobs["2"]["State"] == "RUNNING"
+
+
+def test_a_gpu_of_which_slurm_counts_a_shard_that_no_job_has_is_left_to_jobs_that_take_a_part(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"})
+    for job_id in "12":
+        slurm.held(job_id, "gres:shard:1")
+    ours = service(slurm, tmp_path, card_mib={"v100": 1000})
+    ours.step()
+    slurm.used["node1"] = "gpu:v100_0:0(IDX:N/A),shard:v100_0:2(2/4)"
+    for _ in range(5):
+        ours.step()
+    assert not ours.site.leaked, "two jobs have two shards"
+    slurm.end("1")
+    slurm.end("2")
+    slurm.used, slurm.leaked = {}, {("node1", "v100_0")}
+    for _ in range(4):
+        ours.step()
+    slurm.held("3")
+    slurm.held("4", "gres:shard:2")
+    slurm.held("5", "gres:gpu:2")
+    ours.step()
+    assert [slurm.jobs[job_id].get("tres_per_node") for job_id in "345"] == [
+        "gres:gpu:v100_1:1", "gres:shard:v100_0:2", None,
+    ]  # fmt: skip
+    slurm.leaked.clear()
+    slurm.end("3")
+    slurm.end("4")
+    for _ in range(5):
+        ours.step()
+    assert slurm.jobs["5"]["State"] == "RUNNING"
+
+
+def test_a_shard_is_no_jobs_only_where_all_jobs_say_of_which_gpu_theirs_are(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"}, leaked={("node1", "v100_0")})
+    slurm.jobs["1"] = {
+        "JobID": "1", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "Partition": "other",
+        "tres_alloc": "cpu=1,mem=500M,node=1,gres/shard=1", "tres_per_node": "gres:shard:1",
+    }  # fmt: skip
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert not ours.site.leaked

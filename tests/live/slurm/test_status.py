@@ -65,3 +65,10 @@ def test_a_job_that_waits_has_its_start_interval(slurm: FakeSlurm, tmp_path: Pat
     (tmp_path / STATUS).write_text(json.dumps(status), encoding="utf-8")
     (job,) = json.loads(shown(tmp_path, "--json"))["jobs"]
     assert (job["starts_from_ms"], job["starts_to_ms"]) == (61_000, 3_601_000)
+
+
+def test_shards_that_slurm_counts_and_no_job_has_are_a_note(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.leaked = {("node1", "v100_1")}
+    service(slurm, tmp_path, places=False).step()
+    (note,) = json.loads(shown(tmp_path, "--json"))["notes"]
+    assert note.startswith("Slurm counts shards that no job has (1 of node1:1)")

@@ -164,7 +164,7 @@ def test_a_path_that_is_not_there_or_no_file_is_told(tmp_path: Path) -> None:
         list(traces.read(tmp_path / "nothing.csv"))
     assert str(missing.value) == f"{tmp_path / 'nothing.csv'}: no such file"
     assert str(pickle.loads(pickle.dumps(missing.value))) == str(missing.value)
-    with pytest.raises(TraceError, match=f"{tmp_path}: is a directory"):
+    with pytest.raises(TraceError, match=f"{tmp_path}; expected a file, or a folder with Parquet files"):
         list(traces.read(tmp_path))
 
 

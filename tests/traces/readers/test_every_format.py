@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from berth import traces
@@ -39,11 +40,43 @@ SAMPLES: dict[str, str] = {
     ),
     "fleetsim": "job_id,user,tenant,class,submit_time,num_chips,chip_type,num_nodes,duration_s,walltime_limit_s\n"
     + "".join(f"{i},u,vcA,finetune,{(i * 37) % 100}000000,8,,1,{i}.5,60.0\n" for i in range(60)),
+    "acme": "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time\n"
+    + "".join(
+        f"{i},u,1,8,128,Eval,FAILED,2023-03-01 00:{(i * 37) % 60:02d}:00+08:00,2023-03-01 01:00:00+08:00,"
+        f"2023-03-01 02:00:{i:02d}+08:00,0,0,0.0\n"
+        for i in range(60)
+    ),
+    "spot": "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
+    + "".join(
+        f"{i},13,A10,20,1,{1 + i % 3},{(i * 37) % 100},{i},{('HP', 'Spot')[i % 2]}\n" for i in range(60)
+    ),
+    "dlrm": "instance_sn,role,app_name,cpu_request,gpu_request,memory_request,creation_time,scheduled_time,"
+    "deletion_time\n"
+    + "".join(f"i{i},HN,app_0,12,1,120.0,{(i * 37) % 100}.0,200.0,{300 + i}.0\n" for i in range(60)),
+    "asi-spans": "pod_id,workload_id,gpu_spec_public,priority_class,job_type_public,gpu_request,duration_hours\n"
+    + "".join(f"p{i},w{i % 3},A10,LP,dev,0.5,{i}.5\n" for i in range(60)),
     "swf": "; Version: 2.2\n"
     + "".join(f"{i + 1} {(i * 37) % 100} 0 {i} 2 -1 -1 4 90 -1 1 3 1 -1 1 -1 -1 -1\n" for i in range(60)),
     "berth": "id,submit_ms,work_ms,gpus,share_milli\n"
     + "".join(f"j{i},{(i * 37) % 100},{i},1,{1000 - i}\n" for i in range(60)),
 }
+
+
+def _hours(folder: Path, jobs: int = 60) -> None:
+    """A folder of hours, as ASI is published, of pods that each ran for one."""
+    for index in range(max(jobs, 1)):
+        part = folder / f"day={index % 5}" / f"hour={index // 5:02d}"
+        part.mkdir(parents=True)
+        duckdb.sql(
+            f"SELECT 'p{index}' AS pod_id, 'Succeeded' AS state_public, 1.0 AS gpu_request, 1.0 AS used_gpu_hours,"
+            f" 50.0 AS avg_gpu_sm_util, {ASI_MORE} LIMIT {min(jobs, 1)}"
+        ).write_parquet(str(part / "part-000.parquet"))
+
+
+ASI_MORE = (
+    "'w' AS workload_id, 's' AS server_id, 'c' AS cluster_id, 'A10' AS gpu_spec_public, 'HP' AS priority_class,"
+    " 'training' AS job_type_public, 4.0 AS cpu_request_cores, 12.0 AS avg_gpu_mem_gib, 60 AS schedule_delay_sec"
+)
 
 
 def _history(path: Path) -> None:
@@ -68,6 +101,8 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     path = tmp_path / "some-file"
     if name == "history":
         _history(path)
+    elif name == "asi":
+        _hours(path)
     else:
         path.write_text(SAMPLES[name], "utf-8")
     return name, path
@@ -97,7 +132,7 @@ def test_the_file_order_can_be_had_and_holds_the_same_jobs(sample: tuple[str, Pa
     name, path = sample
     in_file = list(traces.read(path, file_order=True))
     assert sorted(in_file, key=lambda job: job.submit_ms) == list(traces.read(path))
-    if name != "history":
+    if name not in ("history", "asi", "asi-spans"):  # the last has no times of submission
         assert in_file != list(traces.read(path))
 
 
@@ -131,6 +166,9 @@ def test_a_header_without_rows_is_a_trace_without_jobs(sample: tuple[str, Path])
     name, path = sample
     if name == "history":
         write_records((), path)
+    elif name == "asi":
+        path = path.with_name("empty")
+        _hours(path, jobs=0)
     else:
         path.write_text(SAMPLES[name].splitlines()[0], "utf-8")
     assert list(traces.read(path)) == []
@@ -199,12 +237,13 @@ def test_a_trace_is_recognised_once_and_opened_once_more_for_each_reading(
 
     monkeypatch.setattr(Path, "open", opening)
     monkeypatch.setattr(formats, "format_of", recognising)
+    once = 0 if name == "asi" else 1  # DuckDB opens the files of a folder
     alone = list(traces.read(path))
-    assert (opened.count(str(path)), len(recognised)) == (1, 1)
+    assert (opened.count(str(path)), len(recognised)) == (once, 1)
     trace = traces.read_trace(path)
-    assert (trace.format, opened.count(str(path)), len(recognised)) == (name, 2, 2)
+    assert (trace.format, opened.count(str(path)), len(recognised)) == (name, 2 * once, 2)
     assert list(trace.jobs()) == list(traces.read(trace)) == alone
-    assert (opened.count(str(path)), len(recognised)) == (4, 2)
+    assert (opened.count(str(path)), len(recognised)) == (4 * once, 2)
 
 
 def test_a_file_that_has_become_one_of_another_format_is_told(tmp_path: Path) -> None:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from berth.console.roles import Role, Viewer
 from berth.console.sources.rights import check_operator, word_of
 from berth.errors import KubernetesError, SettingError
 from berth.live.driver.snapshot import Snapshot
 from berth.live.kubernetes import names
-from berth.live.kubernetes.snapshot import snapshot_of
-
-if TYPE_CHECKING:
-    from berth.live.kubernetes import viewing
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
@@ -50,7 +45,7 @@ class KubernetesSource:
         """Everything that is there, listed once. In a thread of its own: large clusters take seconds to read."""
         snapshot = await asyncio.to_thread(self._snapshot)
         self._for_claims = frozenset(f"{gpu.node}:{gpu.index}" for gpu in snapshot.gpus if gpu.for_claims)
-        return snapshot_of(snapshot, time.time_ns() // 1_000_000)
+        return snapshot
 
     async def job(self, job_id: str, viewer: Viewer, look: Snapshot | None) -> dict[str, Any]:
         """A pod that waits or holds a GPU, NAMESPACE/NAME, as the last look saw it: a cluster is costly to list."""
@@ -98,13 +93,13 @@ class KubernetesSource:
         """What Kubernetes does not let a console do."""
         return _LACKS if viewer.role is Role.OPERATOR else {**dict.fromkeys(_OF_PODS, _NO_OWNERS), **_LACKS}
 
-    def _snapshot(self) -> viewing.Snapshot:
+    def _snapshot(self) -> Snapshot:
         from berth.live.kubernetes.access import find_access
         from berth.live.kubernetes.client import Api
         from berth.live.kubernetes.pod_site import Settings
         from berth.live.kubernetes.viewing import look
 
-        async def ask() -> viewing.Snapshot:
+        async def ask() -> Snapshot:
             async with Api(find_access(str(self._kubeconfig)), agent="berth-console") as api:
                 return await look(api, Settings(), most_waits=50_000)
 

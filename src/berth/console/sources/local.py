@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import stat
 from collections import deque
@@ -15,6 +16,7 @@ from berth.console.roles import Viewer
 from berth.console.source import Output
 from berth.console.sources.endings import ending
 from berth.console.sources.rights import check_job_owners, check_operator, number_of, word_of
+from berth.console.sources.submission import submit_command, submitted
 from berth.errors import AccessError, SettingError
 from berth.history.jobs.job_report import Wait
 from berth.history.values.causes import cause_after, cause_before
@@ -35,6 +37,13 @@ TAIL_LINES = 200
 TAIL_BYTES = 64 << 10
 PIECE_BYTES = 256 << 10
 """What one answer holds of an output at most; of more, the end."""
+LONGEST_ESCAPE = 4096
+_ESCAPE = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]"
+    rb"|[\x00-\x08\x0b\x0c\x0e-\x1f]"
+)
+"""What a terminal obeys and does not show (ECMA-48): colours and moves, titles, other escapes, control signs."""
+_CUT_OFF = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _OWN = ("hold", "release", "cancel", "requeue", "priority")
 _UNENDED = ("waiting", "held", "starting", "running", "suspending", "suspended", "resuming")
 _OPERATORS = ("policy", "drain", "undrain", "resize")
@@ -73,6 +82,14 @@ class LocalSource:
     async def output(self, job_id: str, viewer: Viewer, after: int | None) -> Output | None:
         """The end of a job's output, or what follows a piece of it."""
         return await asyncio.to_thread(self._output, job_id, viewer, after)
+
+    async def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
+        """Queue a job as the user that the viewer is on this machine."""
+        return await asyncio.to_thread(submitted, asked, viewer, self._path)
+
+    def submit_command(self, asked: dict[str, str]) -> str:
+        """The command line that does the same."""
+        return submit_command(asked)
 
     def pending(self) -> tuple[Any, ...]:
         """The queue as the model of waits is asked about it; called in a thread."""
@@ -155,7 +172,7 @@ class LocalSource:
         )  # asked before the file is read: what an ended job wrote is there
         file = _opened(job)
         if file is None:
-            return Output("", 0, 0, True) if ended else None
+            return Output("", 0, 0, ended)
         with file:
             return _piece(file, after, ended)
 
@@ -301,7 +318,7 @@ def _tail(job: dict[str, Any]) -> str | None:
     with file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
         lines = deque(file.read(TAIL_BYTES).splitlines(), TAIL_LINES)
-    return b"\n".join(lines).decode("utf-8", "replace")
+    return _ESCAPE.sub(b"", b"\n".join(lines)).decode("utf-8", "replace")
 
 
 def _piece(file: BinaryIO, after: int | None, ended: bool) -> Output:
@@ -318,11 +335,13 @@ def _piece(file: BinaryIO, after: int | None, ended: bool) -> Output:
     if not ended:
         body = _whole_signs(body)
     following = begin + skipped + len(body)
-    return Output(body.decode("utf-8", "replace"), following, skipped, ended)
+    return Output(_ESCAPE.sub(b"", body).decode("utf-8", "replace"), following, skipped, ended)
 
 
 def _whole_signs(body: bytes) -> bytes:
-    """Without the beginning of a sign of UTF-8 whose other bytes are not written yet."""
+    """Without the beginning of an escape or a sign of UTF-8 whose other bytes are not written yet."""
+    if (cut := _CUT_OFF.search(body, max(0, len(body) - LONGEST_ESCAPE))) is not None:
+        body = body[: cut.start()]
     for back in range(1, min(4, len(body)) + 1):
         byte = body[-back]
         if byte >= 0xC0:

@@ -139,6 +139,25 @@ class ValuesSource:
         ended = job.end_ms is not None
         return Output(text, (after or 0) + len(text), 0, ended)
 
+    async def submit(self, asked: dict[str, str], viewer: Viewer) -> str:
+        """Note it as done, and add a job that waits."""
+        self._there()
+        self.done.append(("submit", asked["command"], viewer.user))
+        job = replace(
+            self.value.jobs[-1],
+            id=f"{200_000 + len(self.done)}",
+            user=viewer.user,
+            name=asked.get("name", ""),
+        )
+        self.value = replace(self.value, jobs=(*self.value.jobs, job))
+        return job.id
+
+    def submit_command(self, asked: dict[str, str]) -> str:
+        """As the local queue's."""
+        from berth.console.sources.submission import submit_command
+
+        return submit_command(asked)
+
     def command(self, action: str, values: dict[str, Any]) -> str | None:
         """As the local queue's."""
         from berth.console.sources.local import command_of

@@ -73,15 +73,15 @@ const berth = {
   },
 
   // Send a change; gives what the server answers, or tells what it refused and throws.
-  async send(address, body, method = "POST") {
+  async send(address, body, refused = berth.tell) {
     const answer = await fetch(address, {
-      method,
+      method: "POST",
       headers: { "Content-Type": "application/json", "X-Berth-CSRF": berth.csrf },
       body: JSON.stringify(body),
     });
     const told = await answer.json().catch(() => ({}));
     if (!answer.ok) {
-      berth.tell(told.detail ?? `${answer.status} ${answer.statusText}`);
+      refused(told.detail ?? `${answer.status} ${answer.statusText}`);
       throw new Error(`${answer.status}`);
     }
     return told;

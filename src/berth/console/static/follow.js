@@ -19,7 +19,8 @@
         const text = (before + left + told.text).slice(-MOST);
         if (text !== (place.dataset.text ?? "")) {
           place.dataset.text = text;
-          place.textContent = text;
+          // A line that was written over, as by a progress bar, is shown as it was last.
+          place.textContent = text.replace(/\r+\n/g, "\n").replace(/[^\n]*\r(?=[^\n])/g, "");
           if (below) place.scrollTop = place.scrollHeight;
         }
         says.textContent = told.ended ? says.dataset.ended : says.dataset.on;

@@ -22,7 +22,7 @@
       const sharing = values.get("sharing");
       const body = {
         policies: [...values.getAll("policies"), ...others],
-        since: values.get("since"), until: values.get("until"), cluster: values.get("cluster"),
+        keep: values.get("keep"), since: values.get("since"), until: values.get("until"), cluster: values.get("cluster"),
         whole_gpus: sharing === "whole", interference: sharing === "whole" ? "none" : sharing,
         user_gpus: number("user_gpus"), user_running: number("user_running"),
       };

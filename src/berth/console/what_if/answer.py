@@ -92,6 +92,24 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class SizesAnswer:
+    """The smallest clusters that keep a number of today's."""
+
+    sentences: tuple[str, ...]
+    """What was found, and how far replays of this history err; that first, if they cannot be relied on."""
+    jobs: int
+    rows: tuple[tuple[str, ...], ...]
+    """For each policy and GPU model what `berth.experiments.size.page.HEADINGS` name, without a cost."""
+
+
+def answer_of(values: dict[str, Any]) -> Answer | SizesAnswer:
+    """From what `dataclasses.asdict` made of it."""
+    if "sentences" not in values:
+        return Answer.of(values)
+    return SizesAnswer(tuple(values["sentences"]), values["jobs"], tuple(map(tuple, values["rows"])))
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """One figure of Plotly, as JSON."""
 
@@ -100,8 +118,54 @@ class Picture:
     figure: str
 
 
-def answered(question: Question, history: Path, progress: Any = None) -> tuple[Answer, list[Picture]]:
+def answered(
+    question: Question, history: Path, progress: Any = None
+) -> tuple[Answer | SizesAnswer, list[Picture]]:
     """Replay, and say what came of it. Raises BerthError."""
+    return (_sizes if question.keep else _replayed)(question, history, progress)
+
+
+def _sizes(question: Question, history: Path, progress: Any) -> tuple[SizesAnswer, list[Picture]]:
+    """Scan over sizes as `berth size` does."""
+    from plotly.io.json import to_json_plotly
+
+    from berth.experiments.returnable import run_and_trust
+    from berth.experiments.size import keep_of, smallest_sizes
+    from berth.experiments.size.page import cells, curve_of
+    from berth.experiments.what_if import nodes_and_conditions
+    from berth.history.store.folder import open_history
+    from berth.plots import policy_styles
+    from berth.traces.nodes import nodes_from_spec
+
+    given = nodes_from_spec(question.cluster) if question.cluster else ()
+    real, trust = run_and_trust(
+        open_history(history, must_exist=True),
+        since_ms=question.since_ms,
+        until_ms=question.until_ms,
+        nodes=given,
+    )
+    nodes, under = nodes_and_conditions(real, given, {"interference": question.interference})
+    policies = list(dict.fromkeys([*([real.policy] if real.policy else []), *question.replayed]))
+    found = smallest_sizes(
+        real.jobs, nodes, policies, keep_of(question.keep), conditions=under, progress=progress
+    )
+    styles = policy_styles(policies)
+    models = dict.fromkeys(curve.model for curve in found.curves)
+    pictures = [
+        Picture(f"sizes-{at}", model, to_json_plotly(curve_of(found, model, styles).to_dict()))
+        for at, model in enumerate(models)
+    ]
+    sentences = [*found.sentences]
+    sentences.insert(len(sentences) if trust.is_believable else 0, trust.sentence)
+    answer = SizesAnswer(
+        tuple(sentences),
+        found.jobs,
+        tuple(tuple(cells(each, "")[:-1]) for each in found.answers),
+    )
+    return answer, pictures
+
+
+def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer, list[Picture]]:
     from berth.experiments.what_if import what_if
     from berth.history.store.folder import open_history
     from berth.traces.nodes import nodes_from_spec

@@ -40,6 +40,8 @@ class Question:
     """The most GPUs that the jobs of one user may hold, or None."""
     user_running: int | None = None
     """The most jobs of one user that may run, or None."""
+    keep: str = ""
+    """Find the smallest cluster that keeps this, such as `p90-wait`; empty: replay the policies."""
 
     @property
     def replayed(self) -> tuple[str, ...]:
@@ -64,6 +66,7 @@ def asked(
     interference: str,
     user_gpus: int | None,
     user_running: int | None,
+    keep: str = "",
 ) -> Question:
     """A question, checked; SettingError says what is wrong."""
     chosen = tuple(dict.fromkeys(policies))
@@ -86,12 +89,21 @@ def asked(
             raise SettingError(f"the limit of {name} is {limit}; expected 1 to {MOST_LIMIT:,}, or nothing")
     if (user_gpus or user_running) and any(policy.partition("+")[0] in WRAPPERS for policy in chosen):
         raise SettingError("limits stand around a policy once: name the policies without limits+")
-    return Question(chosen, begin_ms, end_ms, cluster, whole_gpus, interference, user_gpus, user_running)
+    if keep := keep.strip():
+        from berth.experiments.size import keep_of
+
+        keep_of(keep)
+        if whole_gpus:
+            raise SettingError("sizes are found for jobs as they asked: leave whole GPUs out")
+    return Question(
+        chosen, begin_ms, end_ms, cluster, whole_gpus, interference, user_gpus, user_running, keep
+    )
 
 
 def command(question: Question, history: Path) -> str:
     """The command line that does the same."""
-    words = ["berth", "compare", "--from-history", "--history", str(history)]
+    words = ["berth", *(("size", "--keep", question.keep) if question.keep else ("compare",))]
+    words += ["--from-history", "--history", str(history)]
     words += ["--since", _iso(question.since_ms), "--until", _iso(question.until_ms)]
     words += ["--policies", ",".join(question.replayed)]
     if question.cluster:

@@ -19,7 +19,7 @@ from berth.console.formats import decimal
 from berth.console.identity import user, viewer
 from berth.console.pages import page
 from berth.console.roles import Role, Viewer
-from berth.console.what_if.answer import Answer
+from berth.console.what_if.answer import Answer, SizesAnswer, answer_of
 from berth.console.what_if.child import starter
 from berth.console.what_if.question import INTERFERENCES, Question, asked, command
 from berth.console.what_if.queue import Queue
@@ -81,6 +81,9 @@ class QuestionBody(BaseModel):
     )
     user_gpus: int | None = Field(None, description="The most GPUs that the jobs of one user may hold.")
     user_running: int | None = Field(None, description="The most jobs of one user that may run.")
+    keep: str = Field(
+        "", description="Find the smallest cluster that keeps this, such as p90-wait or p90-wait=30m."
+    )
 
 
 class QuestionAnswer(BaseModel):
@@ -97,7 +100,7 @@ class QuestionAnswer(BaseModel):
     ended_s: float | None
     question: Question
     command: str = Field(description="The command that does the same.")
-    answer: Answer | None
+    answer: Answer | SizesAnswer | None
 
 
 class Questions(BaseModel):
@@ -266,7 +269,7 @@ def one_page(request: Request, who: See, question_id: str) -> Response:
         who,
         entry=entry,
         mine=_may(entry.user, who),
-        columns=[] if entry.answer is None else _columns(entry.answer),
+        columns=_columns(entry.answer) if isinstance(entry.answer, Answer) else [],
         quantity=_quantity,
         moment=_moment,
     )
@@ -319,7 +322,9 @@ def _question_answer(request: Request, queue: Queue, entry: Entry) -> QuestionAn
     return _answer_of(request, entry, queue.turns().get(entry.id, 0), answer)
 
 
-def _answer_of(request: Request, entry: Entry, before: int, answer: Answer | None) -> QuestionAnswer:
+def _answer_of(
+    request: Request, entry: Entry, before: int, answer: Answer | SizesAnswer | None
+) -> QuestionAnswer:
     state = entry.state
     return QuestionAnswer(
         id=entry.id,
@@ -337,10 +342,10 @@ def _answer_of(request: Request, entry: Entry, before: int, answer: Answer | Non
     )
 
 
-def _answer(folder: Path) -> Answer:
+def _answer(folder: Path) -> Answer | SizesAnswer:
     path = folder / ANSWER
     try:
-        return Answer.of(json.loads(path.read_text(encoding="utf-8")))
+        return answer_of(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise HistoryError(
             f"{path} is not an answer: {error}; delete the question and ask it again"

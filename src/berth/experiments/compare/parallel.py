@@ -138,7 +138,7 @@ def _on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Result]]
         for number, task in enumerate(tasks):
             jobs, errors[number] = loader.load(task)
             if last[0] is not jobs:
-                last = (jobs, ray.put(jobs))
+                last = (jobs, ray.put(tuple(jobs)))
             sent = _noted(replace(task, source=()), number, running)
             yield delayed(_run_where_jobs_are)(number, sent, last[1])
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 
 from berth.cluster import Cluster
@@ -19,11 +18,13 @@ from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
 from berth.policies import Policy, Setting, is_oracle, make_policy
+from berth.policies.schemes.limits import Limits
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
-from berth.traces.compress import compressed
+from berth.traces.compress import compression
+from berth.traces.job_table import JobTable
 
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
 """Makes something of the events of a run, its nodes and its jobs."""
@@ -92,6 +93,8 @@ def _run(
     speeds = under.speeds.among(task.nodes)
     setting = Setting(task.seed, quotas, under.borrow, knowledge, speeds, under.recovery.restart_ms)
     policy: Policy = make_policy(task.policy, setting)
+    if under.limits:
+        policy = Limits(policy, under.limits)
     if unknown := under.speeds.unknown(jobs):
         some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(
@@ -150,26 +153,25 @@ class Loader:
 
     def __init__(self) -> None:
         self._last: Task | None = None
-        self._read: tuple[Job, ...] = ()
+        self._read: Sequence[Job] = ()
         self._errors: tuple[TraceError, ...] = ()
-        self._adapted: tuple[object, tuple[Job, ...]] = (None, ())
+        self._adapted: tuple[object, Sequence[Job]] = (None, ())
         """For which nodes and checkpoints the jobs were adapted last, and what came of it."""
 
     @held_collector()
-    def load(self, task: Task) -> tuple[tuple[Job, ...], tuple[TraceError, ...]]:
+    def load(self, task: Task) -> tuple[Sequence[Job], tuple[TraceError, ...]]:
         """The jobs of a task, and the bad rows that were left out."""
         if self._last is None or not same_jobs(task, self._last):
             under = task.conditions
             errors: list[TraceError] = []
-            jobs: Iterable[Job]
             if isinstance(task.source, Trace):
                 bad = errors if under.skip_bad else None
-                jobs = task.source.jobs(nodes=task.nodes, skip_bad=bad, compress=under.compress)
+                self._read = task.source.table(nodes=task.nodes, skip_bad=bad, compress=under.compress)
             else:
                 jobs = task.source if task.jobs_file is None else pickle.loads(task.jobs_file.read_bytes())
-                if under.compress != 1:
-                    jobs = compressed((replace(job) for job in jobs), under.compress)
-            self._read, self._errors, self._last = tuple(jobs), tuple(errors), task
+                compressed = compression(under.compress)
+                self._read = jobs if under.compress == 1 else tuple(compressed(replace(job)) for job in jobs)
+            self._errors, self._last = tuple(errors), task
             self._adapted = (None, ())
         what = (task.nodes, task.conditions.recovery.checkpoint_ms)
         if self._adapted[0] != what:
@@ -177,7 +179,7 @@ class Loader:
         return self._adapted[1], self._errors
 
 
-def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:
+def _adapted(jobs: Sequence[Job], task: Task) -> Sequence[Job]:
     """The jobs as this cluster and these conditions have them.
 
     Where a trace gives each virtual cluster nodes of its own and another cluster is named, whose nodes do not carry
@@ -185,14 +187,13 @@ def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:
     """
     labels = {label for node in task.nodes for label in node.labels}
     keeps = task.conditions.recovery.checkpoint_ms is not None
-    if not keeps and not any(map(attrgetter("labels"), jobs)):
-        return jobs
-    adapted = []
-    for job in jobs:
+
+    def adapted(job: Job) -> Job:
         if job.labels and job.labels == (job.virtual_cluster,) and labels.isdisjoint(job.labels):
             job = replace(job, labels=())
-        adapted.append(replace(job, keeps_work=True) if keeps and not job.keeps_work else job)
-    return tuple(adapted)
+        return replace(job, keeps_work=True) if keeps and not job.keeps_work else job
+
+    return jobs.each(adapted) if isinstance(jobs, JobTable) else tuple(map(adapted, jobs))
 
 
 def _noted(outages: Iterator[Outage], drawn: list[Outage]) -> Iterator[Outage]:

@@ -16,15 +16,19 @@ from berth.history.store.record_files import ADDED, SCHEMA
 from berth.history.store.staged import Staged
 
 
-def import_records(history: History, path: Path, options: Options) -> ImportResult:
+def import_records(
+    history: History, path: Path, options: Options, query: str = "FROM read_parquet($1)"
+) -> ImportResult:
     """Import a Parquet file of records; `options.cluster` names the cluster of those that name none.
 
-    Two simulations of one trace have the same jobs: give each a cluster of its own. HistoryError where the file
-    is none of berth's records.
+    `query` makes records of another file, or of those of a folder, which it calls `$1`. Two simulations of one trace
+    have the same jobs: give each a cluster of its own. HistoryError where the file is none of berth's records.
     """
+    files = f"{at(path)[:-1]}/**/*.parquet'" if path.is_dir() else at(path)
+    query = query.replace("$1", files)
     with history.import_space() as space, connect(space) as database:
         try:
-            there = {row[0] for row in database.execute(f"DESCRIBE FROM read_parquet({at(path)})").fetchall()}
+            there = {row[0] for row in database.execute(f"DESCRIBE {query}").fetchall()}
             lacking = [name for name in SCHEMA if name not in there and name not in ADDED]
             if lacking:
                 raise HistoryError(
@@ -35,9 +39,7 @@ def import_records(history: History, path: Path, options: Options) -> ImportResu
                 for name, kind in SCHEMA.items()
             ]
             own = [name for name in SCHEMA if name not in ("attempt", "submit_ms", "cluster")]
-            database.execute(
-                f"CREATE VIEW plain AS SELECT {', '.join(columns)} FROM read_parquet({at(path)})"
-            )
+            database.execute(f"CREATE VIEW plain AS SELECT {', '.join(columns)} FROM ({query})")
             source = "plain"
             if options.key:
                 hide(database, "plain", options.key)

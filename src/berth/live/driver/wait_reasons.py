@@ -12,9 +12,10 @@ from berth.cluster import Cluster
 from berth.cluster.shadow import Shadow
 from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
-from berth.live.driver.words import sizes, starts_text
+from berth.live.driver.words import counted, sizes, starts_text
 from berth.model import Job, starting_tasks
 from berth.policies.protocol import GivesMore
+from berth.policies.schemes.quotas import Quotas
 from berth.scheduler import Scheduler, StartInterval
 
 MOST_WAIT_MS = 5 * 366 * 24 * 3_600_000
@@ -95,6 +96,7 @@ class WaitReasons:
         self._starts = starts
         self._known: dict[object, tuple[WaitKind, str]] = {}
         policy = scheduler.policy
+        self._quotas = policy if isinstance(policy, Quotas) and not policy.borrow else None
         self._given: Callable[[Job], Job] = policy.given if isinstance(policy, GivesMore) else _as_asked
 
     def of(self, waiting: SiteJob, job: Job) -> WaitReason:
@@ -108,13 +110,27 @@ class WaitReasons:
             known = self._known[alike] = self._obstacle(waiting.only_gpus, job)
         kind, obstacle = known
         reserved_ms = self._start_ms(job)
-        if kind is WaitKind.TURN and (heads := self._kept_for(job)):
+        if kind in (WaitKind.TURN, WaitKind.ROOM) and (quota := self._over_quota(job)):
+            kind, obstacle = WaitKind.TURN, quota
+        elif kind is WaitKind.TURN and (heads := self._kept_for(job)):
             more = f" and {len(heads) - MOST_NAMED:,} more" if len(heads) > MOST_NAMED else ""
             noun = "job" if len(heads) == 1 else "jobs"
             obstacle = f"room is kept for {noun} {', '.join(heads[:MOST_NAMED])}{more}"
         elif kind is WaitKind.ROOM and reserved_ms is None and job.id in self._reserved_ms:
             obstacle += self._gpus_out_of_use(waiting.only_gpus, job)
         return WaitReason(kind, obstacle, self._before.get(job.id, 0), reserved_ms, self._interval(job))
+
+    def _over_quota(self, job: Job) -> str:
+        """What a job's virtual cluster has of its quota, if the job would exceed it; else nothing."""
+        if self._quotas is None or not job.gpus:
+            return ""
+        pool, accounts = job.virtual_cluster, self._cluster.usage().virtual_clusters
+        held_milli = accounts[pool].held_milli if pool in accounts else 0
+        quota_milli = self._quotas.quotas.get(pool, 0)
+        if held_milli + job.gpus * job.share.milli <= quota_milli:
+            return ""
+        gpus = counted(quota_milli / 1000, "GPU")
+        return f"the quota of '{pool}' is {gpus}, of which {held_milli / 1000:g} are taken"
 
     def _interval(self, job: Job) -> StartInterval | None:
         """The start interval of a job; None if it has none that means anything."""

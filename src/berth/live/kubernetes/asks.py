@@ -105,7 +105,7 @@ def _key(pod: Pod, compat: str | None) -> bytes:
 _known: dict[bytes, Ask] = {}
 MOST_KNOWN = 4096
 """Different asks that are kept; with more, all are read anew."""
-_WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED})
+_WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED, names.ENOUGH})
 """Annotations that berth writes."""
 
 
@@ -116,8 +116,7 @@ def _read(pod: Pod, compat: str | None) -> Ask:
     wish = wish_of(pod, resources, compat)
     milli, mem_mib, mem_milli = _parts(wish)
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
-    kind = _text(said.get(names.KIND, ""), names.KIND)
-    named = names.APPLICATION in said and owner
+    _text(said.get(names.KIND, ""), names.KIND)
     limit_s = pod.spec.active_deadline_seconds
     return Ask(
         gpus=wish.gpus if wish else 0,
@@ -128,7 +127,7 @@ def _read(pod: Pod, compat: str | None) -> Ask:
         host_mem_mib=resources.get("memory", 0),
         models=wish.models if wish else (),
         constraint=constraint_of(pod),
-        application=(owner if named else kind) or (owner and f"{pod.metadata.namespace}/{owner}"),
+        application=names.application_of(pod.metadata.namespace, said, owner),
         owner=owner,
         gang=_gang(pod),
         priority=pod.spec.priority,
@@ -180,7 +179,8 @@ def _refuse_what_nobody_can(pod: Pod) -> None:
 
 def _controller(meta: Meta) -> str:
     """The object that makes pods like this one, such as `Job/train`; empty where there is none."""
-    return next((f"{each.kind}/{each.name}" for each in meta.owner_references if each.controller), "")
+    owners = (each for each in meta.owner_references if each.controller)
+    return next((names.controller_name(each.kind, each.name) for each in owners), "")
 
 
 def pod_group(pod: Pod) -> tuple[str, str] | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
@@ -28,6 +30,8 @@ WATCH_S = 240
 PAGE = 2500
 """Objects in one part of a list: 50,000 pods at once would be 98 MB of JSON."""
 MOST_MESSAGE = 500
+MOST_SAID = 1000
+"""Characters of an event or a condition; Kubernetes takes 1,024 of an event."""
 
 _PASSING = (429, 500, 502, 503, 504)
 
@@ -35,6 +39,34 @@ _PASSING = (429, 500, 502, 503, 504)
 def backoff_s(attempt: int, *, most_s: float = 10.0) -> float:
     """How long to wait before the next attempt, from 0: twice as long each time, and never two callers alike."""
     return float(min(most_s, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0))
+
+
+class About(NamedTuple):
+    """What an event is about."""
+
+    namespace: str
+    name: str
+    uid: str
+    kind: str = "Pod"
+
+
+def event(about: About, reason: str, message: str, source: str, *, warning: bool = True) -> dict[str, object]:
+    """The body of a core/v1 Event."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    name = f"{about.name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": about.namespace},
+        "involvedObject": {"apiVersion": "v1", **about._asdict()},
+        "reason": reason,
+        "message": message[:MOST_SAID],
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": source},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
 
 
 class Api:

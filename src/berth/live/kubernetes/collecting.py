@@ -25,7 +25,6 @@ from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.node_manifests import AGENT, METRICS_PORT
 from berth.profiles import IN_HISTORY, SHARED, read_profile
 from berth.profiles.profiles import ENDING
 
@@ -49,7 +48,7 @@ class Collector:
 
     async def collect(self) -> dict[str, str]:
         """Take over the history of each node; what came of it, in words, by the node's name."""
-        selector = {"labelSelector": f"app.kubernetes.io/name={AGENT}"}
+        selector = {"labelSelector": f"app.kubernetes.io/name={names.AGENT}"}
         listed = await self._api.request("GET", self._path, params=selector, patience_s=30)
         pods = json.loads(listed)["items"]
         if not pods:
@@ -103,7 +102,7 @@ class Collector:
                 for port in each.get("ports", ())
                 if port.get("name") == "metrics"
             ),
-            METRICS_PORT,
+            names.METRICS_PORT,
         )
         known = {"known": self._has[node]} if node in self._has else {}
         path = f"{self._path}/{name}:{port}/proxy/history"

@@ -10,6 +10,7 @@ from berth.live.kubernetes.client import MERGE_PATCH, Api
 
 _PLURALS = {
     "Namespace": "namespaces",
+    "ConfigMap": "configmaps",
     "ServiceAccount": "serviceaccounts",
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from berth.errors import SettingError
 from berth.knowledge.out_of_memory import MemoryNeed
 from berth.live.kubernetes.asks import Ask
 from berth.model import WHOLE_GPU, GpuModel, Job, Share
-from berth.policies.schemes.quotas import quotas_of
 
 MOST_CALLED = 1024
 """Different lists of models that are kept."""
@@ -69,29 +67,6 @@ class Cards:
             if models:
                 mem_mib = max(ask.mem_mib, size_mib * ask.mem_milli // 1000)
                 yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
-
-
-def quotas_of_namespaces(text: str) -> dict[str, int]:
-    """Quotas as an option says them: `vision=8`, or `vision+speech=8` of both together. Raises SettingError."""
-    quotas = quotas_of(text, form="NAMESPACE=GPUS, such as vision=8 or vision+speech=8")
-    tenants_of(quotas)
-    return quotas
-
-
-def tenants_of(quotas: Iterable[str]) -> dict[str, str]:
-    """The quota of each namespace that has one, by the quotas' names: a namespace, or several as `vision+speech`.
-    Raises SettingError."""
-    found: dict[str, str] = {}
-    for name in quotas:
-        for namespace in name.split("+"):
-            if not namespace:
-                raise SettingError(f"quota '{name}': expected a namespace, or several such as vision+speech")
-            if namespace in found:
-                raise SettingError(
-                    f"namespace '{namespace}' has two quotas, '{found[namespace]}' and '{name}'"
-                )
-            found[namespace] = name
-    return found
 
 
 def with_memory(ask: Ask, need: MemoryNeed, cards: Cards) -> Ask:

@@ -1,198 +1,127 @@
-"""What `berth k8s install` puts on a cluster: rights, steerer, nodes' agents, admission policies.
-
-The manifests are made here once, as values; the kustomization and the Helm chart are both written from them.
-"""
+"""What `berth k8s install` puts on a cluster, as `manifests.yaml` has it, filled in by the options."""
 
 from __future__ import annotations
 
-from copy import deepcopy
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from berth.live.driver.defaults import DEFAULT_POLICY
 from berth.live.kubernetes import names
-from berth.live.kubernetes.admission import GROUP, admission_manifests, gate_manifests
-from berth.live.kubernetes.install_options import Install
-from berth.live.kubernetes.node_manifests import AGENT, device_classes, node_manifests
+from berth.live.kubernetes.gpu_words import known_resources
+from berth.live.kubernetes.tenants import manifest_of
 
-STEERER = "berth-steerer"
+TEMPLATE = Path(__file__).with_suffix(".yaml")
 Manifest = dict[str, Any]
+_MARK = re.compile("@([a-z-]+)@")
 
-RULES: tuple[Manifest, ...] = (
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-    {
-        "apiGroups": ["resource.k8s.io"],
-        "resources": ["resourceslices", "resourceclaims"],
-        "verbs": ["list", "watch"],
-    },
-    {
-        "apiGroups": [names.PLUGINS_GROUP, names.OWN_GROUP],
-        "resources": ["podgroups"],
-        "verbs": ["list", "watch"],
-    },
-)
-"""What the steerer may do on the whole cluster: what it does, and nothing else."""
-LEASE_RULES: tuple[Manifest, ...] = (
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        "resourceNames": [names.LEASE],
-        "verbs": ["get", "update"],
-    },
-)
-"""And in its own namespace."""
-HISTORY_RULES: tuple[Manifest, ...] = (
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
-)
-"""And there, where it gathers the nodes' histories."""
+
+@dataclass(frozen=True)
+class Install:
+    """How to install."""
+
+    image: str
+    """The container image of berth; none is published, and an image of a name that anyone may take is not run as
+    root on every node by default."""
+    policy: str = DEFAULT_POLICY
+    mode: str = "place"
+    knowledge: str = names.GATHERED
+    compat: str | None = None
+    quota: str = ""
+    """GPUs of each namespace, such as `team-a=8,team-b=4`; empty: the ConfigMap of tenants stays as it is."""
+    borrow: bool = False
+    reclaim: bool = False
+    replicas: int = 2
+    """Steerers: one leads, the others wait for it to fail."""
+    fake_gpus: str = ""
+    """For a demo on nodes without GPUs, such as `2xA100-80G`."""
+    claims: bool = False
+    """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
+    evict: bool = False
+    """Let the agents evict pods that got out of their limit."""
+    right_size: str = "off"
+    """`off`, `advise` or `apply`, as the steerer has it."""
+    gathers: bool = True
+    """Whether a container beside each steerer gathers the nodes' histories into `names.HISTORY_FOLDER`."""
+    history_claim: str = ""
+    """The PersistentVolumeClaim of that folder; empty: it goes with its pod."""
 
 
 def manifests(install: Install) -> dict[str, list[Manifest]]:
     """The manifests by the name of their file."""
-    labels = {"app.kubernetes.io/name": "berth", "app.kubernetes.io/part-of": "berth"}
-    gathers = HISTORY_RULES if install.gathers else ()
-    return {
-        "namespace": [
-            {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {
-                    "name": names.NAMESPACE,
-                    "labels": {**labels, "pod-security.kubernetes.io/enforce": "privileged"},
-                },
-            }
-        ],
-        "admission": admission_manifests(STEERER, AGENT),
-        **({"gate": gate_manifests(install.compat)} if install.mode != "advise" else {}),
-        "steerer-rights": _rights(STEERER, RULES, (*LEASE_RULES, *gathers)),
-        "steerer": [_steerer(install)],
-        **node_manifests(install),
-        **({"device-class": device_classes()} if install.claims else {}),
-    }
+    import yaml
 
-
-def _rights(name: str, rules: tuple[Manifest, ...], own_rules: tuple[Manifest, ...] = ()) -> list[Manifest]:
-    """A service account that may follow `rules` on the whole cluster, and `own_rules` in its namespace."""
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": names.NAMESPACE}
-    rights = "rbac.authorization.k8s.io/v1"
-    group = "rbac.authorization.k8s.io"
-    here = {"name": name, "namespace": names.NAMESPACE}
-    made: list[Manifest] = [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here},
-        {"apiVersion": rights, "kind": "ClusterRole", "metadata": {"name": name}, "rules": list(rules)},
-        {
-            "apiVersion": rights,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-            "subjects": [subject],
-        },
+    made = _filled(yaml.safe_load(TEMPLATE.read_text("utf-8")), _values_of(install))
+    _steer(made["steerer"][0]["spec"], made["steerer-rights"][3], install)
+    (agent,) = made["node"][0]["spec"]["template"]["spec"]["containers"]
+    agent["command"] += [
+        *(["--fake-gpus", install.fake_gpus] if install.fake_gpus else []),
+        *(["--dra", "all"] if install.claims else []),
+        *(["--compat", install.compat] if install.compat else []),
+        *(["--on-lost-isolation", "evict"] if install.evict else []),
     ]
-    if own_rules:
-        made += [
-            {"apiVersion": rights, "kind": "Role", "metadata": here, "rules": list(own_rules)},
-            {
-                "apiVersion": rights,
-                "kind": "RoleBinding",
-                "metadata": here,
-                "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-                "subjects": [subject],
-            },
-        ]
-    return made
+    if install.evict:
+        pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
+        made["node-rights"][1]["rules"].append(pods)
+    if install.quota:
+        made["tenants"] = [manifest_of(install.quota, borrow=install.borrow, reclaim=install.reclaim)]
+    left_out = {"gate": install.mode == "advise", "device-class": not install.claims}
+    return {name: each for name, each in made.items() if not left_out.get(name)}
 
 
-def _steerer(install: Install) -> Manifest:
-    words = ["berth", "k8s", "steerer", "--policy", install.policy, "--mode", install.mode]
-    words += ["--knowledge", install.knowledge, *(["--compat", install.compat] if install.compat else [])]
-    words += [
-        *(["--quota", install.quota] if install.quota else []),
-        *(["--borrow"] if install.borrow else []),
-        *(["--reclaim"] if install.reclaim else []),
-    ]
-    return _gathering(_deployment(STEERER, install.image, words, install.replicas), install)
-
-
-def _gathering(made: Manifest, install: Install) -> Manifest:
-    """With a container that gathers the nodes' histories into a folder that the first container reads."""
-    if not install.gathers:
-        return made
-    spec = made["spec"]["template"]["spec"]
-    (reads,) = spec["containers"]
-    source: Manifest = {"emptyDir": {}}
-    if install.history_claim:
-        source = {"persistentVolumeClaim": {"claimName": install.history_claim}}
-        made["spec"]["strategy"] = {"type": "Recreate"}  # most volumes are on one node at a time
-    mount = {"name": "history", "mountPath": names.HISTORY_FOLDER}
-    spec["containers"].append(
-        {
-            **deepcopy(reads),
-            "name": "history",
-            "command": ["berth", "k8s", "history", names.HISTORY_FOLDER, "--follow"],
-            "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
-            "volumeMounts": [*deepcopy(reads["volumeMounts"]), mount],
-        }
+def _values_of(install: Install) -> dict[str, str]:
+    words = ", ".join(f"'{name}'" for name in sorted(known_resources(install.compat)))
+    asks = " || ".join(
+        f"(has(it.resources) && has(it.resources.{kind}) && [{words}].exists(word, word in it.resources.{kind}))"
+        for kind in ("limits", "requests")
     )
-    reads["volumeMounts"].append({**mount, "readOnly": True})
-    spec["volumes"].append({"name": "history", **source})
-    spec["securityContext"]["fsGroup"] = 65534
-    return made
-
-
-def _deployment(name: str, image: str, words: list[str], replicas: int) -> Manifest:
-    """A program under the restricted rules of pod security."""
-    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "berth"}
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": names.NAMESPACE, "labels": labels},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "serviceAccountName": name,
-                    "priorityClassName": "system-cluster-critical",
-                    "securityContext": {
-                        "runAsNonRoot": True,
-                        "runAsUser": 65534,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                    "containers": [
-                        {
-                            "name": name.removeprefix("berth-"),
-                            "image": image,
-                            "command": words,
-                            "env": [
-                                {"name": "NUMBA_CACHE_DIR", "value": "/tmp/numba"},
-                                {
-                                    "name": "POD_NAMESPACE",
-                                    "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}},
-                                },
-                            ],
-                            "resources": {
-                                "requests": {"cpu": "200m", "memory": "512Mi"},
-                                "limits": {"memory": "1536Mi"},
-                            },
-                            "securityContext": {
-                                "allowPrivilegeEscalation": False,
-                                "readOnlyRootFilesystem": True,
-                                "capabilities": {"drop": ["ALL"]},
-                            },
-                            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-                        }
-                    ],
-                    "volumes": [{"name": "tmp", "emptyDir": {}}],
-                },
-            },
-        },
+        "namespace": names.NAMESPACE,
+        "placement": names.PLACEMENT,
+        "placed-uid": names.PLACED_UID,
+        "gate": names.GATE,
+        "old-scheduler": names.OLD_SCHEDULER,
+        "lease": names.LEASE,
+        "tenants": names.TENANTS,
+        "history": names.HISTORY_FOLDER,
+        "asks": asks,
+        "image": install.image,
+        "policy": install.policy,
+        "mode": install.mode,
+        "knowledge": install.knowledge,
     }
+
+
+def _filled(told: Any, values: Mapping[str, str]) -> Any:
+    """A tree of its own, with the values in place of their marks."""
+    if isinstance(told, dict):
+        return {key: _filled(each, values) for key, each in told.items()}
+    if isinstance(told, list):
+        return [_filled(each, values) for each in told]
+    return _MARK.sub(lambda mark: values[mark[1]], told) if isinstance(told, str) else told
+
+
+def _steer(deployment: Manifest, role: Manifest, install: Install) -> None:
+    """The steerer's options, and the container beside it that gathers the nodes' histories, if it does."""
+    deployment["replicas"] = install.replicas
+    pod = deployment["template"]["spec"]
+    steerer = pod["containers"][0]
+    steerer["command"] += [
+        *(["--compat", install.compat] if install.compat else []),
+        *(["--right-size", install.right_size] if install.right_size != "off" else []),
+    ]
+    if install.history_claim:
+        pod["volumes"][-1] = {
+            "name": "history",
+            "persistentVolumeClaim": {"claimName": install.history_claim},
+        }
+        deployment["strategy"] = {"type": "Recreate"}  # most volumes are on one node at a time
+    if not install.gathers:
+        del pod["containers"][1], pod["volumes"][-1], steerer["volumeMounts"][-1]
+        del pod["securityContext"]["fsGroup"]
+        role["rules"] = [rule for rule in role["rules"] if not {"pods", "pods/proxy"} & {*rule["resources"]}]
 
 
 def kustomization(install: Install) -> dict[str, str]:
@@ -227,7 +156,7 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         text = text.replace(f":{names.NAMESPACE}:", ":{{ .Release.Namespace }}:")
         if name in ("admission", "gate"):
             kind = "Validating" if name == "admission" else "Mutating"
-            there = f'.Capabilities.APIVersions.Has "{GROUP}/{kind}AdmissionPolicy"'
+            there = f'.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/{kind}AdmissionPolicy"'
             if name == "gate":  # where only advice is given, pods are another's to start
                 there = f'and ({there}) (ne .Values.mode "advise")'
             text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 GATE = "berth.dev/gate"
 """The scheduling gate of pods that berth steers: kube-scheduler leaves them alone until berth lifts it."""
 OLD_SCHEDULER = "berth"
@@ -23,12 +26,21 @@ SLOTS_PER_GPU = 16
 NAMESPACE = "berth-system"
 """Where `berth k8s install` puts everything."""
 LEASE = "berth-steerer"
+TENANTS = "berth-tenants"
+"""The ConfigMap that says how many GPUs namespaces have."""
+IN_FORCE = "berth.dev/in-force"
+"""And its annotation with what of it is in force, as JSON."""
+AGENT = "berth-node"
+"""The DaemonSet of the nodes' agents."""
+METRICS_PORT = 9400
 
 ASKED_MILLI = "berth.dev/gpu-milli"
 ASKED_MEM_MIB = "berth.dev/gpu-mem-mib"
 """GPU memory of each GPU in MiB."""
 APPLICATION = "berth.dev/application"
 KIND = "berth.dev/kind"
+ENOUGH = "berth.dev/enough"
+"""What is enough for a pod by its application's profile if it asks for more: `300 milli and 8192 MiB`."""
 MODELS = "berth.dev/models"
 """The GPU models that will do, separated by commas."""
 GANG = "berth.dev/gang"
@@ -94,3 +106,20 @@ HISTORY_FOLDER = "/var/lib/berth-history"
 GATHERED = f"history?begin={HISTORY_FOLDER}"
 """The knowledge that grows by it."""
 CDI_FOLDER = "/var/run/cdi"
+
+_MADE_ANEW = {"Job": re.compile(r"-\d{6,}$"), "ReplicaSet": re.compile(r"-[a-z0-9]{5,10}$")}
+"""What a CronJob and a Deployment add to the names of what they make."""
+
+
+def controller_name(kind: str, name: str) -> str:
+    """What pods of one controller have in common, also those of the next Job of a CronJob: `Job/train`."""
+    made = _MADE_ANEW.get(kind)
+    return f"{kind}/{made.sub('', name) if made else name}"
+
+
+def application_of(namespace: str, annotations: Mapping[str, str], controller: str) -> str:
+    """The name under which a pod's profile and run times are learned; empty if nothing says it. Applications of two
+    namespaces are two, and a kind is one for all."""
+    if not (named := annotations.get(APPLICATION, "")) and (kind := annotations.get(KIND, "")):
+        return kind
+    return f"{namespace}/{named or controller}" if named or controller else ""

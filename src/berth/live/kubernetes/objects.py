@@ -308,6 +308,11 @@ class Claim(Struct):
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
 
+class ConfigMap(Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    data: dict[str, str] = {}
+
+
 class GangPolicy(Struct):
     min_count: int | None = None
 

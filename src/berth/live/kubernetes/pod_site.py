@@ -35,13 +35,14 @@ from berth.live.kubernetes.asks import Ask, Gang, ask_of, created_ms
 from berth.live.kubernetes.constraints import Constraint, has_unread_rules, keeps_others_away, why_not
 from berth.live.kubernetes.gangs import Gangs
 from berth.live.kubernetes.gpu_words import known_resources, pod_resources
-from berth.live.kubernetes.jobs import job_of, tenants_of, with_memory
+from berth.live.kubernetes.jobs import job_of, with_memory
 from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,9 @@ class Settings:
     advise: bool = False
     """Whether nothing of what is decided is done, so that pods without a gate are looked at as well."""
     patience_ms: int = PATIENCE_MS
+    right_size: str = "off"
+    """Whether a pod that asks for more than is enough by its profile gets what it asks for (`off`), is told so besides
+    (`advise`), or gets what is enough (`apply`)."""
 
     @property
     def why_evicted(self) -> str:
@@ -175,6 +179,8 @@ class PodSite:
         """Pods that are bound and keep others away, by namespace: kube-scheduler alone can tell from which nodes."""
         self.with_room: Callable[[str], Iterable[str]] = lambda job_id: ()
         """Names the nodes that a job would fit on now."""
+        self.enough: Callable[[Job], Share | None] = lambda job: None
+        """What is enough for a job, where it asks for more."""
         self._do = do
         self._tenants = tenants_of(settings.quotas or ())
         self._memories = Memories()
@@ -243,10 +249,12 @@ class PodSite:
         if spec.node_name:
             self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after))
             return
+        enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
         terms = tuple(required.node_selector_terms) if required else ()
-        step = Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after)
+        words = None if enough is None else f"{enough.milli} milli and {enough.mem_mib} MiB"
+        step = Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after, enough=words)
         if has_unread_rules(spec, self._counted) or self._repels.get(entry.namespace):
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
             step = step._replace(hosts=self._hosts(entry.uid, node), preferred=tuple(preferred))
@@ -335,7 +343,10 @@ class PodSite:
             self._look_again(there, now_ms)
         if refreshed.has_other_models:
             asked = (each for each in self.entries.values() if each.state is State.WAITING)
-            for entry in [each for each in asked if each.ask and (each.ask.models or each.ask.mem_milli)]:
+            sizes = self.settings.right_size == "apply"
+            for entry in [
+                each for each in asked if each.ask and (sizes or each.ask.models or each.ask.mem_milli)
+            ]:
                 self._requeue(entry)
         if self.kinds.left and self._crowded:
             self.kinds.left = False
@@ -350,6 +361,13 @@ class PodSite:
         self._forgive(now_ms)
         if refreshed.moved or self.kinds.stale:
             self.table.refresh()
+
+    def profiles_grew(self) -> None:
+        """What is enough may be known of pods that wait."""
+        self.stirred = True
+        if self.settings.right_size == "apply":
+            for entry in [each for each in self.entries.values() if each.state is State.WAITING]:
+                self._requeue(entry)
 
     def next_ms(self) -> int | None:
         """When `refresh` has something to do if nothing happens before."""
@@ -559,7 +577,12 @@ class PodSite:
         return () if view is None else tuple(Gpu(node, at) for at in range(len(view.gpus)))
 
     def _job(self, entry: Entry) -> Job:
-        """The job of a pod, on the cards of today."""
+        """The job of a pod, on the cards of today, with what it is to get."""
+        job = self._as_asked(entry)
+        enough = self.enough(job) if self.settings.right_size == "apply" else None
+        return job if enough is None else replace(job, share=enough)
+
+    def _as_asked(self, entry: Entry) -> Job:
         assert entry.ask is not None
         ask, cards = entry.ask, self.table.cards
         memory = self._memories.of((entry.namespace, ask.owner))
@@ -732,11 +755,14 @@ class PodSite:
             gang, is_first = self.gangs.begin(entry.ask.gang, entry.uid)
             if is_first:
                 self._renew_gang(entry.ask.gang)
-        share = _share(entry.ask, placed, card_mib)
+        if self.settings.right_size == "apply" and placed.gpus:
+            share = _given(placed, card_mib)
+        else:
+            share = _share(entry.ask, placed, card_mib)
         asked = Share(
             max(entry.ask.milli, share.milli), entry.ask.mem_mib if placed.best_effort else share.mem_mib
         )
-        job = replace(self._job(entry), models=(), labels=(), gpus=len(at), share=asked)
+        job = replace(self._as_asked(entry), models=(), labels=(), gpus=len(at), share=asked)
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
@@ -938,11 +964,16 @@ def _share(ask: Ask, placed: Placed, card_mib: int) -> Share:
     counts as no less than the pod asks for."""
     if not placed.gpus:
         return Share(ask.milli, ask.mem_mib)
-    milli = max(gpu.milli for gpu in placed.gpus)
-    mem_mib = max(gpu.mem_mib for gpu in placed.gpus)
+    milli, mem_mib = (given := _given(placed, 0)).milli, given.mem_mib
     if not (placed.shared or placed.best_effort):
         asked_mib = ask.mem_mib or card_mib * ask.mem_milli // 1000
         milli, mem_mib = max(milli, ask.milli), max(mem_mib, asked_mib)
     if ask.milli == 1000 and not ask.mem_mib and mem_mib == card_mib:
         mem_mib = 0  # the whole card, as it was asked for
     return Share(milli, min(mem_mib, card_mib) if card_mib else mem_mib)
+
+
+def _given(placed: Placed, card_mib: int) -> Share:
+    """What a placement gives of each GPU, the largest of its parts; a whole card is all of its memory, as a number."""
+    mem_mib = max(gpu.mem_mib for gpu in placed.gpus)
+    return Share(max(gpu.milli for gpu in placed.gpus), min(mem_mib, card_mib) if card_mib else mem_mib)

@@ -17,9 +17,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from berth.errors import ApiError
-from berth.knowledge import History, make_knowledge
+from berth.knowledge import History, Knowledge, make_knowledge
 from berth.live.driver.driver import Driver, Round
 from berth.live.driver.driver import Settings as DriverSettings
+from berth.live.driver.right_size import enough
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.client import Api, backoff_s
@@ -30,7 +31,9 @@ from berth.live.kubernetes.listening import listeners, until_listed
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.renewing import Renewal
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
+from berth.live.kubernetes.tenants import Tenants, TenantsWatch
 from berth.live.kubernetes.warming import warm_up
+from berth.model import Job, Share
 
 T = TypeVar("T")
 
@@ -100,6 +103,8 @@ class Steering:
         self._settings = replace(options.settings, advise=options.advise)
         self.renewal = Renewal(self._settings.knowledge)
         self._knowledge = make_knowledge(self._settings.knowledge, grows=True)
+        if isinstance(self._knowledge, History) and self._settings.right_size != "apply":
+            self._knowledge.show_no_profiles()
         self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
         self._events = writing.Events(api, "berth")
         self._now_ms = steady_clock()
@@ -125,21 +130,24 @@ class Steering:
         self.site = PodSite(self._settings, partial(self._hand_out, self._generation))
         self.driver = Driver(self.site, driving(self._settings), self._knowledge)
         self.site.ran_out = self._ran_out
+        self.site.enough = partial(enough_for, self.site, self._knowledge)
         self.site.with_room = partial(nodes_with_room, self.driver)
 
-    def _ran_out(self, job: Any, held_mib: int) -> None:
+    def _ran_out(self, job: Job, held_mib: int) -> None:
         if self._knowledge.learns:
             self._knowledge.ran_out_of_memory(job, held_mib)
 
     async def run(self) -> None:
-        """Warm up, be elected, lead; begin anew when the lease is lost."""
+        """Warm up, be elected, lead; begin anew when the lease is lost, or tenants have other quotas."""
         self._loop = asyncio.get_running_loop()
         await self._loop.run_in_executor(None, warm_up, self._settings.policy, self._settings.knowledge)
         while True:
             if self.options.elect:
                 await self.lease.acquire()
             try:
-                if await self._lead():
+                while (done := await self._lead()) is None:
+                    self._reset()
+                if done:
                     return
             finally:
                 if self.options.elect:
@@ -147,8 +155,8 @@ class Steering:
             await asyncio.sleep(RESTARTS_S)
             self._reset()
 
-    async def _lead(self) -> bool:
-        """Decide and do until the lease is lost; True if all is done (`once`)."""
+    async def _lead(self) -> bool | None:
+        """Decide and do until the lease is lost; True if all is done (`once`), None if the tenants have changed."""
         tasks: list[asyncio.Task[Any]] = []
 
         def begin(work: Any, name: str) -> asyncio.Task[Any]:
@@ -159,6 +167,11 @@ class Steering:
         try:
             if self.options.elect:
                 begin(self.lease.keep(), "lease")
+            watch = TenantsWatch(self.api, self.options.namespace, self._settings.policy)
+            begin(watch.tell(), "tell tenants")
+            await until_listed(watch.informer, begin(watch.informer.run(), "tenants"))
+            self._take_tenants(watch.tenants)
+            watch.changed.clear()
             listing = begin(self._listen(begin), "listen")
             if await self._first_of(tasks) is not listing:
                 return False
@@ -172,11 +185,22 @@ class Steering:
             begin(self._tell_all(), "tell")
             begin(self.renewal.follow(self._on(self._renew)), "renew")
             deciding = begin(self._decide_all(), "decide")
-            return await self._first_of(tasks) is deciding
+            changed = begin(watch.changed.wait(), "tenants change")
+            first = await self._first_of(tasks)
+            return None if first is changed else first is deciding
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take_tenants(self, tenants: Tenants) -> None:
+        """Have namespaces the quotas that are in force."""
+        settings = replace(
+            self._settings, quotas=tenants.quotas, borrow=tenants.borrow, reclaim=tenants.reclaim
+        )
+        if settings != self._settings:
+            self._settings = settings
+            self._reset()
 
     async def _in_thread(self, what: Callable[[], T]) -> T:
         """Have the site and the driver do something in their thread, while nothing else uses them."""
@@ -234,7 +258,7 @@ class Steering:
         """The history has grown: pods that wait are decided on by what it knows by now."""
         if isinstance(self._knowledge, History):
             self._knowledge.renew(seen)
-            self.site.stirred = True
+            self.site.profiles_grew()
 
     # What is decided
 
@@ -491,6 +515,12 @@ def driving(settings: Settings) -> DriverSettings:
         most_start_failures=None,
         notes=0,
     )
+
+
+def enough_for(site: PodSite, knowledge: Knowledge, job: Job) -> Share | None:
+    """What is enough for a job by its profile, if it asks for more and all cards are like the profile's."""
+    cards = {card for card in site.table.cards.models if not job.models or card.name in job.models}
+    return enough(knowledge, job, cards) if isinstance(knowledge, History) else None
 
 
 def nodes_with_room(driver: Driver, job_id: str) -> list[str]:

@@ -24,6 +24,8 @@ class Lift(NamedTuple):
     """Hostnames of the nodes that it may run on, its own among them; empty: its own node alone."""
     preferred: tuple[Preferred, ...] = ()
     """Its preferred node affinity, which it keeps."""
+    enough: str | None = None
+    """What its profile says is enough, if that is less than it asks for."""
 
 
 class Assign(NamedTuple):

@@ -1,14 +1,16 @@
-"""What is on the cluster now, read once: nodes with their GPUs, which pod has which part, which wait and why."""
+"""What is on the cluster now, read once, as the snapshot that `berth k8s status` and the console show."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+import msgspec
 
 from berth.errors import ApiError
 from berth.live.driver.driver import Driver
-from berth.live.driver.snapshot import MoreCards
+from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
@@ -17,79 +19,14 @@ from berth.live.kubernetes.listening import pod_groups
 from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
+from berth.live.kubernetes.tenants import fault_of, in_force, said
 from berth.model import GpuSlot, Job
-from berth.scheduler import StartInterval
-
-
-@dataclass(frozen=True)
-class GpuUse:
-    """One GPU: what is given away of it, and to which pods."""
-
-    node: str
-    index: int
-    model: str
-    milli: int
-    mem_mib: int
-    card_mib: int
-    holders: tuple[str, ...]
-    """Namespace and name of each pod of ours on it."""
-    foreign_milli: int
-    for_claims: bool = False
-    """Whether it is given through claims alone; what is given away is theirs."""
-    shares: tuple[tuple[int, int], ...] = ()
-    """Milli and MiB that each holder takes."""
-    drained: str = ""
-    """Why an operator's wish lets nothing start on it; empty if nothing does."""
-    ailing: str = ""
-    """What is wrong with it or its node; empty if nothing is."""
-
-
-@dataclass(frozen=True)
-class Waits:
-    """A pod that waits."""
-
-    name: str
-    since_s: float
-    why: str
-    gpus: int = 0
-    milli: int = 1000
-    mem_mib: int = 0
-    held: bool = False
-    """Whether it waits until it is released."""
-    priority: int = 0
-    starts: StartInterval | None = None
-    """When it is believed to start; None: unknown."""
-
-
-@dataclass(frozen=True)
-class Runs:
-    """A pod of ours that has a node."""
-
-    name: str
-    submit_ms: int
-    start_ms: int | None
-    """When its kubelet took it over; None before that."""
-    gpus: int
-    """0 of a pod that runs on the CPU alone."""
-    node: str
-    priority: int = 0
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A cluster at one moment."""
-
-    nodes: int
-    gpus: tuple[GpuUse, ...]
-    waits: tuple[Waits, ...]
-    running: int
-    runs: tuple[Runs, ...] = ()
-    more_cards: tuple[MoreCards, ...] = ()
 
 
 async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
+    settings, notes = await _with_tenants(api, settings)
     site = PodSite(settings, lambda step: None)
     async for _, nodes in api.list("/api/v1/nodes", objects.Node):
         for node in nodes:
@@ -118,85 +55,121 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             site.pod_changed(pod, now_ms)
-    return snapshot(site, now_ms, most_waits)
+    return replace(snapshot(site, now_ms, most_waits), notes=notes)
+
+
+async def _with_tenants(api: Api, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """The policy and the quotas that a steerer keeps to, and what is wrong with those that it was told later. Who may
+    not read them sees all else."""
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.TENANTS}"
+    try:
+        config = await api.get(path, objects.ConfigMap, patience_s=5)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return settings, ()
+    tenants = in_force(config)
+    if not tenants.policy:
+        return settings, ()
+    fault = fault_of(config, tenants.policy)
+    return replace(settings, **msgspec.structs.asdict(tenants)), (said(fault),) if fault else ()
 
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
-    """What a site knows of its cluster."""
+    """What a site knows of its cluster. At most `most_waits` pods are listed that wait."""
     driver = Driver(site, driving(site.settings))
     site.refresh(now_ms)
     driver.step(now_ms, for_real=False)
-    cluster, gpus = driver.scheduler.cluster, list[GpuUse]()
-    for name, view in sorted(site.table.views.items()):
-        row = cluster.row_of(name)
-        if row is None:
-            continue
-        card_mib = view.model.mem_mib if view.model else 0
-        cordoned = "its node is cordoned" if view.cordoned else ""
-        not_ready = "" if view.ready else "its node is not ready"
-        for at, gpu in enumerate(view.gpus):
-            slot = GpuSlot(row, at)
-            free, others = cluster.free_on(slot), cluster.strangers_on(slot)
-            runs = tuple(cluster.jobs_on(slot))
-            holders = tuple(site.entries[run.job.id].title for run in runs)
-            shares = tuple((run.share.milli, run.share.mem_mib or card_mib) for run in runs)
-            milli, foreign = 1000 - free.milli, others.milli
-            used_mib = card_mib - free.mem_mib if card_mib else 0
-            if any(run.share.milli == 1000 and not run.share.mem_mib for run in runs):
-                used_mib = card_mib  # a whole GPU is asked for without a number of MiB
-            if not gpu.is_open:  # counted as used, by no pod
-                milli, used_mib, foreign = sum(s[0] for s in shares), sum(s[1] for s in shares), 0
-            gpus.append(
-                GpuUse(
-                    name,
-                    gpu.index,
-                    view.model.name if view.model else "",
-                    milli,
-                    used_mib,
-                    card_mib,
-                    holders,
-                    foreign,
-                    shares=shares,
-                    drained="it is drained" if gpu.drained else cordoned,
-                    ailing=not_ready if gpu.healthy else "it is lost, or had an error (XID)",
-                )
-            )
-        for part, model in view.claim_gpus:
-            share = site.table.claimed(name, part)
-            gpus.append(
-                GpuUse(
-                    name,
-                    part.index,
-                    model.name,
-                    min(1000, share.milli),
-                    min(model.mem_mib, share.mem_mib),
-                    model.mem_mib,
-                    (),
-                    min(1000, share.milli),
-                    True,
-                    drained=cordoned,
-                    ailing=not_ready,
-                )
-            )
+    gpus = tuple(_gpus(site, driver))
     entries = sorted(site.waits(), key=lambda entry: entry.order)[:most_waits]
     end_s = time.monotonic() + FORECAST_S
     driver.forecast(now_ms, out_of_time=lambda: time.monotonic() > end_s)
     reasons = waits_of(site, driver, entries)
-    waits = tuple(
-        Waits(
-            entry.title,
-            max(0.0, (now_ms - entry.submit_ms) / 1000),
-            reasons[entry.uid],
-            *((entry.ask.gpus, entry.ask.milli, entry.ask.mem_mib) if entry.ask else (0, 1000, 0)),
-            held=entry.state is State.HELD,
-            priority=entry.ask.priority if entry.ask else 0,
-            starts=driver.starts.get(entry.uid),
-        )
-        for entry in entries
+    running = [each for each in site.entries.values() if each.state in (State.LIFTED, State.RUNS)]
+    on_gpus = Snapshot(now_ms, gpus)
+    jobs = [_runs(each, on_gpus) for each in sorted(running, key=lambda each: each.title)]
+    jobs += [_waits(each, driver, reasons[each.uid]) for each in entries]
+    more = more_cards(driver.scheduler.cluster, _for_room(driver, entries))
+    return Snapshot(now_ms, gpus, tuple(jobs), len(entries), len(running), more_cards=more)
+
+
+def _gpus(site: PodSite, driver: Driver) -> Iterator[Gpu]:
+    cluster = driver.scheduler.cluster
+    for name, view in sorted(site.table.views.items()):
+        row = cluster.row_of(name)
+        if row is None:
+            continue
+        card_mib, model = (view.model.mem_mib, view.model.name) if view.model else (0, "")
+        not_ready = "" if view.ready else "its node is not ready"
+        for at, gpu in enumerate(view.gpus):
+            slot = GpuSlot(row, at)
+            others = cluster.strangers_on(slot)
+            strangers: tuple[Stranger, ...] = ()
+            if gpu.is_open and others.milli:  # a closed one is counted as used, by no pod
+                what = f"other pods: {others.milli / 10:g} % of compute"
+                strangers = (Stranger(what, others.mem_mib, milli=others.milli),)
+            tenants = tuple(
+                Tenant(*_named(site.entries[run.job.id]), run.share.milli, run.share.mem_mib or card_mib)
+                for run in cluster.jobs_on(slot)
+            )
+            health = not_ready if gpu.healthy else "it is lost, or had an error (XID)"
+            drained = gpu.drained or view.cordoned
+            yield Gpu(name, gpu.index, model, card_mib, tenants, strangers, health=health, drained=drained)
+        for part, card in view.claim_gpus:
+            share = site.table.claimed(name, part)
+            milli = min(1000, share.milli)
+            what = f"claims: {milli / 10:g} % of compute"
+            claims = Stranger(what, min(card.mem_mib, share.mem_mib), milli=milli)
+            yield Gpu(
+                name,
+                part.index,
+                card.name,
+                card.mem_mib,
+                (),
+                (claims,) if share.milli else (),
+                health=not_ready,
+                drained=view.cordoned,
+                for_claims=True,
+            )
+
+
+def _named(entry: Entry) -> tuple[str, str, str]:
+    """A pod's id, what stands for its user, and its name."""
+    return entry.title, entry.namespace, entry.name
+
+
+def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
+    began_ms = moment_ms(entry.pod.status.start_time if entry.pod is not None else None)
+    tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
+    share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
+    enough = entry.pod.metadata.annotations.get(names.ENOUGH) if entry.pod is not None else None
+    return LiveJob(
+        *_named(entry),
+        "starting" if began_ms is None else "running",
+        entry.ask.gpus if entry.ask else 0,
+        *share,
+        entry.submit_ms,
+        entry.submit_ms,
+        began_ms,
+        on_gpus.places_of(entry.title) or entry.node,
+        f"{enough} are enough by its profile" if enough else "",
+        priority=entry.ask.priority if entry.ask else 0,
     )
-    running = [_runs(entry) for entry in site.entries.values() if entry.state in (State.LIFTED, State.RUNS)]
-    more = more_cards(cluster, _for_room(driver, entries))
-    return Snapshot(len(site.table.views), tuple(gpus), waits, len(running), tuple(running), more)
+
+
+def _waits(entry: Entry, driver: Driver, why: str) -> LiveJob:
+    held, ask, starts = entry.state is State.HELD, entry.ask, driver.starts.get(entry.uid)
+    return LiveJob(
+        *_named(entry),
+        "held" if held else "waiting",
+        *((ask.gpus, ask.milli, ask.mem_mib) if ask else (0, 1000, 0)),
+        entry.submit_ms,
+        None if held else entry.submit_ms,
+        why=why,
+        starts_from_ms=starts.from_ms if starts else None,
+        starts_to_ms=starts.to_ms if starts else None,
+        priority=ask.priority if ask else 0,
+    )
 
 
 def _for_room(driver: Driver, entries: Iterable[Entry]) -> Collection[Job]:
@@ -204,16 +177,3 @@ def _for_room(driver: Driver, entries: Iterable[Entry]) -> Collection[Job]:
     reasons = driver.reasons(each.uid for each in entries if each.state is State.WAITING)
     found = (driver.scheduler.waiting(uid) for uid, reason in reasons.items() if reason.kind is WaitKind.ROOM)
     return {job.id: job for job in found if job is not None}.values()
-
-
-def _runs(entry: Entry) -> Runs:
-    began = entry.pod.status.start_time if entry.pod is not None else None
-    ask = entry.ask
-    return Runs(
-        entry.title,
-        entry.submit_ms,
-        moment_ms(began),
-        ask.gpus if ask else 0,
-        entry.node,
-        ask.priority if ask else 0,
-    )

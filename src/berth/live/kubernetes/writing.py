@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import deque
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import Any
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.client import MERGE_PATCH, STRATEGIC_PATCH, Api
+from berth.live.kubernetes.client import MERGE_PATCH, MOST_SAID, STRATEGIC_PATCH, About, Api, event
 from berth.live.kubernetes.lease import WRITE_S
 from berth.live.kubernetes.objects import Expression, Pod, Preferred, Term
 from berth.live.kubernetes.placements import placed_of
@@ -23,7 +22,6 @@ SAID_AGAIN_S = 60.0
 """Time after which a missing right is logged again."""
 MOST_EVENTS = 2000
 """That wait to be written; more are dropped, the oldest first."""
-MOST_MESSAGE = 1000
 MOST_WEIGHT = 100
 """Of a preference; Kubernetes allows no more."""
 
@@ -45,6 +43,8 @@ async def place(api: Api, step: Lift | Assign) -> None:
         }
     }
     if isinstance(step, Lift):
+        if step.enough is not None:
+            body["metadata"]["annotations"][names.ENOUGH] = step.enough
         own = Expression("metadata.name", "In", [step.node])
         affinity: dict[str, Any] = {}
         if step.hosts:
@@ -115,7 +115,7 @@ async def note_waiting(api: Api, step: Tell) -> None:
         "type": "PodScheduled",
         "status": "False",
         "reason": "SchedulingGated",
-        "message": step.message[:MOST_MESSAGE],
+        "message": step.message[:MOST_SAID],
         "lastTransitionTime": _now(),
     }
     body = {"metadata": {"uid": step.uid}, "status": {"conditions": [condition]}}
@@ -153,8 +153,9 @@ class Events:
             queue = self._warnings or self._others
             step = queue[0]
             try:
-                path = f"/api/v1/namespaces/{step.namespace}/events"
-                await self._api.request("POST", path, self._body(step))
+                about = About(step.namespace, step.name, step.uid)
+                body = event(about, step.reason, step.message, self._source, warning=step.warning)
+                await self._api.request("POST", f"/api/v1/namespaces/{step.namespace}/events", body)
             except ApiError as error:
                 if error.retry_after_s is not None:
                     raise
@@ -171,31 +172,6 @@ class Events:
             self._missed_s[right] = time.monotonic()
             log.warning("%s", error)
 
-    def _body(self, step: Tell) -> dict[str, object]:
-        now = _now()
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"{step.name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}",
-                "namespace": step.namespace,
-            },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": step.namespace,
-                "name": step.name,
-                "uid": step.uid,
-            },
-            "reason": step.reason,
-            "message": step.message[:MOST_MESSAGE],
-            "type": "Warning" if step.warning else "Normal",
-            "source": {"component": self._source},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-
 
 def in_words(step: Lift | Assign) -> str:
     """What was decided for a pod."""
@@ -206,7 +182,9 @@ def in_words(step: Lift | Assign) -> str:
         else "; ".join(f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus)
     )
     policy = "" if placed is None else f"{placed.policy} places it "
-    return f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
+    text = f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
+    enough = step.enough if isinstance(step, Lift) else None
+    return f"{text}; {enough} are enough by its profile" if enough else text
 
 
 def _now() -> str:

@@ -291,7 +291,7 @@ class Book:
         """Have a running job leave its GPUs until its user lets it run on."""
         check_not_ended(entry)
         if entry.suspension == SUSPENDED:
-            entry.resumes = False
+            entry.resumes, entry.idle, entry.lends_to = False, False, ""
             self.dirty[entry.id] = entry
             self.events.append(runs(entry, self.limits))
             return
@@ -377,10 +377,16 @@ class Book:
         elif not entry.suspension:
             self._begin_suspension(entry, now_ms, resumes=True)
 
+    def suspend_idle(self, entry: Entry, now_ms: int) -> None:
+        """Have a running job leave its GPUs until its next call of CUDA."""
+        entry.idle = True
+        self._begin_suspension(entry, now_ms, resumes=False)
+
     def lend(self, entry: Entry, to: Entry, now_ms: int) -> None:
-        """Have a running job leave its GPUs for another that asks for more memory, until there is room for both."""
+        """Have a running job leave its GPUs for another that asks for memory, until there is room for both. If the
+        other is suspended, that one comes back first."""
         entry.lends_to = to.id
-        self._begin_suspension(entry, now_ms, resumes=True)
+        self._begin_suspension(entry, now_ms, resumes=not to.suspension)
 
     def resumed_by_brain(self, job_id: str, now_ms: int) -> None:
         """The brain gives a suspended job its GPUs back."""
@@ -434,6 +440,12 @@ class Book:
         if entry.suspended_since_ms is not None:
             entry.suspended_ms += max(0, now_ms - entry.suspended_since_ms)
         entry.suspension, entry.suspended_since_ms, entry.resumes, entry.lends_to = "", None, True, ""
+        entry.idle = False
+        for other in self.active.values():
+            if other.lends_to == entry.id and not other.resumes:
+                other.resumes = True
+                self.dirty[other.id] = other
+                self.events.append(runs(other, self.limits))
         self._wanted.discard(entry.id)
         self.dirty[entry.id] = entry
 

@@ -35,6 +35,7 @@ from berth.live.local.entry import (
     Limits,
 )
 from berth.live.local.growth import Growth
+from berth.live.local.idling import Idling
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
@@ -143,7 +144,7 @@ class Broker:
             fake=cards.fake,
             now_ms=self.now_ms,
             moved=self._moved,
-            leaves=lambda entry: self.growth.keep_waiting(entry),
+            leaves=lambda entry: self.growth.leaves(entry),
             runs_on=lambda entry: self.growth.go_on(entry),
         )
         self.watch = Watch(
@@ -164,7 +165,18 @@ class Broker:
             log,
             act=self.act,
             now_ms=self.now_ms,
-            can_suspend=(lambda entry: not self.suspending.why_not(entry)) if grow == "suspend" else None,
+            can_suspend=lambda entry: not self.suspending.why_not(entry),
+            suspends=grow == "suspend",
+        )
+        self.idling = Idling(
+            self.book,
+            cards.cards,
+            self.growth,
+            self.suspending,
+            self.watch,
+            log,
+            act=self.act,
+            now_ms=self.now_ms,
         )
         self.keeper = Keeper(
             store,
@@ -310,7 +322,7 @@ class Broker:
         self.runner.sweep(self.book.jobs)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING) and entry.over is None:
-                if entry.slots and not entry.suspension:
+                if entry.slots and (entry.idle or not entry.suspension):
                     self.growth.begin(entry)
                 self.runner.adopt(entry)
         self.suspending.go_on()
@@ -538,6 +550,7 @@ class Broker:
                 if entry.state == RUNNING and limit_ms and entry.ran_ms(now_ms) >= limit_ms:
                     self.book.expire(entry, now_ms)
             self.notices.look()
+            self.idling.look()
             self.act()
 
     # For the service

@@ -85,6 +85,8 @@ class Entry:
     """Memory of the machine that takes what they held on each GPU."""
     resumes: bool = True
     """Whether it runs on as soon as there is room; else its user lets it."""
+    idle: bool = False
+    """Whether it was suspended because it called CUDA no more; its next call lets it resume."""
     lends_to: str = ""
     """The job whose memory grows by what it left, while it is being suspended for that and after."""
     gang_ended: int = 0
@@ -166,7 +168,8 @@ _KEPT: dict[str, Any] = {
     "share": (0, 0), "promise_mib": 0, "peak_mib": 0,
     "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
     "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "", "gang_ended": 0, "over_as": "",
-    "suspension": "", "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True, "lends_to": "",
+    "suspension": "", "suspended_since_ms": None, "suspended_ms": 0, "parked_mib": 0, "resumes": True, "idle": False,
+    "lends_to": "",
 }  # fmt: skip
 
 

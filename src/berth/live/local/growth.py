@@ -1,19 +1,23 @@
-"""Growth: what running jobs ask for beyond their limits of GPU memory, and which of it they get."""
+"""Growth: what running jobs ask for beyond their limits of GPU memory, and which of it they get.
+
+A suspended job that was idle asks here too: to come back, since a call of CUDA waits for that.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from berth.errors import PartitionError
 from berth.live.local.book import Book
 from berth.live.local.cards import Card
 from berth.live.local.entry import RUNNING, SUSPENDED, SUSPENDING, Entry
+from berth.live.local.request import WHOLE
 from berth.live.local.runner import Runner
 from berth.live.local.watching import Watch
-from berth.partition import Granter
+from berth.partition import Granter, Watching
 from berth.partition.regions import root_folder
 
 ASK_MS = 5000
@@ -43,12 +47,14 @@ def is_safe(free_mib: int, jobs: Iterable[tuple[int, int]]) -> bool:
 
 @dataclass(slots=True)
 class Growing:
-    """A job whose memory may grow, while it starts or runs."""
+    """A job whose memory may grow, or that leaves its GPUs while it is idle, as long as it starts or runs."""
 
     entry: Entry
     granters: list[Granter]
     """One for each of its GPUs, in the order of its slots."""
     most_mib: int
+    grows: bool = True
+    """Whether that may be more than it began with."""
     asked: int = 0
     granted: int = 0
     refused: int = 0
@@ -59,6 +65,8 @@ class Growing:
     """Whether a wish is not answered yet, because another job is to leave its GPUs, or to end."""
     tried: set[str] = field(default_factory=set)
     """The jobs that were suspended for it, or could not be."""
+    calls: int | None = None
+    """Calls of CUDA, as they were counted last; None: they were not yet."""
 
 
 class Growth:
@@ -74,11 +82,12 @@ class Growth:
         *,
         act: Callable[[], None],
         now_ms: Callable[[], int],
-        can_suspend: Callable[[Entry], bool] | None = None,
+        can_suspend: Callable[[Entry], bool],
+        suspends: bool = False,
     ) -> None:
-        """`act` is called when a limit has grown or a job is to be suspended; `can_suspend` is None where no job is, to
-        make room. Everything here runs in the thread of the event loop."""
-        self._now_ms, self._can_suspend = now_ms, can_suspend
+        """`act` is called when a limit has grown or a job is to be suspended. With `suspends` a job is if others grow;
+        for one that comes back it always may be. Everything here runs in the thread of the event loop."""
+        self._now_ms, self._can_suspend, self._suspends = now_ms, can_suspend, suspends
         self._book, self._cards, self._runner, self._watch = book, cards, runner, watch
         self._log, self._act = log, act
         self.jobs: dict[str, Growing] = {}
@@ -90,10 +99,10 @@ class Growth:
 
     def begin(self, entry: Entry) -> None:
         """Answer a job from now on: its partitions are there, and it may run already."""
-        most_mib = min(
-            self._book.limits.most_mib(entry.request), *(self._cards[at].mem_mib for at in entry.slots)
-        )
-        if not entry.share[1] or most_mib <= entry.share[1]:
+        card_mib = min(self._cards[at].mem_mib for at in entry.slots)
+        most_mib = min(self._book.limits.most_mib(entry.request), card_mib)
+        grows = 0 < entry.share[1] < most_mib
+        if not (grows or entry.request.interactive):
             return
         loop, granters = asyncio.get_running_loop(), list[Granter]()
         folder = root_folder() / self._runner.partition_of(entry)
@@ -105,13 +114,15 @@ class Growth:
             for at in entry.slots:
                 uuid = self._cards[at].uuid.removeprefix("GPU-").lower()
                 granters.append(Granter(folder, uuid, woken))
-            had_mib = max(granter.demand().limit_bytes for granter in granters) // _MIB
-            if had_mib > entry.share[1]:  # a broker before this one was killed while it let the job grow
-                self._book.grown(entry, had_mib)
-            growing = Growing(entry, granters, most_mib)
-            for granter in granters:
-                granter.limit(entry.share[1] * _MIB)
-            self._allow(growing, ASK_MS)
+            growing = Growing(entry, granters, most_mib if grows else entry.share[1] or card_mib, grows)
+            if grows and not entry.suspension:
+                had_mib = max(granter.demand().limit_bytes for granter in granters) // _MIB
+                if had_mib > entry.share[1]:  # a broker before this one was killed while it let the job grow
+                    self._book.grown(entry, had_mib)
+                for granter in granters:
+                    granter.limit(entry.share[1] * _MIB)
+            self._watch_calls(growing, Watching.AWAY if entry.suspension else Watching.COUNTS)
+            self._allow(growing, AWAY_MS if entry.suspension else ASK_MS)
         except PartitionError as error:
             self._log("grows-not", job=entry.id, why=str(error))
             for granter in granters:
@@ -130,25 +141,45 @@ class Growth:
                 shows_max=entry.request.mem_shows_max,
             )
 
-    def keep_waiting(self, entry: Entry) -> None:
-        """A job is to leave its GPUs: what it asks from now on, or asked already, waits until it runs on."""
+    @staticmethod
+    def _watch_calls(growing: Growing, watching: Watching) -> None:
+        if growing.entry.request.interactive:
+            for granter in growing.granters:
+                granter.watch(watching)
+
+    def count_calls(self, growing: Growing) -> int | None:
+        """How often the programs of an interactive job have called CUDA; None: it cannot be told."""
+        try:
+            return sum(granter.demand().calls for granter in growing.granters)
+        except PartitionError:
+            return None
+
+    def leaves(self, entry: Entry) -> bool:
+        """A job is to leave its GPUs: what it asks from now on, or asked already, waits until it runs on.
+
+        False: it was to leave because it is idle, and has called CUDA since that was found. Calls wait before they are
+        counted here, so that none is overlooked that would hang in the driver.
+        """
         if (growing := self.jobs.get(entry.id)) is not None:
-            self._have_wait(growing, AWAY_MS)
+            self._have_wait(growing, AWAY_MS, Watching.AWAY)
+        growing = self.jobs.get(entry.id)
+        return not entry.idle or (growing is not None and self.count_calls(growing) == growing.calls)
 
     def go_on(self, entry: Entry) -> None:
         """A suspended job runs on: answer what it asked before, then let it wait as long as ever."""
-        if entry.id not in self.jobs:
+        if (growing := self.jobs.get(entry.id)) is None:
             self.begin(entry)
             return
+        growing.tried.clear()
+        growing.waits = False
+        self._have_wait(growing, ASK_MS, Watching.COUNTS)
         self._woken.add(entry.id)
         self._look()
-        growing = self.jobs.get(entry.id)
-        if growing is not None and not growing.waits:
-            self._have_wait(growing, ASK_MS)
 
-    def _have_wait(self, growing: Growing, ask_ms: int) -> None:
+    def _have_wait(self, growing: Growing, ask_ms: int, watching: Watching) -> None:
         try:
             self._allow(growing, ask_ms)
+            self._watch_calls(growing, watching)
         except PartitionError as error:
             self._log("grows-not", job=growing.entry.id, why=str(error))
             self.end(growing.entry)
@@ -182,8 +213,8 @@ class Growth:
         before = sum(growing.entry.share[1] for growing in asking)
         for growing in sorted(asking, key=lambda each: each.entry.serial):
             try:
-                if not growing.entry.suspension and not self._must_wait(growing):
-                    self._answer(growing)
+                if not self._must_wait(growing):
+                    (self._bring_back if growing.entry.suspension else self._answer)(growing)
             except PartitionError as error:
                 self._log("grows-not", job=growing.entry.id, why=str(error))
                 self.end(growing.entry)
@@ -208,6 +239,9 @@ class Growth:
             promised_bytes = demand.used_bytes
             for wish in demand.wishes:
                 growing.owed += 1
+                if wish.comes_back:
+                    granter.wake(wish)  # it has come back
+                    continue
                 needed_mib = -(-(promised_bytes + wish.wanted_bytes) // _MIB)
                 granted = self._grow(growing, needed_mib)
                 if not granted and (
@@ -276,7 +310,7 @@ class Growth:
         if not any(at in job.slots for job in ends for at in entry.slots):
             return False
         for at in entry.slots:
-            frees_mib = sum(job.share[1] or self._cards[at].mem_mib for job in ends if at in job.slots)
+            frees_mib = sum(self._given_mib(job, at) for job in ends if at in job.slots)
             if self._free_mib(entry, at, needed_mib) + frees_mib < 0:
                 return False
         free_mib = min(self._free_mib(entry, at, entry.share[1]) for at in entry.slots)
@@ -292,35 +326,106 @@ class Growth:
         return not (waits or waits_with_it or job.suspension)
 
     def _gets_room(self, growing: Growing, needed_mib: int) -> bool:
-        """Whether another job is leaving, or is told to leave now, so that this one gets what it needs.
+        """Whether other jobs are leaving, or are told to leave now, so that this one gets what it needs: those that
+        matter less than it."""
+        entry = growing.entry
+        if not self._suspends or not self._may_grow(growing, needed_mib):
+            return False
+        lacks = {at: (-self._free_mib(entry, at, needed_mib), 0) for at in entry.slots}
+        return self._have_leave(growing, lacks, lambda job: _matters(job) < _matters(entry))
 
-        It is the one that matters least: of the lowest priority, and of those the youngest.
+    def _bring_back(self, growing: Growing) -> None:
+        """Let a job run on that was suspended because it was idle and is not any more. If its GPUs are full, others
+        leave that are not interactive and have no higher priority."""
+        entry = growing.entry
+        wishes = (wish for granter in growing.granters for wish in granter.demand().wishes)
+        growing.waits = any(wish.comes_back for wish in wishes)
+        if not (growing.waits and entry.idle and entry.suspension == SUSPENDED) or entry.stop:
+            return
+        growing.owed += 1
+        if not entry.resumes:
+            self._log("calls-again", job=entry.id)
+            self._book.let_resume(entry, self._now_ms())
+            self._act()
+        lacks = {
+            at: (-self._free_mib(entry, at, entry.share[1]), -self._free_milli(entry, at))
+            for at in entry.slots
+        }
+        self._have_leave(
+            growing,
+            lacks,
+            lambda job: not job.request.interactive and job.request.priority <= entry.request.priority,
+        )
+
+    def _have_leave(
+        self, growing: Growing, lacks: Mapping[int, tuple[int, int]], may: Callable[[Entry], bool]
+    ) -> bool:
+        """Whether jobs are leaving, or are told to leave now, that have what the GPUs lack, in MiB and milli.
+
+        The one that matters least leaves: of the lowest priority, and of those the youngest. If none has enough alone,
+        several leave, and none that is not needed.
         """
         entry = growing.entry
-        if self._can_suspend is None or not self._may_grow(growing, needed_mib):
-            return False
         if any(
             job.lends_to == entry.id and job.suspension == SUSPENDING for job in self._book.active.values()
         ):
             return True
-        lacks = {at: lack for at in entry.slots if (lack := -self._free_mib(entry, at, needed_mib)) > 0}
-        others = sorted(self._book.active.values(), key=_matters)
-        for job in others if lacks else ():
-            if _matters(job) >= _matters(entry):
-                return False
-            frees_mib = {at: job.share[1] or self._cards[at].mem_mib for at in job.slots}
-            runs = job.state == RUNNING and not (job.stop or job.suspension or job.gang) and job.over is None
-            enough = all(frees_mib.get(at, 0) >= lack for at, lack in lacks.items())
-            if not runs or not enough or job.id in growing.tried:
-                continue
+
+        def enough(leaving: list[Entry]) -> bool:
+            return all(
+                sum(self._given_mib(job, at) for job in leaving if at in job.slots) >= lack_mib
+                and sum(job.share[0] for job in leaving if at in job.slots) >= lack_milli
+                for at, (lack_mib, lack_milli) in lacks.items()
+            )
+
+        if enough([]):
+            return False
+        others = [
+            job
+            for job in sorted(self._book.active.values(), key=_matters)
+            if job.state == RUNNING
+            and not (job.stop or job.suspension or job.gang or job is entry or job.over is not None)
+            and job.id not in growing.tried
+            and not {*job.slots}.isdisjoint(lacks)
+            and may(job)
+        ]
+        leaving = next(([job] for job in others if enough([job]) and self._can(growing, job)), [])
+        if not leaving and enough(others):
+            for job in others:
+                if self._can(growing, job):
+                    leaving.append(job)
+                if enough(leaving):
+                    break
+            for job in [*leaving]:
+                if enough(fewer := [each for each in leaving if each is not job]):
+                    leaving = fewer
+        if not leaving or not enough(leaving):
+            return False
+        for job in leaving:
             growing.tried.add(job.id)
-            growing.owed += BURST / 16  # it takes longer to answer
-            if self._can_suspend(job):
-                self._book.lend(job, entry, self._now_ms())
-                self._log("lends", job=job.id, to=entry.id, mib=needed_mib)
-                self._act()
-                return True
-        return False
+            self._book.lend(job, entry, self._now_ms())
+            self._log("lends", job=job.id, to=entry.id)
+        self._act()
+        return True
+
+    def _can(self, growing: Growing, job: Entry) -> bool:
+        """Whether a job can be suspended for another; if not, it is not asked again."""
+        if job.id in growing.tried:
+            return False
+        growing.owed += BURST / 16  # it takes longer to answer
+        if not self._can_suspend(job):
+            growing.tried.add(job.id)
+            return False
+        return True
+
+    def _given_mib(self, job: Entry, at: int) -> int:
+        return job.share[1] or self._cards[at].mem_mib
+
+    def _free_milli(self, entry: Entry, at: int) -> int:
+        """What would be left of a GPU's compute if a job had its part of it."""
+        here = (job for job in self._book.active.values() if at in job.slots and job.suspension != SUSPENDED)
+        taken = sum(job.share[0] for job in here if job is not entry and not job.best_effort)
+        return WHOLE - taken - (0 if entry.best_effort else entry.share[0])
 
     def _free_mib(self, entry: Entry, at: int, mem_mib: int) -> int:
         """What would be left of a GPU if a job had this much of it; below 0 if that is not there."""

@@ -103,7 +103,7 @@ class Listing:
     def _growth(self, job: Entry) -> dict[str, int]:
         """What a job whose memory may grow was promised, may have, and asked for; empty for any other."""
         growing = self._broker.growth.jobs.get(job.id)
-        if growing is None:
+        if growing is None or not growing.grows:
             return {}
         return {
             "promise_mib": job.promise_mib or job.share[1],
@@ -208,7 +208,11 @@ class Listing:
     def _reason(self, entry: Entry) -> str:
         if entry.suspension == SUSPENDED:
             back = f"{where_of(entry.slots)} has room"
-            if entry.resumes:
+            if entry.idle and not entry.resumes:
+                return "suspended while idle; it runs on with its next call of CUDA"
+            if entry.idle:
+                return f"suspended while idle; it runs on when {back}"
+            if entry.resumes or entry.lends_to:
                 return f"suspended; it runs on when {back}"
             return f"suspended by its user; after `berth resume {entry.id}` it runs on when {back}"
         if entry.state != WAITING:

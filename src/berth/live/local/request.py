@@ -79,6 +79,8 @@ class Request:
     """The name of the gang that it is a task of, one of its user's; empty: none."""
     gang_starts: int = 0
     """How many tasks of its gang start together."""
+    interactive: bool = False
+    """Whether it leaves its GPUs while it is idle and others wait."""
     terminal: str = ""
     """The socket of the user's terminal, for an interactive job; empty: it has none."""
     notify: tuple[str, ...] = ()
@@ -150,6 +152,11 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         if gpus > len(pins):
             raise LiveError(f"--gpus {gpus}, but --gpu names only {len(pins)}; name as many")
     gang, gang_starts = _gang(values)
+    interactive = bool(values.get("interactive"))
+    if interactive and (gang or not gpus):
+        raise LiveError(
+            "--interactive is for a job that can leave its GPUs alone; leave it out with --gang or --gpus 0"
+        )
     if gang and pins:
         raise LiveError(
             "--gang and --gpu exclude each other: the tasks of a gang run on any GPUs; leave one out"
@@ -189,6 +196,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         error=str(values.get("error", "")),
         gang=gang,
         gang_starts=gang_starts,
+        interactive=interactive,
         terminal=str(values.get("terminal", "")),
         notify=notify,
         notify_on=notify_on,
@@ -381,6 +389,8 @@ def _mem(values: Mapping[str, Any]) -> tuple[int, int]:
         mem, mem_max = _size(values, "mem"), _size(values, "mem_max")
     elif "mem_max" in values:
         raise LiveError(f"--mem {values['mem']} says how far it may grow; leave --mem-max out")
+    elif not (least and most):
+        raise LiveError(f"--mem '{values['mem']}'; write both sizes, such as 8G..20G, or one size alone")
     else:
         mem, mem_max = _size({"mem": least}, "mem"), _size({"mem": most}, "mem")
     if mem_max and mem_max < mem:

@@ -23,7 +23,7 @@ _SHELL = re.compile(r"[\s;&|<>$()]")
 Message = dict[str, object]
 Configured = tuple[Flags, dict[str, str]]
 """Flags that `berth.toml` gives, and the file of each."""
-_OF_GPUS = {"mem", "mem_max", "mem_shows_max", "core_pct", "exclusive", "gpu", "profile"}
+_OF_GPUS = {"mem", "mem_max", "mem_shows_max", "core_pct", "exclusive", "gpu", "profile", "interactive"}
 Parse = Callable[[list[str]], tuple[Flags, list[str]]]
 """Takes words apart as `berth submit` does: the options that are given, and the command; LiveError at a mistake."""
 

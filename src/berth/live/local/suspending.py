@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 from berth.errors import BerthError
@@ -27,10 +28,16 @@ MODULE = "berth.partition.checkpoint"
 OLDEST_DRIVER = 570
 MOVE_S = 300.0
 """How long the driver may take to move what a job holds, one way."""
+START_S = 0.5
+"""How long it takes at least: a process is started for it, and the driver stops and starts contexts."""
 AGAIN_S = 1.0
 """When a job is suspended or resumed again for which the driver gave no answer, or whose GPU had no room."""
-MOST_SILENT = 3
-"""How often in a row the driver may give no answer."""
+MIB_PER_S = 8_000.0
+"""How fast the driver is believed to move what a job holds, until it has: half of PCIe 4."""
+LEAST_MIB = 1024
+"""A job that holds less tells nothing of that."""
+MOST_SILENT, SILENT_S = 10, 2 * MOVE_S
+"""How often in a row, and for how long, the driver may give no answer. A process that is killed gives none either."""
 
 
 class Suspending:
@@ -46,11 +53,11 @@ class Suspending:
         fake: bool,
         now_ms: Callable[[], int],
         moved: Callable[[], None],
-        leaves: Callable[[Entry], None],
+        leaves: Callable[[Entry], bool],
         runs_on: Callable[[Entry], None],
     ) -> None:
-        """`moved` is called whenever something has come of it, `leaves` with a job before it is suspended, and
-        `runs_on` with one that runs on."""
+        """`moved` is called whenever something has come of it, `leaves` with a job before it is suspended, which
+        tells whether it still is to be, and `runs_on` with one that runs on."""
         self._book, self._runner, self._places, self._log = book, runner, places, log
         self._fake, self._now_ms, self._moved = fake, now_ms, moved
         self._leaves, self._runs_on = leaves, runs_on
@@ -61,6 +68,8 @@ class Suspending:
         """Why no job can be suspended; empty if jobs can be."""
         self.refusals: dict[str, str] = {}
         """Why jobs could not be suspended when that was tried last."""
+        self.mib_per_s = MIB_PER_S
+        """How fast the driver moved the last job that was large enough to tell."""
 
     def why_not(self, entry: Entry) -> str:
         """Why a running job cannot be suspended, as far as that is known before; empty if it may be."""
@@ -83,8 +92,13 @@ class Suspending:
     def go_on(self) -> None:
         """After a start of the broker: keep the processes of suspended jobs stopped."""
         for entry in self._book.active.values():
-            if entry.suspension == SUSPENDED and not entry.stop:
-                self._runner.signal(entry, signal.SIGSTOP)
+            if entry.suspension == SUSPENDED:
+                self._stand_still(entry)
+
+    def _stand_still(self, entry: Entry) -> None:
+        """Stop the processes of a suspended job; one that was idle goes on with all but CUDA."""
+        if not (entry.stop or entry.idle):
+            self._runner.signal(entry, signal.SIGSTOP)
 
     def move(self, entry: Entry) -> None:
         """Do what is written of a job."""
@@ -130,7 +144,7 @@ class Suspending:
 
     async def _move(self, entry: Entry, start: int) -> None:
         """One way of one job."""
-        silent = 0
+        silent, since_s = 0, time.monotonic()
         while entry.suspension in (SUSPENDING, RESUMING) and entry.start == start:
             what = entry.suspension
             leaves = what == SUSPENDING
@@ -144,16 +158,20 @@ class Suspending:
             outcome: Outcome | None = Outcome(False, self.why_not(entry)) if leaves else None
             if outcome is None or not outcome.why:
                 held_mib = self._held_mib(entry) // max(1, len(entry.slots)) if leaves else 0
-                if leaves:
-                    self._leaves(entry)
-                else:
+                if not leaves:
                     self._runner.signal(entry, signal.SIGCONT)
-                outcome = await self._run(what, self._runner.partition_of(entry))
+                if leaves and not self._leaves(entry):
+                    outcome = Outcome(False, "it calls CUDA again")
+                else:
+                    began_s = time.monotonic()
+                    outcome = await self._run(what, self._runner.partition_of(entry))
+                    if leaves and outcome is not None and outcome.done and held_mib > LEAST_MIB:
+                        self.mib_per_s = held_mib * len(entry.slots) / (time.monotonic() - began_s)
             if entry.start != start or entry.state != RUNNING:
                 return  # it has ended meanwhile
             if outcome is None:
                 silent += 1
-                if silent < MOST_SILENT:
+                if silent < MOST_SILENT and time.monotonic() - since_s < SILENT_S:
                     await asyncio.sleep(AGAIN_S)
                     continue
                 outcome = Outcome(False, "the driver gives no answer", lost=True)
@@ -172,8 +190,7 @@ class Suspending:
             book.lose(entry, now_ms)
         elif what == RESUMING and not outcome.done:
             book.left_gpus(entry, entry.parked_mib)  # if it was to leave again
-            if not entry.stop:
-                self._runner.signal(entry, signal.SIGSTOP)
+            self._stand_still(entry)
         elif entry.suspension != what:
             return
         elif what == RESUMING:
@@ -181,11 +198,14 @@ class Suspending:
             self._runs_on(entry)
         elif outcome.done:
             book.left_gpus(entry, held_mib)
-            if not entry.stop:
-                self._runner.signal(entry, signal.SIGSTOP)
+            self._stand_still(entry)
         else:
             book.stayed(entry, now_ms)
             self._runs_on(entry)
+
+    def move_s(self, entry: Entry) -> float:
+        """How long it takes to move what a job holds, one way."""
+        return START_S + self._held_mib(entry) / self.mib_per_s
 
     def _held_mib(self, entry: Entry) -> int:
         """GPU memory that a job's processes hold, on all of its GPUs together."""

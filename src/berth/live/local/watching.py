@@ -11,7 +11,7 @@ from berth.errors import BerthError
 from berth.live.driver.words import mib
 from berth.live.local.book import Book
 from berth.live.local.cards import Cards, Look
-from berth.live.local.entry import NODE_FAIL, RUNNING
+from berth.live.local.entry import NODE_FAIL, RUNNING, Entry
 from berth.live.local.messages import Event
 from berth.live.local.runner import Runner
 from berth.live.local.samples import keep_samples
@@ -159,6 +159,11 @@ class Watch:
                         self._log("gpu-lost", gpu=look.index, job=entry.id)
                         book.lose(entry, now_ms)
         self._act()
+
+    def is_busy(self, entry: Entry) -> bool:
+        """Whether the GPUs worked for a job at the last look, as far as the driver tells."""
+        run = f"{entry.id}-{entry.start}"
+        return any((look.runs.get(run, (None, 0))[0] or 0.0) > 0 for look in self.looks)
 
     def others_mib(self, index: int) -> int:
         """What others than the jobs of this queue hold of a GPU, or are promised."""

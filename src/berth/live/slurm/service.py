@@ -234,6 +234,7 @@ class Service:
             "counts": dict(islice(self.site.counts.items(), MOST_REASONS)),
             "starts": {job_id: each for job_id, each in self.driver.starts.items() if job_id in waiting},
             "outside": found.outside[:100],
+            "leaked": {str(gpu): count for gpu, count in self.site.leaked.items()},
             "unreadable": self._controller.unreadable[:5],
         }
         self._write_scope()

@@ -55,6 +55,12 @@ def snapshot_of(
     placed = {each.raw: each.where for each in _decisions(state, PLACED)}
     gpus, unsure = _gpus(nodes, jobs, placed, parts, cards)
     notes = [trouble, *unreadable]
+    if leaked := status.get("leaked"):
+        gpus_of_nobody = ", ".join(f"{count} of {gpu}" for gpu, count in leaked.items())
+        notes.append(
+            f"Slurm counts shards that no job has ({gpus_of_nobody}): no job gets these GPUs whole until"
+            " `scontrol reconfigure` counts anew"
+        )
     if unsure:
         notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")
     return Snapshot(
@@ -86,7 +92,8 @@ def why_of(controller: Controller, state: Path, job_id: str) -> tuple[SlurmJob, 
     )
     if job is None:
         raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it; see: berth job {job_id}")
-    said = silence(state) or dict(shown["why"]).get(job_id, "") or given_up(state, job_id)
+    why = dict(shown["why"])
+    said = silence(state) or why.get(job_id) or why.get(job.id, "") or given_up(state, job_id)
     return job, said, _broken(controller, job.partition) if job.waits else ""
 
 

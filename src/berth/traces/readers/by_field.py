@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from berth.model import Job
-from berth.traces.fields import Field
+from berth.model import WHOLE_GPU, Job, Share
+from berth.traces.fields import Field, Limits
 from berth.traces.table import Table
 
 _Row = tuple[int, Job]
@@ -82,3 +82,20 @@ class FieldReader:
 
     def job(self, row: _Row, origin_ms: int) -> Job:
         return replace(row[1], submit_ms=row[0] - origin_ms) if origin_ms else row[1]
+
+
+def requested(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:
+    """GPUs, share and nodes of a job of `instances` instances with the same GPUs each."""
+    whole = -(-round(gpus * 1000) // 1000)
+    if limits.gpus_per_node is not None and whole > limits.gpus_per_node:
+        most = limits.gpus_per_node
+        raise Contradiction(column, gpus, f"up to {most} GPUs for an instance; no node has more")
+    if limits.gpus is not None and whole * instances > limits.gpus:
+        raise Contradiction(
+            column, gpus, f"up to {limits.gpus} GPUs in all {instances} instances, as the cluster has"
+        )
+    if not whole:
+        return {"gpus": 0, "nodes": instances}
+    milli = max(1, round(gpus * 1000 / whole))
+    share = WHOLE_GPU if milli == 1000 else Share(milli)
+    return {"gpus": whole * instances, "share": share, "nodes": 1 if instances == 1 else 0}

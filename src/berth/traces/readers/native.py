@@ -8,17 +8,31 @@ is `true` or `false`. A `work_ms` of 1152921504606846976 (2⁶⁰) stands for a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
+from functools import lru_cache, partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import TraceError
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.model import WHOLE_GPU, Job, Share
-from berth.traces.fields import Field, Limits, amount, count, elastic, flag, integer, names, text
+from berth.traces.fields import (
+    Field,
+    Limits,
+    amount,
+    count,
+    elastic,
+    flag,
+    integer,
+    names,
+    text,
+    whole_numbers,
+)
+from berth.traces.job_draft import draft, finished
 from berth.traces.table import Table
 from berth.traces.writing import write_table
 
@@ -53,6 +67,9 @@ _SCHEMA: Final = {
     "elastic": "VARCHAR",
 }
 COLUMNS: Final = tuple(_SCHEMA)
+_GPUS, _NODES, _MILLI, _MEM_MIB = map(COLUMNS.index, ("gpus", "nodes", "share_milli", "share_mem_mib"))
+_MOSTLY_UNLIKE: Final = {COLUMNS.index("submit_ms"), COLUMNS.index("work_ms")}
+_OWN_PLACE: Final = ("submit_ms", "share_milli", "share_mem_mib")
 _CHUNK_ROWS = 250_000
 
 
@@ -73,21 +90,47 @@ class NativeReader:
             if field.name != "id"  # ids do not come twice: nothing to remember
         )
         self._defaults: list[Any] = [_DEFAULTS.get(name) for name in COLUMNS]
+        # A row has the submit time, then the other fields of Job for which there is a column, the share last.
+        given = [field.name for field in self._present if field.name not in _OWN_PLACE]
+        self._others = [COLUMNS.index(name) for name in given]
+        self._has_share = not table.columns.keys().isdisjoint(_OWN_PLACE[1:])
+        given += ["share"] * self._has_share
+        wanted = [field.name for field in fields_of(Job)]
+        absent = [name for name in wanted if name not in ("submit_ms", *given)]
+        row = ["submit_ms", *given, *absent]
+        defaults = tuple(_DEFAULTS.get(name) for name in absent)
+        self._make = partial(_job, itemgetter(*map(row.index, wanted)), defaults)
 
-    def row(self, fields: list[str]) -> tuple[int, Job]:
+    def row(self, fields: list[str]) -> tuple[Any, ...]:
         values = self._defaults.copy()
         values[0] = self._fields["id"].parse(fields[self._table.columns["id"]])
         for position, index, meaning in self._plan:
             values[position] = meaning[fields[index]]
         if self._contradiction(values) is not None:
             raise ValueError(fields)
-        job_id, submit_ms, work_ms, user, application, gpus, milli, gpu_mem_mib, *others = values
-        self._seen.add(job_id)
-        share = WHOLE_GPU if milli == 1000 and gpu_mem_mib == 0 else Share(milli, gpu_mem_mib)
-        return submit_ms, Job(job_id, submit_ms, work_ms, user, application, gpus, share, *others)
+        self._seen.add(values[0])
+        row = values[1], *[values[position] for position in self._others]
+        return (*row, _share(values[_MILLI], values[_MEM_MIB])) if self._has_share else row
 
-    def rows(self, block: list[list[str]]) -> None:
-        return None
+    def rows(self, block: list[list[str]]) -> list[tuple[Any, ...]] | None:
+        texts = list(zip(*block, strict=True))
+        ids = texts[self._table.columns["id"]]
+        names = "".join(ids)
+        if not (all(ids) and names.isascii() and len({*ids}) == len(ids) and self._seen.isdisjoint(ids)):
+            return None
+        values: list[Sequence[Any]] = [[default] * len(ids) for default in self._defaults]
+        values[0] = ids
+        for position, index, meaning in self._plan:
+            numbers = whole_numbers(texts[index]) if position in _MOSTLY_UNLIKE else None
+            values[position] = numbers or [*map(meaning.__getitem__, texts[index])]
+        sizes = {*zip(values[_GPUS], values[_NODES], strict=True)}
+        if any(values[-2]) or any(values[-1]) or any(self._limits.gpus_expected(*size) for size in sizes):
+            return None
+        self._seen.update(ids)
+        given = [values[1], *[values[position] for position in self._others]]
+        if self._has_share:
+            given.append([*map(_share, values[_MILLI], values[_MEM_MIB])])
+        return [*zip(*given, strict=True)]
 
     def submit_ms(self, fields: list[str]) -> int:
         submit: int = self._fields["submit_ms"].parse(fields[self._table.columns["submit_ms"]])
@@ -121,8 +164,19 @@ class NativeReader:
             else ("after", f"ids of other jobs: '{job_id}' would wait for itself")
         )
 
-    def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
-        return row[1]
+    @property
+    def job(self) -> Callable[[tuple[Any, ...], int], Job]:
+        """Makes the job of a row; it does not hold the reader, which remembers all ids."""
+        return self._make
+
+
+def _job(arguments: itemgetter[Any], defaults: tuple[Any, ...], row: tuple[Any, ...], _: int) -> Job:
+    return finished(draft(*arguments(row + defaults)))
+
+
+@lru_cache(1 << 16)
+def _share(milli: int, mem_mib: int) -> Share:
+    return WHOLE_GPU if milli == 1000 and mem_mib == 0 else Share(milli, mem_mib)
 
 
 def _fields(limits: Limits) -> dict[str, Field[Any]]:

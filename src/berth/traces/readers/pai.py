@@ -26,10 +26,10 @@ from typing import Any, Final
 
 from berth.errors import TraceError
 from berth.gpu_models import gpu_model
-from berth.model import WHOLE_GPU, Job, Node, Share
+from berth.model import Job, Node
 from berth.traces.fields import Field, Limits, count, decimal, names, optional_seconds, seconds, text
 from berth.traces.published_clusters import pai_nodes
-from berth.traces.readers.by_field import Contradiction, FieldReader
+from berth.traces.readers.by_field import FieldReader, requested
 from berth.traces.table import Table
 
 ESTIMATES: Final = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
@@ -85,23 +85,6 @@ def gpu_types(name: str, limits: Limits) -> Field[tuple[str, ...]]:
         return (*found, "V100M32") if found == ("V100",) and has_both else found
 
     return Field(name, parse, known.expected)
-
-
-def requested(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:
-    """GPUs, share and nodes of a job of `instances` instances with the same GPUs each."""
-    whole = -(-round(gpus * 1000) // 1000)
-    if limits.gpus_per_node is not None and whole > limits.gpus_per_node:
-        most = limits.gpus_per_node
-        raise Contradiction(column, gpus, f"up to {most} GPUs for an instance; no node has more")
-    if limits.gpus is not None and whole * instances > limits.gpus:
-        raise Contradiction(
-            column, gpus, f"up to {limits.gpus} GPUs in all {instances} instances, as the cluster has"
-        )
-    if not whole:
-        return {"gpus": 0, "nodes": instances}
-    milli = max(1, round(gpus * 1000 / whole))
-    share = WHOLE_GPU if milli == 1000 else Share(milli)
-    return {"gpus": whole * instances, "share": share, "nodes": 1 if instances == 1 else 0}
 
 
 def nodes(table: Table) -> tuple[Node, ...]:

@@ -20,8 +20,8 @@ from typing import Any
 from berth.model import FOREVER_MS, Job
 from berth.traces.fields import Field, Limits, count, decimal, optional_seconds, seconds, text
 from berth.traces.opening import open_table
-from berth.traces.readers.by_field import Contradiction, FieldReader
-from berth.traces.readers.pai import gpu_types, requested
+from berth.traces.readers.by_field import Contradiction, FieldReader, requested
+from berth.traces.readers.pai import gpu_types
 from berth.traces.table import Table
 
 

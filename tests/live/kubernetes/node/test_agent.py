@@ -230,10 +230,10 @@ def test_a_run_that_completes_alone_becomes_a_profile(watched: Watched) -> None:
     watched.look()
     asyncio.run(watched.agent.record())
     history = watched.folder / "state" / "history"
-    profile = Profiles.of_history(history, wrong=[])["resnet"]
+    profile = Profiles.of_history(history, wrong=[])["default/resnet"]
     assert round(float(profile.usage[:, 1].max()) * profile.hardware.mem_mib) == 4000
     (record,) = open_history(history).records()
-    assert (record.application, record.state.value) == ("resnet", "completed")
+    assert (record.application, record.state.value) == ("default/resnet", "completed")
 
 
 def test_a_pod_that_vanishes_is_recorded_and_its_part_is_free(watched: Watched) -> None:

@@ -66,11 +66,9 @@ def inodes(world: NodeWorld) -> dict[Path, int]:
     return {path: path.stat().st_ino for path in world.allotments.root.rglob("*.use")}
 
 
-@pytest.mark.parametrize("version", ["v1.DRAPlugin", "v1beta1.DRAPlugin"])
-def test_each_claim_is_prepared_with_its_own_gpu_memory_and_share(folder: Path, version: str) -> None:
+def test_each_claim_is_prepared_with_its_own_gpu_memory_and_share(folder: Path) -> None:
     async def story() -> None:
         world = NodeWorld(folder)
-        world.kubelet.faults.dra_versions = (version,)
         blue = world.api.add_claim("blue", (0, 300, 9000))
         red = world.api.add_claim("red", (0, 700, 7000), (1, 250, 3000), burst=True)
         async with running(world):
@@ -79,8 +77,7 @@ def test_each_claim_is_prepared_with_its_own_gpu_memory_and_share(folder: Path, 
                 (each.pool_name, each.device_name, list(each.request_names))
                 for each in answers[red.uid].devices
             ] == [("here", "gpu-0", ["r0"]), ("here", "gpu-1", ["r1"])]
-            if version == "v1.DRAPlugin":
-                assert [each.share_id for each in answers[red.uid].devices] == ["share-0", "share-1"]
+            assert [each.share_id for each in answers[red.uid].devices] == ["share-0", "share-1"]
             for uid, nodes, memory in (
                 (blue.uid, ["nvidia0"], [9000]),
                 (red.uid, ["nvidia0", "nvidia1"], [7000, 3000]),

@@ -19,8 +19,8 @@ import pytest
 
 from berth.errors import ApiError
 from berth.live.kubernetes.installing import apply
+from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER
-from berth.live.kubernetes.node_manifests import device_classes
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.viewing import look
 from tests.live.kubernetes.conftest import Played
@@ -53,7 +53,7 @@ def claim(name: str) -> dict[str, Any]:
 @asynccontextmanager
 async def classes(world: World) -> AsyncIterator[None]:
     """The DeviceClasses are there within; claims and slices are gone after it."""
-    for each in device_classes():
+    for each in manifests(Install("", claims=True))["device-class"]:
         await apply(world.api, each)
     try:
         yield
@@ -108,7 +108,12 @@ def test_parts_that_a_real_scheduler_gives_to_claims_are_what_containers_get(
                 had = await share(of_cdi(folder / "cdi", devices), folder / f"scratch-{name}")
                 assert [took_mib for took_mib, _ in had] == [ASKED[name][1]]
             seen = await look(world.api, Settings())
-            taken = {f"gpu-{gpu.index}": (gpu.milli, gpu.mem_mib) for gpu in seen.gpus if gpu.for_claims}
+            taken = {
+                f"gpu-{gpu.index}": (each.milli, each.mem_mib)
+                for gpu in seen.gpus
+                if gpu.for_claims
+                for each in gpu.strangers
+            }
             assert taken == {on["first"]: (600, 40_000), on["large"]: (900, 60_000)}
 
     play(story)

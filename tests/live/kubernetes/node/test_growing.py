@@ -17,9 +17,8 @@ from berth.live.kubernetes import renewing
 from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.collecting import Collector
-from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import manifests
+from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import APPLICATION, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.steering import Steering
@@ -86,7 +85,9 @@ def test_an_unknown_application_runs_alone_once_and_shares_from_then_on(
             async with (
                 Api(access) as api,
                 world.agent_pod(running.port),
-                world.steerer(policy="learned", knowledge=f"history?begin={history}") as steering,
+                world.steerer(
+                    policy="learned", knowledge=f"history?begin={history}", right_size="apply"
+                ) as steering,
             ):
                 gathering = asyncio.create_task(Collector(api, history).follow(0.2))
                 try:
@@ -105,16 +106,16 @@ def test_an_unknown_application_runs_alone_once_and_shares_from_then_on(
 
         async def is_there() -> bool:
             assert running.process.poll() is None, running.said
-            return bool(list((history / "profiles").glob("resnet*")))
+            return bool(list((history / "profiles").glob("*resnet*")))
 
         await world.until("its profile is gathered", is_there, 60)
         (record,) = open_history(history).records()
         assert (record.job_id, record.application, record.state.value) == (
-            "default/first", "resnet", "completed",
+            "default/first", "default/resnet", "completed",
         )  # fmt: skip
 
         async def is_known() -> bool:
-            return "resnet" in steering.driver.knowledge.profiles
+            return "default/resnet" in steering.driver.knowledge.profiles
 
         await world.until("the steerer has taken it up", is_known)
         for name in ("second", "third"):

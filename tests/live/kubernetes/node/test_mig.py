@@ -17,12 +17,12 @@ import pytest
 from celpy.adapter import json_to_cel
 
 from berth.errors import SettingError
+from berth.live.kubernetes.manifests import Install, manifests
 from berth.live.kubernetes.names import DRIVER, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.cut_gpus import CutGpu
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT, SlicePublisher, cut_devices_of, devices_of
-from berth.live.kubernetes.node_manifests import device_classes
 from berth.live.kubernetes.objects import ResourceSlice
 from berth.live.kubernetes.slices import gpus_in
 from berth.live.local.cards import Card, fake_gpus
@@ -159,7 +159,7 @@ def test_a_real_api_server_is_asked_whether_it_keeps_counters(
         async with claims_served(world, {"ResourceSlice": schema}):
             await world.node("here", gpus=0)
             api = ApiServer(world.api, "here")
-            assert await api.find_version() == "v1"
+            assert await api.find_claims()
             publisher = SlicePublisher("here", tmp_path, api)
             await publisher.publish([], [cut_devices_of(CUT, {}, (), ())])
             assert sorted(await slices_of(world)) == [f"{publisher.name}{rest}" for rest in expected]
@@ -193,7 +193,7 @@ def test_a_class_chooses_whole_gpus_or_instances() -> None:
     cut = cut_devices_of(CUT, {}, (), ()).devices[0]
     whole = devices_of([CARD], {})[0]
     chosen: dict[str, list[Any]] = {}
-    for each in device_classes():
+    for each in manifests(Install("", claims=True))["device-class"]:
         expression = each["spec"]["selectors"][0]["cel"]["expression"]
         environment = celpy.Environment()
         program = environment.program(environment.compile(expression))

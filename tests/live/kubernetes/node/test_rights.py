@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import manifests
-from berth.live.kubernetes.names import DRIVER, PLACED_UID, PLACEMENT, RESOURCE
+from berth.live.kubernetes.manifests import Install, manifests
+from berth.live.kubernetes.names import DEVICE_CLASS, DRIVER, MIG_CLASS, PLACED_UID, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
-from berth.live.kubernetes.node_manifests import CLAIM_RULES, EVICT_RULES, NODE_RULES, device_classes
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.node.test_service import claims_served, node
 from tests.live.kubernetes.server import Server
@@ -87,7 +85,7 @@ def test_an_agent_uses_each_right_that_it_has_and_no_other(
     play(story)
     given = {
         (resource, verb)
-        for rule in (*NODE_RULES, *CLAIM_RULES, *EVICT_RULES)
+        for rule in manifests(Install(IMAGE, evict=True))["node-rights"][1]["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
@@ -121,4 +119,5 @@ def test_the_daemon_set_sees_the_hosts_folders_at_their_own_paths() -> None:
 
 def test_the_device_class_is_made_where_it_is_asked_for() -> None:
     assert "device-class" not in manifests(Install(IMAGE))
-    assert manifests(Install(IMAGE, claims=True))["device-class"] == device_classes()
+    made = manifests(Install(IMAGE, claims=True))["device-class"]
+    assert [each["metadata"]["name"] for each in made] == [DEVICE_CLASS, MIG_CLASS]

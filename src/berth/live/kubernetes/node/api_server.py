@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import random
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from berth.errors import ApiError, KubernetesError
-from berth.live.kubernetes.client import MERGE_PATCH, Api
+from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
 from berth.live.kubernetes.consumed import consumed_of
-from berth.live.kubernetes.names import DRIVER
+from berth.live.kubernetes.names import DRIVER, controller_name
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from berth.live.kubernetes.served import OWN, Served, gpus_asked
 
-VERSIONS = ("v1", "v1beta2")
-"""Of resource.k8s.io, best first; v1beta1 has devices of another form, and none that claims share."""
+RESOURCES = "/apis/resource.k8s.io/v1"
 PATIENCE_S = 5.0
 
 
@@ -31,20 +28,13 @@ class ApiServer:
         """`served` are the resources by which this node's pods get GPUs."""
         self._api, self._node, self._served = api, node, served
         self._node_uid = ""
-        self.resource_version: str | None = None
-        """Which version of resource.k8s.io is served; None: none. `find_version` finds it."""
+        self.has_claims = False
+        """Whether `resource.k8s.io/v1` is served; `find_claims` finds out."""
 
-    async def find_version(self) -> str | None:
-        """The best version of resource.k8s.io that is served and known here; None where there is none."""
-        try:
-            told = msgspec.json.decode(await self._ask("GET", "/apis/resource.k8s.io", patience_s=30))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return None
-        served = [each["version"] for each in told.get("versions", ())]
-        self.resource_version = next((each for each in VERSIONS if each in served), None)
-        return self.resource_version
+    async def find_claims(self) -> bool:
+        """Whether the cluster has resource claims in the version that is known here."""
+        self.has_claims = await self._find(RESOURCES, patience_s=30) is not None
+        return self.has_claims
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name; None where there is none."""
@@ -62,12 +52,12 @@ class ApiServer:
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
         """The claim of this name; None where there is none."""
-        told = await self._find(self._resources(f"namespaces/{namespace}/resourceclaims/{name}"))
+        told = await self._find(f"{RESOURCES}/namespaces/{namespace}/resourceclaims/{name}")
         return None if told is None else claim_of(told)
 
     async def slices(self) -> Sequence[Slice]:
         """The ResourceSlices that berth's driver has for this node."""
-        path = self._resources("resourceslices")
+        path = f"{RESOURCES}/resourceslices"
         selector = {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={self._node}"}
         try:
             text = await self._ask("GET", path, params=selector)
@@ -84,17 +74,17 @@ class ApiServer:
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         """Make or replace a ResourceSlice, which goes when the node goes."""
-        path = self._resources(f"resourceslices/{name}")
+        path = f"{RESOURCES}/resourceslices/{name}"
         there = await self._find(path)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": await self._uid()}
         body: dict[str, Any] = {
-            "apiVersion": f"resource.k8s.io/{self.resource_version}",
+            "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {"name": name, "ownerReferences": [owner]},
             "spec": dict(spec),
         }
         if there is None:
-            await self._ask("POST", self._resources("resourceslices"), body)
+            await self._ask("POST", f"{RESOURCES}/resourceslices", body)
         else:
             body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
             await self._ask("PUT", path, body)
@@ -102,13 +92,13 @@ class ApiServer:
     async def try_slice(self, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What the API server would keep of a new ResourceSlice, without one being made; None where it refuses it."""
         body = {
-            "apiVersion": f"resource.k8s.io/{self.resource_version}",
+            "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {"name": name},
             "spec": dict(spec),
         }
         try:
-            told = await self._ask("POST", self._resources("resourceslices"), body, params={"dryRun": "All"})
+            told = await self._ask("POST", f"{RESOURCES}/resourceslices", body, params={"dryRun": "All"})
         except ApiError as error:
             if error.status not in (400, 422):
                 raise
@@ -118,7 +108,7 @@ class ApiServer:
 
     async def remove_slice(self, name: str) -> None:
         """Take a ResourceSlice away."""
-        await self._gone_is_fine("DELETE", self._resources(f"resourceslices/{name}"))
+        await self._gone_is_fine("DELETE", f"{RESOURCES}/resourceslices/{name}")
 
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         """Set labels of this node; None takes one away. ApiError where the kubelet has not made the node yet."""
@@ -131,30 +121,8 @@ class ApiServer:
 
     async def tell(self, pod: Pod, reason: str, message: str) -> None:
         """Write a warning event about a pod."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        about = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        }
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "involvedObject": about,
-            "reason": reason,
-            "message": message[:1000],
-            "type": "Warning",
-            "source": {"component": "berth-node", "host": self._node},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-            "metadata": {
-                "name": f"{pod.name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}",
-                "namespace": pod.namespace,
-            },
-        }
+        about = About(pod.namespace, pod.name, pod.uid)
+        body = event(about, reason, message, f"berth-node on {self._node}")
         await self._ask("POST", f"/api/v1/namespaces/{pod.namespace}/events", body)
 
     async def evict(self, pod: Pod) -> None:
@@ -176,9 +144,10 @@ class ApiServer:
             method, path, body, params=params, content_type=content_type, patience_s=patience_s
         )
 
-    async def _find(self, path: str) -> dict[str, Any] | None:
+    async def _find(self, path: str, *, patience_s: float = PATIENCE_S) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = msgspec.json.decode(await self._ask("GET", path))
+            text = await self._ask("GET", path, patience_s=patience_s)
+            found: dict[str, Any] = msgspec.json.decode(text)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -198,13 +167,6 @@ class ApiServer:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-
-    def _resources(self, rest: str) -> str:
-        if self.resource_version is None:
-            raise KubernetesError(
-                "the API server serves no resource.k8s.io; use the device plugin on this cluster"
-            )
-        return f"/apis/resource.k8s.io/{self.resource_version}/{rest}"
 
     async def _uid(self) -> str:
         if not self._node_uid:
@@ -239,6 +201,7 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
         for each in status.get("containerStatuses") or ()
         if "terminated" in each.get("state", {})
     ]
+    owners = meta.get("ownerReferences") or ()
     return Pod(
         meta["namespace"],
         meta["name"],
@@ -253,6 +216,7 @@ def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
         _ms(status.get("startTime")),
         max((at for each in ended if (at := _ms(each.get("finishedAt")))), default=None),
         max((int(each.get("exitCode", 0)) for each in ended), default=None),
+        next((controller_name(each["kind"], each["name"]) for each in owners if each.get("controller")), ""),
     )
 
 

@@ -45,6 +45,8 @@ class Pod:
     """When its last container ended."""
     exit_code: int | None = None
     """The highest of its containers'; None while none has ended."""
+    controller: str = ""
+    """What made it, as `names.controller_name` says it; empty: nothing did."""
 
     @property
     def ended(self) -> bool:

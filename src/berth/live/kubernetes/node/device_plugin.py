@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from berth.errors import BerthError, KubernetesError
-from berth.live.kubernetes.apis.services import (
+from berth.live.kubernetes.apis import (
     DEVICE_PLUGIN,
     DEVICE_REGISTRATION,
     call,

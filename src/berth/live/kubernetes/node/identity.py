@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.apis.services import POD_RESOURCES, call, open_channel, pod_resources
+from berth.live.kubernetes.apis import POD_RESOURCES, call, open_channel, pod_resources
 from berth.live.kubernetes.served import OWN
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from berth.files import whole_file
-from berth.live.kubernetes.names import APPLICATION
+from berth.live.kubernetes.names import application_of
 from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Part
 from berth.live.kubernetes.node.cluster_api import Pod
 from berth.partition import Partition
@@ -126,7 +126,7 @@ def ended_pod(pod: Pod, parts: Sequence[Part], usage: Usage, now_ms: int) -> End
         pod.uid,
         pod.namespace,
         pod.name,
-        pod.annotations.get(APPLICATION) or program.partition(" ")[0],
+        application_of(pod.namespace, pod.annotations, pod.controller) or program.partition(" ")[0],
         program,
         state,
         pod.exit_code,

@@ -43,7 +43,8 @@ def main() -> None:
         records.append(record_of(told, samples, node))
         if told["state"] == "completed" and told["gpus"] == 1:
             hardware = card_model(told["hardware"]["model"], told["hardware"]["mem_mib"])
-            profiles.learn(told["application"], told["program"], hardware, samples, told["peak_mib"] or None)
+            # Images and arguments change from run to run: the profile is the application's, with their spread.
+            profiles.learn(told["application"], "", hardware, samples, told["peak_mib"] or None)
     if records:
         draft = state / "records.parquet"
         write_records(records, draft)

@@ -144,7 +144,7 @@ class _Node:
             settings.dra,
             settings.device_plugin,
             [card.index for card in cards.cards],
-            has_claims=server.resource_version is not None,
+            has_claims=server.has_claims,
             cut=[gpu.card.index for gpu in cut],
         )
         self.cut_gpus = [gpu for gpu in cut if gpu.card.index in self.dra_gpus]
@@ -239,7 +239,7 @@ class _Node:
         if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
             await self.server.label_node(labels)
             self._labels_told, self._labelled_s = labels, time.monotonic()
-        if self.server.resource_version is None:
+        if not self.server.has_claims:
             return
         devices = devices_of(self._whole, ailing), await self._cut_devices(ailing)
         now_s = time.monotonic()
@@ -281,7 +281,7 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     """Serve the kubelet and look, until cancelled."""
     cards = Cards(fake=settings.fake)
     server = ApiServer(api, settings.node, served_by(settings.compat))
-    await server.find_version()
+    await server.find_claims()
     node = _Node(settings, cards, server)
     loop = asyncio.get_running_loop()
 

@@ -1,0 +1,167 @@
+"""Tenants: how many GPUs namespaces have, as the ConfigMap `berth-tenants` says while the steerer runs.
+
+Its data are `quotas`, such as `vision=8,speech+audio=4`, and `borrow` and `reclaim`, which are true or false. A change
+takes effect at once. A mistake changes nothing: an event of the ConfigMap says what is wrong, and what was in force
+stays in force, also for a steerer that begins later, because it is written into an annotation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from berth.errors import ApiError, BerthError, SettingError
+from berth.live.kubernetes import names, objects
+from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
+from berth.live.kubernetes.informer import Informer
+from berth.policies import Setting, make_policy
+from berth.policies.schemes.quotas import quotas_of
+
+log = logging.getLogger(__name__)
+
+FLAGS = ("borrow", "reclaim")
+WITHOUT = "namespaces have no quotas; give berth the rule: berth k8s install"
+
+
+class Tenants(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the tenants of a cluster have."""
+
+    policy: str = ""
+    """The policy that was asked to keep to it."""
+    quotas: dict[str, int] | None = None
+    """GPUs of each namespace, or of several together (`vision+speech`); None: there are no quotas."""
+    borrow: bool = False
+    reclaim: bool = False
+
+
+def tenants_in(data: Mapping[str, str], policy: str) -> Tenants:
+    """What a ConfigMap says. Raises SettingError for a mistake, PolicyError if the policy has no quotas."""
+    if wrong := sorted(data.keys() - {"quotas", *FLAGS}):
+        raise SettingError(f"'{wrong[0]}' is no key of it; there are quotas, {', '.join(FLAGS)}")
+    flags = {}
+    for name in FLAGS:
+        if (text := data.get(name, "false")) not in ("true", "false"):
+            raise SettingError(f"{name} is '{text[:40]}'; expected true or false")
+        flags[name] = text == "true"
+    if not (text := data.get("quotas", "").strip().strip(",")):
+        return Tenants(policy)
+    found = Tenants(policy, quotas_of_namespaces(",".join(text.split("\n"))), **flags)
+    make_policy(policy, Setting(quotas=found.quotas, borrow=found.borrow, reclaim=found.reclaim))
+    return found
+
+
+def quotas_of_namespaces(text: str) -> dict[str, int]:
+    """Quotas as they are written: `vision=8`, or `vision+speech=8` of both together. Raises SettingError."""
+    quotas = quotas_of(text, form="NAMESPACE=GPUS, such as vision=8 or vision+speech=8")
+    tenants_of(quotas)
+    return quotas
+
+
+def tenants_of(quotas: Iterable[str]) -> dict[str, str]:
+    """The quota of each namespace that has one, by the quotas' names: a namespace, or several as `vision+speech`.
+    Raises SettingError."""
+    found: dict[str, str] = {}
+    for name in quotas:
+        for namespace in name.split("+"):
+            if not namespace:
+                raise SettingError(f"quota '{name}': expected a namespace, or several such as vision+speech")
+            if namespace in found:
+                raise SettingError(
+                    f"namespace '{namespace}' has two quotas, '{found[namespace]}' and '{name}'"
+                )
+            found[namespace] = name
+    return found
+
+
+def in_force(config: objects.ConfigMap) -> Tenants:
+    """What its steerer wrote into a ConfigMap; nothing if there is none, or nobody can read it."""
+    try:
+        return msgspec.json.decode(config.metadata.annotations.get(names.IN_FORCE, "{}"), type=Tenants)
+    except msgspec.DecodeError:
+        return Tenants()
+
+
+def fault_of(config: objects.ConfigMap, policy: str) -> str:
+    """What is wrong with a ConfigMap; empty if nothing is."""
+    try:
+        tenants_in(config.data, policy)
+    except BerthError as error:
+        return str(error)
+    return ""
+
+
+class TenantsWatch:
+    """Follows the ConfigMap."""
+
+    def __init__(self, api: Api, namespace: str, policy: str) -> None:
+        self.tenants = Tenants(policy)
+        """What is in force."""
+        self.changed = asyncio.Event()
+        self._api, self._policy = api, policy
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._said = ""
+        self._untold: asyncio.Queue[objects.ConfigMap] = asyncio.Queue()
+        self.informer = Informer(
+            api,
+            self._path,
+            objects.ConfigMap,
+            changed=self._take,
+            gone=lambda config: self._use(Tenants(policy)),
+            params={"fieldSelector": f"metadata.name={names.TENANTS}"},
+            without=WITHOUT,
+        )
+
+    def _take(self, config: objects.ConfigMap) -> None:
+        try:
+            self._use(tenants_in(config.data, self._policy))
+        except BerthError:
+            if not self.informer.synced.is_set():  # this steerer has just begun
+                before = in_force(config)
+                self._use(before if before.policy == self._policy else Tenants(self._policy))
+        self._untold.put_nowait(config)
+
+    def _use(self, tenants: Tenants) -> None:
+        if tenants != self.tenants:
+            self.tenants = tenants
+            self.changed.set()
+
+    async def tell(self) -> None:
+        """Write what is in force into the ConfigMap, and what is wrong with it into an event; until cancelled."""
+        while True:
+            config = await self._untold.get()
+            fault, meta = fault_of(config, self._policy), config.metadata
+            try:
+                if not fault and in_force(config) != self.tenants:
+                    text = msgspec.json.encode(self.tenants).decode()
+                    body = {"metadata": {"uid": meta.uid, "annotations": {names.IN_FORCE: text}}}
+                    await self._api.request(
+                        "PATCH", f"{self._path}/{meta.name}", body, content_type=MERGE_PATCH, patience_s=10
+                    )
+                if fault and fault != self._said:
+                    about = About(meta.namespace, meta.name, meta.uid, "ConfigMap")
+                    told = event(about, "Invalid", said(fault), "berth")
+                    path = f"/api/v1/namespaces/{meta.namespace}/events"
+                    await self._api.request("POST", path, told, patience_s=10)
+                self._said = fault
+            except ApiError as error:
+                log.warning("%s: %s", names.TENANTS, error)
+
+
+def said(fault: str) -> str:
+    """How a mistake is told."""
+    return f"ConfigMap {names.TENANTS} changes nothing, what was in force stays in force: {fault}"
+
+
+def manifest_of(quota: str, *, borrow: bool, reclaim: bool) -> dict[str, Any]:
+    """The ConfigMap as `berth k8s install` makes it."""
+    flags = {name: "true" for name, on in zip(FLAGS, (borrow, reclaim), strict=True) if on}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": names.TENANTS, "namespace": names.NAMESPACE},
+        "data": {"quotas": quota, **flags},
+    }

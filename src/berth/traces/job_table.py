@@ -1,0 +1,76 @@
+"""Jobs that are made when they are asked for, from columns: a million of them take 80 MiB so, and 400 as objects.
+
+Who feels it is `berth simulate` on a long trace: a job's values live in columns, and the Job itself only while it waits
+or runs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from operator import le
+from typing import Any, TypeAlias, overload
+
+from berth.model import Job
+
+_Column: TypeAlias = "array[int] | list[Any]"
+_CHUNK_ROWS = 4096
+
+
+class JobTable(Sequence[Job]):
+    """Jobs in the order of their rows; each is made anew whenever it is asked for."""
+
+    def __init__(self, columns: Sequence[Sequence[Any]], make: Callable[[tuple[Any, ...]], Job]) -> None:
+        """`make` turns a row, one value of each column, into its job, which no other code has seen."""
+        self._columns = columns
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._columns[0]) if self._columns else 0
+
+    def __iter__(self) -> Iterator[Job]:
+        return map(self._make, zip(*self._columns, strict=True))
+
+    @overload
+    def __getitem__(self, at: int) -> Job: ...
+    @overload
+    def __getitem__(self, at: slice) -> JobTable: ...
+    def __getitem__(self, at: int | slice) -> Job | JobTable:
+        picked = [column[at] for column in self._columns]
+        return JobTable(picked, self._make) if isinstance(at, slice) else self._make(tuple(picked))
+
+    def each(self, change: Callable[[Job], Job]) -> JobTable:
+        """The same jobs, each as `change` makes it when it is asked for."""
+        make = self._make
+        return JobTable(self._columns, lambda row: change(make(row)))
+
+
+def columns_of(rows: Iterable[tuple[Any, ...]]) -> list[_Column]:
+    """Rows of equal length as columns in order of their first value, equal ones as they came; whole numbers become
+    arrays."""
+    columns: list[_Column] = []
+    rows = iter(rows)
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
+        for number, values in enumerate(zip(*chunk, strict=True)):
+            if number == len(columns):
+                columns.append(array("q"))
+            column = columns[number]
+            if isinstance(column, array):
+                try:
+                    if {*map(type, values)} == {int}:
+                        column.extend(array("q", values))
+                        continue
+                except OverflowError:
+                    pass
+                column = columns[number] = column.tolist()
+            column.extend(values)
+    if columns and not all(map(le, columns[0], islice(columns[0], 1, None))):
+        order = sorted(range(len(columns[0])), key=columns[0].__getitem__)
+        columns = [_taken(column, order) for column in columns]
+    return columns
+
+
+def _taken(column: _Column, order: Sequence[int]) -> _Column:
+    values = map(column.__getitem__, order)
+    return array("q", values) if isinstance(column, array) else list(values)

@@ -1,0 +1,88 @@
+"""The ConfigMap of tenants: what it says holds from the next round on, and what makes no sense changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.errors import BerthError, PolicyError, SettingError
+from berth.live.kubernetes import names
+from berth.live.kubernetes.objects import ConfigMap, Meta
+from berth.live.kubernetes.pod_site import Settings
+from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, tenants_in
+from berth.live.kubernetes.viewing import look
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.world import World
+
+POLICY = "fifo+best-fit"
+PATH = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
+
+
+async def told(world: World, **data: str) -> None:
+    """Make the ConfigMap, or give it other data."""
+    meta = {"name": names.TENANTS}
+    await world.make(PATH, {"kind": "ConfigMap", "metadata": meta, "data": data})
+    await world.patch(f"{PATH}/{names.TENANTS}", {"data": data})
+
+
+@pytest.mark.usefixtures("kube_scheduler")
+def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_after_a_restart(
+    play: Played,
+) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 3)
+        await told(world, quotas="default=1\nother=1")
+        await world.pod("first")
+        async with world.steerer(policy=POLICY):
+            await world.until_bound("first")
+            await world.pod("second")
+            await world.until_told("second", "quota")
+            await told(world, quotas="default=2")
+            await world.until_bound("second")
+            await told(world, quotas="default:3")
+            event = await world.until_event("Invalid", names.TENANTS)
+            assert "quota 'default:3' is not NAMESPACE=GPUS" in event
+            await world.pod("third")
+            await world.until_told("third", "quota")
+        await world.pod("fourth")
+        async with world.steerer(policy=POLICY):
+            await world.until_told("fourth", "quota")
+            seen = await look(world.api, Settings())
+            assert ["quota 'default:3'" in note for note in seen.notes] == [True]
+            why = {job.name: job.why for job in seen.jobs}
+            assert "the quota of 'default' is 2 GPUs, of which 2 are taken" in why["third"]
+            await world.delete(names.TENANTS, "configmaps", names.NAMESPACE)
+            await world.until_bound("third")
+
+    play(test)
+
+
+def test_a_config_map_says_quotas_and_two_flags_and_nothing_else() -> None:
+    assert tenants_in({}, POLICY) == Tenants(POLICY)
+    said = {"quotas": "vision=8\nspeech+audio=4\n", "borrow": "true", "reclaim": "false"}
+    assert tenants_in(said, POLICY) == Tenants(POLICY, {"vision": 8, "speech+audio": 4}, borrow=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "policy", "kind", "why"),
+    [
+        ({"quota": "vision=8"}, POLICY, SettingError, "'quota' is no key of it; there are quotas, borrow"),
+        ({"borrow": "yes"}, POLICY, SettingError, "borrow is 'yes'; expected true or false"),
+        ({"quotas": "vision"}, POLICY, SettingError, "quota 'vision' is not NAMESPACE=GPUS"),
+        ({"quotas": "a=1,a+b=2"}, POLICY, SettingError, "namespace 'a' has two quotas"),
+        ({"quotas": "a=1"}, "easy+priority+best-fit", PolicyError, "has no quotas"),
+    ],
+)
+def test_a_mistake_is_told_with_what_was_expected(
+    data: dict[str, str], policy: str, kind: type[BerthError], why: str
+) -> None:
+    with pytest.raises(kind, match=why.replace("+", r"\+")):
+        tenants_in(data, policy)
+    assert why in fault_of(ConfigMap(data=data), policy)
+
+
+def test_what_is_in_force_is_read_from_the_annotation_and_nonsense_there_is_nothing() -> None:
+    text = '{"policy":"fifo+best-fit","quotas":{"a":2},"reclaim":true}'
+    config = ConfigMap(Meta(annotations={names.IN_FORCE: text}))
+    assert in_force(config) == Tenants(POLICY, {"a": 2}, reclaim=True)
+    assert in_force(ConfigMap(Meta(annotations={names.IN_FORCE: "a=2"}))) == Tenants()
+    assert in_force(ConfigMap()) == Tenants()

@@ -1,0 +1,66 @@
+"""Jobs that are kept as columns are those that the readers give one by one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from berth.errors import TraceError
+from berth.model import Job, Share
+from berth.traces import read_trace, write
+from berth.traces.job_table import JobTable, columns_of
+
+
+def test_a_table_has_the_jobs_that_reading_one_by_one_gives(tmp_path: Path) -> None:
+    jobs = [
+        Job(
+            f"j{at}",
+            1000 - at // 2,
+            at,
+            user="ab"[at % 2],
+            gpus=at % 3,
+            share=Share(1000 - at % 2 * 500, at % 2),
+        )
+        for at in range(50)
+    ]
+    write(jobs, tmp_path / "jobs.csv")
+    trace = read_trace(tmp_path / "jobs.csv")
+    table = trace.table(nodes=())
+    assert (list(table), len(table), table[3], list(table[4:6])) == (
+        (found := list(trace.jobs(nodes=()))),
+        50,
+        found[3],
+        found[4:6],
+    )
+    assert [job.submit_ms for job in trace.table(nodes=(), compress=2)] == [
+        job.submit_ms // 2 for job in found
+    ]
+
+
+def test_jobs_are_made_anew_and_changed_ones_leave_the_table_as_it_is(tmp_path: Path) -> None:
+    write([Job("a", 0, 1)], tmp_path / "jobs.csv")
+    table = read_trace(tmp_path / "jobs.csv").table(nodes=())
+    assert isinstance(table, JobTable)
+    keeping = table.each(lambda job: replace(job, keeps_work=True))
+    assert ([job.keeps_work for job in keeping], [job.keeps_work for job in table]) == ([True], [False])
+
+
+@pytest.mark.parametrize(
+    ("row", "line"), [("a,5,1", 4), ("c,x,1", 4), (",5,1", 4), ("c,-1,1", 4), ("c,5", 4), ("c,5,", 4)]
+)
+def test_a_bad_row_is_told_with_its_line_and_left_out(tmp_path: Path, row: str, line: int) -> None:
+    (tmp_path / "jobs.csv").write_text(
+        f"id,submit_ms,work_ms\na,0,1\nb,1,1\n{row}\nd,9,1\n", encoding="utf-8"
+    )
+    trace = read_trace(tmp_path / "jobs.csv")
+    with pytest.raises(TraceError, match=f"line {line}|:{line}"):
+        trace.table(nodes=())
+    bad: list[TraceError] = []
+    assert [job.id for job in trace.table(nodes=(), skip_bad=bad)] == ["a", "b", "d"]
+    assert [error.line for error in bad] == [line]
+
+
+def test_values_that_are_no_whole_numbers_stay_as_they_are_and_rows_are_sorted_as_they_came() -> None:
+    columns = columns_of([(2, True, 2**70), (1, False, 1), (2, None, "x")])
+    assert [list(column) for column in columns] == [[1, 2, 2], [False, True, None], [1, 2**70, "x"]]
+    assert columns_of([]) == []
