@@ -111,13 +111,14 @@ class Told:
             self.hours.append((interval[1] - interval[0]) / HOUR_MS)
 
     def row(self) -> dict[str, float]:
+        first = {"first_200_pct": round(100 * float(np.mean(self.first)), 1)} if self.first else {}
         if not self.held:
-            return {"jobs": 0}
+            return {"jobs": 0, **first}
         return {
             "jobs": len(self.held),
             "coverage_pct": round(100 * float(np.mean(self.held)), 1),
             "later_pct": round(100 * self.late / len(self.held), 1),
-            "first_200_pct": round(100 * float(np.mean(self.first)), 1) if self.first else None,
+            **first,
             "mean_hours": round(float(np.mean(self.hours)), 2),
             "median_hours": round(float(np.median(self.hours)), 3),
         }

@@ -37,10 +37,12 @@ static inline void arrive(void)
         arrive_slowly();
 }
 
-/* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. */
-#define REAL(name)                                                                              \
-    (arrive(), LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))real.find(#name))
-#define HAVE(name) (arrive(), real.name != NULL)
+/* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. NVML answers
+   whatever has become of this process, and is no call of CUDA. */
+#define NVHAVE(name) (real.name != NULL)
+#define NVREAL(name) (LIKELY(NVHAVE(name)) ? real.name : (__typeof__(real.name))real.find(#name))
+#define HAVE(name) (arrive(), NVHAVE(name))
+#define REAL(name) (arrive(), NVREAL(name))
 
 /* A call and its twin whose default stream is the thread's own: what each answers, by `per_thread`,
    which REAL_TWIN calls the one of. */
