@@ -35,6 +35,7 @@ for _ in $(seq "$SETS"); do
     gang=$(work -N 2 --gres=gpu:1); echo "${gang}_" >>ids
     part=$(work --gres=gpu:1 --comment 'gpu_mem=200M gpu_pct=40'); echo "${part}_" >>ids
     array=$(work --array=1-3 --gres=gpu:1 --comment 'gpu_mem=100M'); printf "${array}_%s\n" 1 2 3 >>ids
+    het=$(work --gres=gpu:1 : --gres=gpu:1 --comment 'gpu_mem=100M' --mem=1); echo "${het}_" >>ids
     other=$(work -p plain --gres=gpu:1); echo "${other}_" >>ids
 done
 held=$(submit -H -p plain --gres=gpu:1 --comment mine --wrap true)

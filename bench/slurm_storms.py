@@ -2,10 +2,10 @@
 
     python bench/slurm_storms.py [--jobs 200] [--rounds 5]
 
-The jobs are single ones, parts of a GPU, gangs of two nodes, arrays, jobs that wait for others, and jobs of a partition
-that is not berth's. Each round kills berth and both slurmd, kills slurmctld once, and requeues a running job. Counted
-are jobs whose script never reached its end, and jobs that still wait or run five minutes after the storm. A job that
-its user holds in the other partition must not change; changes of it are counted too.
+The jobs are single ones, parts of a GPU, jobs of two nodes, heterogeneous ones, arrays, jobs that wait for others, and
+jobs of a partition that is not berth's. Each round kills berth and both slurmd, kills slurmctld once, and requeues a
+running job. Counted are jobs whose script never reached its end, and jobs that still wait or run five minutes after the
+storm. A job that its user holds in the other partition must not change; changes of it are counted too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 SCRIPT = Path(__file__).with_name("slurm_storm.sh")
 PLAIN = "sed -i 's/^PartitionName=.*/&\\nPartitionName=plain Nodes=ALL MaxTime=60 DefMemPerCPU=500/' $DIR/slurm.conf\n"
-A_SET = 8
+A_SET = 9
 """Jobs that the script submits at once: one of each kind, and three tasks."""
 
 

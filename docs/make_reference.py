@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the code, and docs/gallery.md from the examples.
+"""Write docs/reference/ from the code, and docs/gallery.md from the examples.
 
 A test fails where one of them is out of date.
 
@@ -8,12 +8,10 @@ Run it as `python docs/make_reference.py`.
 from __future__ import annotations
 
 import inspect
-import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import berth
-from berth import errors
 from berth.cli.app import commands_of, load, written
 from berth.cli.commands import COMMANDS
 from berth.policies import ORDERS, PLACEMENTS, SCHEMES, WRAPPERS, policies_found
@@ -22,9 +20,32 @@ from berth.statistics import METRICS, REAL_USE
 from berth.traces.formats import FORMATS
 from berth.traces.synthetic import WORKLOADS, defaults_of
 
-PAGE = Path(__file__).with_name("reference.md")
-GALLERY = PAGE.with_name("gallery.md")
-EXAMPLES = PAGE.parents[1] / "examples"
+DOCS = Path(__file__).parent
+FOLDER = DOCS / "reference"
+GALLERY = DOCS / "gallery.md"
+EXAMPLES = DOCS.parent / "examples"
+MANY = 3
+"""Commands of a page that must have an option alike for it to be said once."""
+GROUPS = {
+    "one-machine": (
+        "Commands of one machine's queue",
+        "top submit jupyter mcp queue logs wait cancel hold release suspend resume edit requeue why policy drain"
+        " undrain up config down status",
+    ),
+    "partitions": ("Commands that limit programs on a GPU", "run partition"),
+    "slurm": ("Commands for Slurm", "slurm"),
+    "kubernetes": ("Commands for Kubernetes", "k8s"),
+    "simulator": (
+        "Commands that simulate and train",
+        "simulate compare sweep size backtest policies experiment trace interference train",
+    ),
+    "history": (
+        "Commands of the history",
+        "import history stats job report cost digest plot applications profile predict-wait advise sample collect",
+    ),
+    "site": ("The console and the check of a machine", "console doctor"),
+}
+"""Of each page of commands, its title and the commands."""
 PICTURES = {
     "backfilling": (
         "waiting_cdf",
@@ -42,19 +63,29 @@ PICTURES = {
 """Of an example, its figure in `berth.experiments.compare.plots` and what is seen; `make_pictures.py` draws them."""
 
 
-def reference() -> str:
-    """The whole page."""
-    parts = [
+def reference() -> dict[Path, str]:
+    """Each page of the reference."""
+    grouped = {name for _, names in GROUPS.values() for name in names.split()}
+    if grouped != set(COMMANDS):
+        raise SystemExit(f"GROUPS and COMMANDS differ in {', '.join(sorted(grouped ^ set(COMMANDS)))}")
+    pages = {
+        name: [f"# {title}", *_commands([each for each in COMMANDS if each in names.split()])]
+        for name, (title, names) in GROUPS.items()
+    }
+    pages["policies"] = ["# Policies, orders and placements by name", *_policies()]
+    pages["data"] = ["# Trace formats and metrics by name", *_formats(), *_metrics()]
+    listed = "\n".join(pages)
+    index = [
         "# Reference",
-        "Made from the code by `docs/make_reference.py`; a test fails where the two differ.",
-        *_commands(),
-        *_policies(),
-        *_formats(),
-        *_metrics(),
-        *_python(),
-        *_errors(),
+        "These pages are made from the code by `docs/make_reference.py`; a test fails where they differ.",
+        "A command exits with 0, with 2 if it refuses, and with 130 after Ctrl-C. `berth wait`, `berth submit --wait`"
+        " and `berth run` exit with the status of the job. Errors and notes go to standard error."
+        " `berth --host user@machine …` runs a command there. `berth --install-completion` completes words.",
+        f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```",
     ]
-    return "\n\n".join(parts) + "\n"
+    return {
+        FOLDER / f"{name}.md": "\n\n".join(parts) + "\n" for name, parts in {"index": index, **pages}.items()
+    }
 
 
 def gallery() -> str:
@@ -81,29 +112,35 @@ def picture(example: str) -> Path:
     return GALLERY.parent / "pictures" / f"{example}.svg"
 
 
-def _commands() -> list[str]:
-    found = ["## Commands"]
-
-    for each in sorted(COMMANDS):
-        for name, command in commands_of(load(each), f"berth {each}"):
-            found += [f"### `{name}`", _text(command.help)]
-            rows = []
-            for parameter in command.params:
-                said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
-                default = parameter.default
-                shown = (
-                    ""
-                    if default in (None, "", ()) or default is False or parameter.required
-                    else f"`{default}`"
-                )
-                rows.append(f"| `{written(parameter).replace('|', chr(92) + '|')}` | {shown} | {said} |")
-            if rows:
-                found.append("\n".join(["| option | default | what |", "|---|---|---|", *rows]))
+def _commands(names: list[str]) -> list[str]:
+    """Commands with their options; a row that three of them have stands once, before them all."""
+    commands = [each for name in names for each in commands_of(load(name), f"berth {name}")]
+    rows = {name: [_row(each) for each in command.params] for name, command in commands}
+    counts = Counter(row for each in rows.values() for row in each)
+    head = ["| option | default | what |", "|---|---|---|"]
+    found = []
+    if common := [row for row, count in counts.items() if count >= MANY]:
+        found += ["## Options of several commands", "\n".join([*head, *map("".join, common)])]
+    for name, command in commands:
+        found += [f"## `{name}`", _text(command.help)]
+        own = [row for row in rows[name] if counts[row] < MANY]
+        if own:
+            found.append("\n".join([*head, *map("".join, own)]))
+        if also := [option.strip("| ") for option, _ in rows[name] if counts[option, _] >= MANY]:
+            found.append(f"{'Also' if own else 'Options'}: {', '.join(also)}.")
     return found
 
 
+def _row(parameter: Any) -> tuple[str, str]:
+    """An option as the first cell of a row of a table, and the rest of the row."""
+    said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
+    default = parameter.default
+    shown = "" if default in (None, "", ()) or default is False or parameter.required else f"`{default}`"
+    return f"| `{written(parameter).replace('|', chr(92) + '|')}`", f" | {shown} | {said} |"
+
+
 def _policies() -> list[str]:
-    found = ["## Policies"]
+    found = []
     for title, group in (
         ("Orders", ORDERS),
         ("Placements", PLACEMENTS),
@@ -112,7 +149,7 @@ def _policies() -> list[str]:
         ("Policies", policies_found()),
     ):
         if group:
-            found.append(f"### {title}")
+            found.append(f"## {title}")
         for name, path in group.items():
             found.append(f"**`{name}`** — {_text(inspect.getdoc(load_policy(path)))}")
     return found
@@ -125,7 +162,7 @@ def _formats() -> list[str]:
         f"| `synthetic:{name}` | {', '.join(f'{key}={value}' for key, value in defaults_of(name).items())} |"
         for name in WORKLOADS
     ]
-    return ["## Traces", "\n".join(table), "\n".join(["| workload | settings |", "|---|---|", *made])]
+    return ["## Trace formats", "\n".join(table), "\n".join(["| workload | settings |", "|---|---|", *made])]
 
 
 def _metrics() -> list[str]:
@@ -135,34 +172,12 @@ def _metrics() -> list[str]:
     return ["## Metrics", "\n".join(["| metric | unit | what |", "|---|---|---|", *rows])]
 
 
-def _python() -> list[str]:
-    found = ["## Python"]
-    for name in sorted(berth.__all__):
-        thing = getattr(berth, name)
-        if inspect.isclass(thing):
-            found.append(f"### `berth.{name}`")
-        elif inspect.isfunction(thing):
-            found.append(f"### `berth.{name}`\n\n```python\n{name}{_signature(thing)}\n```")
-        else:
-            continue
-        found.append(_text(inspect.getdoc(thing)))
-    return found
-
-
-def _signature(thing: Any) -> str:
-    """The signature, with functions among its defaults by their names alone."""
-    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", str(inspect.signature(thing)))
-
-
-def _errors() -> list[str]:
-    return ["## Errors", f"```\n{(errors.__doc__ or '').strip()}\n```"]
-
-
 def _text(text: str | None) -> str:
     return inspect.cleandoc(text or "").strip()
 
 
 if __name__ == "__main__":
-    for page, text in ((PAGE, reference()), (GALLERY, gallery())):
+    FOLDER.mkdir(exist_ok=True)
+    for page, text in {**reference(), GALLERY: gallery()}.items():
         page.write_text(text, "utf-8")
         print(f"wrote {page}")

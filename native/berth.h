@@ -30,17 +30,19 @@ extern struct real real;
 /* Before the driver is called (idle.c): counts the call if somebody wants to know, and waits while
    this process is suspended, since calls of a suspended process hang in the driver. */
 extern shared32 watched;
-void arrive_slowly(void);
+extern void (*arriving)(void);
 static inline void arrive(void)
 {
     if (UNLIKELY(atomic_load_explicit(&watched, memory_order_relaxed) != 0))
-        arrive_slowly();
+        arriving();
 }
 
-/* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. */
-#define REAL(name)                                                                              \
-    (arrive(), LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))real.find(#name))
-#define HAVE(name) (arrive(), real.name != NULL)
+/* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. NVML answers
+   whatever has become of this process, and is no call of CUDA. */
+#define NVHAVE(name) (real.name != NULL)
+#define NVREAL(name) (LIKELY(NVHAVE(name)) ? real.name : (__typeof__(real.name))real.find(#name))
+#define HAVE(name) (arrive(), NVHAVE(name))
+#define REAL(name) (arrive(), NVREAL(name))
 
 /* A call and its twin whose default stream is the thread's own: what each answers, by `per_thread`,
    which REAL_TWIN calls the one of. */

@@ -39,7 +39,7 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     unsigned char uuid[16];
     struct berth_error error;
     *sight = (struct sight){ .region = NULL };
-    if (!settings.active || !HAVE(nvmlDeviceGetUUID) ||
+    if (!settings.active || !NVHAVE(nvmlDeviceGetUUID) ||
         real.nvmlDeviceGetUUID(handle, text, sizeof text) != NV_SUCCESS ||
         !region_uuid_parse(text, uuid))
         return false;
@@ -73,7 +73,7 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     static struct berth_region unused = { .use = &nothing, .slot = 0 };
     uint64_t mib = 0;
     unsigned index = 0;
-    if (HAVE(nvmlDeviceGetIndex))
+    if (NVHAVE(nvmlDeviceGetIndex))
         real.nvmlDeviceGetIndex(handle, &index);
     if (settings.mem_mib.given && !settings_for(&settings.mem_mib, (int)index, uuid, &mib))
         mib = 0;
@@ -103,7 +103,7 @@ static bool shrink(NVdevice device, unsigned long long *total, unsigned long lon
 
 int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 {
-    int result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
+    int result = NVREAL(nvmlDeviceGetMemoryInfo)(device, memory);
     if (result == NV_SUCCESS && memory != NULL)
         shrink(device, &memory->total, &memory->free, &memory->used);
     return result;
@@ -111,7 +111,7 @@ int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 
 int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
 {
-    int result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
+    int result = NVREAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
     if (result == NV_SUCCESS && memory != NULL &&
         shrink(device, &memory->total, &memory->free, &memory->used))
         memory->reserved = 0;
@@ -144,10 +144,10 @@ static int filter(int result, NVdevice device, unsigned *count, void *list, size
     return result;
 }
 
-#define PROCESSES(name, type)                                                              \
-    int name(NVdevice device, unsigned *count, type *list)                                 \
-    {                                                                                      \
-        return filter(REAL(name)(device, count, list), device, count, list, sizeof *list); \
+#define PROCESSES(name, type)                                                                \
+    int name(NVdevice device, unsigned *count, type *list)                                   \
+    {                                                                                        \
+        return filter(NVREAL(name)(device, count, list), device, count, list, sizeof *list); \
     }
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, NVprocess)
@@ -164,7 +164,7 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count,
                                     unsigned long long since_us)
 {
-    int result = REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since_us);
+    int result = NVREAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since_us);
     if (result == NV_SUCCESS && samples != NULL && count != NULL && *count != 0) {
         *count = keep_ours(device, samples, *count, sizeof *samples, offsetof(NVutilization, pid));
         return *count != 0 ? NV_SUCCESS
@@ -175,7 +175,7 @@ int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, uns
 
 int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
 {
-    int result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, all);
+    int result = NVREAL(nvmlDeviceGetProcessesUtilizationInfo)(device, all);
     if (result == NV_SUCCESS && all != NULL && all->list != NULL && all->count != 0) {
         all->count = keep_ours(device, all->list, all->count, sizeof *all->list,
                                offsetof(NVutilization_v1, pid));
@@ -186,7 +186,7 @@ int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
 
 int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
 {
-    int result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
+    int result = NVREAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
     if (result == NV_SUCCESS && all != NULL && all->list != NULL)
         all->count =
             keep_ours(device, all->list, all->count, sizeof *all->list, offsetof(NVdetail, pid));
@@ -195,7 +195,7 @@ int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
 
 int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, unsigned *pids)
 {
-    int result = REAL(nvmlDeviceGetAccountingPids)(device, count, pids);
+    int result = NVREAL(nvmlDeviceGetAccountingPids)(device, count, pids);
     if (result == NV_SUCCESS && count != NULL && pids != NULL)
         *count = keep_ours(device, pids, *count, sizeof *pids, 0);
     return result;
@@ -210,7 +210,7 @@ int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *accou
         if (!ours)
             return NV_NOT_FOUND;
     }
-    return REAL(nvmlDeviceGetAccountingStats)(device, pid, account);
+    return NVREAL(nvmlDeviceGetAccountingStats)(device, pid, account);
 }
 
 PART(.turn = &turn);

@@ -124,6 +124,10 @@ class Job:
     """How many of its tasks, the first ones, start together or not at all; 0 for a job of one task."""
     gang: str = ""
     """Of a task, the name of its gang; empty for a job of one task."""
+    groups: tuple[str, ...] = ()
+    """Groups whose limits count it besides those of its user and virtual cluster, such as its account and QOS."""
+    apart: bool = False
+    """Of a task, whether no other task that starts with it may have one of its nodes."""
 
 
 def gang_of(tasks: Sequence[Job], min_tasks: int | None = None, name: str = "") -> Job:
@@ -166,6 +170,7 @@ def gang_of(tasks: Sequence[Job], min_tasks: int | None = None, name: str = "") 
         mem_mib=sum(task.mem_mib for task in starting),
         models=first.models if all(task.models == first.models for task in starting) else (),
         labels=tuple(label for label in first.labels if all(label in task.labels for task in starting)),
+        apart=any(task.apart for task in starting),
         tasks=tuple(replace(task, gang=name or first.id, min_tasks=least) for task in tasks),
         min_tasks=least,
         gang=name or first.id,

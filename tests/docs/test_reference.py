@@ -14,5 +14,9 @@ def test_reference_and_gallery_say_what_code_and_examples_say() -> None:
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    for page, text in ((DOCS / "reference.md", script.reference()), (DOCS / "gallery.md", script.gallery())):
+    pages = {**script.reference(), script.GALLERY: script.gallery()}
+    assert {page for page in pages if page.parent.name == "reference"} == set(
+        (DOCS / "reference").glob("*.md")
+    )
+    for page, text in pages.items():
         assert text == page.read_text("utf-8"), "run: python docs/make_reference.py"

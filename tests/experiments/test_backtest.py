@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import SettingError
-from berth.experiments.backtest import FEWEST_ERRORS, Backtest, backtest
+from berth.experiments.backtest import FEWEST_ERRORS, LAST_WEEK, Backtest, backtest
 from berth.experiments.weeks import WEEK_MS, Waits
 from tests.experiments.test_believable import history_of
 
@@ -39,6 +39,13 @@ def test_the_candidate_that_was_nearest_before_is_taken() -> None:
     real = weeks(1000, 2000, 1000, 3000)
     far, near = weeks(4000, 100, 4000, 100), weeks(1000, 2000, 1000, 3000)
     assert {each.policy for each in backtest(real, {"far": far, "near": near}).predicted} == {"near"}
+
+
+def test_where_replays_tell_nothing_the_week_before_is_the_prediction() -> None:
+    real = weeks(1000, 1000, 1100, 1100, 1000, 1000)
+    erratic = weeks(100, 9000, 50, 4000, 20_000, 70)
+    for each in backtest(real, {"fifo": erratic}).predicted:
+        assert (each.policy, each.predicted_s) == (LAST_WEEK, pytest.approx(each.last_week_s))
 
 
 def drawn(seed: int, count: int) -> Backtest:

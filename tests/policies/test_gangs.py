@@ -35,7 +35,7 @@ def workload(seed: int) -> list[Job]:
             virtual_cluster=("even", "odd")[at % 2], application=draw.choice((*names, "unheard-of")),
             priority=draw.randrange(3), mem_mib=1000, keeps_work=bool(at % 2),
         )  # fmt: skip
-        kind = draw.choice(("plain", "plain", "like", "unlike", "further"))
+        kind = draw.choice(("plain", "plain", "like", "unlike", "further", "apart"))
         if kind == "plain":
             jobs.append(replace(job, gpus=draw.choice((1, 1, 2)), cpu_milli=1000))
             continue
@@ -46,6 +46,8 @@ def workload(seed: int) -> list[Job]:
             tasks[0] = replace(tasks[0], gpus=0, cpu_milli=4000)
             tasks[1] = replace(tasks[1], gpus=draw.choice((1, 2)))
             tasks[2:] = [replace(task, share=Share(500, 3000)) for task in tasks[2:]]
+        elif kind == "apart":
+            tasks = [replace(task, share=Share(400, 3000), apart=True) for task in tasks]
         least = 1 if kind == "further" else None
         jobs.append(gang_of(tasks, least))
     return jobs
@@ -58,8 +60,9 @@ def run(name: str, jobs: list[Job], cluster: list[Node], outages: tuple[Outage, 
 
 
 def gangs_start_whole(events: list[Event], jobs: list[Job]) -> None:
-    """Whenever tasks of a gang run, as many run or have ended as start together."""
+    """Whenever tasks of a gang run, as many run or have ended as start together, on nodes of their own if they ask."""
     running: dict[str, set[str]] = defaultdict(set)
+    where: dict[str, set[int]] = {}
     ended: dict[str, set[str]] = defaultdict(set)
     least = {job.gang: job.min_tasks for job in jobs if job.tasks}
     for at, event in enumerate(events):
@@ -68,6 +71,9 @@ def gangs_start_whole(events: list[Event], jobs: list[Job]) -> None:
             continue
         if event.kind is EventKind.START:
             running[gang].add(event.job.id)
+            where[event.job.id] = {slot.node for slot in event.slots}
+            others = (where[each] for each in running[gang] - {event.job.id})
+            assert not event.job.apart or where[event.job.id].isdisjoint(set().union(*others)), event
         elif event.kind in ENDS:
             running[gang].discard(event.job.id)
             if event.kind is EventKind.FINISH:

@@ -33,6 +33,7 @@ EVERY = sorted(
             for scheme in SCHEMES
             for order, place in (("fifo", "fgd"), ("sjf-expected", "best-fit"))
         ),
+        "headroom+preempt+fifo+best-fit",
         "limits?user_gpus=4+fifo+first-fit",
         "limits?user_running=2+easy+sjf-expected+best-fit",
         "limits?user_submitted=6+fair-share+fgd",

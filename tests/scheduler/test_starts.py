@@ -9,7 +9,7 @@ import pytest
 
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
-from berth.knowledge import Oracle, User
+from berth.knowledge import History, Oracle, User
 from berth.model import Evict, GpuSlot, Job, Node, Placement, RecordState, Share, WakeAt
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler, StartForecast, StartInterval
@@ -208,3 +208,18 @@ def test_a_start_at_the_instant_of_a_submission_counts() -> None:
     events = list(simulate(jobs, Cluster(gpus(1)), "fifo+first-fit", starts=forecast))
 
     assert forecast.held(events[-1].time_ms) == (5, 5)
+
+
+def test_of_jobs_with_a_limit_alone_each_part_of_it_is_as_likely() -> None:
+    knowledge = History()
+    policy = make_policy("fifo+first-fit", Setting(knowledge=knowledge))
+    one = Scheduler(Cluster(gpus(10)), policy, knowledge)
+    for at in range(10):
+        one.submit(asked(f"runs-{at}", HOUR_MS))
+    assert len(started(one)) == 10
+    one.submit(asked("waits", HOUR_MS))
+
+    interval = StartForecast().intervals(one, 0)["waits"]
+
+    # The first of ten ends after a tenth of the limit of four hours or so, and in nine draws once much later.
+    assert HOUR_MS // 2 < interval.to_ms < 2 * HOUR_MS

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from berth.experiments.weeks import Waits
     from berth.model import Node
 
-HEADINGS = ("Week", "Jobs", "Wait", "Replay of", "Real", "Predicted", "80 % interval", "Last week")
+HEADINGS = ("Week", "Jobs", "Wait", "Predicted by", "Real", "Predicted", "80 % interval", "Last week")
 
 
 def backtest(

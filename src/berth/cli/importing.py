@@ -353,6 +353,30 @@ def asi(
 
 
 @app.command()
+def limits(
+    qos: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show qos -P` printed.")
+    ] = None,
+    assoc: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show assoc -P` printed.")
+    ] = None,
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Keep the limits of Slurm's QOS and associations, which replays of the history heed."""
+    from berth.errors import SettingError
+    from berth.experiments.slurm_limits import keep_limits
+    from berth.history.store.folder import open_history
+
+    if qos is None and assoc is None:
+        raise SettingError("import limits reads --qos FILE, --assoc FILE, or both")
+    found = keep_limits(open_history(history, must_exist=True).folder, qos, assoc)
+    print(
+        f"kept {len(found.qos):,} QOS and {len(found.associations):,} associations in {history}; replays heed their"
+        " limits of GPUs, nodes and running jobs"
+    )
+
+
+@app.command()
 def samples(
     spool: Annotated[
         Path, typer.Argument(metavar="DIR", help="A spool of `berth sample`, or one segment of it.")

@@ -233,6 +233,14 @@ def submit(
         str | None,
         typer.Option("--chdir", metavar="DIR", help="Folder to run in; by default the current one."),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            "--image",
+            metavar="IMAGE",
+            help="Run in this container image, by Podman or Apptainer (also a .sif file).",
+        ),
+    ] = None,
     estimate: Annotated[
         str | None,
         typer.Option("--estimate", metavar="TIME", help="Expected run time, for policies that use it."),

@@ -228,6 +228,9 @@ def run(
                     compute_pct=compute_pct,
                     measured_memory=memory is Memory.MEASURED,
                 )
+                if not turned:
+                    for lack in controller.lacks():
+                        _say(lack)
                 service = Service(settings, controller, channel=channel, claim=claim)
                 service.step()
                 if history is not None:

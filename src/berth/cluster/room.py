@@ -60,7 +60,7 @@ class Room(NodeRows):
         key: tuple[Any, ...]
         key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels, owner)
         if job.tasks:
-            key = (*key, *(self.request(task) for task in starting_tasks(job)))
+            key = (*key, job.apart, *(self.request(task) for task in starting_tasks(job)))
         known = self._request_ids.get(key)
         number = self._new_request(job, key) if known is None else known
         self._last, self._last_number = job, number
@@ -163,12 +163,19 @@ class Room(NodeRows):
         try:
             for at in by_size:
                 slots = place(tasks[at], self)
-                if slots is None or not self._hold(tasks[at], slots, 1):
+                taken = {slot.node for its in found.values() for slot in its} if job.apart else set()
+                if slots is None or not taken.isdisjoint(slot.node for slot in slots):
+                    return None
+                if not self._hold(tasks[at], slots, 1):
                     return None
                 found[at] = slots
+                if job.apart:
+                    self._let_in(slots, False)
         finally:
             for at, slots in reversed(found.items()):
                 self._hold(tasks[at], slots, -1)
+                if job.apart:
+                    self._let_in(slots, True)
         return tuple(slot for at in range(len(tasks)) for slot in found[at])
 
     def fits_when_empty(self, job: Job) -> bool:
@@ -191,6 +198,12 @@ class Room(NodeRows):
             return False
         self.free_total_milli -= sign * milli * job.gpus
         return True
+
+    def _let_in(self, slots: Sequence[GpuSlot], lets: bool) -> None:
+        """Whether other tasks of a gang fit on the nodes of one, for as long as its slots are looked for."""
+        for node in {slot.node for slot in slots}:
+            self._arrays.traits[node, kernels.UP] = lets and self._up[node]
+            self._arrays.version[node] += 1
 
     def _new_request(self, job: Job, key: tuple[Any, ...]) -> int:
         check_job(job)

@@ -121,6 +121,9 @@ class Shadow:
         """The slots of the tasks of a gang that start together, the largest placed first; None if one has no room."""
         tasks = starting_tasks(job)
         found: dict[int, tuple[GpuSlot, ...]] = {}
+        traits = self._traits
+        if job.apart:
+            self._traits = traits.copy()
         try:
             for at in sorted(range(len(tasks)), key=lambda at: size_of_task(tasks[at]), reverse=True):
                 slots = self.slots_in_tightest(tasks[at])
@@ -128,7 +131,10 @@ class Shadow:
                     return None
                 found[at] = slots
                 self.start(tasks[at], slots, tasks[at].share)
+                if job.apart:
+                    self._traits[[slot.node for slot in slots], kernels.UP] = 0
         finally:
+            self._traits = traits
             for at, slots in found.items():
                 self.stop(tasks[at], slots, tasks[at].share)
         return tuple(slot for at in range(len(tasks)) for slot in found[at])

@@ -107,17 +107,10 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """Yield the events of the whole run."""
-        heap, new_events, arrivals = self.heap, self.new_events, self.arrivals
+        new_events = self.new_events
         last_ms = in_vain = 0
-        arrivals.draw(0)
-        while heap or arrivals.job is not None:
-            now_ms = arrivals.time_ms
-            if heap:
-                next_ms, kind, _, _ = heap[0]
-                if next_ms < now_ms:
-                    now_ms = next_ms
-                if kind == RETIME and self._only_services():
-                    break
+        self.arrivals.draw(0)
+        while (now_ms := self.next_ms()) is not None:
             try:
                 self._instant(now_ms)
             finally:  # an error comes after what happened before it
@@ -137,6 +130,19 @@ class Run:
             for task in job.tasks or (job,):
                 attempt = self.scheduler.attempt(task.id)
                 yield Event(last_ms, REJECT, task, attempt, (), task.share, Reason.LEFT_WAITING)
+
+    def next_ms(self) -> int | None:
+        """When something happens next; None if nothing does any more."""
+        now_ms = self.arrivals.time_ms
+        if self.heap:
+            next_ms, kind, _, _ = self.heap[0]
+            if next_ms < now_ms:
+                now_ms = next_ms
+            if kind == RETIME and self._only_services():
+                return None
+        elif self.arrivals.job is None:
+            return None
+        return now_ms
 
     def _check_goes_on(self, now_ms: int) -> None:
         """Raise SimulationError unless a job is still to come or to end, or nodes to come back, however many instants
@@ -164,6 +170,13 @@ class Run:
 
     def _instant(self, now_ms: int) -> None:
         """Everything that happens at one instant, in its order; its events are in `new_events` then."""
+        if self.begin_instant(now_ms):
+            self.decide(now_ms)
+        self.end_instant(now_ms)
+
+    def begin_instant(self, now_ms: int) -> bool:
+        """What happens before the policy decides: jobs end, nodes are lost and come back, jobs arrive. Returns whether
+        there is something to decide."""
         heap, new_events, arrivals = self.heap, self.new_events, self.arrivals
         decide = False
         while heap:
@@ -207,8 +220,13 @@ class Run:
             if (not job.after or self._has_all_before(job, now_ms)) and self._queued(job, now_ms):
                 decide = True
             arrivals.draw(now_ms)
-        if decide and (len(self.queue) or self.cluster.suspended or (self.resizes and self.cluster.running)):
-            self._decide(now_ms)
+        return decide and bool(
+            len(self.queue) or self.cluster.suspended or (self.resizes and self.cluster.running)
+        )
+
+    def end_instant(self, now_ms: int) -> None:
+        """What happens once the policy has decided: speeds change, impatient jobs leave."""
+        heap = self.heap
         if self.sharing is not None and self.sharing.changed:
             self._retime(self.sharing, now_ms)
         left = False
@@ -264,7 +282,7 @@ class Run:
         kind: list[bool] = (self.cluster.with_model(job) & self.cluster.with_labels(job)).tolist()
         return kind
 
-    def _decide(self, now_ms: int) -> None:
+    def decide(self, now_ms: int) -> None:
         """Ask the scheduler; a decision that cannot be applied ends the run."""
         start = self._start
         parked_mib = None if self.suspension is None else self._parked_mib

@@ -1,10 +1,11 @@
 """A back-test of replays: learn on a history's first weeks, predict the next week's waits, and look how far that was.
 
-A week is predicted from its jobs as they were submitted, replayed under the policy that ran. If that is not known, the
-candidate is taken whose replays were nearest to what happened in the weeks before. By how much its replays were too
-long or too short then, the prediction is corrected. The 80 % interval comes from the errors of the predictions before
-it (split conformal prediction: Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, "Distribution-Free Predictive Inference
-for Regression", JASA 113(523), 2018). Nothing of a week is used before the week is over but its jobs.
+A week is predicted from its jobs as they were submitted, replayed under the policy that ran, or under each candidate if
+that is not known. By how much its replays were too long or too short in the weeks before, the prediction is corrected.
+What was in the week before is a prediction too. The one is taken that was nearest to what happened until then. The 80 %
+interval comes from the errors of its predictions before (split conformal prediction: Lei, G'Sell, Rinaldo, Tibshirani
+and Wasserman, "Distribution-Free Predictive Inference for Regression", JASA 113(523), 2018). Nothing of a week is used
+before the week is over but its jobs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ FEWEST_ERRORS = 4
 LEAST_HALF_WIDTH = 0.02
 """An interval is at least this much wider than its prediction, as a fraction: waits are told no more exactly."""
 MEASURES = ("mean", "p90")
+LAST_WEEK = "last week"
+"""Stands for a policy where what was in the week before predicted better than any replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +123,40 @@ def _of_measure(
     first: int,
 ) -> Iterator[Predicted]:
     """The predictions of one number; all of `real` and `replayed` are logarithms of seconds."""
-    errors: list[float] = []
-    for at in range(first, len(weeks)):
-        ratios = {name: [real[k] - there[k] for k in range(at)] for name, there in replayed.items()}
-        policy = min(ratios, key=lambda name: median(map(abs, ratios[name])))
-        predicted = replayed[policy][at] + median(ratios[policy])
-        half = _half_width(errors)
+    past: dict[str, list[float]] = {name: [] for name in (*replayed, LAST_WEEK)}
+    for at in range(1, len(weeks)):
+        said = {
+            name: there[at] + median(real[k] - there[k] for k in range(at))
+            for name, there in replayed.items()
+        }
+        said[LAST_WEEK] = real[at - 1]
+        if at < first:
+            for name, log in said.items():
+                past[name].append(abs(real[at] - log))
+            continue
+        policy = min(said, key=lambda name: _so_far(past[name], replayed.get(name), real[:at]))
+        predicted = said[policy]
+        half = _half_width(past[policy][first - 1 :])
         week = weeks[at]
         yield Predicted(
             week.number, week.jobs, measure, policy, _of(week, measure), math.exp(predicted),
             None if half is None else _seconds(predicted - half), None if half is None else _seconds(predicted + half),
             _of(weeks[at - 1], measure),
         )  # fmt: skip
-        errors.append(abs(real[at] - predicted))
+        for name, log in said.items():
+            past[name].append(abs(real[at] - log))
+
+
+def _so_far(errors: Sequence[float], replayed: Sequence[float] | None, real: Sequence[float]) -> float:
+    """How far a way of predicting was off: the median error, or that of the plain replay where nothing was predicted
+    yet."""
+    if errors:
+        return median(errors)
+    return math.inf if replayed is None else median(abs(each - replayed[at]) for at, each in enumerate(real))
 
 
 def _half_width(errors: Sequence[float]) -> float | None:
-    """The error that 80 % of predictions do not exceed, by those before."""
+    """The error that 80 % of predictions do not exceed, by those before in the same way."""
     rank = math.ceil(0.8 * (len(errors) + 1))
     if len(errors) < FEWEST_ERRORS or rank > len(errors):
         return None

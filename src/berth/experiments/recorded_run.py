@@ -8,7 +8,8 @@ would end in another order than they did, and a strict order of whole GPUs packs
 Partitions: where nodes carry the name of a job's partition as a label (`NAME`, or `partition:NAME` as Slurm's nodes
 do), the job runs on those alone. Where no node carries a label, and partitions ran on nodes of their own, each node has
 the partitions of which jobs ran there. A job that left the queue before it ran waits as long in the replay. Nodes on
-which attempts were lost are out until something starts there again.
+which attempts were lost are out until something starts there again. Limits of Slurm's QOS and associations hold if the
+history keeps them (`berth import limits`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from statistics import median
 import numpy as np
 
 from berth.errors import SettingError
+from berth.experiments.slurm_limits import SlurmLimits, slurm_limits
 from berth.experiments.weeks import NO_WAITS, Waits
 from berth.files import whole_file
 from berth.history.store.folder import History
 from berth.model import FOREVER_MS, Job, Node, Outage, Reason, Record, RecordState, Share
+from berth.policies.schemes.limit_settings import Limit
 from berth.statistics import Cdf, Distribution, Run, cdf, distribution
 from berth.traces import read_nodes, write_nodes
 
@@ -65,6 +68,8 @@ class RecordedRun:
     """Nodes on which attempts were lost, in ms since the first job."""
     origin_ms: int = 0
     """When the first of the jobs could have started, ms since 1970."""
+    limits: tuple[Limit, ...] = ()
+    """Of the groups that the jobs count to, by the QOS and associations that the history keeps."""
     waits: Waits = NO_WAITS
     """How long each job waited that ran."""
 
@@ -118,15 +123,19 @@ def recorded_run(
     moments = sorted({*ready, *(r.end_ms for each in ran for r in each), *(r.end_ms for r in gave_up)})
     machine = _with_partitions(machine, [record for each in ran for record in each])
     labels = {label for node in machine for label in node.labels}
+    groups = _Groups(slurm_limits(history.folder))
     jobs = [
-        _job(each, last, at_ms - origin_ms, _start_took_ms(last, moments), labels)
+        _job(each, last, at_ms - origin_ms, _start_took_ms(last, moments), labels, groups)
         for each, last, at_ms in zip(ran, lasts, ready, strict=True)
     ]
     usual_ms = int(median(job.work_ms or 0 for job in jobs))
     parts = {
         gpus: Counter(job.nodes for job in jobs if job.gpus == gpus) for gpus in {r.gpus for r in gave_up}
     }
-    jobs += [_job_that_gave_up(record, origin_ms, usual_ms, parts[record.gpus], labels) for record in gave_up]
+    jobs += [
+        _job_that_gave_up(record, origin_ms, usual_ms, parts[record.gpus], labels, groups)
+        for record in gave_up
+    ]
     jobs.sort(key=lambda job: (job.submit_ms, _place(job.id)))
     makespan_ms = max(last.end_ms for last in lasts) - origin_ms
     waits_s = [((last.start_ms or 0) - at_ms) / 1000 for last, at_ms in zip(lasts, ready, strict=True)]
@@ -147,6 +156,7 @@ def recorded_run(
         len(gave_up),
         _outages([record for each in ran for record in each], machine, origin_ms),
         origin_ms,
+        tuple(groups.limits.values()),
         Waits(np.array(ready, np.int64) - origin_ms, np.array(waits_s)),
     )
 
@@ -270,8 +280,30 @@ def _labels(record: Record, there: Set[str]) -> tuple[str, ...]:
     return tuple(name for name in names if record.virtual_cluster and name in there)[:1]
 
 
+class _Groups:
+    """The groups that jobs count to, and the limit of each."""
+
+    def __init__(self, of_slurm: SlurmLimits) -> None:
+        self._of_slurm = of_slurm
+        self._of: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
+        self.limits: dict[str, Limit] = {}
+
+    def of(self, record: Record) -> tuple[str, ...]:
+        key = record.cluster, record.user, record.account, record.qos
+        if key not in self._of:
+            limits = {limit.name: limit for limit in self._of_slurm.of(*key)}
+            self.limits |= limits
+            self._of[key] = tuple(limits)
+        return self._of[key]
+
+
 def _job(
-    attempts: Sequence[Record], record: Record, ready_ms: int, start_took_ms: int, labels: Set[str]
+    attempts: Sequence[Record],
+    record: Record,
+    ready_ms: int,
+    start_took_ms: int,
+    labels: Set[str],
+    groups: _Groups,
 ) -> Job:
     """A job whose last attempt is `record`; it works as long as that, or as is known of one that kept its work."""
     shared_milli = record.share.milli
@@ -295,17 +327,18 @@ def _job(
         retries=0,
         keeps_work=keeps,
         virtual_cluster=record.virtual_cluster,
+        groups=groups.of(record),
     )
 
 
 def _job_that_gave_up(
-    record: Record, origin_ms: int, usual_ms: int, parts: Counter[int], labels: Set[str]
+    record: Record, origin_ms: int, usual_ms: int, parts: Counter[int], labels: Set[str], groups: _Groups
 ) -> Job:
     """A job that left before it ran. What it would have worked is its known work, its limit, or what is usual, on as
     many nodes as most jobs of as many GPUs."""
     work_ms = record.work_ms or record.time_limit_ms or usual_ms
     waited = replace(record, start_ms=record.end_ms, end_ms=record.end_ms + work_ms)
-    job = _job([record], waited, record.ready_ms - origin_ms, 0, labels)
+    job = _job([record], waited, record.ready_ms - origin_ms, 0, labels, groups)
     usual_nodes = parts.most_common(1)[0][0] if parts else int(record.gpus <= 1)
     return replace(job, nodes=usual_nodes, patience_ms=record.end_ms - record.ready_ms)
 

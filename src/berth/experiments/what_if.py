@@ -91,7 +91,7 @@ def what_if(
     """
     real = recorded_run(history, since_ms=since_ms, until_ms=until_ms, nodes=nodes)
     there, under = nodes_and_conditions(real, nodes, conditions)
-    as_then = replace(AS_THE_TRACE_SAYS, outages=real.outages)
+    as_then = replace(AS_THE_TRACE_SAYS, outages=real.outages, limits=real.limits)
     changed = bool(nodes and real.known) or whole_gpus or replace(under, interference_name="") != as_then
     names = list(dict.fromkeys(policies))
     baseline = bool(real.policy)
@@ -116,20 +116,22 @@ def nodes_and_conditions(
     """What a replay of a history runs on, and under what, for every command alike.
 
     `nodes` take the place of the machine as it was, if any are given. Outages and reservations may be told since 1970.
-    Without other outages or failures the nodes that were lost are lost again. Raises what `conditions_of` raises.
+    Without other outages or failures the nodes that were lost are lost again, and without other limits those of the
+    history hold. Raises what `conditions_of` raises.
     """
     there = tuple(nodes) if nodes and real.known else real.nodes
     under = _since_first(conditions_of(changed, there), real.origin_ms)
     if not under.outages and under.failures is None:
         under = replace(under, outages=_on(there, real))
+    if not under.limits:
+        under = replace(under, limits=real.limits)
     return there, under
 
 
 def replay(real: RecordedRun, policy: str, progress: Progress | None = None) -> tuple[Run, Waits]:
     """A policy on the machine as it was, and how long jobs waited then."""
-    return _measured(
-        real.jobs, real.nodes, policy, replace(AS_THE_TRACE_SAYS, outages=real.outages), progress
-    )
+    under = replace(AS_THE_TRACE_SAYS, outages=real.outages, limits=real.limits)
+    return _measured(real.jobs, real.nodes, policy, under, progress)
 
 
 def replayed_waits(jobs: tuple[Job, ...], nodes: tuple[Node, ...], policy: str, under: Conditions) -> Waits:

@@ -77,6 +77,7 @@ SCHEMES = {
 """What else may happen while the first job of an order does not fit; without one, nothing does."""
 
 WRAPPERS = {
+    "headroom": "berth.policies.schemes.headroom:Headroom",
     "limits": "berth.policies.schemes.limits:Limits",
 }
 """What stands around any other policy: classes with `around(rest of the name, settings, Setting)`."""

@@ -78,8 +78,8 @@ def why_never(job: Job) -> str:
     if job.tasks:
         return (
             f"{job.min_tasks} tasks of gang '{job.gang}' ask for {job.gpus} GPUs, {job.cpu_milli} milli of CPU and"
-            f" {job.mem_mib} MiB together, and the nodes could not hold them if nothing else ran; change them, withdraw"
-            " them or bring nodes"
+            f" {job.mem_mib} MiB together{', on different nodes' if job.apart else ''}, and the nodes could not hold"
+            " them if nothing else ran; change them, withdraw them or bring nodes"
         )
     parts = f"{job.nodes} parts of " if job.nodes > 1 else ""
     share = f" ({job.share.milli} milli and {job.share.mem_mib} MiB of each)" if job.gpus else ""

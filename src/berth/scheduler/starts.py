@@ -204,11 +204,16 @@ def _drawn_end(run: Running, knowledge: Knowledge, now_ms: int, random: Random) 
 def _drawn_ms(spread: Spread, done_ms: int, job: Job, uniform: float) -> int:
     """A run time of at least what is done: log-normal between the quantiles, and no longer than the time limit.
 
-    One that has outlived what is believed has done a part of its run time that is drawn evenly from 0 to 1.
+    Of one of which only the most is known, such as a limit, each part of that is as likely as another: how much of
+    their limits jobs use is about uniform (Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User
+    Runtime Estimates in Scheduling the IBM SP2 with Backfilling", TPDS 12(6), 2001). One that has outlived what is
+    believed has done a part of its run time that is drawn evenly from 0 to 1.
     """
     low, high = log(max(spread.low, 1000)), log(max(spread.high, spread.low, 1000))
     middle, sigma = (low + high) / 2, (high - low) / 2 / _TENTH
-    if sigma <= 0:
+    if spread.low <= 0:
+        drawn_ms = done_ms + uniform * (min(spread.high, 2 * spread.expected) - done_ms)
+    elif sigma <= 0:
         drawn_ms = exp(middle)
     else:
         passed = _NORMAL.cdf((log(max(done_ms, 1)) - middle) / sigma)

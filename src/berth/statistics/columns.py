@@ -89,6 +89,8 @@ class EventColumns:
     """Per mille that it asked for of each of its GPUs."""
     users: Sequence[str]  # (J,)
     virtual_clusters: Sequence[str]  # (J,)
+    urgent: NDArray[np.bool_]  # (J,)
+    """Whether its priority is above 0."""
     keeps_work: NDArray[np.bool_]  # (J,)
     due_ms: NDArray[np.int64]  # (J,)
     """By when it was to have finished; −1 where it has no deadline. Empty where no job has one."""
@@ -169,6 +171,7 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
         milli=_int32(gathered.milli),
         users=gathered.users,
         virtual_clusters=gathered.virtual_clusters,
+        urgent=_int8(gathered.urgent).astype(np.bool_),
         keeps_work=_int8(gathered.keeps_work).astype(np.bool_),
         due_ms=_int64(gathered.due_ms),
         last_kind=kind[last_event],
@@ -192,6 +195,7 @@ class _Gathered:
         self.virtual_clusters: list[str] = []
         self.submit_ms, self.work_ms, self.due_ms = array("q"), array("q"), array("q")
         self.gpus, self.milli, self.keeps_work = array("q"), array("i"), array("b")
+        self.urgent = array("b")
         # Of each event that begins to hold something.
         self.begin_milli, self.begin_mem_mib, self.shared = array("i"), array("q"), array("b")
         self.slot_counts, self.slots = array("i"), array("i")
@@ -248,6 +252,7 @@ class _Gathered:
         self.gpus.extend([job.gpus for job in jobs])
         self.milli.extend([job.share[0] for job in jobs])
         self.keeps_work.extend([job.keeps_work for job in jobs])
+        self.urgent.extend([job.priority > 0 for job in jobs])
         if self.due_ms or any(job.deadline_ms is not None for job in jobs):
             self.due_ms.extend([-1] * (len(self.job_ids) - len(jobs) - len(self.due_ms)))
             self.due_ms.extend(

@@ -147,11 +147,11 @@ def queueing_delay_s(columns: EventColumns) -> NDArray[np.float64]:
     return (columns.attempts.start_ms - columns.attempts.queued_ms) / 1000.0
 
 
-def waiting_time_s(columns: EventColumns) -> NDArray[np.float64]:
-    """From submission to the last start, of each job that ever started, in order of the jobs."""
+def waiting_time_s(columns: EventColumns, of: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+    """From submission to the last start, of each job that ever started, in order of the jobs; `of`, (J,): whose."""
     last_start = np.full(len(columns.job_ids), -1, np.int64)
     np.maximum.at(last_start, columns.attempts.job, columns.attempts.start_ms - columns.begin_ms)
-    started = last_start >= 0
+    started = last_start >= 0 if of is None else (last_start >= 0) & of
     return (last_start[started] + columns.begin_ms - columns.submit_ms[started]) / 1000.0
 
 
@@ -193,6 +193,16 @@ def deadlines_missed_pct(columns: EventColumns) -> float | None:
     end_ms[columns.job[finished]] = columns.time_ms[finished]
     has = due_ms >= 0
     return _percent(float(np.count_nonzero(end_ms[has] > due_ms[has])), float(np.count_nonzero(has)))
+
+
+def evicted_gpu_hours(columns: EventColumns) -> float:
+    """GPU-hours of attempts that were evicted and kept nothing of their work."""
+    attempts = columns.attempts
+    evicted = (attempts.end_event != RUNNING) & (
+        columns.kind[attempts.end_event] == KINDS.index(EventKind.EVICT)
+    )
+    lost = _held_milli_ms(columns)[evicted & ~columns.keeps_work[attempts.job]]
+    return float(lost.sum()) / _MILLI_MS_AN_HOUR
 
 
 def given_up(columns: EventColumns) -> tuple[str, ...]:

@@ -214,6 +214,38 @@ DEADLINES = Metric(
 )
 """What is compared too where jobs have deadlines."""
 
+TIERS = (
+    Metric(
+        "Urgent wait",
+        Unit.SECONDS,
+        lambda summary: math.nan if (wait := summary.urgent_waiting_time_s) is None else wait.mean,
+        min,
+        "Mean wait of the jobs of a priority above 0",
+    ),
+    Metric(
+        "Urgent p90 wait",
+        Unit.SECONDS,
+        lambda summary: math.nan if (wait := summary.urgent_waiting_time_s) is None else wait.p90,
+        min,
+        "Nine of ten of these jobs waited at most this long",
+    ),
+    Metric(
+        "Other wait",
+        Unit.SECONDS,
+        lambda summary: math.nan if (wait := summary.other_waiting_time_s) is None else wait.mean,
+        min,
+        "Mean wait of the other jobs, such as spot jobs: from submission to the last start",
+    ),
+    Metric(
+        "Lost to evictions",
+        Unit.GPU_HOURS,
+        lambda summary: math.nan if summary.evicted_gpu_hours is None else summary.evicted_gpu_hours,
+        min,
+        "GPU-hours held by attempts that were evicted and kept nothing",
+    ),
+)
+"""What is compared too where jobs are of two tiers: a priority above 0, and others."""
+
 PRICED = (
     Metric(
         "Cost",
@@ -254,7 +286,8 @@ def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
     """What a table of these runs compares: real use first where any of them knows it, and METRICS where none does."""
     runs = list(summaries)
     late = (DEADLINES,) if any(summary.deadlines_missed_pct is not None for summary in runs) else ()
-    last = (*late, *_priced(runs))
+    tiers = TIERS if any(summary.evicted_gpu_hours is not None for summary in runs) else ()
+    last = (*late, *tiers, *_priced(runs))
     if not _knows_use(runs):
         return METRICS + last
     return (

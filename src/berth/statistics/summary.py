@@ -19,6 +19,7 @@ from berth.statistics.measures import (
     deadlines_missed_pct,
     ended_with,
     events_by_reason,
+    evicted_gpu_hours,
     fragmentation_pct,
     given_up,
     goodput_pct,
@@ -94,6 +95,11 @@ class Summary:
     """The same of virtual clusters."""
     deadlines_missed_pct: float | None = None
     """Of the jobs with a deadline those that had not finished by then; None where no job has one."""
+    evicted_gpu_hours: float | None = None
+    """Held by attempts that were evicted and kept nothing; None, like the next two, where jobs are of one tier."""
+    urgent_waiting_time_s: Distribution | None = None
+    """`waiting_time_s` over the jobs of a priority above 0."""
+    other_waiting_time_s: Distribution | None = None
     cost: float | None = None
     """What the GPU-hours held and the energy cost; None, like the next two, where no price list says."""
     energy_kwh: float | None = None
@@ -110,6 +116,8 @@ def summarise(
 ) -> Summary:
     """Compute every metric of a run on a cluster of these nodes; what was really used is told, where it is known."""
     priced = None if prices is None else run_cost(columns, nodes, prices)
+    urgent = columns.urgent
+    tiers = bool(urgent.any() and not urgent.all())
     lasted_ms = columns.end_ms - columns.begin_ms
     return Summary(
         jobs=len(columns.job_ids),
@@ -141,6 +149,9 @@ def summarise(
         jain_users=jain_index(service(columns, columns.users)),
         jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
         deadlines_missed_pct=deadlines_missed_pct(columns),
+        evicted_gpu_hours=evicted_gpu_hours(columns) if tiers else None,
+        urgent_waiting_time_s=distribution(waiting_time_s(columns, urgent)) if tiers else None,
+        other_waiting_time_s=distribution(waiting_time_s(columns, ~urgent)) if tiers else None,
         cost=None if priced is None else priced.cost,
         energy_kwh=None if priced is None else priced.energy_kwh,
         co2_kg=None if priced is None else priced.co2_kg,

@@ -80,9 +80,22 @@ class FakeSlurm:
             "JobID": job_id, "admin_comment": note, "Reason": "JobHeldUser", "PriorityLong": "0", **fields
         }  # fmt: skip
 
+    def held_components(self, *requests: str, first: int = 1, **fields: object) -> None:
+        """A heterogeneous job that the plugin has held: the requests of its components; their numbers from `first`."""
+        for at, request in enumerate(requests):
+            name, number = f"{first}+{at}", str(first + at)
+            self.held(number, request, JobArrayID=name, HetJobID=first, **fields)
+            self.jobs[number]["admin_comment"] = f"{self.jobs[number]['admin_comment']};part={at}"
+
+    def _components(self, job: dict[str, object]) -> list[dict[str, object]]:
+        """The components of a heterogeneous job, or the job alone."""
+        het = job.get("HetJobID")
+        return [each for each in self.jobs.values() if each.get("HetJobID") == het] if het else [job]
+
     def end(self, job_id: str, state: str = "COMPLETED") -> None:
         """A job ends, and what was to start then does."""
-        self.jobs[job_id] |= {"State": state, "EndTime": str(self.now_s)}
+        for job in self._components(self.jobs[job_id]):
+            job |= {"State": state, "EndTime": str(self.now_s)}
         for job in self.jobs.values():
             released = job.get("State", "PENDING") == "PENDING" and job.get("PriorityLong") != "0"
             if released and job.get("Dependency"):
@@ -103,7 +116,7 @@ class FakeSlurm:
             return "".join(
                 "".join(value + mark for value, mark in zip(values(**job), marks, strict=True)) + "\n"
                 for job_id, job in self.jobs.items()
-                if job_id in only and (ended or job.get("State", "PENDING") in live)
+                if {job_id, str(job.get("JobArrayID"))} & {*only} and (ended or job.get("State", "PENDING") in live)
             )  # fmt: skip
         if words[-1] == "node":
             return "\n".join(
@@ -161,6 +174,11 @@ class FakeSlurm:
         if job is None:
             return f"{answer}Invalid job id specified for job {job_id}\n"
         state = job.get("State", "PENDING")
+        first = job.get("HetJobID") is None or str(job["HetJobID"]) == job_id
+        if what == "requeuehold" and not first:
+            return f"{answer}Job not heterogeneous job leader for job {job_id}\n"
+        if job.get("HetJobID") and first and "ReqNodeList=" in line:
+            return f"{answer}scontrol: error: Job resizing not supported for job arrays\n"
         asked = dict(pair.partition("=")[::2] for pair in line.split()[2:])
         if what == "hold" and state == "RUNNING":
             job |= {"Reason": "JobHeldAdmin"}  # it would be held if it were queued again
@@ -181,16 +199,18 @@ class FakeSlurm:
         elif what == "requeuehold":
             if job.get("no_requeue"):
                 return f"{answer}Requested operation is presently disabled for job {job_id}\n"
-            job |= {
-                "State": "PENDING",
-                "Reason": "job_requeued_in_held_state",
-                "PriorityLong": "0",
-                "EndTime": "N/A",
-                "RestartCnt": str(int(str(job.get("RestartCnt", "0"))) + 1),
-            }
+            for each in self._components(job):
+                each |= {
+                    "State": "PENDING",
+                    "Reason": "job_requeued_in_held_state",
+                    "PriorityLong": "0",
+                    "EndTime": "N/A",
+                    "RestartCnt": str(int(str(each.get("RestartCnt", "0"))) + 1),
+                }
         elif what == "update":
             names = {
                 "ReqNodeList": "ReqNodes",
+                "ExcNodeList": "excluded",
                 "TresPerNode": "tres_per_node",
                 "Dependency": "Dependency",
             }
@@ -201,6 +221,9 @@ class FakeSlurm:
                 if name == "AdminComment":  # as the plugin does
                     others = str(job["admin_comment"]).replace(note_in(str(job["admin_comment"])), "").strip()
                     job["admin_comment"] = f"{others} {value.removeprefix(END_OF_NOTE)}".strip()
+                elif name == "ExcNodeList" and first:
+                    for each in self._components(job):
+                        each["excluded"] = value
                 elif name in names:
                     job[names[name]] = value
             if given and asked.get("TresPerNode") and given != asked["TresPerNode"] and "gpu:" in given:
@@ -209,8 +232,12 @@ class FakeSlurm:
                 )
             job["tres_per_node"] = self.changes.get(job_id, job.get("tres_per_node", ""))
         elif what == "release":
-            job |= {"Reason": "None", "PriorityLong": "100"}
-            self._begin(job)
+            for each in self._components(job) if first else [job]:
+                each |= {"Reason": "None", "PriorityLong": "100"}
+            if job.get("HetJobID"):
+                self._begin_components(self._components(job))
+            else:
+                self._begin(job)
         return answer
 
     def _begin(self, job: dict[str, object]) -> None:
@@ -226,6 +253,19 @@ class FakeSlurm:
             job["Reason"] = "Resources"
         elif self.starts and node and not waits:
             self._start(job, self.elsewhere or node)
+
+    def _begin_components(self, jobs: list[dict[str, object]]) -> None:
+        """Start the components of a heterogeneous job if each can have a node that is no other's."""
+        nodes = [
+            str(job.get("ReqNodes") or "")
+            or ",".join(name for name in self.nodes if name not in str(job.get("excluded", "")).split(","))
+            for job in jobs
+        ]
+        apart = len({name for names in nodes for name in names.split(",")}) == len(",".join(nodes).split(","))
+        if self.starts and apart and all(job["PriorityLong"] != "0" for job in jobs):
+            for job, names in zip(jobs, nodes, strict=True):
+                assert not set(names.split(",")) & set(str(job.get("excluded", "")).split(","))
+                self._start(job, names)
 
     def _start(self, job: dict[str, object], where: str) -> None:
         job |= {"State": "RUNNING", "Reason": "None", "NodeList": where, "StartTime": str(self.now_s)}

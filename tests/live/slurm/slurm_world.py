@@ -31,7 +31,9 @@ _STATES = {
 class SlurmWorld:
     """A fake slurmctld, whose jobs the plugin holds, and a berth that places them."""
 
-    no_gangs = "the components of Slurm's heterogeneous jobs are not read yet"
+    no_gangs = (
+        "Slurm's gangs are submitted whole, take several nodes and end together: see test_components.py"
+    )
     no_suspension = "berth suspends no job beside Slurm yet"
 
     def __init__(self) -> None:

@@ -317,7 +317,7 @@ def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing", nod
     (folder / "rows").write_text(rows)
     scripts = {
         # It prints as many fields as it is asked for.
-        "squeue": f'[ "$(echo "$6" | tr -cd , | wc -c)" = 6 ] && cat "{folder}/rows"\n',
+        "squeue": f'[ "$(echo "$6" | tr -cd , | wc -c)" = 7 ] && cat "{folder}/rows"\n',
         "scontrol": f'[ "$4" != node ] || {{ echo "{nodes}"; exit; }}\n'
         f'echo "$*" >>"{folder}/told"\ncase "$*" in *{fails}*) exit 1 ;; esac\n',
     }
@@ -343,8 +343,9 @@ def held(
     submitted: int = 1000,
     partition: str = "gpu",
     reason: str = "JobHeldAdmin",
+    number: str = "",
 ) -> str:
-    return "\x1f".join((job, str(submitted), partition, "normal", placed, note, reason)) + "\n"
+    return "\x1f".join((job, number or job, str(submitted), partition, "normal", placed, note, reason)) + "\n"
 
 
 def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path: Path) -> None:
@@ -415,6 +416,25 @@ def test_the_watchdog_never_releases_a_job_without_a_gpu(tmp_path: Path) -> None
     assert told == ["update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1", "release 7"]
     told = watchdog(tmp_path, 400, held("7", note, placed="gres:shard:v100_0:2"))
     assert told == ["update JobId=7 ReqNodeList=", "release 7", "update JobId=7 AdminComment=berth:0;"]
+
+
+def test_the_watchdog_releases_a_heterogeneous_job_when_all_components_have_their_gpus(
+    tmp_path: Path,
+) -> None:
+    note = "berth:1;node={};job=;task=;socket=;part={}"
+    rows = held("7+0", note.format("", 0), number="7") + held("9", note.format("gres:gpu:1", 0))
+    rows += held("7+1", note.format("gres:gpu:2", 1), number="8")
+    own = [
+        "update JobId=9 ReqNodeList= TresPerNode=gres:gpu:1",
+        "release 9",
+        "update JobId=9 AdminComment=berth:0;",
+    ]
+    component = "update JobId=8 ReqNodeList= TresPerNode=gres:gpu:2"
+    assert watchdog(tmp_path, 400, rows) == [
+        *own, component, "update JobId=7 ExcNodeList=", "release 7",
+        "update JobId=7 AdminComment=berth:0;", "update JobId=8 AdminComment=berth:0;",
+    ]  # fmt: skip
+    assert watchdog(tmp_path, 400, rows, fails="JobId=8") == [*own, component]
 
 
 def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: Path) -> None:

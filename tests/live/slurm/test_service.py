@@ -102,7 +102,6 @@ def test_a_job_of_berths_that_waits_unheld_is_held_again(tmp_path: Path) -> None
     [
         ({"OverSubscribe": "NO"}, "it asks for whole nodes (--exclusive), which berth leaves to Slurm"),
         ({"Reservation": "maint"}, "it asks for the reservation maint, which berth leaves to Slurm"),
-        ({"HetJobID": "7"}, "it is a component of a heterogeneous job, which berth leaves to Slurm"),
         ({"Feature": "a|b"}, "its features are a|b, which berth leaves to Slurm"),
     ],
 )

@@ -15,6 +15,7 @@ from berth.errors import SettingError
 from berth.interference import Interference, make_interference, no_interference
 from berth.knowledge import check_knowledge
 from berth.model import Node, Outage, Reservation
+from berth.policies.schemes.limit_settings import Limit, read_limits
 from berth.policies.schemes.quotas import check_quotas
 from berth.statistics.cost import Prices, check_prices, read_prices
 
@@ -47,6 +48,9 @@ class Conditions:
     """What stopped jobs keep; with checkpoints every job keeps its work."""
     quotas: tuple[tuple[str, int], ...] | None = None
     """GPUs of each virtual cluster, sorted by its name."""
+    limits: tuple[Limit, ...] = ()
+    """What users, virtual clusters and groups of jobs may have at one time, whatever the policy; may be given as a
+    file."""
     borrow: bool = False
     """Virtual clusters may use idle GPUs beyond their quotas."""
     round_ms: int | None = None
@@ -91,6 +95,8 @@ def conditions_of(
         kept = values["reservations"]
         by_file = isinstance(kept, str | os.PathLike)
         values["reservations"] = tuple(read_reservations(os.fspath(kept), nodes) if by_file else kept)
+    if isinstance(values.get("limits"), str | os.PathLike):
+        values["limits"] = read_limits(Path(values["limits"])).limits
     if isinstance(values.get("quotas"), Mapping):
         values["quotas"] = tuple(sorted(values["quotas"].items()))
     found = replace(base, **values)

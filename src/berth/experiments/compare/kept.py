@@ -46,7 +46,10 @@ OTHERWISE = ("source", "jobs_file", "conditions", "events", "records", "measure"
 """Fields of a task that count otherwise for its digest, or not at all."""
 MEASURED = "measured."
 """Begins the names of own metrics among the arrays of a kept run."""
-MAY_BE_NONE = ("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct", "cost", "energy_kwh", "co2_kg")
+MAY_BE_NONE = (
+    *("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct", "cost", "energy_kwh", "co2_kg"),
+    *("evicted_gpu_hours", "urgent_waiting_time_s", "other_waiting_time_s"),
+)
 """Metrics that are None, and not NaN, where they are unknown."""
 OF_INTERFERENCE = ("interference", "interference_name")
 """Likewise of its conditions."""

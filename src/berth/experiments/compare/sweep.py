@@ -18,6 +18,7 @@ from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
 from berth.policies import Policy, Setting, is_oracle, make_policy
+from berth.policies.schemes.limits import Limits
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
@@ -92,6 +93,8 @@ def _run(
     speeds = under.speeds.among(task.nodes)
     setting = Setting(task.seed, quotas, under.borrow, knowledge, speeds, under.recovery.restart_ms)
     policy: Policy = make_policy(task.policy, setting)
+    if under.limits:
+        policy = Limits(policy, under.limits)
     if unknown := under.speeds.unknown(jobs):
         some = ", ".join(f"'{name}'" for name in unknown[:5])
         warnings.warn(

@@ -75,6 +75,8 @@ class Request:
     profile: str = ""
     output: str = ""
     error: str = ""
+    image: str = ""
+    """The container image that it runs in; empty: none."""
     gang: str = ""
     """The name of the gang that it is a task of, one of its user's; empty: none."""
     gang_starts: int = 0
@@ -194,6 +196,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
         profile=str(values.get("profile", "")),
         output=str(values.get("output", "")),
         error=str(values.get("error", "")),
+        image=_image(values),
         gang=gang,
         gang_starts=gang_starts,
         interactive=interactive,
@@ -313,6 +316,15 @@ def _gpus(values: Mapping[str, Any]) -> tuple[int, int, bool]:
     if milli < 1:
         raise LiveError(f"--gpus {text}: a part of a GPU is at least 0.001")
     return 1, milli, True
+
+
+def _image(values: Mapping[str, Any]) -> str:
+    image = str(values.get("image", ""))
+    if image.startswith("-") or re.search(r"\s", image):
+        raise LiveError(
+            f"--image '{image}'; expected a name such as docker.io/library/python:3.12, or a .sif file"
+        )
+    return image
 
 
 def _gang(values: Mapping[str, Any]) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from berth.live.local import terminal_relay
 from berth.live.local.cards import Card
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.entry import RUNNING, STARTING, TIMEOUT, End, Entry
+from berth.live.local.image import contained
 from berth.live.local.places import Places
 from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
@@ -26,6 +27,7 @@ from berth.live.local.trackers import tracker_variables
 from berth.partition import Limit, create, find, remove, resize
 from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
+from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.regions import root_folder
 
 POLL_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25)
@@ -155,7 +157,14 @@ class Runner:
         user = None
         if os.geteuid() == 0 and entry.uid != 0:
             user = (entry.uid, _gid_of(entry.uid))
-        relay = [sys.executable, "-I", "-S", terminal_relay.__file__, request.terminal]
+        before = (
+            [sys.executable, "-I", "-S", terminal_relay.__file__, request.terminal]
+            if request.terminal
+            else []
+        )
+        if request.image:
+            image, words = self._contained(entry, run, words, base.get("PATH"), region)
+            before += image
         run.prepare(
             argv,
             words,
@@ -167,12 +176,36 @@ class Runner:
             cgroup=self.cgroups.make(run.name, request.host_mem_mib),
             script=script,
             job=job_text(entry, filter(None, (environment_text, script))),
-            before=relay if request.terminal else (),
+            before=before,
         )
         if entry.slots:
             path = os.path.join(self._places.allotments, entry.id)
             with open(path, "w", encoding="ascii") as file:
                 file.write(f"gpus={','.join(map(str, entry.slots))}\n")
+
+    def _contained(
+        self, entry: Entry, run: Run, words: dict[str, str], path: str | None, region: Any
+    ) -> tuple[list[str], dict[str, str]]:
+        """What runs the job's command in its image, and the environment of that."""
+        request, inside, mounts = entry.request, {}, [run.folder]
+        if entry.slots:
+            inside["LD_PRELOAD"] = str(library_path())
+            if self._fake:
+                inside["LD_LIBRARY_PATH"] = str(fake_driver_folder())
+                mounts.append(self._places.fake_card)
+            mounts += [str(region), *inside.values()]
+        return contained(
+            request.image,
+            words,
+            path=path,
+            cwd=request.cwd,
+            uid=entry.uid,
+            mounts=mounts,
+            devices=() if self._fake else [self._cards[at].uuid for at in entry.slots],
+            inside=inside,
+            host_mem_mib=request.host_mem_mib,
+            terminal=bool(request.terminal),
+        )
 
     def _partition(self, entry: Entry) -> Any:
         """Make the partition that the job runs in; its folder."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 
 from berth.errors import LiveError
 from berth.live.local.config import flags_of
+from berth.live.local.image import runtime_for
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection, Flags
 
@@ -175,7 +176,11 @@ def _job_of(
             raise LiveError(f"{where}: {error}" if where else str(error)) from error
         return {"flags": flags, "argv": command, "script": text}, lines
     folder = _folder(flags)
-    if len(command) == 1 and _which(first, folder) is None and _SHELL.search(first):
+    if image := {**configured[0], **flags}.get("image"):
+        runtime_for(str(image), os.environ.get("PATH"))
+        if len(command) == 1 and _SHELL.search(first):
+            command = ["sh", "-c", first]
+    elif len(command) == 1 and _which(first, folder) is None and _SHELL.search(first):
         command = [_which("bash", folder) or "/bin/sh", "-c", first]
     elif _which(first, folder) is None:
         raise LiveError(f"there is no command '{first}' in {folder} or on the PATH")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from berth.live.driver.snapshot import Gpu, LiveJob, Tenant
 
 MOST_NAMED = 5
+GOING = ("waiting", "held", "starting", "running", "suspending", "suspended", "resuming")
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 
 
@@ -169,7 +170,7 @@ def why_lines(job: dict[str, Any]) -> list[str]:
         head = f"Job {job['id']} has waited {since} for room"
         if job.get("gang"):
             head += f" for {job['gang_starts']} tasks of gang {job['gang']}, which start together"
-    elif job["state"] in ("waiting", "held", "starting", "running"):
+    elif job["state"] in GOING:
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
     else:
         head = f"Job {job['id']} ended {since} ago: {job['state']}{', ' + reason if reason else ''}"

@@ -91,6 +91,8 @@ class Reader:
                     self._waiting(job, found, priorities, placed, view.at_ms, up, live)
                 if job.held and not (mine and self._scope.places) and note_of(job.admin_comment) is not None:
                     found.outside.append(job.id)
+        if self._scope.places:
+            _give_back_whole(found)
         found.waiting.sort(key=place_of)
         return found
 
@@ -169,6 +171,25 @@ class Reader:
             found.kept_back[job.id] = why_not
         else:
             found.waiting.append(ours)
+
+
+def _give_back_whole(found: Candidates) -> None:
+    """Leave a heterogeneous job whole to Slurm if berth cannot decide on one of its components, or none has GPUs."""
+    components: dict[str, list[SlurmJob]] = {}
+    for job in found.jobs.values():
+        if job.het and job.waits:
+            components.setdefault(job.het_id, []).append(job)
+    for jobs in components.values():
+        odd = [job.id for job in jobs if job.id not in found.notes or job.id in found.to_give_back]
+        why = f"berth does not decide on its component {odd[0]}" if odd else "none of its components has GPUs"
+        notes = [found.notes[job.id] for job in jobs if job.id in found.notes]
+        if not odd and any(note.per_node or note.per_job or note.per_task for note in notes):
+            continue
+        for job in jobs:
+            if job.id in found.notes:
+                found.to_give_back.setdefault(job.id, (found.notes[job.id], why))
+                found.kept_back.setdefault(job.id, why)
+        found.waiting = [job for job in found.waiting if job.id not in found.to_give_back]
 
 
 def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], live: Set[str]) -> str:

@@ -58,6 +58,8 @@ class SlurmSetup:
     now_s: float = 0.0
     qos: Set[str] = frozenset()
     """The QoS whose jobs berth is to place."""
+    lacks: Sequence[str] = ()
+    """What Slurm's programs do not print that berth reads."""
 
 
 def faults(setup: SlurmSetup, cards: Cards) -> list[Fault]:
@@ -84,6 +86,8 @@ def _of_slurm(setup: SlurmSetup) -> Iterator[Fault]:
             "try `place` on a test partition first, and see docs/compatibility.md",
             stops=False,
         )
+    for lack in setup.lacks:
+        yield Fault(lack, "use a Slurm from 22.05 to 26.05, and its own programs", stops="squeue" in lack)
     types = get("GresTypes", "").split(",")
     missing = [name for name in ("gpu", "shard") if name not in types]
     if missing:

@@ -69,6 +69,7 @@ def read_setup(
         os.environ.get("SLURM_JWT", ""),
         time.time(),
         qos,
+        controller.lacks(),
     )
 
 

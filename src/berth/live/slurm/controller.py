@@ -17,7 +17,15 @@ from berth.errors import LiveError
 from berth.history.values.causes import END_OF_NOTE
 from berth.history.values.gres import same_gres
 from berth.live.slurm.jobs import COLUMNS, WHOLE_NODES, KnownEnds, SlurmJob, format_of, jobs_of
-from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
+from berth.live.slurm.nodes import (
+    NODE_FIELDS,
+    PARTITION_FIELDS,
+    SlurmNode,
+    SlurmPartition,
+    lacking,
+    nodes_of,
+    partitions_of,
+)
 from berth.live.slurm.scontrol import PROMPT, Scontrol, cannot_be_run
 
 TIMEOUT_S = 60.0
@@ -32,6 +40,7 @@ LEAST_CRED_EXPIRE_S = 5
 FORGETS_S = 5
 """slurmd looks for expired credentials every 2 s, times are whole seconds, and clocks differ."""
 _CRED_EXPIRE = re.compile(r"\bcred_expire=(\d+)")
+_UNKNOWN_COLUMN = re.compile(r"Invalid job format specification: (\S+)")
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
 _AS_OF = re.compile(r"Configuration data (as of) (\S+)")
 
@@ -105,6 +114,13 @@ class Change:
     """Slurm's words for what must have ended before it begins, such as `afterany:12`; empty: nothing."""
     after_s: int = 0
     """How long it may not begin after the requeue (see `forgotten_after_s`)."""
+    number: str = ""
+    """What `scontrol` calls a component of a heterogeneous job; empty: the job's id."""
+    exclude: str | None = None
+    """Nodes that it may not use: Slurm takes no `node_list` for the first component."""
+    components: tuple[Change, ...] = ()
+    """Of the first component, the changes of the others. Slurm gives them some of its own, so that theirs come after
+    it; its release and its requeue are those of all."""
     replaces: bool = False
     """Whether `gres` replaces GPUs or shards that it was given before: Slurm adds those of another type to them, unless
     it is sent an empty request in between."""
@@ -118,10 +134,24 @@ class Change:
     @property
     def steps(self) -> tuple[str, ...]:
         """The lines for `scontrol` in their order; each is sent only if those before it went well."""
+        every = (self, *self.components)
+        lines = [line for each in every for line in each._before_release]
+        if self.hold is False:
+            lines.append(f"release {self._name}")
+        lines += [f"update JobId={each._name} AdminComment={END_OF_NOTE}" for each in every if each.clears]
+        return tuple(lines)
+
+    @property
+    def _name(self) -> str:
+        return self.number or self.job_id
+
+    @property
+    def _before_release(self) -> list[str]:
         pairs = [
             (name, value)
             for name, value in (
                 ("ReqNodeList", self.node_list),
+                ("ExcNodeList", self.exclude),
                 ("TresPerNode", self.gres),
                 ("TresPerJob", self.per_job),
                 ("TresPerTask", self.per_task),
@@ -132,20 +162,14 @@ class Change:
             )
             if value is not None
         ]
-        lines = [f"requeuehold {self.job_id}"] if self.requeue else []
+        lines = [f"requeuehold {self._name}"] if self.requeue else []
         if self.hold:
-            lines.append(f"hold {self.job_id}")
+            lines.append(f"hold {self._name}")
         if self.replaces:
-            lines.append(f"update JobId={self.job_id} TresPerNode=")
+            lines.append(f"update JobId={self._name} TresPerNode=")
         if pairs:
-            lines.append(
-                f"update JobId={self.job_id} " + " ".join(f"{name}={value}" for name, value in pairs)
-            )
-        if self.hold is False:
-            lines.append(f"release {self.job_id}")
-        if self.clears:
-            lines.append(f"update JobId={self.job_id} AdminComment={END_OF_NOTE}")
-        return tuple(lines)
+            lines.append(f"update JobId={self._name} " + " ".join(f"{name}={value}" for name, value in pairs))
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +227,28 @@ class Controller:
         try:
             return self._run(["squeue", "-h", "-a", *only, "-O", format_of(columns, mark)], "")
         except LiveError as error:
-            before = "OverSubscribe"
-            if before in columns or f"Invalid job format specification: {self._exclusive}" not in str(error):
+            unknown, before = _UNKNOWN_COLUMN.search(str(error)), "OverSubscribe"
+            if unknown is None:
                 raise
+            if unknown[1] != self._exclusive or self._exclusive == before:
+                raise LiveError(
+                    f"squeue of this Slurm has no column {unknown[1]}, which berth reads"
+                ) from error
             self._exclusive = before
             return self._squeue(only, mark)
+
+    def lacks(self) -> list[str]:
+        """What this Slurm's programs do not print that berth reads, and what is lost by that."""
+        found = []
+        try:
+            self.jobs(["1"])
+        except LiveError as error:
+            found.append(str(error))
+        nodes = self._run(["scontrol", "-o", "-d", "-a", "show", "node"], "")
+        partitions = self._run(["scontrol", "-o", "-a", "show", "partition"], "")
+        lost = lacking(nodes, "NodeName=", NODE_FIELDS)
+        lost += lacking(partitions, "PartitionName=", PARTITION_FIELDS)
+        return found + [f"scontrol of this Slurm shows no {each}" for each in lost]
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
@@ -289,16 +330,21 @@ class Controller:
 
     def _changed(self, changes: Sequence[Change], ids: Sequence[str]) -> dict[str, str]:
         """Which jobs of `ids`, about to be released, ask for other GPUs than they were just given, and for which."""
-        wanted = {change.job_id: change.gres for change in changes if change.gres}
-        asked = [job_id for job_id in ids if job_id in wanted]
+        wanted = {
+            each.job_id: (change.job_id, each.gres)
+            for change in changes
+            if change.job_id in ids
+            for each in (change, *change.components)
+            if each.gres
+        }
         try:
-            there = self.jobs(asked) if asked else ()
+            there = self.jobs([*wanted]) if wanted else ()
         except LiveError as error:
-            return dict.fromkeys(asked, str(error))
+            return {job_id: str(error) for job_id, _ in wanted.values()}
         return {
-            job.id: f"its GPUs were changed before its release: {job.tres_per_node or 'none'}"
+            wanted[job.id][0]: f"its GPUs were changed before its release: {job.tres_per_node or 'none'}"
             for job in there
-            if job.id in wanted and job.waits and not same_gres(job.tres_per_node, wanted[job.id])
+            if job.id in wanted and job.waits and not same_gres(job.tres_per_node, wanted[job.id][1])
         }
 
     def _send(self, asked: Sequence[tuple[str, str]]) -> dict[str, str]:

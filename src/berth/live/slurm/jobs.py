@@ -101,6 +101,11 @@ class SlurmJob:
         return self.waits and (self.reason.startswith("JobHeld") or self.priority == 0)
 
     @property
+    def het_id(self) -> str:
+        """The number of its heterogeneous job, which is that of the first component; empty for a job of its own."""
+        return self.id.partition("+")[0] if self.het else ""
+
+    @property
     def array_id(self) -> str:
         """The id of its array; empty for a job of its own."""
         head, mark, _ = self.id.partition("_")

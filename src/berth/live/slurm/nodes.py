@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from berth.errors import LiveError
@@ -14,6 +14,18 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
 _COMMENT = re.compile(r".*\sComment=(.*?)\s*(?:\s(?:Extra|InstanceId|InstanceType)=.*)?")
 """A node's comment, which may hold pairs of its own."""
 _NONE = frozenset({"", "(null)", "N/A", "none"})
+NODE_FIELDS = {
+    "GresUsed": "GPUs that others use are not seen",
+    "ActiveFeatures": "jobs that ask for features find no node",
+    "Partitions": "no node is in a partition",
+}
+"""What `scontrol show node` prints of a node with GPUs, and what is lost if not; no node is read without the others."""
+PARTITION_FIELDS = {
+    "State": "no partition is up",
+    "Nodes": "the nodes of partitions are not known",
+    "PriorityJobFactor": "held jobs of all partitions have the same priority",
+}
+"""The same for `scontrol show partition`."""
 _NOT_FOR_JOBS = frozenset({
     "DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "NOT_RESPONDING", "POWERED_DOWN",
     "POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "RESERVED", "UNKNOWN", "FUTURE", "NO_RESPOND", "ERROR",
@@ -122,6 +134,15 @@ def pairs_of(line: str) -> dict[str, str]:
         each[1]: line[each.end() : end].strip()
         for each, end in zip(reversed(found), reversed(ends), strict=True)
     }
+
+
+def lacking(text: str, begin: str, fields: Mapping[str, str]) -> list[str]:
+    """Which of these fields no line that begins so has, and what is lost; none where there is no such line."""
+    lines = [pairs_of(line) for line in text.splitlines() if line.startswith(begin)]
+    lines = [line for line in lines if line.get("Gres", "") not in _NONE or begin != "NodeName="]
+    if not lines:
+        return []
+    return [f"{name}: {lost}" for name, lost in fields.items() if not any(name in line for line in lines)]
 
 
 def nodes_of(text: str) -> Iterator[SlurmNode]:

@@ -42,6 +42,9 @@ def order_of(
     22.05 then may give it those of any that it had before.
     """
     by_node = gpus_by_node(start.gpus)
+    noted = replace(note, share=start.share, best_effort=start.best_effort, failures=0)
+    if {NO_GPU} == {gpu.index for gpu in start.gpus}:
+        return Change(start.job_id, node_list=",".join(by_node), admin_comment=str(noted), hold=False)
     kinds = {tuple(nodes[name].gpu_kinds[at] for at in where) for name, where in by_node.items()}
     typed = len(kinds) == 1 and all(nodes[name].typed for name in by_node)
     first = nodes[next(iter(by_node))]
@@ -61,12 +64,12 @@ def order_of(
     if "shard" in before and cards != cards_before:
         if note.moved:
             raise LeftToSlurmError("Slurm does not exchange its shards for another GPU's a second time")
-        note = replace(note, moved=note.moved + 1)
+        noted = replace(noted, moved=note.moved + 1)
     return Change(
         start.job_id,
         node_list=",".join(by_node),
         gres=gres,
-        admin_comment=str(replace(note, share=start.share, best_effort=start.best_effort, failures=0)),
+        admin_comment=str(noted),
         hold=False,
         # Slurm never starts a job whose shards were taken off, and exchanges their type if it is given another.
         replaces=bool(before) and "shard" not in before and not same_gres(before, gres),

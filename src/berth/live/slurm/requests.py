@@ -60,12 +60,15 @@ class Note:
     until_ms: int = 0
     """Until when it is left alone because of that."""
     why: str = ""
+    part: str = ""
+    """Which component of a heterogeneous job has it: Slurm changes all of them with the first."""
 
     def __str__(self) -> str:
         text = f"{BEGIN_OF_NOTE}node={self.per_node};job={self.per_job};task={self.per_task};socket={self.per_socket}"
         if self.share is not None:
             text += f";share={self.share.milli}:{self.share.mem_mib}:{int(self.best_effort)}"
         rest = (
+            ("part", self.part),
             ("retries", self.retries),
             ("needs", self.needs_mib),
             ("moved", self.moved),
@@ -83,7 +86,10 @@ def note_of(admin_comment: str) -> Note | None:
     if not text:
         return None
     pairs = dict(each.partition("=")[::2] for each in text.removeprefix(BEGIN_OF_NOTE).split(";"))
-    note = Note(pairs.get("node", ""), pairs.get("job", ""), pairs.get("task", ""), pairs.get("socket", ""))
+    per_node, per_job, per_task, per_socket, part = (
+        pairs.get(name, "") for name in ("node", "job", "task", "socket", "part")
+    )
+    note = Note(per_node, per_job, per_task, per_socket, part=part)
     try:
         if share := pairs.get("share"):
             milli, mem, best_effort = map(int, share.split(":"))
@@ -156,7 +162,6 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
     """The job as the scheduler knows it; LeftToSlurmError says why berth does not decide on it."""
     note = _note(job)
     for wrong, why in (
-        (job.het, "it is a component of a heterogeneous job"),
         (job.exclusive, "it asks for whole nodes (--exclusive)"),
         (bool(job.reservation), f"it asks for the reservation {job.reservation}"),
         ("," in job.partition, f"it was submitted to several partitions, {job.partition}"),
@@ -187,6 +192,7 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
         time_limit_ms=job.time_limit_ms,
         retries=retries,
         virtual_cluster=job.partition,
+        apart=job.het,  # Slurm starts no heterogeneous job whose components can only have the same node
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
@@ -23,6 +23,7 @@ from berth.live.driver.site import (
     GiveUp,
     Gpu,
     NodeState,
+    SiteGang,
     SiteJob,
     SiteNode,
     SiteRun,
@@ -102,6 +103,8 @@ class SlurmSite:
         self._in_use: frozenset[Gpu] = frozenset()
         self.leaked: dict[Gpu, int] = {}
         """Shards of each GPU that Slurm counts as used though no job has them."""
+        self._components: Counter[str] = Counter()
+        """How many components each heterogeneous job has."""
         self._labels: frozenset[str] = frozenset()
         self._waiting: dict[str, SiteJob] = {}
         self._running: dict[str, SiteRun] = {}
@@ -111,7 +114,7 @@ class SlurmSite:
         self._failures: dict[str, Again] = {}
         """What the driver said of jobs whose start failed; their notes have it for a berth that begins anew."""
         self._gone: dict[str, SlurmJob] = {}
-        """Jobs whose attempts have ended since the last view."""
+        """Jobs whose attempts have ended since the last view, and components of which others have."""
         self._out_of_memory: dict[str, tuple[SlurmJob, int]] = {}
         """Attempts that ran out of GPU memory, with what they needed, until the driver has said what comes of it."""
         self._advised: set[str] = set()
@@ -120,6 +123,8 @@ class SlurmSite:
         self._changes: list[Change] = []
         self._orders: dict[str, tuple[Change, Decision]] = {}
         self._not_started: set[str] = set()
+        self._not_whole: set[str] = set()
+        """Heterogeneous jobs of which berth cannot start a component."""
         self._refused: dict[str, str] = {}
         """What was logged last of jobs of which Slurm refused a change."""
 
@@ -132,21 +137,21 @@ class SlurmSite:
         if view.nodes is not self._queried:
             self._queried, self._in_use = view.nodes, _in_use(view.nodes)
             # The nodes were queried before these jobs: what ran at the last view may have ended since.
-            ran = {job.id: job for job in (*self.found.jobs.values(), *found.jobs.values()) if job.runs}
-            self.leaked = {
-                gpu: count for node in view.nodes for gpu, count in leaked_shards(node, ran.values())
-            }
+            self.leaked = leaked_shards(view.nodes, (*self.found.jobs.values(), *found.jobs.values()))
             self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
         self._now_ms, self.found = now_ms, found
+        self._components = Counter(job.het_id for job in found.jobs.values() if job.het)
         self._labels |= {label for job in found.waiting for label in job.labels}
-        self._gone = {end.job.id: end.job for end in ends}
+        gone = {end.job.id: end.job for end in ends}
+        partly = {job.het_id for job in (*found.jobs.values(), *gone.values()) if job.het}
+        self._gone = {job_id: job for job_id, job in self._gone.items() if job.het_id in partly} | gone
         for end in ends:
             self._take_end(end)
         for job in starts:
             self._failures.pop(job.id, None)
             self._journal.started(now_ms, job, found.running[job.id], self._planned(job))
-        self._forget({job.user for job in self._gone.values()})
+        self._forget({job.user for job in gone.values()})
         self._give_back()
         self._take_back()
         self.counts = {}
@@ -294,6 +299,7 @@ class SlurmSite:
             start_failures=failed.start_failures if failed is not None else 0,
             not_before_ms=failed.not_before_ms if failed is not None else 0,
             why=failed.why if failed is not None else "",
+            gang=SiteGang(slurm_job.het_id, self._components[slurm_job.het_id]) if slurm_job.het else None,
         )
 
     def _take_runs(self) -> None:
@@ -384,9 +390,14 @@ class SlurmSite:
         ends, self._ends = self._ends, []
         return ends
 
+    def ended_tasks(self, gang: str) -> int:
+        """None: the components of a heterogeneous job end together."""
+        return 0
+
     def can_wait(self, job_id: str) -> bool:
         """Whether a job can be made to wait for others; not one that its user lets wait for another."""
-        return self._places and job_id in self.found.notes and not self.found.jobs[job_id].dependency
+        job = self.found.jobs[job_id]
+        return self._places and job_id in self.found.notes and not (job.dependency or job.het)
 
     def can_be_awaited(self, job_id: str) -> bool:
         """Whether Slurm can start another job when this one has ended."""
@@ -415,6 +426,8 @@ class SlurmSite:
         except LeftToSlurmError as why:
             self._let_go(job_id, note, str(why))
             self._not_started.add(job_id)
+            if job.het:
+                self._not_whole.add(job.het_id)
             return
         line = self._journal.decided(
             self._now_ms,
@@ -453,19 +466,21 @@ class SlurmSite:
         if note is None or not self._places:
             return
         memory = again.memory
-        waits = replace(
-            note, share=None, best_effort=False, retries=memory.times, needs_mib=memory.mib, failures=0
-        )
         self._journal.add(self._now_ms, TAKEN_BACK, job, again.why)
-        self._changes.append(
-            Change(
-                job_id,
-                requeue=True,
-                after_s=self.again_after_s,
-                hold=True,
-                node_list="",
-                admin_comment=str(waits),
-            )
+        needs = replace(note, retries=memory.times, needs_mib=memory.mib)
+        self._changes = [change for change in self._changes if change.job_id != job_id]
+        self._changes.append(self._requeue(job_id, needs))
+        requeued = {change.job_id for change in self._changes}
+        others = {**self.found.jobs, **self._gone}.values() if job.het else ()
+        for other in others:  # the components of a heterogeneous job are queued again together
+            its = note_of(other.admin_comment)
+            if other.het_id == job.het_id and other.id not in requeued and its is not None:
+                self._changes.append(self._requeue(other.id, its))
+
+    def _requeue(self, job_id: str, note: Note) -> Change:
+        waits = str(replace(note, share=None, best_effort=False, failures=0))
+        return Change(
+            job_id, requeue=True, after_s=self.again_after_s, hold=True, node_list="", admin_comment=waits
         )
 
     def _remember(self, again: Again) -> None:
@@ -528,6 +543,11 @@ class SlurmSite:
         """Write the log, and then make all changes: what is not in the log is not done. LiveError if it cannot be
         written."""
         orders, self._orders = self._orders, {}
+        for job_id in [each for each in orders if self.found.jobs[each].het_id in self._not_whole]:
+            self._journal.withdraw([orders.pop(job_id)[1]])
+            self._drop([job_id])
+            self._let_go(job_id, self.found.notes[job_id], "berth cannot start another of its components")
+        self._not_whole.clear()
         try:
             self._journal.save()
         except LiveError:
@@ -535,9 +555,17 @@ class SlurmSite:
             self._drop(orders)
             raise
         holds = [Change(job_id, hold=True) for job_id in self._to_hold(orders)]
-        changes = [*holds, *self._changes, *(order for order, _ in orders.values())]
+        kinds = holds, self._changes, [order for order, _ in orders.values()]
         self._changes = []
-        failed = self._apply(changes) if changes else {}
+        changes = [change for kind in kinds for change in kind]
+        whole = [change for kind in kinds for change in self._whole(kind)]
+        failed = self._apply(whole) if whole else {}
+        failed |= {
+            each.job_id: failed[change.job_id]
+            for change in whole
+            if change.job_id in failed
+            for each in change.components
+        }
         for change in changes:
             why = failed.get(change.job_id)
             if why is not None and change.admin_comment is not None:  # a hold is repeated with the next view
@@ -546,6 +574,41 @@ class SlurmSite:
         self._ends += [FailedStart(job_id, failed[job_id]) for job_id in sorted(refused)]
         self._drop(refused)
         self._journal.save()
+
+    def _whole(self, changes: Iterable[Change]) -> list[Change]:
+        """The changes, of which each job has one, with those of components as one of the first of them."""
+        found: list[Change] = []
+        components: dict[str, list[tuple[SlurmJob, Change]]] = {}
+        for change in changes:
+            job = self.found.jobs.get(change.job_id) or self._gone.get(change.job_id)
+            if job is not None and job.het:
+                components.setdefault(job.het_id, []).append((job, change))
+            else:
+                found.append(change)
+        for its in components.values():
+            (first, change), *rest = sorted(its, key=lambda each: int(each[0].id.partition("+")[2]))
+            change = replace(change, number=first.raw_id)
+            others = tuple(
+                replace(
+                    each, number=job.raw_id, exclude=None if each.node_list is None else "", requeue=False
+                )
+                for job, each in rest
+            )
+            if first.raw_id == first.het_id and change.node_list is not None:
+                change = replace(change, node_list=None, exclude=self._all_but(first, change.node_list))
+            found.append(replace(change, components=others))
+        return found
+
+    def _all_but(self, job: SlurmJob, names: str) -> str:
+        """The nodes of a job's partition but these; none if these are none."""
+        chosen = set(names.split(","))
+        if not names:
+            return ""
+        return ",".join(
+            name
+            for name, node in sorted(self._nodes.items())
+            if job.partition in node.partitions and name not in chosen
+        )
 
     def _drop(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
@@ -588,25 +651,37 @@ def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
     )
 
 
-def leaked_shards(node: SlurmNode, running: Iterable[SlurmJob]) -> Iterator[tuple[Gpu, int]]:
-    """The GPUs of which Slurm counts more shards as used than these jobs have, and how many more: Slurm 22.05 at times
-    goes on counting a shard of a job that has ended. None of a node of which some job's shards are of any GPU."""
-    if not node.typed or not any(gres.name == "shard" and gres.count for gres in node.used):
-        return
-    had: Counter[str] = Counter()
-    for job in running:
-        if node.name not in expand(job.node_list):
+def leaked_shards(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> dict[Gpu, int]:
+    """The GPUs of which Slurm counts more shards as used than running jobs have, and how many more: Slurm 22.05 at
+    times goes on counting a shard of a job that has ended. None of a node where some job's shards are of any GPU."""
+    on_node: dict[str, dict[str, SlurmJob]] = {}
+    for job in jobs:
+        for name in expand(job.node_list) if job.runs else ():
+            on_node.setdefault(name, {})[job.id] = job
+    found = {}
+    for node in nodes:
+        used = [gres for gres in node.used if gres.name == "shard" and gres.count]
+        had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if used and node.typed else None
+        if had is None:
             continue
+        for gres in used:
+            at = node.index_of(gres.kind)
+            if at is not None and gres.count > had[gres.kind]:
+                found[Gpu(node.name, at)] = min(gres.count - had[gres.kind], node.shards_a_gpu)
+    return found
+
+
+def _shards_of_jobs(node: SlurmNode, jobs: Iterable[SlurmJob]) -> Counter[str] | None:
+    """How many shards jobs have of each type of GPU, a whole GPU as all of its own; None if a job does not say."""
+    had: Counter[str] = Counter()
+    for job in jobs:
         asked = gres_list(job.tres_per_node, odd=True)
         others = job.tres_per_job + job.tres_per_task + job.tres_per_socket
         if "gpu" in others or "shard" in others or not all(gres.kind for gres in asked):
-            return
+            return None
         for gres in asked:
             had[gres.kind] += gres.count if gres.name == "shard" else node.shards_a_gpu
-    for gres in node.used:
-        at = node.index_of(gres.kind)
-        if gres.name == "shard" and at is not None and gres.count > had[gres.kind]:
-            yield Gpu(node.name, at), min(gres.count - had[gres.kind], node.shards_a_gpu)
+    return had
 
 
 def _runs_on(job_ids: Sequence[str]) -> str:

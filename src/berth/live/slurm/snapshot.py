@@ -92,7 +92,8 @@ def why_of(controller: Controller, state: Path, job_id: str) -> tuple[SlurmJob, 
     )
     if job is None:
         raise LiveError(f"Slurm knows no job {job_id}, or has forgotten it; see: berth job {job_id}")
-    said = silence(state) or dict(shown["why"]).get(job_id, "") or given_up(state, job_id)
+    why = dict(shown["why"])
+    said = silence(state) or why.get(job_id) or why.get(job.id, "") or given_up(state, job_id)
     return job, said, _broken(controller, job.partition) if job.waits else ""
 
 

@@ -19,17 +19,18 @@ from typing import Any, Final
 from berth.errors import SettingError, cause_of
 from berth.files import whole_file
 
-SCOPES: Final = ("user", "virtual-cluster")
+GROUP: Final = "group"
+SCOPES: Final = ("user", "virtual-cluster", GROUP)
 AMOUNTS: Final = ("submitted", "running", "gpus", "nodes")
 FORMAT: Final = "berth-limits"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that one user, or the jobs of one virtual cluster together, may have at one time; None: no limit."""
+    """The most that one user, or one virtual cluster or group together, may have at one time; None: no limit."""
 
     scope: str
-    """`user` or `virtual-cluster`."""
+    """`user`, `virtual-cluster`, or `group` for those of `Job.groups`, which have no limit of submitted jobs."""
     name: str = ""
     """Whose; empty: each one's that has no limit of his own in this scope."""
     submitted: int | None = None
@@ -45,6 +46,8 @@ class Limit:
         """SettingError where a value makes no sense."""
         if self.scope not in SCOPES:
             raise SettingError(f"no scope '{self.scope}' of a limit; there are {', '.join(SCOPES)}")
+        if self.scope == GROUP and self.submitted is not None:
+            raise SettingError("a group has no limit of submitted jobs; give running, gpus or nodes")
         for what in AMOUNTS:
             value = getattr(self, what)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):

@@ -10,7 +10,7 @@ from berth.cluster import Cluster, Key, Queue
 from berth.errors import PolicyError, SettingError
 from berth.model import Evict, Job, Placement, Resume
 from berth.policies.protocol import Decision, InOrder, Policy, Resuming, Setting, draws
-from berth.policies.schemes.limit_settings import AMOUNTS, Limit, read_limits
+from berth.policies.schemes.limit_settings import AMOUNTS, GROUP, Limit, read_limits
 from berth.policies.schemes.shown_queue import ShownQueue
 from berth.policies.sort_keys import as_queued, key_of
 
@@ -101,9 +101,9 @@ class _Held(NamedTuple):
 class _Seen:
     """One queue and cluster as the limits look at them.
 
-    A user's waiting jobs in one virtual cluster are a lane. Of those that its limits leave room for, as many are
-    shown as might start now and AHEAD more, the first by the other policy's key, so that a thousand waiting jobs cost
-    no more than those that may start soon.
+    A user's waiting jobs in one virtual cluster and the same groups are a lane. Of those that its limits leave room
+    for, as many are shown as might start now and AHEAD more, the first by the other policy's key. So a thousand
+    waiting jobs cost no more than those that may start soon.
     """
 
     def __init__(self, queue: Queue, cluster: Cluster, limits: dict[Group, Limit], key: Key) -> None:
@@ -303,15 +303,19 @@ class _Seen:
         return self._late[job.id]
 
     def _groups_of(self, job: Job) -> tuple[Group, ...]:
-        both = (("user", job.user), ("virtual-cluster", job.virtual_cluster))
-        return tuple(group for group in both if group in self._limits or (group[0], "") in self._limits)
+        of_job = (
+            ("user", job.user),
+            ("virtual-cluster", job.virtual_cluster),
+            *((GROUP, name) for name in job.groups),
+        )
+        return tuple(group for group in of_job if group in self._limits or (group[0], "") in self._limits)
 
     def _limits_of(self, group: Group) -> Limit:
         return self._limits.get(group) or self._limits[group[0], ""]
 
 
 def _lane(job: Job) -> Any:
-    return job.user, job.virtual_cluster
+    return job.user, job.virtual_cluster, job.groups
 
 
 def _user(job: Job) -> str:

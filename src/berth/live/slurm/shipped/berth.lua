@@ -53,7 +53,9 @@ local function left(job_desc, part_list)
    if not (name and BERTH_PARTITIONS[name]) and not (given(qos) and BERTH_QOS[qos]) then
       return "not of its partitions"
    end
-   if not (given(job_desc.tres_per_node) or given(job_desc.tres_per_job) or given(job_desc.tres_per_task)) then
+   local component = set(job_desc.het_job_offset)
+   if not component
+      and not (given(job_desc.tres_per_node) or given(job_desc.tres_per_job) or given(job_desc.tres_per_task)) then
       return "no GPUs"
    end
    local asked = (job_desc.tres_per_node or "") .. (job_desc.tres_per_job or "") .. (job_desc.tres_per_task or "")
@@ -61,18 +63,15 @@ local function left(job_desc, part_list)
       return "an odd request"
    end
    local stripped = string.gsub(asked, "gres[:/]", "")
-   if not (string.find(stripped, "gpu") or string.find(stripped, "shard")) then
+   if not (string.find(stripped, "gpu") or string.find(stripped, "shard")) and not (component and asked == "") then
       return "no GPUs"
    end
-   if not given(job_desc.script) then
-      return "not a batch job"
+   if not given(job_desc.script) and not (component and given(job_desc.std_in)) then
+      return "not a batch job" -- of a heterogeneous one the first component has the script, and all have an input
    end
    if given(job_desc.tres_per_socket) or given(job_desc.cpus_per_tres) or given(job_desc.mem_per_tres)
       or given(job_desc.tres_freq) or given(job_desc.tres_bind) or set(job_desc.ntasks_per_tres) then
       return "CPUs, memory or tasks for each GPU"
-   end
-   if set(job_desc.het_job_offset) then
-      return "a heterogeneous job"
    end
    if job_desc.shared == 0 then
       return "whole nodes"
@@ -133,7 +132,8 @@ function berth_submit(job_desc, part_list, submit_uid)
       return by_feature(job_desc, job_desc.features, not given(job_desc.script))
    end
    job_desc.admin_comment = with_note(others, MARK .. "node=" .. (job_desc.tres_per_node or "") .. ";job="
-      .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket=")
+      .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket="
+      .. (set(job_desc.het_job_offset) and (";part=" .. job_desc.het_job_offset) or ""))
    job_desc.tres_per_node = ""
    job_desc.tres_per_job = ""
    job_desc.tres_per_task = ""
@@ -147,7 +147,10 @@ function berth_modify(job_desc, job_rec, part_list, modify_uid)
    if BERTH_OPERATORS[modify_uid] then
       by_feature(job_desc, job_desc.features or job_rec.features, false)
       local new_note, new_others = parted(job_desc.admin_comment)
-      if job_desc.admin_comment == LET_GO then
+      local part = new_note and string.match(new_note, ";part=(%d+)")
+      if part and tonumber(part) ~= job_rec.het_job_offset then -- Slurm changes all components with the first
+         job_desc.admin_comment = given(job_rec.admin_comment) and job_rec.admin_comment or " "
+      elseif job_desc.admin_comment == LET_GO then
          job_desc.admin_comment = given(others) and others or " " -- an empty text changes nothing
       elseif new_note then
          job_desc.admin_comment = with_note(given(new_others) and new_others or others, new_note)

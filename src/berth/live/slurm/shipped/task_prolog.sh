@@ -3,7 +3,11 @@
 # down, and takes away what sbatch left of a request for GPUs, with which srun would ask for GPUs that the job has as
 # shards. Where the Prolog has written down nothing, jobs of berth's partitions and QoS get no GPU.
 # @SETTINGS@
-file=${BERTH_SLURM_RUN:-/run/berth-slurm}/$SLURM_JOB_ID-$SLURMD_NODENAME
+run=${BERTH_SLURM_RUN:-/run/berth-slurm}
+file=$run/$SLURM_JOB_ID-$SLURMD_NODENAME
+for name in "${!SLURM_JOB_ID_HET_GROUP_@}"; do # of a heterogeneous job it is the first component's number everywhere
+    [ -r "$file" ] || file=$run/${!name}-$SLURMD_NODENAME
+done
 listed() { [ -n "$2" ] && [[ ,$1, == *,"$2",* ]]; } # NAMES NAME
 if [ ! -r "$file" ]; then
     # Nothing would limit the task, and GPUs are shared here.

@@ -31,14 +31,20 @@ in_hands() { # PARTITION QOS: whether a berth that lives places such jobs
 }
 part() { printf '%s' "$2" | tr ';' '\n' | sed -n "s/^$1=//p" | head -n 1; }
 
+rows=$(squeue -h -a -t PENDING \
+    -O $'JobArrayID:\x1f,JobID:\x1f,SubmitTime:\x1f,Partition:\x1f,QOS:\x1f,tres-per-node:\x1f,admin_comment:\x1f,Reason:' |
+    grep -iE $'\x1f(JobHeld|[^\x1f]*requeued[^\x1f]*held)[^\x1f]*$' | sed $'s/\x1f[^\x1f]*$//')
 given_back=0
-while IFS=$'\x1f' read -r job submitted partition qos placed note; do
+declare -A others=() broken=() # of heterogeneous jobs, components that have their GPUs back, and those that have not
+while IFS=$'\x1f' read -r job number submitted partition qos placed note; do
     case " $note" in *" berth:1;"*) note=berth:1\;${note##*berth:1;} note=${note%%[[:space:]]*} ;; *) continue ;; esac
     [ $((began - submitted)) -ge "$limit" ] || continue
     ! in_hands "$partition" "$qos" || continue # asked for each job: berth may have come back
     id=$(printf '%s' "$job" | sed 's/%[0-9]*\]$/]/') # scontrol takes an array's waiting tasks, not its limit
-    words=()
+    words=() het=
     case $id in
+    *+0) id=$number het=$number words+=(ExcNodeList=) ;; # Slurm takes no ReqNodeList of the first component
+    *+*) het=${id%+*} id=$number words+=(ReqNodeList=) ;;
     *\]) ;; # of tasks that are still one row none was placed, and scontrol takes no ReqNodeList of several
     *) words+=(ReqNodeList=) ;;
     esac
@@ -51,14 +57,17 @@ while IFS=$'\x1f' read -r job submitted partition qos placed note; do
         done
         ;;
     esac
-    # The note goes last: without it nobody would find the job again.
-    if { [ ${#words[@]} = 0 ] || scontrol update JobId="$id" "${words[@]}"; } && scontrol release "$id"; then
-        scontrol update JobId="$id" AdminComment=berth:0\; 2>/dev/null
+    # The note goes last: without it nobody would find the job again. The first component is released with all others.
+    if [ -n "$het" ] && [ "$het" != "$id" ]; then
+        others[$het]+=" $id"
+        scontrol update JobId="$id" "${words[@]}" || broken[$het]=yes
+    elif [ -n "${broken[$id]:-}" ]; then
+        echo "berth-watchdog: job $id keeps waiting: a component's request cannot be given back" >&2
+    elif { [ ${#words[@]} = 0 ] || scontrol update JobId="$id" "${words[@]}"; } && scontrol release "$id"; then
+        for each in $id ${others[$id]:-}; do scontrol update JobId="$each" AdminComment=berth:0\; 2>/dev/null; done
         given_back=$((given_back + 1))
     else
         echo "berth-watchdog: job $id keeps waiting: its request $note cannot be given back" >&2
     fi
-done < <(squeue -h -a -t PENDING \
-    -O $'JobArrayID:\x1f,SubmitTime:\x1f,Partition:\x1f,QOS:\x1f,tres-per-node:\x1f,admin_comment:\x1f,Reason:' |
-    grep -iE $'\x1f(JobHeld|[^\x1f]*requeued[^\x1f]*held)[^\x1f]*$' | sed $'s/\x1f[^\x1f]*$//')
+done < <(grep -v '^[0-9]*+0' <<<"$rows"; grep '^[0-9]*+0' <<<"$rows")
 [ "$given_back" = 0 ] || echo "berth-watchdog: no berth places them: jobs given back: $given_back"

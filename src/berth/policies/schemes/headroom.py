@@ -1,0 +1,170 @@
+"""Headroom around any other policy: GPUs stay free for urgent jobs that are believed to come soon."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from berth.arrays import BoolArray
+from berth.cluster import Cluster, Queue
+from berth.errors import SettingError
+from berth.model import Evict, Job, Placement, WakeAt
+from berth.policies.protocol import Decision, InOrder, Policy, Resuming, Setting, draws
+from berth.policies.schemes.shown_queue import ShownQueue
+from berth.policies.sort_keys import as_queued, key_of
+
+Models = tuple[str, ...]
+"""The GPU models that a job may run on; empty for any."""
+SAMPLES_AHEAD: Final = 6
+"""Samples of the demand in the time that is looked ahead."""
+WINDOW_MS: Final = 7 * 24 * 3_600_000
+"""How far back the demand is remembered: a week has its own days."""
+FEWEST: Final = 24
+"""Samples without which nothing is kept free."""
+
+
+class Headroom:
+    """Keep as many GPUs free as urgent jobs will want soon, and show another policy only the others that fit beside.
+
+    Urgent are jobs of a priority above 0. Their demand is the GPUs that they hold and wait for; how much it rose within
+    the time ahead is learned over a week, for each set of GPU models. Of these rises the quantile is kept free, so that
+    an urgent job finds room without an eviction. After the idea of Duan and others, *GFS: A Preemptive Scheduling
+    Framework for GPU Clusters with Predictive Spot Management* (ASPLOS 2026), whose forecast is a network a department.
+    Settings in the name: `headroom?quantile=0.9&ahead_s=3600+preempt+fifo+best-fit`.
+    """
+
+    def __init__(self, inner: Policy, quantile: float = 0.9, ahead_s: int = 3600) -> None:
+        if not 0 <= quantile <= 1 or ahead_s < 1:
+            raise SettingError(
+                f"headroom takes a quantile from 0 to 1 and ahead_s of 1 or more, not {quantile} and {ahead_s}"
+            )
+        self.inner = inner
+        self.quantile = quantile
+        self.step_ms = max(1, ahead_s * 1000 // SAMPLES_AHEAD)
+        self.draws = draws(inner)
+        """Whether its decisions may depend on the seed."""
+        self.resumes = isinstance(inner, Resuming) and inner.resumes
+        """Whether the other policy says when suspended jobs run on."""
+        self._key = key_of(inner.order if isinstance(inner, InOrder) else None) or as_queued
+        self._samples: list[tuple[int, Mapping[Models, int]]] = []  # time, milli of GPUs
+        self._kept: dict[Models, int] = {}
+
+    @classmethod
+    def around(cls, rest: str, options: dict[str, str], setting: Setting) -> Headroom:
+        """Made from the settings in a name and the rest of it; SettingError or PolicyError where they are none."""
+        from berth.policies import make_policy
+
+        if unknown := options.keys() - {"quantile", "ahead_s"}:
+            raise SettingError(f"no setting '{min(unknown)}' of headroom; there are quantile, ahead_s")
+        try:
+            quantile, ahead_s = float(options.get("quantile", "0.9")), int(options.get("ahead_s", "3600"))
+        except ValueError:
+            raise SettingError(
+                f"settings of headroom are {options}; expected numbers, as in quantile=0.9&ahead_s=3600"
+            ) from None
+        return cls(make_policy(rest or "preempt+fifo+first-fit", setting), quantile, ahead_s)
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        """Yield what the other policy decides on urgent jobs and on those that leave the headroom."""
+        lanes: Mapping[Any, Any] = queue.lanes(_lane, self._key)
+        urgent = (jobs for (is_urgent, _), jobs in lanes.items() if is_urgent)
+        waiting = _milli_by_models(job for jobs in urgent for _, _, job in jobs)
+        self._learn(waiting, cluster, now_ms)
+        again, held_back = True, False
+        while again:
+            again = False
+            shown, held_back = self._shown(queue, cluster)
+            for decision in self.inner(shown, cluster, now_ms):
+                yield decision
+                if isinstance(decision, Placement) and decision.job in shown:
+                    if decision.job.id in cluster.running:
+                        shown.remove(decision.job)
+                elif isinstance(decision, Evict):
+                    again = True  # what was evicted waits, and is not shown yet
+        if held_back and any(self._kept.values()):
+            yield WakeAt(self._samples[-1][0] + self.step_ms)  # the headroom shrinks if no urgent job comes
+
+    def _shown(self, queue: Queue, cluster: Cluster) -> tuple[ShownQueue, bool]:
+        """Urgent jobs, and of the others as many, in order, as leave the headroom; whether others are held back."""
+        shown, held_back = ShownQueue(), False
+        chosen: list[tuple[int, Job]] = []
+        left: dict[Models, int] = {}
+        lanes: Mapping[Any, Any] = queue.lanes(_lane, self._key)
+        waiting: dict[Models, int] = defaultdict(int)
+        for (urgent, models), jobs in lanes.items():
+            if urgent:
+                chosen += [(serial, job) for _, serial, job in jobs]
+                waiting[models] += sum(_milli(job) for _, _, job in jobs)
+        for models in {*self._kept, *waiting}:
+            left[models] = self._free_milli(cluster, models) - waiting[models] - self._kept.get(models, 0)
+        for urgent, models in sorted(lanes):
+            if urgent:
+                continue
+            beside = [kind for kind in left if not kind or not models or not set(kind).isdisjoint(models)]
+            for _, serial, job in lanes[urgent, models]:
+                if any(left[kind] < _milli(job) for kind in beside):
+                    held_back = True
+                    break
+                for kind in beside:
+                    left[kind] -= _milli(job)
+                chosen.append((serial, job))
+        for serial, job in sorted(chosen, key=lambda pair: pair[0]):
+            shown.put(job, serial)
+        return shown, held_back
+
+    def _learn(self, waiting: Mapping[Models, int], cluster: Cluster, now_ms: int) -> None:
+        """Note the demand of urgent jobs once a step, and what of it to keep free."""
+        samples = self._samples
+        while samples and samples[-1][0] > now_ms:
+            samples.pop()  # of a trial that was rolled back
+        if samples and samples[-1][0] + self.step_ms > now_ms:
+            return
+        demand = defaultdict(int, waiting)
+        for models, milli in _milli_by_models(
+            run.job for run in cluster.running.values() if run.job.priority > 0
+        ).items():
+            demand[models] += milli
+        if samples:  # nothing happened in between, so that the demand was the same
+            last_ms, before = samples[-1]
+            steps = min((now_ms - last_ms) // self.step_ms, 2 * WINDOW_MS // self.step_ms)
+            samples += [(now_ms - at * self.step_ms, before) for at in range(steps - 1, 0, -1)]
+        samples.append((now_ms, dict(demand)))
+        del samples[: -2 * WINDOW_MS // self.step_ms]
+        self._kept = self._rises(samples[-WINDOW_MS // self.step_ms :])
+
+    def _rises(self, samples: list[tuple[int, Mapping[Models, int]]]) -> dict[Models, int]:
+        """The quantile of how much the demand rose within the time ahead, by GPU models."""
+        if len(samples) < FEWEST:
+            return {}
+        kept = {}
+        for models in sorted({models for _, demand in samples for models in demand}):
+            demand = np.array([sample.get(models, 0) for _, sample in samples])
+            ahead = np.lib.stride_tricks.sliding_window_view(demand, SAMPLES_AHEAD + 1)
+            kept[models] = int(np.quantile(ahead.max(axis=1) - ahead[:, 0], self.quantile))
+        return kept
+
+    def _free_milli(self, cluster: Cluster, models: Models) -> int:
+        """What is free on the GPUs of these models, on nodes that are up."""
+        masks: dict[Models, BoolArray] = cluster.memo.setdefault(self, {})
+        if models not in masks:
+            kinds = (node.gpu_model.name if node.gpu_model else "" for node in cluster.nodes)
+            masks[models] = np.array([not models or kind in models for kind in kinds])
+        return int(cluster.free.milli[masks[models] & cluster.up].sum())
+
+
+def _lane(job: Job) -> tuple[bool, Models]:
+    return job.priority > 0, job.models
+
+
+def _milli(job: Job) -> int:
+    return job.gpus * job.share.milli
+
+
+def _milli_by_models(jobs: Iterator[Job]) -> dict[Models, int]:
+    found: dict[Models, int] = defaultdict(int)
+    for job in jobs:
+        found[job.models] += _milli(job)
+    return found

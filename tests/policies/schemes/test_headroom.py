@@ -1,0 +1,61 @@
+"""Headroom: GPUs that stay free for urgent jobs, as many as experience says."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import SettingError
+from berth.model import EventKind, Job, Node
+from berth.policies import make_policy
+from berth.statistics import event_columns, summarise
+
+HOUR_MS = 3_600_000
+NODES = (Node("a", 8),)
+PLAIN = "preempt+priority+first-fit"
+HEADROOM = f"headroom?quantile=0.9&ahead_s=3600+{PLAIN}"
+
+
+def hourly(hours: int) -> list[Job]:
+    """Every hour an urgent job of four GPUs for ten minutes; every four hours eight others at once, for 90 minutes."""
+    jobs = [Job(f"urgent-{at}", at * HOUR_MS, HOUR_MS // 6, gpus=4, priority=1) for at in range(hours)]
+    for at in range(0, hours, 4):
+        jobs += [Job(f"spot-{at}-{of}", at * HOUR_MS + 3 * HOUR_MS // 4, 3 * HOUR_MS // 2) for of in range(8)]
+    return sorted(jobs, key=lambda job: job.submit_ms)
+
+
+def test_what_urgent_jobs_take_every_hour_is_kept_free_and_nothing_is_evicted_for_them_any_more() -> None:
+    found = {}
+    for name in (PLAIN, HEADROOM):
+        events = list(simulate(hourly(72), Cluster(NODES), make_policy(name)))
+        late = [event for event in events if event.time_ms > 24 * HOUR_MS]
+        evictions = sum(event.kind is EventKind.EVICT for event in late)
+        found[name] = evictions, summarise(event_columns(events), NODES)
+    assert found[PLAIN][0] > 0
+    assert found[HEADROOM][0] == 0
+    with_room, without = found[HEADROOM][1], found[PLAIN][1]
+    assert with_room.finished == without.finished == 72 + 2 * 72
+    assert with_room.evicted_gpu_hours is not None
+    assert without.evicted_gpu_hours is not None
+    assert with_room.evicted_gpu_hours < without.evicted_gpu_hours
+    assert with_room.urgent_waiting_time_s is not None
+    assert with_room.urgent_waiting_time_s.maximum == 0
+
+
+def test_without_urgent_jobs_it_decides_as_the_policy_within() -> None:
+    jobs = [Job(f"j{at}", at * HOUR_MS // 20, HOUR_MS, gpus=1 + at % 3) for at in range(60)]
+    plain, kept = (list(simulate(jobs, Cluster(NODES), make_policy(name))) for name in (PLAIN, HEADROOM))
+    assert kept == plain
+
+
+def test_the_headroom_shrinks_when_urgent_jobs_stay_away() -> None:
+    jobs = [*hourly(30), Job("whole", 40 * HOUR_MS, HOUR_MS, gpus=8)]
+    events = list(simulate(jobs, Cluster(NODES), make_policy(HEADROOM)))
+    assert {event.job.id for event in events if event.kind is EventKind.FINISH} == {job.id for job in jobs}
+
+
+@pytest.mark.parametrize("settings", ["quantile=2", "ahead_s=0", "quantile=much", "of=3"])
+def test_settings_that_cannot_be_are_refused(settings: str) -> None:
+    with pytest.raises(SettingError, match="headroom"):
+        make_policy(f"headroom?{settings}+{PLAIN}")
