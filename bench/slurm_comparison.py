@@ -1,14 +1,14 @@
 """berth against Slurm's own backfill with whole GPUs, and against its shards, on one real Slurm.
 
-    python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,berth] [--more]
-        [--policy learned]
+    python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,berth]
+        [--keep FILE] [--policy learned]
 
 Six slurmd of two fake GPUs each, whose kernels take turns. Each seed draws twelve applications of its own and the order
 of their jobs, and runs them in all ways in the same minutes. The jobs last 8 s and stand for jobs of hours, so
 berth looks every 0.1 s, not every 5 s.
 
 For all ways, slurm.conf has the settings of `berth slurm install` that affect when jobs start: an Epilog, and
-batch_sched_delay=1. `--more` adds to the seeds of earlier runs, which are kept after each seed.
+batch_sched_delay=1. `--keep` writes the runs to a file after each seed; a run that was cut off goes on from it.
 
 Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is down. The total
 time runs from when it comes up to the last end. Jobs themselves record what an Epilog would have measured, because
@@ -33,6 +33,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from berth.files import whole_file
 from harness import save
 from local_queue_peers import CARD_MIB, NATIVE, ROOT, Application, interval
 from slurm_place import CLUSTER, NODES, setup
@@ -172,7 +173,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--only", default="whole,shards,berth")
     parser.add_argument("--policy", default="passing+longest-expected+worst-fit")
-    parser.add_argument("--more", action="store_true")
+    parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
     link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1"]
@@ -180,13 +181,15 @@ def main() -> None:
     subprocess.run([shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", program, *link], check=True)
     ways = asked.only.split(",")
     told: dict[str, Any] = {"jobs": asked.jobs, "policy": asked.policy, "runs": {}}
-    kept = ROOT / "bench" / "results" / "slurm_comparison.json"
-    if asked.more and kept.exists():
-        told |= json.loads(kept.read_text())["results"]
-        if (told["jobs"], told.get("policy")) != (asked.jobs, asked.policy):
-            raise SystemExit(f"{kept} has runs of other jobs or another policy; run without --more")
+    if asked.keep is not None and asked.keep.exists():
+        told |= json.loads(asked.keep.read_text())
+        if (told["jobs"], told["policy"]) != (asked.jobs, asked.policy):
+            raise SystemExit(f"{asked.keep} has runs of other jobs or another policy; name another file")
+        compare(told)
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         ways = ways[1:] + ways[:1]  # none always goes first
+        if set(ways) <= told["runs"].get(str(seed), {}).keys():
+            continue
         with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as top:
             folder = Path(top)
             folder.chmod(0o755)  # slurmrestd is started as another user
@@ -214,11 +217,18 @@ def main() -> None:
             told["runs"][str(seed)] = json.loads((folder / "out.json").read_text())
         print(seed, told["runs"][str(seed)], flush=True)
         compare(told)
-        save("slurm_comparison", told)
+        if asked.keep is not None:
+            with whole_file(asked.keep) as new:
+                new.write_text(json.dumps(told, indent=1))
+    save("slurm_comparison", told)
 
 
 def compare(told: dict[str, Any]) -> None:
-    """Add and print how berth compares, over the seeds that have both."""
+    """Add and print the mean of each way, and how berth compares over the seeds that have both."""
+    for way in ("whole", "shards", "berth"):
+        totals = [each[way]["total_s"] for each in told["runs"].values() if way in each]
+        if totals:
+            print(f"{way}, {len(totals)} seeds: {sum(totals) / len(totals):.1f} s on average", flush=True)
     for way in ("whole", "shards"):
         both = [each for each in told["runs"].values() if way in each and "berth" in each]
         if both:

@@ -57,7 +57,8 @@ admin $((more + 2)) >more.txt
 
 # Those that berth does not take, or not whole, are Slurm's.
 left=$(sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 : -p plain --gres=gpu:1 het.sh)
-sleep 2; request $left >left.txt; scancel $left
+for _ in $(seq 600); do [ "$(admin $left | tr -d ' ')" = "" ] && break; sleep .1; done
+request $left >left.txt; scancel $left
 stop_berth
 lonely=$(sbatch --parsable het.sh); sleep 2
 berth/watchdog.sh 1 "$PWD/state" >watchdog.txt 2>&1

@@ -317,7 +317,7 @@ class Driver:
         back = self._take_nodes(now_ms)
         self._take_ends(now_ms, records)
         self._end_lost(back, now_ms, records)
-        self._take_others(now_ms)
+        self._hold_for_others(self.site.others(), now_ms)
         self._take_runs(changed, now_ms, records)
         self._take_in_use(now_ms)
         self._take_waiting(changed, now_ms)
@@ -370,10 +370,6 @@ class Driver:
             else:
                 self._end(End(job_id, gone.state, now_ms, waits_again=True), now_ms, records)
 
-    def _take_others(self, now_ms: int) -> None:
-        """What others hold is not given away."""
-        self._hold_for_others(self.site.others(), now_ms)
-
     def _take_in_use(self, now_ms: int) -> None:
         """A GPU that is in use and on which no job is known is others', until the site looks at its GPUs again."""
         cluster, site = self.scheduler.cluster, self.site
@@ -396,6 +392,7 @@ class Driver:
         self._hold_for_others(site.others(), now_ms)
 
     def _hold_for_others(self, others: Mapping[Gpu, Share], now_ms: int) -> None:
+        """What others hold is not given away."""
         scheduler, cluster = self.scheduler, self.scheduler.cluster
         held = {
             slot: share
@@ -883,7 +880,11 @@ class Driver:
             gets = "whole GPUs" if need.alone or not asks else f"{need.mib} MiB of each GPU"
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
-            self._learn(replace(job, memory=need), now_ms)
+            learned = replace(
+                job, memory=need
+            )  # those like it get what it needs, so that they do not run out too
+            self._needs.learn(learned)
+            self._offer_alike(learned, now_ms)
         elif end.state is PREEMPTED:
             why = end.why or "stopped, and queued again"
             self.site.again(Again(job_id, why, attempt, job.memory, keeps_place=False))
@@ -891,11 +892,6 @@ class Driver:
             self.site.again(Again(job_id, f"its last attempt: {end.why or end.state}", attempt, job.memory))
         elif end.cut_short:
             self.site.give_up(GiveUp(job_id, end.state, end.why))
-
-    def _learn(self, job: SiteJob, now_ms: int) -> None:
-        """Give the waiting jobs that are like one which ran out of memory what it needs, so that they do not too."""
-        self._needs.learn(job)
-        self._offer_alike(job, now_ms)
 
     def _promise_anew(self, job: SiteJob, now_ms: int) -> None:
         """Promise the waiting jobs that are like one which ended what they are believed to need by now."""

@@ -79,13 +79,8 @@ def attempts_of(decisions: Iterable[Decision]) -> list[Attempt]:
                 "" if said is None else said.policy,
             )
         elif line.event == ENDED and line.job in open_:
-            begun = open_.pop(line.job)
-            found.append(_ended(begun, line))
+            found.append(replace(open_.pop(line.job), end_ms=line.end_ms, state=line.state))
     return sorted([*found, *open_.values()], key=lambda attempt: (attempt.start_ms, attempt.job))
-
-
-def _ended(begun: Attempt, line: Decision) -> Attempt:
-    return replace(begun, end_ms=line.end_ms, state=line.state)
 
 
 def compare(decisions: Iterable[Decision], gpus: int) -> Comparison:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
@@ -137,10 +137,7 @@ class SlurmSite:
         if view.nodes is not self._queried:
             self._queried, self._in_use = view.nodes, _in_use(view.nodes)
             # The nodes were queried before these jobs: what ran at the last view may have ended since.
-            ran = {job.id: job for job in (*self.found.jobs.values(), *found.jobs.values()) if job.runs}
-            self.leaked = {
-                gpu: count for node in view.nodes for gpu, count in leaked_shards(node, ran.values())
-            }
+            self.leaked = leaked_shards(view.nodes, (*self.found.jobs.values(), *found.jobs.values()))
             self._journal.nodes = self._nodes = {node.name: node for node in view.nodes}
         ends, starts = self._attempts.update(view.ended, found, self._placed.keys(), now_ms)
         self._now_ms, self.found = now_ms, found
@@ -654,25 +651,37 @@ def _in_use(nodes: Iterable[SlurmNode]) -> frozenset[Gpu]:
     )
 
 
-def leaked_shards(node: SlurmNode, running: Iterable[SlurmJob]) -> Iterator[tuple[Gpu, int]]:
-    """The GPUs of which Slurm counts more shards as used than these jobs have, and how many more: Slurm 22.05 at times
-    goes on counting a shard of a job that has ended. None of a node of which some job's shards are of any GPU."""
-    if not node.typed or not any(gres.name == "shard" and gres.count for gres in node.used):
-        return
-    had: Counter[str] = Counter()
-    for job in running:
-        if node.name not in expand(job.node_list):
+def leaked_shards(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> dict[Gpu, int]:
+    """The GPUs of which Slurm counts more shards as used than running jobs have, and how many more: Slurm 22.05 at
+    times goes on counting a shard of a job that has ended. None of a node where some job's shards are of any GPU."""
+    on_node: dict[str, dict[str, SlurmJob]] = {}
+    for job in jobs:
+        for name in expand(job.node_list) if job.runs else ():
+            on_node.setdefault(name, {})[job.id] = job
+    found = {}
+    for node in nodes:
+        used = [gres for gres in node.used if gres.name == "shard" and gres.count]
+        had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if used and node.typed else None
+        if had is None:
             continue
+        for gres in used:
+            at = node.index_of(gres.kind)
+            if at is not None and gres.count > had[gres.kind]:
+                found[Gpu(node.name, at)] = min(gres.count - had[gres.kind], node.shards_a_gpu)
+    return found
+
+
+def _shards_of_jobs(node: SlurmNode, jobs: Iterable[SlurmJob]) -> Counter[str] | None:
+    """How many shards jobs have of each type of GPU, a whole GPU as all of its own; None if a job does not say."""
+    had: Counter[str] = Counter()
+    for job in jobs:
         asked = gres_list(job.tres_per_node, odd=True)
         others = job.tres_per_job + job.tres_per_task + job.tres_per_socket
         if "gpu" in others or "shard" in others or not all(gres.kind for gres in asked):
-            return
+            return None
         for gres in asked:
             had[gres.kind] += gres.count if gres.name == "shard" else node.shards_a_gpu
-    for gres in node.used:
-        at = node.index_of(gres.kind)
-        if gres.name == "shard" and at is not None and gres.count > had[gres.kind]:
-            yield Gpu(node.name, at), min(gres.count - had[gres.kind], node.shards_a_gpu)
+    return had
 
 
 def _runs_on(job_ids: Sequence[str]) -> str:
