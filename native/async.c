@@ -64,11 +64,39 @@ static bool may_not_pass(CUstream stream)
     return device_of_stream(stream, &known) != NULL || !known;
 }
 
+/* Not in the order of the stream, of which a capture may have begun meanwhile. */
+static bool free_at_once(CUdeviceptr ptr)
+{
+    int mode = capture_relax();
+    bool freed = REAL(cuMemFree_v2)(ptr) == CUDA_SUCCESS;
+    capture_restore(mode);
+    return freed;
+}
+
+/* On a stream that is captured: a node of a graph, which counts when that is launched. True where
+   it was: where a capture ended meanwhile, what may be memory by now is freed, and asked for anew.
+ */
+static bool is_node(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread,
+                    CUresult *result)
+{
+    uint32_t watched = capture_watch();
+    if (!capturing(stream, per_thread))
+        return false;
+    *result = ask(ptr, bytes, from, stream, per_thread);
+    if (*result != CUDA_SUCCESS || capture_held(watched))
+        return true;
+    return !free_at_once(*ptr);
+}
+
 static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream,
                          bool per_thread)
 {
     struct pool *pool = NULL;
-    bool counting = limits_any() && ptr != NULL && !capturing(stream, per_thread);
+    CUresult result;
+    bool counting = limits_any() && ptr != NULL;
+    while (counting && capturing(stream, per_thread))
+        if (is_node(ptr, bytes, from, stream, per_thread, &result))
+            return result;
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
@@ -93,7 +121,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         pool_end(pool, bytes, false);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult result = ask(ptr, bytes, from, stream, per_thread);
+    result = ask(ptr, bytes, from, stream, per_thread);
     if (result != CUDA_SUCCESS) {
         pool_settle(pool, taken, debtor, NULL);
         pool_end(pool, bytes, debtor);
@@ -101,9 +129,8 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     }
     pool_called(pool, bytes);
     if (!pool_settle(pool, taken, debtor, call)) {
-        (void)REAL_TWIN(cuMemFreeAsync)(*ptr, stream);
+        (void)free_at_once(*ptr);
         pool_emptied(pool, bytes);
-        (void)REAL_TWIN(cuStreamSynchronize)(stream);
         pool_trim(pool, debtor);
         pool_end(pool, 0, debtor);
         *ptr = 0;

@@ -2,7 +2,7 @@
 #include "capture.h"
 
 static shared32 captured; /* some stream has been, since the start */
-static shared32 under_way;
+static shared32 under_way, ending, ended;
 
 void capture_begins(void)
 {
@@ -14,9 +14,27 @@ void capture_began(void)
     atomic_fetch_add(&under_way, 1);
 }
 
-void capture_ended(void)
+void capture_ends(void)
 {
-    atomic_fetch_sub(&under_way, 1);
+    atomic_fetch_add(&ending, 1);
+}
+
+void capture_ended(bool did)
+{
+    if (did)
+        atomic_fetch_sub(&under_way, 1);
+    atomic_fetch_add(&ended, 1);
+}
+
+uint32_t capture_watch(void)
+{
+    uint32_t done = atomic_load(&ended), begun = atomic_load(&ending);
+    return begun == done ? begun : begun - 1;
+}
+
+bool capture_held(uint32_t watched)
+{
+    return atomic_load(&ending) == watched;
 }
 
 bool capture_under_way(void)

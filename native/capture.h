@@ -8,7 +8,13 @@
    are graph nodes. */
 void capture_begins(void);
 void capture_began(void);
-void capture_ended(void);
+/* Around what ends a capture, if it did. */
+void capture_ends(void);
+void capture_ended(bool did);
+/* Around an allocation on a captured stream: whether no capture can have ended meanwhile, so that
+   it is a node and no memory yet. */
+uint32_t capture_watch(void);
+bool capture_held(uint32_t watched);
 /* Whether any stream is being captured: what waits meanwhile may spoil it. */
 bool capture_under_way(void);
 bool capturing(CUstream stream, bool per_thread);

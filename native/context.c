@@ -248,7 +248,8 @@ static bool is_freed(const struct entry *entry)
 {
     unsigned type;
     return (entry->kind == LINEAR || entry->kind == POOLED) && HAVE(cuPointerGetAttribute) &&
-           real.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, entry->key) != CUDA_SUCCESS;
+           real.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, entry->key) ==
+               CUDA_ERROR_INVALID_VALUE;
 }
 
 /* What was made while a green context was current belongs to the primary context, and goes with

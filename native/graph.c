@@ -35,24 +35,24 @@ CAPTURES(cuStreamBeginRecaptureToGraph,
  */
 static CUresult end_capture(CUstream stream, CUgraph *graph, bool per_thread)
 {
+    capture_ends();
     bool captured = capturing(stream, per_thread);
     CUresult result = REAL_TWIN(cuStreamEndCapture)(stream, graph);
-    if (captured && !capturing(stream, per_thread))
-        capture_ended();
+    capture_ended(captured && !capturing(stream, per_thread));
     return result;
 }
 DEFINE_TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph),
              end_capture(stream, graph, per_thread))
 
 /* A capture ends with its stream. */
-#define DESTROYS(name)                            \
-    CUresult name(CUstream stream)                \
-    {                                             \
-        bool captured = capturing(stream, false); \
-        CUresult result = REAL(name)(stream);     \
-        if (captured && result == CUDA_SUCCESS)   \
-            capture_ended();                      \
-        return result;                            \
+#define DESTROYS(name)                                     \
+    CUresult name(CUstream stream)                         \
+    {                                                      \
+        capture_ends();                                    \
+        bool captured = capturing(stream, false);          \
+        CUresult result = REAL(name)(stream);              \
+        capture_ended(captured && result == CUDA_SUCCESS); \
+        return result;                                     \
     }
 DESTROYS(cuStreamDestroy)
 DESTROYS(cuStreamDestroy_v2)

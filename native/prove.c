@@ -12,7 +12,9 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -36,7 +38,10 @@
     HOOK(cuDeviceGetDevResource, (CUdevice dev, void *resource, int type))                         \
     HOOK(cuDevResourceGenerateDesc, (void **desc, void *resources, unsigned count))                \
     HOOK(cuStreamCreate, (CUstream * stream, unsigned flags))                                      \
-    HOOK(cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                   \
+    HOOK(cuGraphAddChildGraphNode,                                                                 \
+         (CUnode * node, CUgraph graph, const CUnode *needs, size_t count, CUgraph child))         \
+    HOOK(cuDeviceSetMemPool, (CUdevice dev, CUpool pool))                                          \
+    HOOK(cuMemPoolSetAttribute, (CUpool pool, int attribute, void *value))                         \
     HOOK(cuGraphCreate, (CUgraph * graph, unsigned flags))                                         \
     HOOK(cuGraphAddMemAllocNode,                                                                   \
          (CUnode * node, CUgraph graph, const CUnode *needs, size_t count, CUmem_node *params))    \
@@ -210,6 +215,34 @@ static void way_rounding_managed(void)
     FILL(MIB + 1, cuMemAllocManaged(&at, MIB + 1, 1));
 }
 
+static void way_array_small(void)
+{
+    CUarray array;
+    CUarray_desc plane = { 128, 128, 0x20, 1 };
+    begin();
+    FILL(64u << 10, cuArrayCreate_v2(&array, &plane));
+}
+static void way_mipmap_levels(void)
+{
+    CUmipmap mipmap;
+    CUarray3d_desc plane = { 1024, 1024, 0, 0x20, 1, 0 };
+    begin();
+    FILL(4 * MIB, cuMipmappedArrayCreate(&mipmap, &plane, 11));
+}
+static void way_pitch_narrow(void) /* a row of a byte takes as much as one of a pitch */
+{
+    CUdeviceptr at;
+    size_t pitch;
+    begin();
+    FILL(step_bytes, cuMemAllocPitch_v2(&at, &pitch, 1, step_bytes / 512, 4));
+}
+static void way_managed_host(void)
+{
+    CUdeviceptr at;
+    begin();
+    FILL(step_bytes, cuMemAllocManaged(&at, step_bytes, 2));
+}
+
 /* ---- physical memory ---- */
 
 static const CUalloc_prop on_device = { .type = 1,
@@ -250,6 +283,162 @@ static void way_retained(void) /* only a handle that was fetched from a mapping 
     begin();
     WITH(cuMemCreate);
     FILL(step_bytes, map_new(true));
+}
+
+static CUresult map_twice(void)
+{
+    CUhandle handle;
+    CUdeviceptr at[2];
+    CUresult made = cuMemCreate(&handle, step_bytes, &on_device, 0);
+    if (made != CUDA_SUCCESS)
+        return made;
+    for (int i = 0; i < 2; i++) {
+        MUST(cuMemAddressReserve, &at[i], step_bytes, 0, 0, 0);
+        MUST(cuMemMap, at[i], step_bytes, 0, handle, 0);
+    }
+    MUST(cuMemRelease, handle);
+    MUST(cuMemUnmap, at[0], step_bytes);
+    return CUDA_SUCCESS;
+}
+static void way_mapped_twice(void)
+{
+    begin();
+    WITH(cuMemCreate);
+    FILL(step_bytes, map_twice());
+}
+/* Two pieces one after another in one range, of which the first and half of the second are
+ * unmapped. */
+static CUresult unmap_half(void)
+{
+    CUhandle handle[2];
+    CUdeviceptr at;
+    uint64_t half = step_bytes / 4 / (2 * MIB) * (2 * MIB);
+    MUST(cuMemAddressReserve, &at, step_bytes, 0, 0, 0);
+    CUresult made = cuMemCreate(&handle[0], half, &on_device, 0);
+    if (made == CUDA_SUCCESS)
+        made = cuMemCreate(&handle[1], step_bytes - half, &on_device, 0);
+    if (made != CUDA_SUCCESS)
+        return made;
+    MUST(cuMemMap, at, half, 0, handle[0], 0);
+    MUST(cuMemMap, at + half, step_bytes - half, 0, handle[1], 0);
+    (void)cuMemUnmap(at, half + 2 * MIB);
+    MUST(cuMemRelease, handle[0]);
+    MUST(cuMemRelease, handle[1]);
+    return CUDA_SUCCESS;
+}
+static void way_unmapped_half(void)
+{
+    begin();
+    WITH(cuMemCreate);
+    FILL(step_bytes, unmap_half());
+}
+static void way_imported_own(void)
+{
+    CUhandle handle, again;
+    int fd;
+    begin();
+    WITH(cuMemExportToShareableHandle);
+    while (atomic_load(&held_bytes) + step_bytes <= most_bytes &&
+           cuMemCreate(&handle, step_bytes, &on_device, 0) == CUDA_SUCCESS) {
+        if (cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0) != CUDA_SUCCESS)
+            cannot("the driver does not export memory by a file");
+        MUST(cuMemImportFromShareableHandle, &again, (void *)(intptr_t)fd, CU_SHARE_FD);
+        close(fd);
+        MUST(cuMemRelease, handle);
+        atomic_fetch_add(&held_bytes, step_bytes);
+    }
+}
+static void way_tiles(void)
+{
+    CUarray array;
+    CUhandle handle;
+    CUarray3d_desc sparse = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
+    CUmap_info tile = { .operation = CU_OPERATION_MAP, .device_mask = 1 };
+    begin();
+    WITH(cuMemMapArrayAsync);
+    MUST(cuArray3DCreate_v2, &array, &sparse);
+    tile.resource = array;
+    tile.part.level.width = 64;
+    tile.part.level.height = 64;
+    tile.part.level.depth = 1;
+    while (atomic_load(&held_bytes) + step_bytes <= most_bytes &&
+           cuMemCreate(&handle, step_bytes, &on_device, 0) == CUDA_SUCCESS) {
+        tile.handle = handle;
+        MUST(cuMemMapArrayAsync, &tile, 1, NULL);
+        MUST(cuMemRelease, handle);
+        tile.part.level.x += 64;
+        atomic_fetch_add(&held_bytes, step_bytes);
+    }
+}
+
+/* Two threads of which one undoes what the other takes hold of, at once. */
+enum { RACES = 2000 };
+static _Atomic int race, racing; /* which one is run; how many threads are at it */
+static _Atomic CUhandle race_handle;
+static CUdeviceptr race_at;
+static bool race_retains;
+
+static void meet(int number)
+{
+    atomic_fetch_add(&racing, 1);
+    while (atomic_load(&racing) < 2 * number)
+        sched_yield();
+}
+static void *race_undo(void *nothing)
+{
+    (void)nothing;
+    (void)cuCtxSetCurrent(primary);
+    for (int i = 1;; i += 2) {
+        meet(i);
+        if (atomic_load(&race) == 0)
+            return NULL;
+        for (volatile int spin = i * 37 % 2000; spin > 0; spin--) /* any moment of the other's */
+            continue;
+        if (race_retains)
+            (void)cuMemUnmap(race_at, 2 * MIB);
+        else
+            (void)cuMemRelease(atomic_load(&race_handle));
+        meet(i + 1);
+    }
+}
+static void run_races(bool retains)
+{
+    pthread_t other;
+    CUhandle handle;
+    begin();
+    WITH(cuMemCreate);
+    race_retains = retains;
+    atomic_store(&race, 1);
+    if (pthread_create(&other, NULL, race_undo, NULL) != 0)
+        cannot("no thread");
+    int number = 1;
+    for (int i = 0; i < RACES && atomic_load(&held_bytes) + 2 * MIB <= most_bytes;
+         i++, number += 2) {
+        MUST(cuMemAddressReserve, &race_at, 2 * MIB, 0, 0, 0);
+        if (cuMemCreate(&handle, 2 * MIB, &on_device, 0) != CUDA_SUCCESS)
+            break;
+        if (retains) {
+            MUST(cuMemMap, race_at, 2 * MIB, 0, handle, 0);
+            MUST(cuMemRelease, handle);
+        }
+        atomic_store(&race_handle, handle);
+        meet(number);
+        bool kept = (retains ? cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)race_at)
+                             : cuMemMap(race_at, 2 * MIB, 0, handle, 0)) == CUDA_SUCCESS;
+        meet(number + 1);
+        atomic_fetch_add(&held_bytes, kept ? 2 * MIB : 0);
+    }
+    atomic_store(&race, 0);
+    meet(number);
+    pthread_join(other, NULL);
+}
+static void way_race_map(void)
+{
+    run_races(false);
+}
+static void way_race_retain(void)
+{
+    run_races(true);
 }
 
 /* ---- streams, pools, graphs ---- */
@@ -343,6 +532,120 @@ static void way_pool_green(void)
     of_green_context();
     fill_pool(true);
 }
+static void way_async_handles(void) /* the default streams by their own handles */
+{
+    CUdeviceptr at;
+    begin();
+    WITH(cuMemAllocAsync);
+    for (uintptr_t which = 1; which <= 2; which++)
+        FILL(step_bytes, cuMemAllocAsync(&at, step_bytes, (CUstream)which));
+}
+static void way_async_kept(void) /* what a pool keeps of what was freed, then linear memory */
+{
+    CUdeviceptr at[16];
+    CUpool pool;
+    uint64_t all = UINT64_MAX;
+    int count = 0;
+    begin();
+    WITH(cuMemAllocAsync);
+    MUST(cuDeviceGetDefaultMemPool, &pool, 0);
+    MUST(cuMemPoolSetAttribute, pool, CU_POOL_RELEASE_THRESHOLD, &all);
+    while (count < 16 && cuMemAllocAsync(&at[count], step_bytes, stream) == CUDA_SUCCESS)
+        count++;
+    while (count > 0)
+        MUST(cuMemFreeAsync, at[--count], stream);
+    fill_linear();
+}
+static void way_pool_gone(void) /* a pool is destroyed while its memory is in use */
+{
+    CUdeviceptr at;
+    CUpool pool;
+    CUpool_props props = { .type = 1, .location = { 1, 0 } };
+    begin();
+    WITH(cuMemAllocFromPoolAsync);
+    MUST(cuMemPoolCreate, &pool, &props);
+    FILL(step_bytes, cuMemAllocFromPoolAsync(&at, step_bytes, pool, stream));
+    MUST(cuMemPoolDestroy, pool);
+    fill_linear();
+}
+static CUresult of_new_pool(void)
+{
+    CUdeviceptr at;
+    CUpool pool;
+    CUpool_props props = { .type = 1, .location = { 1, 0 } };
+    MUST(cuMemPoolCreate, &pool, &props);
+    return cuMemAllocFromPoolAsync(&at, step_bytes, pool, stream);
+}
+static void way_pools(void)
+{
+    begin();
+    WITH(cuMemAllocFromPoolAsync);
+    FILL(step_bytes, of_new_pool());
+}
+static void way_pool_swapped(void) /* the device's pool is another at each call */
+{
+    CUdeviceptr at;
+    CUpool pools[2];
+    CUpool_props props = { .type = 1, .location = { 1, 0 } };
+    int turn = 0;
+    begin();
+    WITH(cuDeviceSetMemPool);
+    MUST(cuMemPoolCreate, &pools[0], &props);
+    MUST(cuDeviceGetDefaultMemPool, &pools[1], 0);
+    FILL(step_bytes,
+         (cuDeviceSetMemPool(0, pools[turn++ % 2]), cuMemAllocAsync(&at, step_bytes, stream)));
+}
+static void way_async_mixed(void) /* freed by the other call, then all again */
+{
+    CUdeviceptr at[16];
+    int count = 0;
+    begin();
+    WITH(cuMemAllocAsync);
+    while (count < 16 && (count % 2 ? cuMemAllocAsync(&at[count], step_bytes, stream)
+                                    : cuMemAlloc_v2(&at[count], step_bytes)) == CUDA_SUCCESS)
+        count++;
+    for (int i = 0; i < count; i++)
+        (void)(i % 2 ? cuMemFree_v2(at[i]) : cuMemFreeAsync(at[i], stream));
+    for (int i = 0; i < count;
+         i++) /* which are gone: the driver refuses, and nothing is given back */
+        (void)(i % 2 ? cuMemFreeAsync(at[i], stream) : cuMemFree_v2(at[i]));
+    fill_linear();
+}
+static void *end_captures(void *count)
+{
+    CUgraph graph;
+    (void)cuCtxSetCurrent(primary);
+    while (atomic_load((_Atomic int *)count) != 0)
+        if (cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED) == CUDA_SUCCESS)
+            (void)cuStreamEndCapture(stream, &graph);
+    return NULL;
+}
+static void way_capture_race(void) /* a capture that another thread ends amid the call */
+{
+    static _Atomic int goes_on = 1;
+    pthread_t other;
+    CUdeviceptr at;
+    begin();
+    WITH(cuMemAllocAsync);
+    MUST(cuStreamCreate, &stream, 1);
+    if (pthread_create(&other, NULL, end_captures, &goes_on) != 0)
+        cannot("no thread");
+    for (int i = 0; i < 20000; i++)
+        (void)cuMemAllocAsync(&at, 2 * MIB, stream);
+    atomic_store(&goes_on, 0);
+    pthread_join(other, NULL);
+}
+static void way_capture_beside(void) /* memory of a stream beside one that is captured */
+{
+    CUstream captured;
+    begin();
+    WITH(cuStreamBeginCapture_v2);
+    MUST(cuStreamCreate, &captured, 1);
+    MUST(cuStreamCreate, &stream, 1);
+    MUST(cuStreamBeginCapture_v2, captured, CU_CAPTURE_RELAXED);
+    fill_async();
+}
+
 static CUresult launch_new(bool captured)
 {
     CUgraph graph;
@@ -385,6 +688,53 @@ static void way_capture(void)
     WITH(cuGraphInstantiateWithFlags);
     MUST(cuStreamCreate, &stream, 1);
     FILL(step_bytes, launch_new(true));
+}
+
+enum graph_way { ON_STREAMS, NESTED, UPLOADED, FORGOTTEN };
+static CUresult ready_new(enum graph_way how)
+{
+    CUgraph graph, outer;
+    CUexec exec;
+    CUnode node;
+    CUmem_node memory = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = step_bytes };
+    MUST(cuGraphCreate, &graph, 0);
+    MUST(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &memory);
+    if (how == NESTED) {
+        MUST(cuGraphCreate, &outer, 0);
+        MUST(cuGraphAddChildGraphNode, &node, outer, NULL, 0, graph);
+        graph = outer;
+    }
+    if (how == ON_STREAMS)
+        MUST(cuStreamCreate, &stream, 1);
+    CUresult made = cuGraphInstantiateWithFlags(&exec, graph, 0);
+    if (made == CUDA_SUCCESS)
+        made = how == UPLOADED ? cuGraphUpload(exec, stream) : cuGraphLaunch(exec, stream);
+    if (made == CUDA_SUCCESS && how == FORGOTTEN)
+        made = cuGraphExecDestroy(exec);
+    return made != CUDA_SUCCESS ? made : cuStreamSynchronize(stream);
+}
+static void fill_graphs(enum graph_way how)
+{
+    begin();
+    WITH(cuGraphInstantiateWithFlags);
+    FILL(step_bytes, ready_new(how));
+    fill_linear();
+}
+static void way_graph_streams(void)
+{
+    fill_graphs(ON_STREAMS);
+}
+static void way_graph_child(void)
+{
+    fill_graphs(NESTED);
+}
+static void way_graph_uploaded(void)
+{
+    fill_graphs(UPLOADED);
+}
+static void way_graph_forgotten(void)
+{
+    fill_graphs(FORGOTTEN);
 }
 
 /* ---- contexts ---- */
@@ -444,6 +794,84 @@ static void way_printf(void)
     fill_limit(CU_LIMIT_PRINTF);
 }
 
+static void way_stack(void)
+{
+    size_t before = 0, value = 0;
+    begin();
+    MUST(cuCtxGetLimit, &before, CU_LIMIT_STACK);
+    for (size_t bytes = 512 << 10; bytes > before; bytes /= 2)
+        if (cuCtxSetLimit(CU_LIMIT_STACK, bytes) == CUDA_SUCCESS)
+            break;
+    MUST(cuCtxGetLimit, &value, CU_LIMIT_STACK);
+    fill_linear();
+}
+static void
+way_detached(void) /* a context that was attached to goes on after it was detached from */
+{
+    CUcontext own, same;
+    begin();
+    WITH(cuCtxAttach);
+    WITH(cuCtxDetach);
+    MUST(cuCtxCreate_v2, &own, 0, 0);
+    if (cuCtxAttach(&same, 0) != CUDA_SUCCESS)
+        cannot("the driver attaches to no context any more");
+    fill_linear();
+    MUST(cuCtxDetach, own);
+    fill_linear();
+}
+static void way_contexts_again(void) /* contexts that end with all they have, then another */
+{
+    CUcontext other;
+    CUdeviceptr at;
+    begin();
+    for (int i = 0; i < 4; i++) {
+        MUST(cuCtxCreate_v2, &other, 0, 0);
+        while (cuMemAlloc_v2(&at, step_bytes) == CUDA_SUCCESS)
+            continue;
+        if (i % 2 == 0)
+            MUST(cuCtxSetCurrent, primary);
+        MUST(cuCtxDestroy_v2, other);
+    }
+    MUST(cuCtxSetCurrent, primary);
+    fill_linear();
+}
+static void way_reset(void) /* the primary context is reset, and retained anew */
+{
+    CUdeviceptr at;
+    begin();
+    WITH(cuDevicePrimaryCtxReset_v2);
+    while (cuMemAlloc_v2(&at, step_bytes) == CUDA_SUCCESS)
+        continue;
+    MUST(cuDevicePrimaryCtxReset_v2, 0);
+    begin();
+    fill_linear();
+}
+static void way_green_holds(void) /* memory of a primary context that a green one alone keeps */
+{
+    begin();
+    (void)green();
+    fill_linear();
+    MUST(cuDevicePrimaryCtxRelease_v2, 0);
+    begin();
+    fill_linear();
+}
+static void
+way_green_left(void) /* memory that outlives the green context, which ends without a current one */
+{
+    CUcontext context;
+    begin();
+    for (int i = 0; i < 4; i++) {
+        CUgreen one = green();
+        MUST(cuCtxFromGreenCtx, &context, one);
+        MUST(cuCtxSetCurrent, context);
+        fill_linear();
+        MUST(cuCtxSetCurrent, NULL);
+        MUST(cuGreenCtxDestroy, one);
+    }
+    MUST(cuCtxSetCurrent, primary);
+    fill_linear();
+}
+
 /* ---- memory of the system that the card reaches by itself ---- */
 
 static void way_prefetch(void)
@@ -486,6 +914,31 @@ static void way_threads(void)
         pthread_join(list[--count], NULL);
 }
 
+static void *churn_thread(void *shared)
+{
+    _Atomic CUdeviceptr *places = shared;
+    CUdeviceptr at;
+    (void)cuCtxSetCurrent(primary);
+    for (int i = 0; i < 2000; i++) {
+        if (cuMemAlloc_v2(&at, 2 * MIB) == CUDA_SUCCESS)
+            at = atomic_exchange(&places[i % 8], at);
+        if (at != 0)
+            (void)cuMemFree_v2(at);
+    }
+    return NULL;
+}
+static void way_threads_free(void) /* threads that free what others have allocated, at once */
+{
+    static _Atomic CUdeviceptr places[8];
+    pthread_t list[4];
+    int count = 0;
+    begin();
+    while (count < 4 && pthread_create(&list[count], NULL, churn_thread, places) == 0)
+        count++;
+    while (count > 0)
+        pthread_join(list[--count], NULL);
+    fill_linear();
+}
 /* A child that fills what it can, once it is told to if `when` is a pipe, says how much, and keeps
    it until it is killed. A child that ends sooner has nothing. */
 static pid_t fill_child(int *answers, int when)
@@ -531,6 +984,44 @@ static void way_killed(void) /* what a killed process had is there again, once *
     (void)answer(answers);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
+    begin();
+    fill_linear();
+}
+
+static void way_forked(void) /* a child that was forked amid CUDA, and executes nothing */
+{
+    int answers[2];
+    begin();
+    fill_linear();
+    if (pipe(answers) != 0)
+        cannot("no pipe");
+    if ((children[0] = fork()) == 0) {
+        uint64_t before = atomic_load(&held_bytes), held;
+        CUdeviceptr at;
+        while (atomic_load(&held_bytes) < before + most_bytes && cuInit(0) == CUDA_SUCCESS &&
+               cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS &&
+               cuCtxSetCurrent(primary) == CUDA_SUCCESS &&
+               cuMemAlloc_v2(&at, step_bytes) == CUDA_SUCCESS)
+            atomic_fetch_add(&held_bytes, step_bytes);
+        held = atomic_load(&held_bytes) - before;
+        if (write(answers[1], &held, sizeof held) == sizeof held)
+            pause();
+        _exit(0);
+    }
+    close(answers[1]);
+    atomic_fetch_add(&held_bytes, answer(answers[0]));
+}
+static void way_killed_often(void) /* processes that are killed at any moment of their start */
+{
+    int answers;
+    for (int i = 0; i < 8; i++) {
+        pid_t child = fill_child(&answers, -1);
+        for (volatile int spin = 0; spin < 1000000 * i; spin++)
+            continue;
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        close(answers);
+    }
     begin();
     fill_linear();
 }
@@ -620,6 +1111,75 @@ static void way_export(void) /* the maker releases what another of the same limi
         atomic_fetch_add(&held_bytes, bytes);
     }
 }
+static void import_twice(int other)
+{
+    CUhandle handle, again;
+    int fd;
+    while ((fd = received_file(other)) >= 0) {
+        bool had = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_SHARE_FD) ==
+                       CUDA_SUCCESS &&
+                   cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_SHARE_FD) ==
+                       CUDA_SUCCESS &&
+                   cuMemRelease(handle) == CUDA_SUCCESS;
+        close(fd);
+        if (send(other, had ? "y" : "n", 1, MSG_NOSIGNAL) != 1)
+            return;
+    }
+    pause();
+}
+/* The maker gives memory on and releases it, again and again. */
+static void give_on(void (*to)(int), bool strips_locks)
+{
+    uint64_t bytes = limit_bytes / 4 * 3;
+    CUhandle handle;
+    int fd, other = talk(to);
+    struct flock none = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 1 << 30 },
+                 odd = { .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1 };
+    odd.l_start = (off_t)1 << 62;
+    begin();
+    WITH(cuMemExportToShareableHandle);
+    while (atomic_load(&held_bytes) + bytes <= most_bytes &&
+           cuMemCreate(&handle, bytes, &on_device, 0) == CUDA_SUCCESS) {
+        if (cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0) != CUDA_SUCCESS)
+            cannot("the driver does not export memory by a file");
+        if (strips_locks &&
+            (fcntl(fd, F_OFD_SETLK, &none) != 0 || fcntl(fd, F_OFD_SETLK, &odd) != 0))
+            cannot("files of the driver take no locks");
+        send_file(other, fd);
+        close(fd);
+        bool taken = agreed(other);
+        (void)cuMemRelease(handle);
+        if (!taken)
+            break;
+        atomic_fetch_add(&held_bytes, bytes);
+    }
+}
+static void way_import_twice(void)
+{
+    give_on(import_twice, false);
+}
+static void map_all(int other)
+{
+    CUhandle handle;
+    CUdeviceptr at;
+    int fd;
+    while ((fd = received_file(other)) >= 0) {
+        uint64_t bytes = limit_bytes / 4 * 3;
+        bool had = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_SHARE_FD) ==
+                       CUDA_SUCCESS &&
+                   cuMemAddressReserve(&at, bytes, 0, 0, 0) == CUDA_SUCCESS &&
+                   cuMemMap(at, bytes, 0, handle, 0) == CUDA_SUCCESS;
+        close(fd);
+        if (send(other, had ? "y" : "n", 1, MSG_NOSIGNAL) != 1)
+            return;
+    }
+    pause();
+}
+static void
+way_export_forged(void) /* locks on the file, by which libberth tells whose it is, are forged */
+{
+    give_on(map_all, true);
+}
 static void open_all(int other)
 {
     CUipc handle;
@@ -677,6 +1237,58 @@ static void way_lookup(void)
     if (allocate == NULL)
         cannot("the driver does not find cuMemAlloc");
     FILL(step_bytes, allocate(&at, step_bytes));
+}
+
+static void way_lookup_old(void)
+{
+    void *found = NULL;
+    unsigned at;
+    begin();
+    WITH(cuGetProcAddress);
+    MUST(cuGetProcAddress, "cuMemAlloc", &found, 2000, 0);
+    CUresult (*allocate)(unsigned *, unsigned) = (CUresult (*)(unsigned *, unsigned))found;
+    FILL(step_bytes, allocate(&at, (unsigned)step_bytes));
+}
+static void
+way_lookup_twice(void) /* the lookup itself looked up, and a call of a thread's stream */
+{
+    void *found = NULL;
+    int status;
+    CUdeviceptr at;
+    begin();
+    WITH(cuGetProcAddress_v2);
+    MUST(cuGetProcAddress_v2, "cuGetProcAddress", &found, 12000, 0, &status);
+    CUresult (*ask)(const char *, void **, int, uint64_t, int *) =
+        (CUresult (*)(const char *, void **, int, uint64_t, int *))found;
+    if (ask == NULL || ask("cuMemAllocAsync", &found, 12000, CU_LOOKUP_PER_THREAD, &status) != 0)
+        cannot("the driver does not find its own lookup");
+    CUresult (*allocate)(CUdeviceptr *, size_t, CUstream) =
+        (CUresult (*)(CUdeviceptr *, size_t, CUstream))found;
+    FILL(step_bytes, allocate(&at, step_bytes, NULL));
+}
+static void way_next(void)
+{
+    (void)driver_named(RTLD_NOW | RTLD_GLOBAL);
+    look_up(RTLD_NEXT);
+    begin();
+    fill_linear();
+}
+static void way_copy(void) /* the driver's file under another name */
+{
+    struct link_map *map = NULL;
+    char name[64];
+    void *first = driver_named(RTLD_NOW | RTLD_LOCAL);
+    if (first == NULL || dlinfo(first, RTLD_DI_LINKMAP, &map) != 0)
+        cannot("the driver's file is not known");
+    int from = open(map->l_name, O_RDONLY | O_CLOEXEC), to = memfd_create("copy", 0);
+    char bytes[65536];
+    for (ssize_t size; (size = read(from, bytes, sizeof bytes)) > 0;)
+        if (write(to, bytes, (size_t)size) != size)
+            cannot("no memory for a copy of the driver");
+    snprintf(name, sizeof name, "/proc/self/fd/%d", to);
+    look_up(dlopen(name, RTLD_NOW | RTLD_LOCAL));
+    begin();
+    fill_linear();
 }
 
 /* ---- a program that has lost its environment, and counters that it may write ---- */
@@ -738,6 +1350,40 @@ static void way_counters(void) /* one store that says that nothing is used */
         cannot("there are no counters of berth that it may write");
     fill_linear();
 }
+/* All counters as they were before another process of the partition took what it has. */
+static struct {
+    char path[600];
+    void *bytes;
+    size_t size;
+} kept;
+static bool keep_counters(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
+    snprintf(kept.path, sizeof kept.path, "%s", path);
+    kept.bytes = malloc((size_t)size + 1);
+    kept.size = (size_t)size;
+    bool read_all = kept.bytes != NULL && pread(fd, kept.bytes, kept.size, 0) == (ssize_t)size;
+    if (fd >= 0)
+        close(fd);
+    return read_all && size != 0;
+}
+static void way_counters_restored(void)
+{
+    int answers, now[2];
+    if (pipe(now) != 0)
+        cannot("no pipe");
+    children[0] = fill_child(&answers, now[0]);
+    begin();
+    if (!each_counter(keep_counters))
+        cannot("there are no counters of berth that it may write");
+    if (write(now[1], "n", 1) == 1)
+        atomic_fetch_add(&held_bytes, answer(answers));
+    int fd = open(kept.path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || pwrite(fd, kept.bytes, kept.size, 0) != (ssize_t)kept.size)
+        cannot("there are no counters of berth that it may write");
+    fill_linear();
+}
 static bool unlinked(const char *path)
 {
     return unlink(path) == 0;
@@ -766,11 +1412,15 @@ static const struct way {
     { "linear", "cuMemAlloc", way_linear },
     { "linear-v1", "cuMemAlloc of 32 bits", way_linear_v1 },
     { "pitch", "cuMemAllocPitch", way_pitch },
+    { "pitch-narrow", "cuMemAllocPitch of rows of one byte", way_pitch_narrow },
     { "managed", "cuMemAllocManaged", way_managed },
+    { "managed-host", "cuMemAllocManaged for the host at first", way_managed_host },
     { "array", "cuArrayCreate", way_array },
     { "array-v1", "cuArrayCreate of 32 bits", way_array_v1 },
     { "array-3d", "cuArray3DCreate", way_cube },
+    { "array-small", "arrays of 64 KiB, again and again", way_array_small },
     { "mipmap", "cuMipmappedArrayCreate", way_mipmap },
+    { "mipmap-levels", "cuMipmappedArrayCreate with all levels", way_mipmap_levels },
     { "small", "64 KiB, again and again", way_small },
     { "rounding", "1 MiB and a byte, again and again, in steps of the card", way_rounding },
     { "rounding-managed", "the same of managed memory", way_rounding_managed },
@@ -778,36 +1428,78 @@ static const struct way {
     { "physical-mapped", "cuMemCreate, kept by its mapping alone", way_mapped },
     { "physical-retained", "cuMemCreate, kept by a handle of cuMemRetainAllocationHandle alone",
       way_retained },
+    { "mapped-twice", "memory mapped twice and unmapped once", way_mapped_twice },
+    { "unmapped-half", "a range unmapped up to the middle of a mapping", way_unmapped_half },
+    { "imported-own", "memory exported and imported by one process, then released",
+      way_imported_own },
+    { "tiles", "tiles of a sparse array, whose handles are released", way_tiles },
+    { "race-map", "memory mapped while another thread releases its handle", way_race_map },
+    { "race-retain", "handles fetched from a mapping while another thread unmaps it",
+      way_race_retain },
     { "async", "cuMemAllocAsync", way_async },
     { "async-per-thread", "cuMemAllocAsync on the stream of a thread", way_async_per_thread },
     { "async-other-context", "cuMemAllocAsync on a stream of another context", way_async_other },
     { "async-no-context", "cuMemAllocAsync without a current context", way_async_none },
+    { "async-handles", "cuMemAllocAsync on the default streams by their handles",
+      way_async_handles },
+    { "async-kept", "memory that a pool keeps after it was freed", way_async_kept },
+    { "async-mixed", "pointers freed by the other call, and twice", way_async_mixed },
     { "async-green", "cuMemAllocAsync on a stream of a green context, without a current one",
       way_async_green },
     { "pool", "cuMemAllocFromPoolAsync from a pool of its own", way_pool },
     { "pool-default", "cuMemAllocFromPoolAsync from the default pool", way_pool_default },
+    { "pool-gone", "a pool destroyed while its memory is in use", way_pool_gone },
+    { "pools", "a new pool for each allocation", way_pools },
+    { "pool-swapped", "the pool of the device exchanged at each call", way_pool_swapped },
     { "pool-green", "cuMemAllocFromPoolAsync on a stream of a green context", way_pool_green },
     { "graph", "memory nodes of graphs", way_graph },
     { "graph-green", "memory nodes of graphs on a stream of a green context", way_graph_green },
+    { "graph-streams", "graphs, each on a stream of its own", way_graph_streams },
+    { "graph-child", "memory nodes of child graphs", way_graph_child },
+    { "graph-uploaded", "memory nodes of graphs that are only uploaded", way_graph_uploaded },
+    { "graph-forgotten", "graphs destroyed after their launch, which leaves memory",
+      way_graph_forgotten },
     { "capture", "cuMemAllocAsync in a captured graph", way_capture },
+    { "capture-race", "cuMemAllocAsync while another thread ends the capture", way_capture_race },
+    { "capture-beside", "cuMemAllocAsync while another stream is captured", way_capture_beside },
     { "green", "cuMemAlloc under a green context", way_green },
     { "green-ended", "cuMemAlloc after a green context that held nearly all has ended",
       way_green_ended },
+    { "green-holds", "a primary context that a green one alone keeps", way_green_holds },
+    { "green-left", "memory left by green contexts that end without a current one",
+      way_green_left },
     { "second-context", "cuMemAlloc under a second context", way_second_context },
+    { "detached", "cuMemAlloc after a context was detached from", way_detached },
+    { "contexts-again", "contexts that end with all they hold, then another", way_contexts_again },
+    { "reset", "cuMemAlloc after a reset of the primary context", way_reset },
     { "heap", "the heap of kernels, by cuCtxSetLimit", way_heap },
+    { "stack", "the stacks of kernels, by cuCtxSetLimit", way_stack },
     { "printf", "the buffer of printf, by cuCtxSetLimit", way_printf },
     { "prefetch", "memory of the system, prefetched to the GPU", way_prefetch },
     { "threads", "eight threads at once", way_threads },
+    { "threads-free", "threads that free what others allocate", way_threads_free },
     { "processes", "four processes at once", way_processes },
     { "killed", "a process after one that was killed", way_killed },
+    { "forked", "a forked child that executes nothing", way_forked },
+    { "killed-often", "a process after eight that were killed as they began", way_killed_often },
     { "export-release", "memory that another process imports before its maker releases it",
       way_export },
+    { "import-twice", "memory imported twice and released once, then by its maker",
+      way_import_twice },
+    { "export-forged", "exported files whose locks are forged", way_export_forged },
     { "ipc-free", "memory that another process opens by IPC before its maker frees it", way_ipc },
     { "deepbind", "the driver by dlopen with RTLD_DEEPBIND", way_deepbind },
     { "dlmopen", "the driver in a namespace of the loader", way_namespace },
+    { "next", "the driver by dlsym of RTLD_NEXT", way_next },
+    { "copy", "a copy of the driver under another name", way_copy },
     { "lookup", "cuMemAlloc by cuGetProcAddress", way_lookup },
+    { "lookup-old", "cuMemAlloc of 32 bits by cuGetProcAddress", way_lookup_old },
+    { "lookup-twice", "cuMemAllocAsync by a cuGetProcAddress that was looked up",
+      way_lookup_twice },
     { "no-environment", "a program without its environment", way_no_environment },
     { "counters", "a store into the counters that says that nothing is used", way_counters },
+    { "counters-restored", "all counters as they were before another process",
+      way_counters_restored },
     { "counters-removed", "counters that are removed, then another process", way_counters_removed },
 };
 enum { WAYS = sizeof ways / sizeof *ways };

@@ -23,7 +23,8 @@ struct record {
     uint32_t handles, maps;
     void (*when_gone)(const void *); /* of a multicast object; NULL: nothing */
     bool exported;
-    bool unsized; /* imported, and no larger than what was mapped of it, for all that is known */
+    bool imported; /* as large as is said of it, or as what was mapped of it where that is more */
+    bool unsized;  /* nothing was said */
     struct export_tag tag;   /* of what was exported; serial 0: to no file */
     struct device *borrowed; /* imported, and charged to another process of this GPU's region */
     int fd;                  /* the file that it was exported to; -1: none */
@@ -252,35 +253,39 @@ CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop,
     return result;
 }
 
+/* The handle leads to its record until the driver has let go of it, without a count: what another
+   thread maps or exports meanwhile is held. */
 CUresult cuMemRelease(CUhandle handle)
 {
     struct entry entry;
     turn_take(&turn);
-    bool known = ledger_take(HANDLE, handle, &entry);
-    if (known && --entry.count != 0)
-        ledger_put(entry);
+    bool known = ledger_get(HANDLE, handle, &entry) && ledger_count(HANDLE, handle, -1);
     turn_leave(&turn);
     CUresult result = REAL(cuMemRelease)(handle);
     if (!known)
         return result;
-    if (result == CUDA_SUCCESS) {
-        vmm_drop(entry.owner, 1, 0);
+    struct record *record = entry.owner;
+    turn_take(&turn);
+    bool same = ledger_get(HANDLE, handle, &entry) && entry.owner == record, last = false;
+    if (result != CUDA_SUCCESS) {
+        if (same)
+            (void)ledger_count(HANDLE, handle, 1);
     } else {
-        turn_take(&turn);
-        struct entry now;
-        if (ledger_take(HANDLE, handle, &now))
-            entry = now;
-        entry.count++;
-        ledger_put(entry);
-        turn_leave(&turn);
+        if (same && entry.count == 0)
+            (void)ledger_take(HANDLE, handle, &entry);
+        record->handles--;
+        last = unheld(record);
     }
+    turn_leave(&turn);
+    if (last)
+        ended(record);
     return result;
 }
 
 bool vmm_grow(struct record *record, uint64_t bytes, const char *call)
 {
     turn_take(&turn);
-    bool lacks = record->unsized && record->device != NULL && bytes > record->bytes;
+    bool lacks = record->imported && record->device != NULL && bytes > record->bytes;
     uint64_t more = lacks ? bytes - record->bytes : 0;
     turn_leave(&turn);
     if (more == 0)
@@ -315,57 +320,70 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle,
     return result;
 }
 
+/* With the turn: the mappings that lie in a range, which the driver unmaps whole or not at all;
+   returns how many, of which up to `most` are in `out`. */
+static size_t mappings_in(CUdeviceptr ptr, size_t bytes, struct mapping *out, size_t most)
+{
+    size_t count = 0;
+    for (size_t i = mapping_after(ptr); i < mapping_count && mappings[i].at < ptr + bytes; i++)
+        if (mappings[i].at >= ptr && mappings[i].bytes <= ptr + bytes - mappings[i].at) {
+            if (count < most)
+                out[count] = mappings[i];
+            count++;
+        }
+    return count;
+}
+
+/* With the turn: whether it was there. */
+static bool mapping_take(const struct mapping *gone)
+{
+    for (size_t i = mapping_after(gone->at); i < mapping_count && mappings[i].at == gone->at; i++)
+        if (mappings[i].record == gone->record) {
+            memmove(&mappings[i], &mappings[i + 1], (--mapping_count - i) * sizeof *mappings);
+            return true;
+        }
+    return false;
+}
+
+/* The mappings lead to their records until the driver has undone them: what another thread retains
+   meanwhile is held. */
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 {
     struct mapping few[8], *gone = few;
     turn_take(&turn);
-    size_t first = mapping_after(ptr), count = 0;
-    while (first + count < mapping_count && mappings[first + count].at < ptr + bytes)
-        count++;
-    if (count > 8)
-        gone = malloc(count * sizeof *gone);
-    if (gone != NULL && count != 0) {
-        memcpy(gone, &mappings[first], count * sizeof *gone);
-        memmove(&mappings[first], &mappings[first + count],
-                (mapping_count - first - count) * sizeof *mappings);
-        mapping_count -= count;
-    }
+    size_t count = mappings_in(ptr, bytes, few, 8);
+    if (count > 8 && (gone = malloc(count * sizeof *gone)) != NULL)
+        (void)mappings_in(ptr, bytes, gone, count);
     turn_leave(&turn);
     CUresult result = REAL(cuMemUnmap)(ptr, bytes);
-    if (gone == NULL)
-        return result; /* stays counted until the process ends */
-    for (size_t i = 0; i < count; i++) {
-        if (result == CUDA_SUCCESS) {
+    for (size_t i = 0; gone != NULL && result == CUDA_SUCCESS && i < count; i++) {
+        turn_take(&turn);
+        bool taken = mapping_take(&gone[i]);
+        turn_leave(&turn);
+        if (taken)
             vmm_drop(gone[i].record, 0, 1);
-        } else {
-            turn_take(&turn);
-            mapping_add(gone[i]);
-            turn_leave(&turn);
-        }
     }
     if (gone != few)
-        free(gone);
+        free(gone); /* where there was no memory for it, all stays counted until the process ends */
     return result;
 }
 
 CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
 {
+    struct record *record = handle != NULL && limits_any() ? vmm_hold_at((uintptr_t)address) : NULL;
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (result != CUDA_SUCCESS || handle == NULL || !limits_any())
-        return result;
-    turn_take(&turn);
-    uint64_t at = (uintptr_t)address;
-    size_t found = mapping_after(at);
-    if (found < mapping_count && mappings[found].at <= at) {
-        struct record *record = mappings[found].record;
+    if (record != NULL && result == CUDA_SUCCESS) {
         struct entry entry;
-        if (!ledger_take(HANDLE, *handle, &entry) || entry.owner != record)
+        turn_take(&turn);
+        if (!ledger_get(HANDLE, *handle, &entry) || entry.owner != record)
             entry = entry_of_handle(*handle, record);
         entry.count++;
         record->handles++;
         ledger_put(entry);
+        turn_leave(&turn);
     }
-    turn_leave(&turn);
+    if (record != NULL)
+        vmm_drop(record, 0, 1);
     return result;
 }
 
@@ -437,15 +455,14 @@ static struct device *device_of_handle(CUhandle handle)
 /* Charges what is imported, unless another process of the partition is charged for it. */
 static bool charge_import(struct record *record, CUhandle handle, const struct export_tag *tag)
 {
-    if (tag != NULL && tag->bytes == 0)
-        return true;
-    if (tag != NULL && (record->borrowed = exports_borrow(tag)) != NULL) {
+    bool sized = tag != NULL && tag->bytes != 0; /* the host's memory has a tag without */
+    if (sized && (record->borrowed = exports_borrow(tag)) != NULL) {
         record->tag = *tag;
         return true;
     }
     record->device = device_of_handle(handle);
-    record->unsized = tag == NULL;
-    record->bytes = tag != NULL ? tag->bytes : 0;
+    record->unsized = !sized;
+    record->bytes = sized ? tag->bytes : 0;
     return record->device == NULL ||
            obtain(record->device, record->bytes, "cuMemImportFromShareableHandle");
 }
@@ -460,7 +477,7 @@ CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
     struct record *fresh = malloc(sizeof *fresh);
     if (fresh == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *fresh = (struct record){ .handles = 1, .fd = -1 };
+    *fresh = (struct record){ .handles = 1, .fd = -1, .imported = true };
     turn_take(&turn);
     struct record *record = exported_as(from, type, tagged ? &tag : NULL);
     if (record != NULL)

@@ -20,6 +20,7 @@ def known_texts() -> Mapping[str, str]:
     return {
         "ipc-free": "counted for its maker alone; CUDA's IPC gives no sign that others hold it",
         "no-environment": "held in a container, where /etc/ld.so.preload names the library",
+        "counters-restored": "shown by NVML within two seconds, as memory that is not counted",
         "counters-removed": "held in a container and in partitions of another user, which cannot remove them",
     }
 
