@@ -214,8 +214,11 @@ def main() -> None:
             print(f"{name:<14}{way:<10}{held:>14,.1f}{wasted:>14,.2f}{less:>26}")
             rows.append({"mix": name, "way": way, "held_gpu_h": held, "lost_gpu_h": wasted})
     idles: list[dict[str, Any]] = []
-    if (folder := Path(words.genai or data_folder() / "genai_v2026")).is_dir():
-        idles = idle(folder)
+    try:
+        idles = idle(Path(words.genai or data_folder() / "genai_v2026"))
+    except (SystemExit, FileNotFoundError) as error:
+        print(f"\nwhat idle jobs free is not shown: {error}")
+    else:
         first = idles[0]
         print(f"\n{first['gaps']:,} gaps of serving pods, {first['idle_gpu_h']:,.0f} GPU-hours idle")
         print(
@@ -226,8 +229,6 @@ def main() -> None:
                 f"{row['rule']:<28}{row['freed_gpu_h']:>14,.0f}{row['suspensions']:>13,}{row['p99_wait_s']:>13.1f}"
                 f"{row['waited_h']:>11.1f}{row['net_gpu_h']:>12,.0f}"
             )
-    else:
-        print(f"\nno series of pods in {folder}: what idle jobs free is not shown")
     cycle = cycles(words.cycles, words.members)
     print(
         f"\n{cycle['cycles']:,} cycles of {cycle['members']} processes: {cycle['bytes_lost']} bytes lost, limit off by"

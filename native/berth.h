@@ -30,11 +30,11 @@ extern struct real real;
 /* Before the driver is called (idle.c): counts the call if somebody wants to know, and waits while
    this process is suspended, since calls of a suspended process hang in the driver. */
 extern shared32 watched;
-void arrive_slowly(void);
+extern void (*arriving)(void);
 static inline void arrive(void)
 {
     if (UNLIKELY(atomic_load_explicit(&watched, memory_order_relaxed) != 0))
-        arrive_slowly();
+        arriving();
 }
 
 /* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. NVML answers
