@@ -37,7 +37,9 @@ def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArra
 
     begin, end = columns.submit_ms[job], columns.time_ms[at]
     stay = end - begin
-    mean = np.divide(until(end) - until(begin), stay, out=np.ones(len(stay)), where=stay > 0)
+    mean = until(end)
+    mean -= until(begin)
+    mean = np.divide(mean, stay, out=np.ones(len(stay)), where=stay > 0)
     ratio: NDArray[np.float64] = (
         completion_time_s(columns)[works] * 1000.0 / (columns.work_ms[job] * np.maximum(1.0, mean))
     )
@@ -87,8 +89,11 @@ def _contention(
     times = np.concatenate((columns.submit_ms, last))
     order = np.argsort(times)
     times = times[order]
-    level = np.cumsum(np.concatenate((asked, -asked))[order])
-    del order
-    level = np.maximum(1.0, level / capacity) if capacity else np.ones(len(times))
-    area = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times))))
+    change = np.concatenate((asked, -asked))[order]
+    del order, last, leaving  # a million jobs have 16 MB of each
+    level = np.cumsum(change) / (capacity or math.inf)
+    np.maximum(level, 1.0, out=level)
+    area = np.zeros(len(times))
+    np.multiply(level[:-1], np.diff(times), out=area[1:])
+    np.cumsum(area, out=area)
     return times, area, level
