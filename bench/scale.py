@@ -52,7 +52,8 @@ def million(folder: Path, count: int) -> dict[str, float]:
         BERTH, "simulate", str(folder / "jobs.csv"), "--cluster", "128x8", "--json"
     )
     print(
-        f"{count:,} jobs by command: {wall_s:.1f} s (asked 10), {own_s:.1f} s of processor time, {most_mib:.0f} MiB (asked 600)"
+        f"{count:,} jobs by command: {wall_s:.1f} s (asked 10), {own_s:.1f} s of processor time,"
+        f" {most_mib:.0f} MiB (asked 600)"
     )
     return {"jobs": count, "seconds": wall_s, "processor_seconds": own_s, "most_mib": most_mib}
 
