@@ -69,7 +69,7 @@ def jain_index(values: NDArray[np.float64]) -> float:
     return float(values.sum()) ** 2 / (len(values) * squares) if squares > 0 else math.nan
 
 
-def _contention(columns: EventColumns, capacity: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _contention(columns: EventColumns, capacity: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Times at which it changes, and its integral until then; it is at least 1 throughout."""
     asked = columns.gpus * columns.milli
     last = np.full(len(columns.job_ids), columns.end_ms + 1)
