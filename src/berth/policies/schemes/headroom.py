@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -118,8 +119,9 @@ class Headroom:
     def _learn(self, waiting: Mapping[Models, int], cluster: Cluster, now_ms: int) -> None:
         """Note the demand of urgent jobs once a step, and what of it to keep free."""
         samples = self._samples
-        while samples and samples[-1][0] > now_ms:
-            samples.pop()  # of a trial that was rolled back
+        if samples and samples[-1][0] > now_ms:  # of a trial that was rolled back
+            del samples[bisect_right(samples, now_ms, key=lambda sample: sample[0]) :]
+            self._kept = self._rises(samples[-WINDOW_MS // self.step_ms :])
         if samples and samples[-1][0] + self.step_ms > now_ms:
             return
         demand = defaultdict(int, waiting)
