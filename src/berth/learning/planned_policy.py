@@ -172,7 +172,7 @@ class LearnedWithPlans(Learned):
             return super()._chosen(scene)
         model, tenants, queue = situation
         after_ms = model.starts_ms(tenants[None], queue[None], actions, NETWORK_ALONE[None])
-        pick = actions[[after_ms.argmin()]]
+        pick: IntArray = actions[[after_ms.argmin()]]
         if not pick[0]:
             ends_ms = scene.forecasts.ends_ms[0, 0]
             first_ms = int(ends_ms.min(where=ends_ms > 0, initial=TICK_MS + LEAD_MS))
