@@ -14,11 +14,8 @@ import time
 import numpy as np
 
 from berth.interference import make_speeds
-from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
-from berth.learning.player import Player
-from berth.learning.rollouts import Worlds
-from berth.network.scores import Network
+from berth.learning.rollouts import NETWORK_ALONE, Rollouts, Worlds
 from berth.policies.colocation.learned import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
 from berth_papers.bounds import time_bound
@@ -40,7 +37,7 @@ def distinct(worlds: Worlds) -> Worlds:
     return worlds.take(np.array(sorted(seen.values())))
 
 
-def shortest_ms(player: Player, network: Network, begin: Worlds, beam: int) -> int:
+def shortest_ms(model: Rollouts, begin: Worlds, beam: int) -> int:
     """The shortest total time that a beam of so many schedules comes to."""
     worlds, least = begin, 1 << 62
     while True:
@@ -48,8 +45,8 @@ def shortest_ms(player: Player, network: Network, begin: Worlds, beam: int) -> i
         if not len(worlds.head):
             return least
         world, action = np.nonzero(worlds.allowed)
-        worlds = distinct(player.model.advance(worlds.take(world), action))
-        total_ms = player.decided_ms(worlds, network)
+        worlds = distinct(model.advance(worlds.take(world), action))
+        total_ms = worlds.now_ms + model.rest_ms(worlds, NETWORK_ALONE)
         least = min(least, int(total_ms.min()))
         worlds = worlds.take(np.argsort(total_ms, kind="stable")[:beam])
 
@@ -64,10 +61,8 @@ def main() -> None:
     results: dict[str, object] = {"beam": asked.beam}
     for name in [asked.interference] if asked.interference else MODELS:
         speeds = make_speeds(name)
-        model = model_named(shipped_for("learned", speeds))
-        task = thesis_task(horizon=model.horizon, step_ms=model.step_ms)
-        no_sets = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
-        player = Player(Domain(task, speeds, no_sets, no_sets))
+        task = thesis_task()
+        model = Rollouts(task, speeds, model_named(shipped_for("learned", speeds)).network)
         above: dict[str, list[float]] = {"learned": [], "search": []}
         for workload in WORKLOADS:
             sets = thesis_sets(task, workload, FIRST_SEED, asked.sets, jobs=JOBS)
@@ -76,9 +71,8 @@ def main() -> None:
                 jobs = workload_jobs(workload, JOBS, FIRST_SEED + number)
                 bound_ms = time_bound(jobs, thesis_profiles(), speeds, THESIS_GPU).total_ms
                 only = JobSets(sets.application[[number]], sets.work_ms[[number]])
-                begin = player.model.begin(only)
-                learned_ms = int(player.decided_ms(begin, model.network)[0])
-                found_ms = min(learned_ms, shortest_ms(player, model.network, begin, asked.beam))
+                learned_ms = int(model.heuristic_ms(NETWORK_ALONE, only)[0])
+                found_ms = min(learned_ms, shortest_ms(model, model.begin(only), asked.beam))
                 times_ms = {"bound": bound_ms, "learned": learned_ms, "search": found_ms}
                 rows.append({f"{way}_s": value / 1000 for way, value in times_ms.items()})
             mean = {

@@ -1,7 +1,8 @@
-"""Steps a second of environment and update, both signs of the thesis's equation 2, and the time to beat the baselines.
+"""Steps a second of environment and update, both signs of the thesis's equation 2, the time to beat the baselines, and
+what the networks that ship do alone.
 
-`python bench/learning.py [speed] [signs] [beat]`, by default all three. CPU time stands beside wall time: on a machine
-that does other work too, the first tells more.
+`python bench/learning.py [speed] [signs] [beat] [alone]`, by default all four. CPU time stands beside wall time: on a
+machine that does other work too, the first tells more.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
+from berth.learning.forecast_learner import Player
 from berth.learning.jobsets import thesis_sets, thesis_task
 from berth.learning.plan import Plan, file_of, make
-from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
+from berth.learning.queue_kernels import NONE, SEATS
+from berth.learning.rollouts import NETWORK_ALONE, STEP_MS
 from berth.learning.training import Point, Trained, TrainingSettings, train
 from berth.model import EventKind, Job, Node
 from berth.plots.training import training_curve
-from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, workload_jobs
+from berth.policies.colocation.learned import model_named
+from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
 from berth.report.image import write_image
 from berth_papers.baselines.image_learner import ImageLearner, PaperSettings
 from harness import BENCH, save
@@ -104,10 +108,7 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
     print("total time of one after the other:", {name: round(worth, 4) for name, worth in baselines.items()})
     begun, begun_cpu = time.perf_counter(), time.process_time()
     made = make(plan)
-    # No heuristics are looked for, and one order of the jobs that are not seen is tried: it is to be soon good enough.
-    settings = RolloutSettings(habits=0, draws=1)
-    jobs = made.learner.players[0].domain.sets
-    learner = RolloutLearner([Domain(made.task, make_speeds("time-sliced"), jobs, jobs)], settings)
+    learner = made.learner
     state = learner.begin(0)
     looking, looking_cpu, measured = 0.0, 0.0, []
     kept = Path(tempfile.mkdtemp(prefix="berth-learning-")) / "model.npz"
@@ -134,6 +135,39 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
     return {"plan": asdict(plan), "baselines": baselines, "measured": measured}
 
 
+def alone(count: int = 60, first_seed: int = 2_100_000) -> list[dict[str, object]]:
+    """The networks that ship and the rules, followed to the end of queues whose jobs are known."""
+    task, rows = thesis_task(), []
+    for mode in ("time-sliced", "mps"):
+        network = model_named(f"learned-{mode}").network
+        for workload in WORKLOADS:
+            sets = thesis_sets(task, workload, first_seed, count)
+            player = Player(Domain(task, make_speeds(mode), sets, sets))
+            player.model.network = network
+            queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1)
+            nobody, nothing = np.zeros((count, SEATS, 3), np.int64), np.full(count, NONE)
+            length = np.full(count, queue.shape[1])
+            totals = {
+                name: player.model.followed(one, nobody, queue, nothing, length, STEP_MS) / 1000
+                for name, one in zip(
+                    ("sum of speeds", "joint progress", "rule", "network"),
+                    (*player.rules, NETWORK_ALONE),
+                    strict=True,
+                )
+            }
+            best = min(totals, key=lambda name: (name == "network", totals[name].mean()))
+            less_pct = 100 * (totals["network"] - totals[best]) / totals[best].mean()
+            mean, half = float(less_pct.mean()), float(1.96 * less_pct.std(ddof=1) / count**0.5)
+            print(
+                f"{mode}, {workload}: {', '.join(f'{name} {one.mean():,.0f} s' for name, one in totals.items())};"
+                f" network less {best} {mean:+.2f} % [{mean - half:+.2f}, {mean + half:+.2f}]",
+                flush=True,
+            )
+            row = {"mode": mode, "workload": workload, "best": best, "less_pct": mean, "half_95": half}
+            rows.append(row | {f"{name}_s": float(one.mean()) for name, one in totals.items()})
+    return rows
+
+
 def _total_ms(sets: Sequence[Sequence[Job]], policy: str) -> np.ndarray:
     """Total time of each set on one GPU of the thesis."""
     interference = make_interference("time-sliced")
@@ -152,11 +186,11 @@ def _trained(plan: Plan, settings: TrainingSettings) -> Trained:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[], metavar="speed|signs|beat")
+    parser.add_argument("parts", nargs="*", default=[], metavar="speed|signs|beat|alone")
     parser.add_argument("--out", type=Path, help="write the model of `beat` here")
     parser.add_argument("--drawn", default=".html", help=".html, .png or .svg for the curves of `signs`")
     given = parser.parse_args()
-    parts = given.parts or ["speed", "signs", "beat"]
+    parts = given.parts or ["speed", "signs", "beat", "alone"]
     results: dict[str, object] = {}
     path = BENCH / "results" / "learning.json"
     if path.exists():
@@ -167,6 +201,8 @@ def main() -> None:
         results["signs"] = signs(given.drawn)
     if "beat" in parts:
         results["beat"] = beat(given.out)
+    if "alone" in parts:
+        results["alone"] = alone()
     save("learning", results)
 
 

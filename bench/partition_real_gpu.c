@@ -5,6 +5,8 @@
    share US EVERY LONG_US SECONDS RATE
                       launches a kernel of US microseconds, each EVERY-th (0: none) of LONG_US, as fast as it is let
    nvml               what NVML says of the card and of this process, which holds 64 MiB
+   fact NAME          one thing that only a card can tell: what the driver answers, what was asked for, and by how much
+                      less the card has free then; `facts` names them
 
    The kernel is PTX; the fake driver, which runs none, has kernels by their names (BERTH_BENCH_FAKE=1). */
 #include "../native/tests/driver.h"
@@ -14,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -295,6 +298,177 @@ static int nvml(void)
     return 0;
 }
 
+/* ---- what only a card can tell: each asks for memory by one call, without a limit ---- */
+
+static uint64_t asked_bytes;
+static CUstream green_stream(void)
+{
+    CUgreen green;
+    CUstream stream = NULL;
+    char resource[256] = { 0 };
+    void *desc = NULL;
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY);
+    CUresult (*resource_of)(CUdevice, void *, int) =
+        (CUresult (*)(CUdevice, void *, int))dlsym(library, "cuDeviceGetDevResource");
+    CUresult (*desc_of)(void **, void *, unsigned) =
+        (CUresult (*)(void **, void *, unsigned))dlsym(library, "cuDevResourceGenerateDesc");
+    if (resource_of != NULL && desc_of != NULL && resource_of(0, resource, 1) == CUDA_SUCCESS)
+        desc_of(&desc, resource, 1);
+    if (cuGreenCtxCreate(&green, desc, 0, 1) == CUDA_SUCCESS)
+        cuGreenCtxStreamCreate(&stream, green, 1, 0);
+    return stream;
+}
+static CUresult repeat_linear(uint64_t bytes, int times)
+{
+    CUdeviceptr at;
+    CUresult result = CUDA_SUCCESS;
+    asked_bytes = bytes * (uint64_t)times;
+    for (int i = 0; i < times && result == CUDA_SUCCESS; i++)
+        result = cuMemAlloc_v2(&at, bytes);
+    return result;
+}
+static CUresult rounding(void)
+{
+    return repeat_linear(MIB + 1, 32);
+}
+static CUresult rounding_small(void)
+{
+    return repeat_linear(64 << 10, 64);
+}
+static CUresult rounding_arrays(void)
+{
+    CUarray plane;
+    CUarray_desc desc = { 128, 128, 0x20, 1 };
+    CUresult result = CUDA_SUCCESS;
+    asked_bytes = 64 * (64 << 10);
+    for (int i = 0; i < 64 && result == CUDA_SUCCESS; i++)
+        result = cuArrayCreate_v2(&plane, &desc);
+    return result;
+}
+static CUresult prefetched(char *at)
+{
+    asked_bytes = 64 * MIB;
+    memset(at, 1, asked_bytes);
+    CUresult result = cuMemPrefetchAsync((CUdeviceptr)(uintptr_t)at, asked_bytes, 0, NULL);
+    return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
+}
+static char *pages(void)
+{
+    void *at = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+static CUresult hmm_prefetch(void)
+{
+    char *at = pages();
+    return at != NULL ? prefetched(at) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+static CUresult hmm_moved(void) /* pages that move after they were prefetched */
+{
+    char *at = pages(), *to = pages();
+    CUresult result = at != NULL && to != NULL ? prefetched(at) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && mremap(at, 64 * MIB, 64 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
+}
+static CUresult async_of(CUstream stream, bool bare)
+{
+    CUdeviceptr at;
+    asked_bytes = MIB;
+    if (bare)
+        cuCtxSetCurrent(NULL);
+    CUresult result = cuMemAllocAsync(&at, asked_bytes, stream);
+    cuCtxSetCurrent(context);
+    return result;
+}
+static CUresult pool_step(void)
+{
+    return async_of(NULL, false);
+}
+static CUresult pool_without_context(void)
+{
+    CUstream stream;
+    CUresult result = cuStreamCreate(&stream, 1);
+    return result == CUDA_SUCCESS ? async_of(stream, true) : result;
+}
+static CUresult green_alloc(void)
+{
+    CUstream stream = green_stream();
+    return stream != NULL ? async_of(stream, true) : CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult green_names_its_context(void) /* which libberth asks for, without a current context */
+{
+    CUcontext of_stream;
+    CUstream stream = green_stream();
+    cuCtxSetCurrent(NULL);
+    CUresult result = stream != NULL ? cuStreamGetCtx(stream, &of_stream) : CUDA_ERROR_NOT_SUPPORTED;
+    cuCtxSetCurrent(context);
+    return result;
+}
+static CUresult graph_steps(void) /* two nodes of 1 MiB: one step for both, or one each */
+{
+    CUgraph graph;
+    CUexec exec;
+    CUnode first, second;
+    CUmem_node node = { .pool = { .type = 1, .location = { 1, 0 } }, .bytes = MIB };
+    asked_bytes = 2 * MIB;
+    CUresult result = cuGraphCreate(&graph, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddMemAllocNode(&first, graph, NULL, 0, &node);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddMemAllocNode(&second, graph, NULL, 0, &node);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphInstantiateWithFlags(&exec, graph, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphLaunch(exec, NULL);
+    return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
+}
+static CUresult pending_launches(void) /* limits of the device's runtime, which are not counted */
+{
+    asked_bytes = 0;
+    return cuCtxSetLimit(4, 1 << 16);
+}
+static CUresult sync_depth(void)
+{
+    return cuCtxSetLimit(3, 16);
+}
+static const struct {
+    const char *name;
+    CUresult (*ask)(void);
+} facts[] = {
+    { "rounding", rounding },
+    { "rounding-small", rounding_small },
+    { "rounding-arrays", rounding_arrays },
+    { "pool-step", pool_step },
+    { "pool-without-context", pool_without_context },
+    { "green-alloc", green_alloc },
+    { "green-names-its-context", green_names_its_context },
+    { "graph-steps", graph_steps },
+    { "hmm-prefetch", hmm_prefetch },
+    { "hmm-moved", hmm_moved },
+    { "pending-launches", pending_launches },
+    { "sync-depth", sync_depth },
+};
+
+static int fact(const char *name)
+{
+    size_t before = 0, after = 0, total;
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        if (strcmp(facts[i].name, name) != 0)
+            continue;
+        CUresult result = start();
+        if (result == CUDA_SUCCESS)
+            result = cuMemGetInfo_v2(&before, &total);
+        if (result != CUDA_SUCCESS)
+            return 3;
+        result = facts[i].ask();
+        cuMemGetInfo_v2(&after, &total);
+        printf("{\"result\": %d, \"asked_bytes\": %llu, \"taken_bytes\": %lld}\n", result,
+               (unsigned long long)asked_bytes, (long long)before - (long long)after);
+        return 0;
+    }
+    return 2;
+}
+
 int main(int count, char **words)
 {
     if (count == 2 && strcmp(words[1], "paths") == 0) {
@@ -304,6 +478,13 @@ int main(int count, char **words)
     }
     if (count == 4 && strcmp(words[1], "path") == 0)
         return path(words[2], strtoull(words[3], NULL, 10));
+    if (count == 2 && strcmp(words[1], "facts") == 0) {
+        for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+            puts(facts[i].name);
+        return 0;
+    }
+    if (count == 3 && strcmp(words[1], "fact") == 0)
+        return fact(words[2]);
     if (count == 2 && strcmp(words[1], "rate") == 0)
         return rate();
     if (count == 7 && strcmp(words[1], "share") == 0)

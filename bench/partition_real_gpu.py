@@ -2,8 +2,10 @@
 
     python bench/partition_real_gpu.py [--gpu 0] [--mem-mib 2048] [--out FILE.json] [--fake-gpu]
 
-Needs a C compiler and the driver, no toolkit and no framework. In this order, each step under a limit and in processes
-of its own: every way to memory until it is refused, judged by what NVML says from outside that the card has given; what
+Needs a C compiler and the driver, no toolkit and no framework. In this order, what is worth most first, each step in
+processes of its own: what only a card can tell (steps of memory, pools, green contexts, graphs, HMM), without a limit;
+`berth partition prove`; every way to memory until it is refused, judged by what NVML says from outside that the card
+has given; how long checkpoint and restore take by size; what
 NVML tells the process, also in a pid namespace of its own, as in a container; shares of the GPU's time for short, long
 and varying kernels, alone and beside each other; driver calls with and without the library; and then the runtimes that
 are installed: NVIDIA's own (`libcudart`), nvcc's static one, PyTorch, JAX, CuPy, NCCL where there are two GPUs. A step
@@ -32,6 +34,7 @@ from typing import Any
 
 from berth.errors import PartitionError
 from berth.partition import fake_driver_folder, library_path
+from berth.partition.checkpoint import Calls
 from berth.partition.gpus import Gpu, gpu_named, gpus, open_nvml
 from harness import BENCH, machine
 
@@ -236,6 +239,68 @@ def memory_steps(bench: Bench) -> list[Callable[[], Step]]:
     return [lambda name=name: step(name) for name in names]  # type: ignore[misc]
 
 
+def fact_steps(bench: Bench) -> list[Callable[[], Step]]:
+    """What only a card can tell, without a limit: nothing is judged."""
+    names = bench.run([bench.program(), "facts"], bench.environment(None)).splitlines()
+
+    def step(name: str) -> Step:
+        seen = json.loads(bench.run([bench.program(), "fact", name], bench.environment(None)))
+        said = f"{seen['asked_bytes'] / 2**20:.1f} MiB asked for, {seen['taken_bytes'] / 2**20:.1f} taken"
+        if seen["result"] != 0:
+            said = f"the driver answers {seen['result']}"
+        return Step(f"fact: {name}", True if seen["result"] == 0 else None, said, seen)
+
+    return [lambda name=name: step(name) for name in names]  # type: ignore[misc]
+
+
+def prove_steps(bench: Bench) -> list[Callable[[], Step]]:
+    """`berth partition prove` with its own limit."""
+
+    def step() -> Step:
+        words = ["partition", "prove", "--gpu", str(bench.gpu.index), "--mem", f"{min(bench.mem_mib, 256)}M"]
+        words += ["--json", *(["--fake-gpu"] if bench.fake else [])]
+        command = [sys.executable, "-c", "from berth.cli import main; main()", *words]
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=bench.left_s(180)
+        )
+        if answer.returncode not in (0, 1):
+            return Step("prove", False, answer.stderr.strip()[-200:])
+        rows = json.loads(answer.stdout)
+        by = {row["way"]: row["verdict"] for row in rows}
+        passed = [row["way"] for row in rows if row["verdict"] == "passed"]
+        held = sum(verdict == "held" for verdict in by.values())
+        said = f"{held} of {len(rows)} ways held; passed: {', '.join(passed) or 'none'}"
+        return Step("prove", answer.returncode == 0, said, by)
+
+    return [step]
+
+
+def checkpoint_steps(bench: Bench) -> list[Callable[[], Step]]:
+    """How long a process is on its way to the host's memory and back, by what it holds."""
+    calls = Calls(fake_driver_folder() if bench.fake else None)
+
+    def step(mib: int) -> Step:
+        words = [str(bench.program()), "path", "linear", str(mib)]
+        ours = bench.environment(None)
+        with subprocess.Popen(
+            words, env=ours, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            took, answers = {}, []
+            for name in ("lock", "checkpoint", "restore", "unlock"):
+                began = time.monotonic()
+                answers.append(getattr(calls, name)(process.pid))
+                took[f"{name}_ms"] = round(1000 * (time.monotonic() - began), 1)
+            process.communicate()
+        if any(answers):
+            return Step(f"checkpoint: {mib} MiB", None, f"the driver answers {answers}")
+        said = f"{took['checkpoint_ms']} ms away, {took['restore_ms']} ms back"
+        return Step(f"checkpoint: {mib} MiB", True, said, took)
+
+    return [lambda mib=mib: step(mib) for mib in (256, 1024, 4096)]  # type: ignore[misc]
+
+
 def nvml_steps(bench: Bench) -> list[Callable[[], Step]]:
     """What NVML tells a process that holds 64 MiB: outside, under a limit, and both in a pid namespace."""
     apart = ["unshare", "--pid", "--fork", "--mount-proc"]
@@ -417,7 +482,10 @@ def card_name(gpu: Gpu, fake: bool) -> str:
 
 def all_steps(bench: Bench) -> list[Step]:
     done = []
-    for steps in (memory_steps, nvml_steps, share_steps, overhead_steps, program_steps):
+    kinds = (
+        fact_steps, prove_steps, memory_steps, checkpoint_steps, overhead_steps, nvml_steps, share_steps, program_steps
+    )  # fmt: skip
+    for steps in kinds:
         for number, step in enumerate(steps(bench)):
             if time.monotonic() >= bench.ends:
                 done.append(

@@ -113,3 +113,24 @@ def test_bash_completes_by_the_script_that_berth_prints() -> None:
         ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("submit suspend\n", "")
+
+
+def test_zsh_completes_by_the_script_that_berth_prints() -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("there is no zsh here")
+    script = "compdef() { : }; _arguments() { print -r -- $@ }; "  # what zsh's own completion brings
+    script += 'eval "$(_BERTH_COMPLETE=source_zsh berth)"; words=(berth su); CURRENT=2; _berth_completion'
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert (re.findall(r'"(su\w+)":', done.stdout), done.stderr) == (["submit", "suspend"], "")
+
+
+def test_fish_is_given_a_command_that_it_can_read() -> None:
+    script = berth(env={**os.environ, "_BERTH_COMPLETE": "source_fish"}).stdout
+    assert script.startswith("complete --command berth --no-files --arguments ")
+    assert "_BERTH_COMPLETE=complete_fish" in script
+    assert script.count('"') % 2 == script.count("(") - script.count(")") == 0
+    if shutil.which("fish"):
+        subprocess.run(["fish", "--no-execute", "-c", script], check=True)

@@ -15,13 +15,12 @@ from berth.interference import make_interference, mode_of
 from berth.knowledge import Noise, Noisy, Oracle
 from berth.learning.jobsets import JobSets
 from berth.learning.planned_policy import LearnedWithPlans
-from berth.learning.rollouts import Rollouts, heuristic
+from berth.learning.rollouts import NETWORK_ALONE, Rollouts, as_heuristic, heuristic
 from berth.model import EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.greedy import Greedy
 from berth.policies.colocation.learned import LearnedSettings
-from berth.policies.colocation.network_chooser import best_of
-from berth.policies.colocation.rules import rule_scores, shipped_weights
+from berth.policies.colocation.rules import shipped_weights
 from berth.profiles import THESIS_GPU, peak_mem_mib, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -36,10 +35,10 @@ class Watched(LearnedWithPlans):
         self.planned: list[list[tuple[int, int, int]]] = []
         self.models: list[Rollouts] = []
 
-    def _best_steps(self, player, tenants, queue, tries):
-        steps = super()._best_steps(player, tenants, queue, tries)
+    def _best_steps(self, model, tenants, queue, tries):
+        steps = super()._best_steps(model, tenants, queue, tries)
         self.planned.append(steps)
-        self.models.append(player.model)
+        self.models.append(model)
         return steps
 
 
@@ -76,7 +75,8 @@ def test_no_rule_that_was_followed_would_have_ended_sooner(known) -> None:
         np.array([[names.index(job.application) for job in jobs]]), np.array([[job.work_ms for job in jobs]])
     )
     queue = np.stack([sets.application, sets.work_ms * 1000], axis=-1)[0].astype(np.int64)
-    rules = np.stack([heuristic((0, 1.0)), heuristic((1, 1.0)), shipped_weights(mode_of(INTERFERENCE))])
+    rule = as_heuristic(shipped_weights(mode_of(INTERFERENCE)))
+    rules = np.stack([heuristic((0, 1.0)), heuristic((1, 1.0)), rule, NETWORK_ALONE])
     total_ms, _ = policy.models[0].plans(np.zeros((10, 3), np.int64), queue, rules)
     assert end_ms(events) <= total_ms.min()
 
@@ -169,82 +169,16 @@ def test_to_forecast_only_what_the_plan_starts_next_changes_nothing(workload, se
         assert len([one for one in looks.asked if one is not None]) > len(jobs)
 
 
-class Doubtful(LearnedWithPlans):
-    """Notes for which tenants and queues it looks for a rule, and which rules it finds."""
-
-    def __init__(self, *given) -> None:
-        super().__init__(*given)
-        self.sizes: list[tuple[int, int]] = []
-        self.others = 0
-        self.rules: list[np.ndarray] = []
-
-    def _best_rule(self, scene, player, tenants, queue):
-        self.sizes.append((int((tenants[:, 1] > 0).sum()), len(queue)))
-        self.rules.append(super()._best_rule(scene, player, tenants, queue))
-        return self.rules[-1]
-
-    def _in_doubt(self, scene):
-        picked = super()._in_doubt(scene)
-        if self._best is not None:
-            own = best_of(rule_scores(scene, self._best), self.allowed(scene), scene.forecasts)
-            self.others += int(own[0] != picked[0])
-        return picked
-
-
-@pytest.fixture(scope="module")
-def doubted():
-    """The same eight jobs, of which run times are in doubt."""
+def test_in_doubt_nothing_is_planned_and_the_network_decides() -> None:
     jobs = workload_jobs("GPUmemory_light", 8, 40_100)
     doubt = Noisy(Oracle(jobs, INTERFERENCE), Noise(run=0.1, seed=3))
-    policy = Doubtful(Setting(0, knowledge=doubt))
-    return jobs, policy, list(simulate(jobs, ONE, policy, interference=INTERFERENCE, knowledge=doubt))
-
-
-def test_in_doubt_the_best_rule_is_found_anew_after_each_change_and_no_steps_are_planned(doubted) -> None:
-    jobs, policy, events = doubted
-    assert len(starts(events)) == len(jobs)
-    assert len(policy.sizes) > 2
-    assert all(one != other for one, other in zip(policy.sizes, policy.sizes[1:], strict=False))
-    assert policy._plan is None
-
-
-def test_in_doubt_a_changed_rule_may_be_better_than_those_that_ship(doubted) -> None:
-    _, policy, _ = doubted
-    shipped = [heuristic((0, 1.0)), heuristic((1, 1.0)), shipped_weights(mode_of(INTERFERENCE))]
-    assert any(not any(np.array_equal(rule, one) for one in shipped) for rule in policy.rules)
-
-
-def test_in_doubt_a_start_may_be_better_than_the_one_that_the_rule_would_make(doubted) -> None:
-    _, policy, _ = doubted
-    assert policy.others > 0
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_in_doubt_the_network_chooses_among_starts_that_are_about_as_good(sign) -> None:
-    jobs = workload_jobs("GPUmemory_light", 8, 40_100)
-    doubt = Noisy(Oracle(jobs, INTERFERENCE), Noise(run=0.1, seed=3))
-    choices: list[tuple[list[int], int]] = []
-
-    class Chooses(LearnedWithPlans):
-        def _in_doubt(self, scene):
-            offered: list[int] = []
-
-            def by_number(_, allowed):
-                offered.extend(np.flatnonzero(allowed[0]).tolist())
-                return np.where(allowed, sign * np.arange(allowed.shape[1]), -np.inf)
-
-            self.scores = by_number
-            (picked,) = super()._in_doubt(scene)
-            if offered:
-                choices.append((offered, int(picked)))
-            return np.array([picked])
-
-    list(
-        simulate(jobs, ONE, Chooses(Setting(0, knowledge=doubt)), interference=INTERFERENCE, knowledge=doubt)
+    policies = [Watched(Setting(0, knowledge=doubt), LearnedSettings(plans=plans)) for plans in (120, 0)]
+    planned, alone = (
+        list(simulate(jobs, ONE, policy, interference=INTERFERENCE, knowledge=doubt)) for policy in policies
     )
-    assert [picked for _, picked in choices] == [max(some, key=lambda one: sign * one) for some, _ in choices]
-    assert any(len(some) == 1 for some, _ in choices)
-    assert any(len(some) > 1 for some, _ in choices)
+    assert planned == alone
+    assert len(starts(planned)) == len(jobs)
+    assert policies[0].planned == []
 
 
 def test_a_world_whose_tenants_need_more_memory_than_there_is_comes_to_an_end(known) -> None:
@@ -283,17 +217,6 @@ def test_a_job_of_years_is_planned_by_rules_alone_and_all_end() -> None:
     events = run(policy, jobs)
     assert policy.planned
     assert sum(event.kind == EventKind.FINISH for event in events) == len(jobs)
-
-
-def test_the_mean_over_worlds_is_that_of_each(known) -> None:
-    jobs, policy, _ = known
-    model = policy.models[0]
-    queue = queue_of(model, jobs)
-    worlds = np.stack([queue, queue * [1, 2]])
-    no_tenants, rules = np.zeros((2, 10, 3), np.int64), np.stack([heuristic((0, 1.0)), heuristic((1, 1.0))])
-    each = [model.mean_ms(no_tenants[[at]], worlds[[at]], rules) for at in (0, 1)]
-    assert each[1].min() > each[0].min()
-    assert model.mean_ms(no_tenants, worlds, rules).tolist() == ((each[0] + each[1]) / 2).tolist()
 
 
 def test_in_doubt_forecasts_count_with_a_part_of_what_memory_may_be_above_the_middle() -> None:

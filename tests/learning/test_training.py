@@ -183,9 +183,9 @@ def test_a_family_has_drawn_applications_short_queues_and_errors() -> None:
     belief = domains[2].belief
     assert belief.task.applications == domains[2].task.applications
     assert 0 < np.abs(np.log(belief.run)).max() < 1
-    scene = made.learner.players[2]._scene(made.learner.players[2].model.begin(domains[2].sets))
-    true = made.learner.players[0]._scene(made.learner.players[0].model.begin(domains[0].sets))
-    assert not np.array_equal(scene.waiting_left_ms, true.waiting_left_ms)
+    worlds = made.learner.players[0].model.begin(domains[0].sets)
+    told, known = made.learner.players[2].inputs(worlds), made.learner.players[0].inputs(worlds)
+    assert not np.array_equal(told, known)
 
 
 def test_rollouts_refuse_what_they_do_not_heed() -> None:

@@ -152,7 +152,10 @@ def test_a_container_is_told_how_to_get_there(berth_apart: Berth, root: Path) ->
 def test_kills_at_any_moment_leave_no_limit_and_start_nothing_without_one(
     berth_apart: Berth, root: Path, card: Card
 ) -> None:
-    """Of `create`, `exec` and `remove`, killed after a while that is drawn; the next `create` mends all."""
+    """Of `create`, `exec` and `remove`, killed after a while that is drawn; the next `create` mends all.
+
+    BERTH_NATIVE_KILLS says how many commands.
+    """
     environment = os.environ | {"BERTH_ROOT": str(root), "BERTH_FAKE_CARD": str(card.folder / "card")}
     command = [sys.executable, "-c", "from berth.cli import main; main()", "partition"]
     over = [sys.executable, str(GPU_JOB), "1100"]
@@ -162,7 +165,7 @@ def test_kills_at_any_moment_leave_no_limit_and_start_nothing_without_one(
         ["remove", "blue", "--force", "--fake-gpu"],
     )
     held = []
-    for turn in range(20):
+    for turn in range(-(-int(os.environ.get("BERTH_NATIVE_KILLS", "60")) // len(lines))):
         for at, words in enumerate(lines):
             process = subprocess.Popen(
                 [*command, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -31,13 +31,11 @@ def test_all_of_it_runs_and_the_file_says_on_what(tmp_path: Path) -> None:
     assert (found["card"], found["versions"]["driver"], found["mem_mib"]) == ("berth fake GPU", "fake", 16384)
     steps = {step["name"]: step for step in found["steps"]}
     kinds = [name.partition(":")[0] for name in steps]
-    assert [kinds.count(kind) for kind in ("memory", "NVML", "share", "overhead", "program")] == [
-        11,
-        4,
-        4,
-        7,
-        7,
-    ]
+    asked = ("fact", "prove", "memory", "checkpoint", "overhead", "NVML", "share", "program")
+    assert list(dict.fromkeys(kinds)) == list(asked)
+    assert [kinds.count(kind) for kind in asked] == [12, 1, 11, 3, 7, 4, 4, 7]
+    assert steps["fact: rounding"]["figures"]["asked_bytes"] == 32 * ((1 << 20) + 1)
+    assert steps["prove"]["ok"], steps["prove"]["said"]
     assert [
         step["said"] for name, step in steps.items() if name.startswith("memory") and not step["ok"]
     ] == []

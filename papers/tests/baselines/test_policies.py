@@ -15,7 +15,6 @@ from berth.model import Job, Node, Placement
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Colocating
 from berth.profiles import THESIS_GPU, thesis_profiles
-from berth_papers.baselines.deeprm import DeepRmMax, DeepRmMean
 
 PEAKS = Path(berth_papers.baselines.__file__).parent / "models" / "deeprm-max.npz"
 
@@ -43,13 +42,6 @@ def test_a_setting_that_cannot_be_is_refused_with_what_can(
     with pytest.raises(kind, match=message.replace("?", r"\?")):
         make_policy(name)
     assert not issubclass(kind, PolicyError)
-
-
-def test_an_untrained_network_is_shown_what_its_policy_is_shown() -> None:
-    for name, demand in (("deeprm-max", "peak"), ("deeprm-mean", "mean")):
-        policy = make_policy(f"{name}?model=untrained")
-        assert isinstance(policy, DeepRmMax | DeepRmMean)
-        assert policy.model.demand == demand
 
 
 @pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean", "dqn"])

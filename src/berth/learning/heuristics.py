@@ -6,8 +6,8 @@ import numpy as np
 
 from berth.arrays import FloatArray
 from berth.learning.jobsets import JobSets
-from berth.learning.queue_kernels import TRAITS
-from berth.learning.rollouts import Rollouts, heuristic
+from berth.learning.queue_kernels import NETWORK
+from berth.learning.rollouts import Rollouts, as_heuristic, heuristic
 
 
 def tuned_heuristics(
@@ -30,7 +30,9 @@ def tuned_heuristics(
         chosen, size = heuristics[0], 0.5
         worth = np.minimum(least, model.heuristic_ms(chosen, sets) / alone_ms)
         for _ in range(tries):
-            tried = chosen + draw.normal(0, size, (2, TRAITS)) * (draw.random((2, TRAITS)) < 0.3)
+            tried = chosen + as_heuristic(
+                draw.normal(0, size, (2, NETWORK)) * (draw.random((2, NETWORK)) < 0.3)
+            )
             found = np.minimum(least, model.heuristic_ms(tried, sets) / alone_ms)
             better = found.mean() < worth.mean()
             size = min(size * 1.3, 1.0) if better else max(size * 0.985, 0.05)

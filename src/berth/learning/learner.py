@@ -13,6 +13,7 @@ from berth.learning.domains import Domain
 from berth.learning.jobsets import Task
 from berth.learning.rewards import Reward
 from berth.network.catalogue import Demand
+from berth.network.forecast_network import ForecastNetwork
 from berth.network.model_file import Model
 from berth.network.scores import Network
 
@@ -56,9 +57,7 @@ class LearnerInputs(NamedTuple):
     shown: Demand
     reward: Reward | None
     """None for what the learner has."""
-    start: Network | None
-    settings: Any
-    """How the learner learns; None for its own settings."""
+    start: Network | ForecastNetwork | None
 
 
 class MadeLearner(NamedTuple):

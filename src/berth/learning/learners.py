@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import entry_points
+from typing import cast
 
 from berth.errors import SettingError
+from berth.learning.forecast_learner import ForecastLearner
 from berth.learning.learner import LearnerInputs, LearnerSpec, MadeLearner, TrainedFile
 from berth.learning.queue_kernels import SEEN
 from berth.learning.rollout_learner import RolloutLearner
 from berth.learning.rollouts import heuristic
 from berth.learning.rule_learner import RuleLearner
+from berth.network.forecast_network import ForecastNetwork
 from berth.network.model_file import Model, model_bytes
+from berth.network.scores import Network
 from berth.policies.colocation.learned import model_named, shipped_for
 from berth.policies.colocation.rules import rule_bytes
 
@@ -22,8 +26,8 @@ def learners() -> dict[str, LearnerSpec]:
     return LEARNERS | {found.name: found.load() for found in entry_points(group="berth.learners")}
 
 
-def taught_by_rollouts(inputs: LearnerInputs) -> MadeLearner:
-    """A learner of a network that is shown one demand of each job, by following queues to their end."""
+def _check_inputs(inputs: LearnerInputs) -> None:
+    """Refuse what a learner that is taught by rollouts does not heed."""
     if inputs.slots != SEEN:
         raise SettingError(
             f"a network that is taught by rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not"
@@ -33,7 +37,13 @@ def taught_by_rollouts(inputs: LearnerInputs) -> MadeLearner:
         raise SettingError(
             "a network that is taught by rollouts goes by total time alone; expected no reward, or another learner"
         )
-    learner = RolloutLearner(inputs.domains, inputs.settings, start=inputs.start, demand=inputs.shown)
+
+
+def taught_by_rollouts(inputs: LearnerInputs) -> MadeLearner:
+    """A learner of a network that is shown one demand of each job, by following queues to their end."""
+    _check_inputs(inputs)
+    start = cast(Network | None, inputs.start)
+    learner = RolloutLearner(inputs.domains, start=start, demand=inputs.shown)
     return MadeLearner(learner, learner.worth, learner.greedy if inputs.shown == "series" else None)
 
 
@@ -63,9 +73,15 @@ def _rule_file(trained: TrainedFile) -> bytes:
     return rule_bytes(trained.network, trained.command, trained.figures)
 
 
+def _of_forecasts(inputs: LearnerInputs) -> MadeLearner:
+    _check_inputs(inputs)
+    learner = ForecastLearner(inputs.domains, start=cast(ForecastNetwork | None, inputs.start))
+    return MadeLearner(learner, learner.worth, learner.greedy)
+
+
 LEARNERS = {
     "learned": LearnerSpec(
-        make=taught_by_rollouts,
+        make=_of_forecasts,
         file=rollout_file,
         shipped=lambda speeds: model_named(shipped_for("learned", speeds)),
         families=True,

@@ -17,7 +17,6 @@ from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
 from berth.learning.learner import Learner, LearnerInputs, TrainedFile
 from berth.learning.learners import learners
 from berth.learning.rewards import REWARDS
-from berth.learning.rollout_learner import RolloutSettings
 from berth.learning.training import Trained
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
@@ -27,8 +26,6 @@ from berth.profiles import FIRST_TRAINING_SEED
 HORIZON = 32
 STEPS_OF_THE_LONGEST = 60
 """The step is so fine a part of the longest run: the near future matters most, and the last step has the rest."""
-OF_A_FAMILY = RolloutSettings(sets=6, taught=1, habits=0, draws=1, ahead=8, followed_from=1 << 30)
-"""Many worlds share the time that there is: two common heuristics teach, by one order of the jobs that are not seen."""
 VALIDATION_SEED = 2_000_000
 """Sets of jobs that say which network is best; neither trained on nor tested on."""
 
@@ -131,8 +128,7 @@ def make(
     network = None if start is None else start.network
     if plan.family:
         domains = family(domains, plan.family, Errors(), FIRST_TRAINING_SEED)
-    settings = OF_A_FAMILY if plan.family else None
-    making = spec.make(LearnerInputs(domains, plan.slots, spec.shown, reward, network, settings))
+    making = spec.make(LearnerInputs(domains, plan.slots, spec.shown, reward, network))
     learner = making.learner
     described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
     described |= {"applications": list(task.applications), "card": task.gpu.name}

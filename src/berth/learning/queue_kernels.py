@@ -14,11 +14,26 @@ from numpy.typing import NDArray
 
 from berth.arrays import FloatArray, IntArray, compiled
 from berth.interference.known_speeds import MOST
+from berth.network.forecast_network import (
+    OF_COMBINATION,
+    OF_QUEUE,
+    USES,
+    ForecastNetwork,
+    Scratch,
+    begin_score,
+    new_network,
+    score,
+    scratch_for,
+    see_combination,
+    see_queue,
+)
 from berth.policies.colocation.future_kernels import DONE, FULL, UNKNOWN, WORK_ROWS, CardArrays, follow
 from berth.policies.colocation.open_gpus import LEAD_MS
 
 SEATS, SEEN = MOST, 5
-TRAITS = 8
+TRAITS = 9
+NETWORK = 8
+"""The trait that is the network's score; it is asked where its weight is not 0."""
 FULL_LINE_MS = 600_000
 """With at least this much work in the queue the first weights of a heuristic hold, with none the second."""
 NEAR_MS = 60_000
@@ -36,17 +51,26 @@ class Room(NamedTuple):
     work: IntArray  # (WORK_ROWS, 2 S)
     traits: FloatArray  # (F,)
     allowed: NDArray[np.bool_]  # (2^M,)
+    uses: FloatArray  # (A, USES): what the network is told of each application
+    network: ForecastNetwork
+    scratch: Scratch
 
 
-def room_for(jobs: int) -> Room:
-    """Room for queues of `jobs` jobs."""
+NO_NETWORK = new_network(0)
+NO_USES = np.zeros((0, USES))
+
+
+def room_for(jobs: int, uses: FloatArray = NO_USES, network: ForecastNetwork = NO_NETWORK) -> Room:
+    """Room for queues of `jobs` jobs, with what heuristics go by that ask the network."""
     seats, many, line = (
         np.zeros(2 * SEATS, np.int64),
         np.zeros((2 * SEATS, 3), np.int64),
         np.zeros((jobs, 2), np.int64),
     )
     work = np.zeros((WORK_ROWS, 2 * SEATS), np.int64)
-    return Room(many, many.copy(), line, seats, work, np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_))
+    traits, allowed = np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_)
+    scratch = scratch_for(network)
+    return Room(many, many.copy(), line, seats, work, traits, allowed, uses, network, scratch)
 
 
 @compiled
@@ -54,7 +78,7 @@ def _traits(
     jobs: IntArray, old: int, count: int, ends_ms: IntArray, total_ms: int, traits: FloatArray
 ) -> None:
     """The traits of a combination: joint progress; the sum of mean speeds, to the end and in the next minute; how many
-    start; the longest of them; the first end; how many run; whether it holds."""
+    start; the longest of them; the first end; how many run; whether it holds. The network's score is not told here."""
     for at in range(TRAITS):
         traits[at] = 0.0
     first = 1 << 60
@@ -91,6 +115,10 @@ def _chosen(
     seen = min(SEEN, length - head)
     best, most, first, holds_ms, missed = NONE, NOT, 0, 0, False
     full = min(1.0, backlog_ms / FULL_LINE_MS)
+    asks = heuristic[0, NETWORK] != 0.0 or heuristic[1, NETWORK] != 0.0
+    if asks:
+        see_queue(room.uses, queue, length, head, room.scratch.of_queue)
+        begin_score(room.network, room.scratch)
     for mask in range(allowed.shape[0]):
         allowed[mask] = False
         if mask >= 1 << seen or (mask == 0 and count == 0):
@@ -129,6 +157,21 @@ def _chosen(
         for seat in range(size):  # as it was before
             then[seat, 1] = tenants[seat, 1] if seat < count else then[seat, 2]
         _traits(then, count, size, ends_ms, total_ms, traits)
+        if asks:
+            see_combination(
+                room.uses,
+                then,
+                count,
+                size,
+                ends_ms,
+                holds_ms,
+                queue,
+                head,
+                seen,
+                mask,
+                room.scratch.of_combination,
+            )
+            traits[NETWORK] = score(room.network, room.scratch)
         value = 0.0
         for at in range(TRAITS):
             value += traits[at] * (heuristic[0, at] * full + heuristic[1, at] * (1 - full))
@@ -365,3 +408,60 @@ def next_choice(
                 if left < count:
                     traced[world] = _noted(trace[world], traced[world], now_ms[world], 0, left)
             action[world] = NONE
+
+
+@compiled
+def see_worlds(
+    card: CardArrays,
+    tenants: IntArray,
+    queue: IntArray,
+    head: IntArray,
+    offered: NDArray[np.bool_],  # (W, C)
+    room: Room,
+    out: NDArray[np.float32],  # (W, C, INPUTS), out where offered
+) -> bool:
+    """What the network sees of combinations that are offered in each world; False where a speed is unknown: enter the
+    speeds, and call again. Of what runs out of memory no end is known."""
+    mine, then, scratch, known = room.mine, room.then, room.scratch, True
+    for world in range(head.shape[0]):
+        count, line, first = _seated(tenants[world], mine), queue[world], head[world]
+        see_queue(room.uses, line, queue.shape[1], first, scratch.of_queue)
+        seen, holds_ms = min(SEEN, queue.shape[1] - first), 0
+        for mask in range(offered.shape[1]):
+            if mask > 0 and not offered[world, mask]:
+                continue
+            size = count
+            for job in range(seen):
+                if mask >> job & 1 and size < SEATS:
+                    then[size, 0] = line[first + job, 0]
+                    then[size, 1] = then[size, 2] = line[first + job, 1]
+                    size += 1
+            for seat in range(count):
+                for column in range(3):
+                    then[seat, column] = mine[seat, column]
+            passed, state = follow(card, then, size, 0, room.ends_ms, room.work)
+            known = known and state != UNKNOWN
+            if mask == 0:
+                holds_ms = passed
+            if not offered[world, mask]:
+                continue
+            for seat in range(size):  # as it was before
+                then[seat, 1] = mine[seat, 1] if seat < count else then[seat, 2]
+            see_combination(
+                room.uses,
+                then,
+                count,
+                size,
+                room.ends_ms,
+                holds_ms,
+                line,
+                first,
+                seen,
+                mask,
+                scratch.of_combination,
+            )
+            for at in range(OF_QUEUE):
+                out[world, mask, at] = scratch.of_queue[at]
+            for at in range(OF_COMBINATION):
+                out[world, mask, OF_QUEUE + at] = scratch.of_combination[at]
+    return known

@@ -20,16 +20,21 @@ from berth.errors import SettingError
 from berth.interference import Speeds
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.queue_kernels import (
+    NETWORK,
+    NO_NETWORK,
     NONE,
     SEATS,
     SEEN,
     TRAITS,
+    Room,
     next_choice,
     room_for,
+    see_worlds,
     worth_of,
 )
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, use_now
 from berth.network.features import Scene
+from berth.network.forecast_network import INPUTS, ForecastNetwork, uses_of
 from berth.policies.colocation.cards import MOST_CLASSES, card_of
 
 TICK_MS, STEP_MS = 15_000, 1_000
@@ -46,6 +51,15 @@ def heuristic(*weights: tuple[int, float]) -> FloatArray:
     for trait, weight in weights:
         found[:, trait] = weight
     return found
+
+
+NETWORK_ALONE = heuristic((NETWORK, 1.0))
+"""The network of the rollouts decides."""
+
+
+def as_heuristic(weights: FloatArray) -> FloatArray:
+    """A rule of other traits than the network's score, (2, F - 1), as a heuristic."""
+    return np.pad(weights, ((0, 0), (0, TRAITS - weights.shape[1])))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +117,8 @@ class Rollouts:
 
     task: Task
     speeds: Speeds
+    network: ForecastNetwork = NO_NETWORK
+    """What heuristics ask that go by its score."""
 
     def __post_init__(self) -> None:
         task = self.task
@@ -112,6 +128,10 @@ class Rollouts:
                 f"the profiles have more rows of use that differ than the {MOST_CLASSES:,} that rollouts tell apart:"
                 " take profiles of longer intervals"
             )
+        self.uses = uses_of(task.series, task.gpu.mem_mib)
+
+    def _room(self, jobs: int) -> Room:
+        return room_for(jobs, self.uses, self.network)
 
     def begin(self, sets: JobSets) -> Worlds:
         """Sets of jobs, none of which has started, at the first moment with a choice."""
@@ -139,7 +159,7 @@ class Rollouts:
         tenants, queue, head = worlds.tenants.copy(), worlds.queue.copy(), worlds.head.copy()
         now_ms, allowed = worlds.now_ms.copy(), worlds.allowed.copy()
         unknown, action = np.zeros(len(head), np.bool_), action.copy()
-        room, usual = room_for(queue.shape[1]), heuristic((1, 1.0))
+        room, usual = self._room(queue.shape[1]), heuristic((1, 1.0))
         rows, noted = np.arange(len(head)), trace or Trace.of(len(head), 0)
         while True:
             steps, many = noted.steps[rows], noted.many[rows]
@@ -187,7 +207,7 @@ class Rollouts:
                 [np.roll(line, -head, axis=0) for line, head in zip(drawn.queue, drawn.head, strict=True)]
             )
             found = [
-                self._followed(one, drawn.tenants[world], queue[world], action, length[world])
+                self.followed(one, drawn.tenants[world], queue[world], action, length[world])
                 for one in heuristics
             ]
             total += np.min(found, axis=0) / (1000 * draws)
@@ -211,12 +231,20 @@ class Rollouts:
                 worlds, queue=queue, head=SEEN + lookahead - length, now_ms=np.zeros_like(worlds.now_ms)
             )
 
+    def inputs(self, worlds: Worlds, offered: BoolArray) -> NDArray[np.float32]:
+        """What the network sees of the combinations that are offered (W, C) in each world: (W, C, INPUTS)."""
+        out = np.zeros((*offered.shape, INPUTS), np.float32)
+        room = self._room(worlds.queue.shape[1])
+        while not see_worlds(self.card.arrays, worlds.tenants, worlds.queue, worlds.head, offered, room, out):
+            self.card.learn()
+        return out
+
     def heuristic_ms(self, one: FloatArray, sets: JobSets) -> IntArray:
         """Total time of each set, (N,), if a heuristic decides from the beginning."""
         queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1).astype(np.int64)
         count, jobs = queue.shape[:2]
         nobody = np.zeros((count, SEATS, 3), np.int64)
-        return self._followed(one, nobody, queue, np.full(count, NONE), np.full(count, jobs))
+        return self.followed(one, nobody, queue, np.full(count, NONE), np.full(count, jobs))
 
     def scene(self, worlds: Worlds, catalogue: Catalogue) -> Scene:
         """The same moments as the network sees them."""
@@ -239,6 +267,14 @@ class Rollouts:
             self.task.step_ms,
         )
 
+    def rest_ms(self, worlds: Worlds, one: FloatArray, action: IntArray | None = None) -> IntArray:
+        """Total time of each world from now on, (W,), if a heuristic decides after the actions (W,)."""
+        queue = np.stack(
+            [np.roll(line, -at, axis=0) for line, at in zip(worlds.queue, worlds.head, strict=True)]
+        )
+        action = np.full(len(queue), NONE, np.int64) if action is None else action
+        return self.followed(one, worlds.tenants, queue, action, queue.shape[1] - worlds.head)
+
     def plans(self, tenants: IntArray, queue: IntArray, heuristics: FloatArray) -> tuple[IntArray, Trace]:
         """Total time, (B,), of jobs that run (S, 3) and wait (J, 2) on one GPU, and what is done when, if each of the
         heuristics (B, 2, F) decides."""
@@ -246,20 +282,7 @@ class Rollouts:
         trace = Trace.of(count, 2 * (jobs + SEATS))
         many = np.repeat(tenants[None], count, axis=0), np.repeat(queue[None], count, axis=0)
         nothing, length = np.full(count, NONE, np.int64), np.full(count, jobs, np.int64)
-        return self._followed(heuristics, *many, nothing, length, STEP_MS, trace), trace
-
-    def mean_ms(self, tenants: IntArray, queue: IntArray, heuristics: FloatArray) -> FloatArray:
-        """Mean total time, (B,), over worlds of jobs that run (W, S, 3) and wait (W, J, 2) on one GPU each, if each of
-        the heuristics (B, 2, F) decides."""
-        worlds, many = len(tenants), len(heuristics)
-        which = np.tile(np.arange(worlds), many)
-        length = np.full(worlds * many, queue.shape[1], np.int64)
-        nothing = np.full(worlds * many, NONE, np.int64)
-        total_ms = self._followed(
-            np.repeat(heuristics, worlds, axis=0), tenants[which], queue[which], nothing, length
-        )
-        mean: FloatArray = total_ms.reshape(many, worlds).mean(axis=1)
-        return mean
+        return self.followed(heuristics, *many, nothing, length, STEP_MS, trace), trace
 
     def starts_ms(
         self,
@@ -275,7 +298,7 @@ class Rollouts:
         which, action = np.tile(np.arange(worlds), many), np.repeat(actions, worlds)
         length = np.full(worlds * many, queue.shape[1], np.int64)
         total_ms = [
-            self._followed(one, tenants[which], queue[which], action, length, step_ms).reshape(many, worlds)
+            self.followed(one, tenants[which], queue[which], action, length, step_ms).reshape(many, worlds)
             for one in heuristics
         ]
         least: FloatArray = np.min([one.mean(axis=1) for one in total_ms], axis=0)
@@ -294,7 +317,7 @@ class Rollouts:
             worlds = self.advance(worlds, actions[[after_ms.argmin()]], trace)
         return int(worlds.now_ms[0]), trace
 
-    def _followed(
+    def followed(
         self,
         heuristics: FloatArray,
         tenants: IntArray,
@@ -304,13 +327,14 @@ class Rollouts:
         step_ms: int | None = None,
         trace: Trace | None = None,
     ) -> IntArray:
-        """Total time of each entry (E,) if the heuristic, or that of each, (E, 2, F), goes on after the action."""
+        """Total time of each entry (E,) if the heuristic, or that of each, (E, 2, F), goes on after the action (NONE:
+        from here on); of each queue (E, J, 2) the first `length` (E,) jobs wait."""
         if heuristics.ndim == 2:
             heuristics = np.repeat(heuristics[None], len(action), axis=0)
         noted = trace or Trace.of(len(action), 0)
         step_ms = step_ms or COARSE_MS
         out: IntArray = np.full(len(action), NONE, np.int64)
-        room, reached = room_for(queue.shape[1]), np.zeros((len(action), 2), np.int64)
+        room, reached = self._room(queue.shape[1]), np.zeros((len(action), 2), np.int64)
         tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
             worth_of(

@@ -13,8 +13,8 @@ from berth.arrays import FloatArray
 from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets
 from berth.learning.learner import Figures
-from berth.learning.queue_kernels import TRAITS
-from berth.learning.rollouts import Rollouts, heuristic
+from berth.learning.rollouts import Rollouts, as_heuristic, heuristic
+from berth.policies.colocation.rules import TRAITS
 
 TUNED_ON = 25
 """Sets of each domain."""
@@ -44,7 +44,7 @@ class RuleLearner:
 
     def begin(self, seed: int) -> RuleState:
         """The better of joint progress and the sum of speeds."""
-        firsts = [heuristic((0, 1.0)), heuristic((1, 1.0))]
+        firsts = [heuristic((at, 1.0))[:, :TRAITS] for at in (0, 1)]
         worths = [self._trained(one, seed) for one in firsts]
         best = int(np.argmin(worths))
         size = jnp.float32(0.5)
@@ -86,4 +86,4 @@ class RuleLearner:
 
 
 def _worth(model: Rollouts, weights: FloatArray, sets: JobSets) -> float:
-    return float(np.mean(model.heuristic_ms(weights, sets) / sets.work_ms.sum(axis=1)))
+    return float(np.mean(model.heuristic_ms(as_heuristic(weights), sets) / sets.work_ms.sum(axis=1)))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from berth.errors import ModelError
 from berth.network.catalogue import DEMANDS, Demand
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES
+from berth.network.forecast_network import INPUTS, UNITS, ForecastNetwork
 from berth.network.scores import Layer, Network, Sizes, shapes_of
 
 FORMAT = "berth-model"
@@ -60,7 +61,7 @@ class TrainedModel(Protocol):
 class Model:
     """A trained network and what it was trained for."""
 
-    network: Network
+    network: Network | ForecastNetwork
     learner: str
     """Which learner made it: `rollouts`, `dqn`, …."""
     slots: int
@@ -85,7 +86,7 @@ class Model:
 def model_bytes(model: Model) -> bytes:
     """The file; the same model gives the same bytes."""
     header: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    header |= {"job_features": JOB_FEATURES, "combination_features": COMBINATION_FEATURES}
+    header |= _inputs_of(isinstance(model.network, ForecastNetwork))
     for entry in fields(model):
         if entry.name not in ("network", "sizes"):
             header[entry.name] = getattr(model, entry.name)
@@ -98,7 +99,8 @@ def model_bytes(model: Model) -> bytes:
 def read_model(path: Path) -> Model:
     """The model of a file; ModelError, with what was expected, where it is not whole, not ours or not for us."""
     header, arrays = read_arrays(path, FORMAT, VERSION)
-    for name, ours in (("job_features", JOB_FEATURES), ("combination_features", COMBINATION_FEATURES)):
+    of_forecasts = "inputs" in header
+    for name, ours in _inputs_of(of_forecasts).items():
         if header.get(name) != ours:
             raise ModelError(
                 f"{path}: its network sees {header.get(name)!r} {name.replace('_', ' ')}; expected {ours}: it was"
@@ -107,7 +109,7 @@ def read_model(path: Path) -> Model:
     try:
         sizes = Sizes(*(tuple(int(width) for width in header["sizes"][name]) for name in Sizes._fields))
         model = Model(
-            network=_network(path, arrays, sizes),
+            network=_forecast_network(path, arrays) if of_forecasts else _network(path, arrays, sizes),
             learner=str(header["learner"]),
             slots=_whole(header, "slots", 1, 12),
             horizon=_whole(header, "horizon", 1, 1000),
@@ -181,7 +183,16 @@ def _array(member: bytes) -> NDArray[Any]:
     return np.lib.format.read_array(content, allow_pickle=False)
 
 
-def _named(network: Network) -> dict[str, Any]:
+def _inputs_of(of_forecasts: bool) -> dict[str, int]:
+    """How much a network sees, by which another version is told."""
+    if of_forecasts:
+        return {"inputs": INPUTS}
+    return {"job_features": JOB_FEATURES, "combination_features": COMBINATION_FEATURES}
+
+
+def _named(network: Network | ForecastNetwork) -> dict[str, Any]:
+    if isinstance(network, ForecastNetwork):
+        return network._asdict()
     return {
         f"{part}{at}.{which}": getattr(layer, which)
         for part in Network._fields
@@ -190,12 +201,17 @@ def _named(network: Network) -> dict[str, Any]:
     }
 
 
-def _network(path: Path, arrays: dict[str, NDArray[Any]], sizes: Sizes) -> Network:
-    job, combination = shapes_of(sizes)
-    expected: dict[str, tuple[int, ...]] = {}
-    for part, shapes in zip(Network._fields, (job, combination), strict=True):
-        for at, (inputs, outputs) in enumerate(shapes):
-            expected |= {f"{part}{at}.weight": (inputs, outputs), f"{part}{at}.bias": (outputs,)}
+def _forecast_network(path: Path, arrays: dict[str, NDArray[Any]]) -> ForecastNetwork:
+    first, second = UNITS
+    shapes = (INPUTS, first), (first,), (first, second), (second,), (second,)
+    _check_arrays(path, arrays, dict(zip(ForecastNetwork._fields, shapes, strict=True)))
+    return ForecastNetwork(*(arrays[name].astype(np.float64) for name in ForecastNetwork._fields))
+
+
+def _check_arrays(
+    path: Path, arrays: dict[str, NDArray[Any]], expected: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse arrays that are not those of a network."""
     if set(arrays) != set(expected):
         odd = sorted(set(arrays) ^ set(expected))
         raise ModelError(
@@ -207,6 +223,15 @@ def _network(path: Path, arrays: dict[str, NDArray[Any]], sizes: Sizes) -> Netwo
             raise ModelError(f"{path}: {name} is {array.dtype} {array.shape}; expected float32 {shape}")
         if not np.isfinite(array).all():
             raise ModelError(f"{path}: {name} has values that are not finite; expected none")
+
+
+def _network(path: Path, arrays: dict[str, NDArray[Any]], sizes: Sizes) -> Network:
+    job, combination = shapes_of(sizes)
+    expected: dict[str, tuple[int, ...]] = {}
+    for part, shapes in zip(Network._fields, (job, combination), strict=True):
+        for at, (inputs, outputs) in enumerate(shapes):
+            expected |= {f"{part}{at}.weight": (inputs, outputs), f"{part}{at}.bias": (outputs,)}
+    _check_arrays(path, arrays, expected)
     return Network(
         *(
             tuple(

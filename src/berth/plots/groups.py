@@ -12,6 +12,8 @@ from berth.plots.style import COLOURS, DASHES, dress, shortened
 
 SHOWN = 12
 """At most this many groups have bars of their own."""
+MOST_MARKED = 62
+"""Of at most this many moments each has a mark."""
 _BAR_PX = 30
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 
@@ -74,7 +76,7 @@ def group_lines(
 ) -> go.Figure:
     """Lines over days or months, told apart by colour, dash and mark; what a click picks is in `customdata`.
 
-    The axis ends at `top`, or at the largest value.
+    The axis ends at `top`, or at the largest value. Of many moments only those have a mark that no line leads to.
     """
     figure = go.Figure()
     for at, each in enumerate(series):
@@ -83,13 +85,18 @@ def group_lines(
                 x=list(moments),
                 y=list(each.values),
                 name=shortened(each.name, 24),
-                mode="lines+markers" if len(moments) <= 62 else "lines",
+                mode="lines+markers",
                 line={
                     "color": COLOURS[at % len(COLOURS)],
                     "dash": DASHES[at % len(DASHES)],
                     "width": 2,
                 },
-                marker={"symbol": _SYMBOLS[at % len(_SYMBOLS)], "size": 6},
+                marker={
+                    "symbol": _SYMBOLS[at % len(_SYMBOLS)],
+                    "size": [
+                        6 if len(moments) <= MOST_MARKED or alone else 0 for alone in _alone(each.values)
+                    ],
+                },
                 customdata=list(each.keys),
                 hovertemplate="%{y:,.3~g}" + f"{unit}<extra>{shortened(each.name, 24)}</extra>",
             )
@@ -105,3 +112,11 @@ def group_lines(
     if top is not None:
         figure.update_yaxes(range=[0, 1.02 * top])  # a line at the top is whole
     return figure
+
+
+def _alone(values: Sequence[float | None]) -> list[bool]:
+    """Whether a value has no neighbour, so that no line would show it."""
+    around = [None, *values, None]
+    return [
+        value is not None and around[at] is None and around[at + 2] is None for at, value in enumerate(values)
+    ]

@@ -130,3 +130,23 @@ def test_a_heterogeneous_job_that_berth_does_not_hold_whole_is_slurms(tmp_path: 
     assert "release 1" in slurm.commands
     assert "release 5" in slurm.commands
     assert slurm.jobs["1"]["tres_per_node"] == "gres:gpu:1"
+
+
+def test_components_that_are_queued_again_unheld_are_held_and_placed_anew(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held_components("gres:gpu:1", "gres:gpu:1")
+    ours = service(slurm, tmp_path)
+    for _ in range(2):
+        ours.step()
+    for job in slurm.jobs.values():  # as after the loss of a node
+        job |= {"State": "PENDING", "Reason": "None", "NodeList": "", "StartTime": "N/A", "RestartCnt": "1"}
+    del slurm.commands[:]
+    ours.step()
+    assert [line.split()[:2] for line in slurm.commands] == [
+        ["hold", "1"], ["update", "JobId=1"], ["hold", "2"], ["update", "JobId=2"],
+    ]  # fmt: skip
+    ours.step()
+    assert set(started(slurm)) == {"1+0", "1+1"}
+    assert [(job, event) for event, job, _ in events(tmp_path) if event == "taken-back"] == [
+        ("1+0", "taken-back"), ("1+1", "taken-back"),
+    ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -18,8 +17,7 @@ from berth.learning.rollouts import Rollouts
 from berth.model import EventKind, Node
 from berth.network.capacity import within
 from berth.network.combinations import combinations
-from berth.network.features import features
-from berth.network.scores import scores
+from berth.network.forecast_network import INPUTS, OF_QUEUE, scores
 from berth.policies import Setting
 from berth.policies.colocation.learned import Learned, model_named
 from berth.profiles import THESIS_GPU, workload_jobs
@@ -28,18 +26,11 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 MODES = ("time-sliced", "mps")
 
 
-@cache
-def moments(mode: str):
-    """The scene of sixty queues at their beginning, and what may start there."""
-    task = thesis_task(horizon=32, step_ms=5000)
-    rollouts = Rollouts(task, make_speeds(mode))
-    worlds = rollouts.begin(thesis_sets(task, "all", 300, 60, jobs=12))
-    return rollouts.scene(worlds, task.catalogue()), worlds.allowed
-
-
 @pytest.mark.parametrize("column", [0, 2, 3], ids=["gpu", "cores", "pcie"])
 def test_a_mask_heeds_each_resource_of_the_card(column: int) -> None:
-    scene, _ = moments("mps")
+    task = thesis_task(horizon=32, step_ms=5000)
+    rollouts = Rollouts(task, make_speeds("mps"))
+    scene = rollouts.scene(rollouts.begin(thesis_sets(task, "all", 300, 5, jobs=12)), task.catalogue())
     waiting = np.zeros_like(scene.waiting)
     waiting[:, :2, 0, column] = (
         600  # two jobs that together ask for 1.2 of one resource, and for nothing else
@@ -51,18 +42,20 @@ def test_a_mask_heeds_each_resource_of_the_card(column: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_network_that_ships_heeds_what_it_is_shown_of_jobs(mode: str) -> None:
-    scene, allowed = moments(mode)
-    members = np.broadcast_to(combinations(SEEN), (len(allowed), *combinations(SEEN).shape))
-    seen = features(scene, members, make_speeds(mode))
-    network = model_named(f"learned-{mode}").network
+@pytest.mark.parametrize("part", [slice(0, OF_QUEUE), slice(OF_QUEUE, INPUTS)], ids=["queue", "forecast"])
+def test_the_network_that_ships_heeds_what_it_is_shown(mode: str, part: slice) -> None:
+    task = thesis_task()
+    rollouts = Rollouts(task, make_speeds(mode))
+    worlds = rollouts.begin(thesis_sets(task, "all", 300, 60, jobs=12))
+    seen, network = rollouts.inputs(worlds, worlds.allowed), model_named(f"learned-{mode}").network
 
     def chosen(given):
-        return np.where(allowed, scores(network, given, np), -np.inf).argmax(axis=1)
+        return np.where(worlds.allowed, scores(network, given, np), -np.inf).argmax(axis=1)
 
-    usual, blind = chosen(seen), chosen(seen._replace(job=np.zeros_like(seen.job)))
-    choice = allowed.sum(axis=1) > 1
-    assert (usual != blind)[choice].mean() > 0.1
+    blind = seen.copy()
+    blind[..., part] = 0
+    choice = worlds.allowed.sum(axis=1) > 1
+    assert (chosen(seen) != chosen(blind))[choice].mean() > 0.05
 
 
 def total_s(policy, mode: str, workload: str, seeds: range, jobs: int = 30) -> float:
@@ -80,8 +73,7 @@ def total_s(policy, mode: str, workload: str, seeds: range, jobs: int = 30) -> f
 
 def test_a_network_that_says_the_opposite_makes_another_schedule() -> None:
     model = model_named("learned-time-sliced")
-    *hidden, last = model.network.combination
-    turned = model.network._replace(combination=(*hidden, last._replace(weight=-last.weight)))
+    turned = model.network._replace(last=-model.network.last)
     usual, opposite = (
         total_s(
             lambda setting, network=network: Learned(setting, model=replace(model, network=network)),

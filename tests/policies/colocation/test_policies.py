@@ -15,8 +15,8 @@ from berth.interference import make_interference, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuModel, Job, Node, Placement, Profile, Reason, Share
+from berth.network.forecast_network import new_network
 from berth.network.model_file import Model
-from berth.network.scores import new_network
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer

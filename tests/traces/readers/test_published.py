@@ -203,6 +203,8 @@ def test_a_map_whose_rules_cannot_be_is_refused(tmp_path: Path, more: str, said:
         berth.read_trace(tmp_path / "x.csv", columns=TIER_MAP + more)
     with pytest.raises(SettingError, match="nodes"):
         berth.read_trace(tmp_path / "x.csv", columns="id=i,submit=s,run=r,gpus_per_node=g")
+    with pytest.raises(SettingError, match=r"no column for start \(which never-started needs\)"):
+        berth.read_trace(tmp_path / "x.csv", columns="id=i,submit=s,run=r,end=e,never-started=patience")
     with pytest.raises(SettingError, match="NAME=NUMBER"):
         berth.read_trace(tmp_path / "x.csv", columns="id=i,submit=s,run=r,priority=p:HP=high")
 

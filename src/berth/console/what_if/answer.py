@@ -30,6 +30,8 @@ class Row:
     """Jobs that did not finish in the replay."""
     oracle: bool = False
     """Whether the policy chose by true run times: a bound, never the best beside others."""
+    wait_p90_s: float | None = None
+    """None in answers that an earlier version kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer,
             _number(real.makespan_s),
             _number(real.gpu_allocation_pct),
             0,
+            wait_p90_s=_number(real.waiting_time_s.p90),
         )
     ]
     for run in found.runs:
@@ -208,6 +211,7 @@ def _replayed(question: Question, history: Path, progress: Any) -> tuple[Answer,
                 _number(summary.gpu_allocation_pct),
                 summary.jobs - summary.finished,
                 run.oracle,
+                _number(summary.waiting_time_s.p90),
             )
         )
     error = found.error

@@ -39,6 +39,7 @@ COMMON = ("fifo", "sjf", "easy+fifo", "fair-share", "fgd", "greedy")
 COLUMNS = (
     ("Mean wait", "wait_mean_s"),
     ("Median wait", "wait_median_s"),
+    ("90th percentile of waits", "wait_p90_s"),
     ("99th percentile of waits", "wait_p99_s"),
     ("Mean completion", "completion_mean_s"),
     ("Makespan", "makespan_s"),

@@ -209,7 +209,7 @@ def right_sizes(report: JobReport) -> tuple[RightSize, ...]:
         )
     memory = max((r.mem_peak_mib for r in done if r.mem_peak_mib is not None), default=None)
     if last.mem_mib and memory:
-        found.append(RightSize("memory", "MiB", last.mem_mib, memory, _round_mib(memory * MARGIN)))
+        found.append(RightSize("memory", "MiB", last.mem_mib, memory, _enough_mib(memory)))
     cores = max((r.cpu_used_ms / _ran_ms(r) for r in done if r.cpu_used_ms is not None), default=None)
     if last.cpu_milli and cores is not None:
         found.append(RightSize("CPUs", "", last.cpu_milli / 1000, cores, max(ceil(cores * MARGIN), 1)))
@@ -237,7 +237,7 @@ def enough_share(promised: Share, use: float | None, peak_mib: int) -> Share:
     `use` is the mean use of a whole GPU, as a fraction; the compute stays as promised where it was not measured.
     """
     milli = promised.milli if use is None else min(promised.milli, max(100, ceil(use * MARGIN * 10) * 100))
-    return Share(milli, min(promised.mem_mib, int(_round_mib(peak_mib * MARGIN, peak_mib))))
+    return Share(milli, min(promised.mem_mib, _enough_mib(peak_mib)))
 
 
 def little_used(report: JobReport) -> float | None:
@@ -250,9 +250,10 @@ def little_used(report: JobReport) -> float | None:
     return use if use < LITTLE_USE and not any(each.what == "GPUs" for each in right_sizes(report)) else None
 
 
-def _round_mib(value: float, measured: float | None = None) -> float:
-    step = 1024 if (value if measured is None else measured) > 4096 else 128
-    return ceil(value / step) * step
+def _enough_mib(peak_mib: float) -> int:
+    """A peak and a fifth, rounded up to 128 MiB, and above a peak of 4 GiB to whole GiB."""
+    step = 1024 if peak_mib > 4096 else 128
+    return ceil(peak_mib * MARGIN / step) * step
 
 
 def report_json(report: JobReport) -> dict[str, Any]:

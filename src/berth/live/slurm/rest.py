@@ -24,18 +24,18 @@ from berth.errors import LiveError
 from berth.live.slurm.controller import Change, Controller
 
 OLDEST = "v0.0.38"
-VERSIONS = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", OLDEST)
+_CAME_WITH = {
+    (26, 5): "v0.0.45",
+    (25, 11): "v0.0.44",
+    (25, 5): "v0.0.43",
+    (24, 11): "v0.0.42",
+    (24, 5): "v0.0.41",
+    (23, 11): "v0.0.40",
+    (23, 2): "v0.0.39",
+}
+"""The Slurm that each version of the interface came with."""
+VERSIONS = (*_CAME_WITH.values(), OLDEST)
 """Of the interface, the newest first."""
-_STARTED_BY = (
-    ((26, 5), "-s openapi/slurmctld -d v0.0.45"),
-    ((25, 11), "-s openapi/slurmctld -d v0.0.44"),
-    ((25, 5), "-s openapi/slurmctld -d v0.0.43"),
-    ((24, 11), "-s openapi/slurmctld -d v0.0.42"),
-    ((24, 5), "-s openapi/slurmctld -d v0.0.41"),
-    ((23, 11), "-s openapi/slurmctld -d v0.0.40"),
-    ((23, 2), "-s openapi/v0.0.39"),
-)
-"""The options with which slurmrestd serves it: its version of the interface came with that Slurm."""
 TIMEOUT_S = 30.0
 NEW_TOKEN = "export $(scontrol token lifespan=31536000)"
 """The line that makes a token, which Slurm prints with its name: SLURM_JWT=…"""
@@ -251,8 +251,10 @@ def since_s(path: Path) -> float | None:
 
 def started_by(slurm: tuple[int, int] | None) -> str:
     """The words that start slurmrestd of a version of Slurm so that it speaks what berth does."""
-    serve = next((words for since, words in _STARTED_BY if slurm is not None and slurm >= since), None)
-    return f"slurmrestd {serve or f'-s openapi/{OLDEST}'} -a rest_auth/jwt unix:SOCKET"
+    of = slurm or (22, 5)
+    version = next((version for since, version in _CAME_WITH.items() if of >= since), OLDEST)
+    serve = f"-s openapi/slurmctld -d {version}" if of >= (23, 11) else f"-s openapi/{version}"
+    return f"slurmrestd {serve} -a rest_auth/jwt unix:SOCKET"
 
 
 def _headers() -> dict[str, str]:

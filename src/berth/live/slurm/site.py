@@ -396,8 +396,10 @@ class SlurmSite:
 
     def can_wait(self, job_id: str) -> bool:
         """Whether a job can be made to wait for others; not one that its user lets wait for another."""
+        if not self._places or job_id not in self.found.notes:
+            return False
         job = self.found.jobs[job_id]
-        return self._places and job_id in self.found.notes and not (job.dependency or job.het)
+        return not (job.dependency or job.het)
 
     def can_be_awaited(self, job_id: str) -> bool:
         """Whether Slurm can start another job when this one has ended."""

@@ -25,11 +25,12 @@ from berth.errors import ModelError, SettingError
 from berth.interference import FORMER, MODES, Speeds, mode_of
 from berth.model import GpuModel, Job, Profile
 from berth.network.catalogue import Demand
+from berth.network.forecast_network import ForecastNetwork, new_network
 from berth.network.model_file import Model, TrainedModel, read_model
-from berth.network.scores import new_network
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
+from berth.policies.colocation.forecast_scores import ForecastScores
 from berth.policies.colocation.greedy import joint_progress
-from berth.policies.colocation.network_chooser import NetworkScores, best_of
+from berth.policies.colocation.network_chooser import best_of
 from berth.policies.colocation.pairs import Pairs
 from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.shield import shielded
@@ -65,9 +66,8 @@ class LearnedSettings:
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
     plans: int = 120
-    """On one GPU: how many changes of rules are followed to the end of the queue, besides the rules and the network, of
-    which the best is done. Where beliefs are in doubt, at most 30 are followed, in three worlds, and the network
-    chooses among starts that are about as good. 0: the network decides."""
+    """On one GPU where all is known: how many changes of rules are followed to the end of the queue, besides the rules
+    and the network, of which the best is done. 0, and where beliefs are in doubt: the network decides."""
     strict: int = 0
     """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 
@@ -116,7 +116,7 @@ class Learned(Pairs):
         super().__init__(
             setting, choose=self._chosen, window=self.settings.window, known=known, recorded=recorded
         )
-        self.scores: Scores = NetworkScores(self.model, self.known, knowledge.speeds)
+        self.scores: Scores = self._network_scores()
         self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
         self._prepare()
 
@@ -135,6 +135,14 @@ class Learned(Pairs):
         model = None if name is None else model_shown("series", "learned", name, setting.seed)
         return cls(setting, settings_from(LearnedSettings, chosen), model)
 
+    def _network_scores(self) -> ForecastScores:
+        network = self.model.network
+        if not isinstance(network, ForecastNetwork):
+            raise ModelError(
+                f"the model of {self.model.learner} is not one of `learned`; expected one that `berth train` wrote"
+            )
+        return ForecastScores(network, self.known, self.work_us)
+
     def compares(self, cluster: Cluster) -> bool:
         """On several GPUs, unless its settings ask for the network itself."""
         mine = self.settings
@@ -142,7 +150,7 @@ class Learned(Pairs):
         return not by_itself and sum(node.gpus for node in cluster.nodes) > 1
 
     def _profiles_changed(self) -> None:
-        self.scores = NetworkScores(self.model, self.known, self.knowledge.speeds)
+        self.scores = self._network_scores()
         self._pairs = {}
 
     def _needed_mib(self, job: Job) -> int | None:
@@ -265,8 +273,6 @@ def model_named(name: str, seed: int = 0, package: str = SHIPPED) -> Model:
 def model_shown(demand: Demand, policy: str, name: str, seed: int = 0, package: str = SHIPPED) -> Model:
     """The model of a policy that is shown this of jobs; ModelError for one that was trained on another view."""
     model = model_named(name, seed, package)
-    if model.learner == UNTRAINED:
-        return replace(model, demand=demand)
     if model.demand != demand:
         raise ModelError(
             f"model '{name}' learned from the {model.demand} of jobs; {policy} is shown their {demand}: use one that"

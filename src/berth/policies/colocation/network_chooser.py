@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import IntArray
+from berth.errors import ModelError
 from berth.interference import Speeds
 from berth.model import Profile
 from berth.network.capacity import Limits, within
@@ -18,7 +19,7 @@ from berth.network.combinations import combinations
 from berth.network.features import Scene as Seen
 from berth.network.features import features
 from berth.network.model_file import Model
-from berth.network.scores import scores
+from berth.network.scores import Network, scores
 from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.scene import Scene
 from berth.policies.colocation.seen_jobs import JobsSeen
@@ -32,7 +33,9 @@ class NetworkScores:
     """What a model says of every combination of every offer."""
 
     def __init__(self, model: Model, profiles: Mapping[str, Profile], speeds: Speeds) -> None:
-        self.model = model
+        if not isinstance(model.network, Network):
+            raise ModelError(f"the model of {model.learner} goes by forecasts; expected one of jobs' demands")
+        self.model, self.network = model, model.network
         self.jobs = JobsSeen(model, profiles)
         self.speeds = speeds
 
@@ -58,7 +61,7 @@ class NetworkScores:
             picked = chosen[begin : begin + TOGETHER, : int(counts[rows[-1]])]
             part = _rows_of(seen, slice(begin, begin + TOGETHER)) if len(order) > TOGETHER else seen
             given = features(part, table[picked], self.speeds)  # of members (O', C', M)
-            found[rows[:, None], picked] = scores(self.model.network, given, np)
+            found[rows[:, None], picked] = scores(self.network, given, np)
         return found
 
     def within(self, scene: Scene, limits: Limits = "card") -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from berth.errors import SettingError
-from berth.model import FOREVER_MS, Job, Share
+from berth.model import FOREVER_MS, WHOLE_GPU, Job, Share
 from berth.traces.fields import (
     Field,
     Limits,
@@ -66,6 +66,12 @@ RULES: Final = {
     "repeated": ("new", "an id that comes again is another job, ID#2"),
 }
 """What a map may say of rows that lack something, with its choice."""
+_NEEDS: Final = {
+    "gpus_per_node": ("nodes",),
+    "mem_gib_per_node": ("nodes",),
+    "never-started": ("start", "end"),
+    "no-end": ("end",),
+}
 _ABSENT: Final = frozenset(("", "None", "NaN", "nan", "NULL", "Unknown"))
 
 
@@ -89,9 +95,10 @@ def spec_of(columns: str | Mapping[str, str]) -> str:
         lacking.append("submit")
     if "run" not in found and not {"start", "end"} <= found.keys():
         lacking.append("run (or start and end)")
-    for per, of in (("gpus_per_node", "nodes"), ("mem_gib_per_node", "nodes")):
-        if per in found and of not in found:
-            lacking.append(f"{of} (which {per} needs)")
+    for needs, others in _NEEDS.items():
+        lacking += [
+            f"{other} (which {needs} needs)" for other in others if needs in found and other not in found
+        ]
     if lacking:
         raise SettingError(
             f"--map names no column for {', '.join(lacking)}; a job needs id, submit, and run or start and end"
@@ -186,6 +193,7 @@ class MappedReader(FieldReader):
         self._submitted_ms = (
             _moment("no-submit").parse(columns["no-submit"]) if "no-submit" in columns else None
         )
+        self._sizes: dict[tuple[Any, ...], dict[str, int]] = {}
         self._put_submit = setter("submit_ms")
         self._put_id = setter("id")
 
@@ -254,12 +262,13 @@ class MappedReader(FieldReader):
             submit_ms = self._submitted_ms
             start_ms = submit_ms if start_ms is None else start_ms
         work_ms, patience_ms = self._times(submit_ms, run_ms, start_ms, end_ms, limit_ms)
-        placed = self._placed(gpus, per_node, per_worker, workers, nodes)
+        size = gpus, per_node, per_worker, workers, nodes
+        if (placed := self._sizes.get(size)) is None:
+            placed = self._sizes[size] = self._placed(*size)
         gib = gib * workers + node_gib * max(placed["nodes"], 1)
         for field, size in (("cpus", cores * workers), ("mem_gib", gib), ("gpu_mem_gib", gpu_gib)):
             if size * 1024 >= FOREVER_MS:
                 raise Contradiction(self._columns[field], f"{size:g}", "less than 10¹⁵")
-        share = placed.pop("share")
         job: Job = finished(
             draft(
                 job_id,
@@ -267,7 +276,9 @@ class MappedReader(FieldReader):
                 work_ms,
                 user,
                 application,
-                share=Share(share, round(gpu_gib * 1024)),
+                gpus=placed["gpus"],
+                share=Share(placed["milli"], round(gpu_gib * 1024)),
+                nodes=placed["nodes"],
                 cpu_milli=round(cores * 1000) * workers,
                 mem_mib=round(gib * 1024),
                 models=models,
@@ -277,7 +288,6 @@ class MappedReader(FieldReader):
                 estimate_ms=estimate_ms,
                 patience_ms=patience_ms,
                 virtual_cluster=pool,
-                **placed,
             )
         )
         if self._renumbers and job_id in self._seen:
@@ -327,15 +337,20 @@ class MappedReader(FieldReader):
 
     def _placed(
         self, gpus: float, per_node: float | None, per_worker: float | None, workers: int, nodes: int | None
-    ) -> dict[str, Any]:
+    ) -> dict[str, int]:
         """GPUs, per mille of each, and nodes."""
         limits, columns = self._limits, self._columns
-        if per_node is not None:
-            found = requested(nodes or 1, per_node, columns["gpus_per_node"], limits)
-            return {**found, "share": found.get("share", Share()).milli, "nodes": nodes or 1}
-        if per_worker is not None:
-            found = requested(workers, per_worker, columns["gpus_per_worker"], limits)
-            return {**found, "share": found.get("share", Share()).milli}
+        if per_node is not None or per_worker is not None:
+            column = columns["gpus_per_worker" if per_node is None else "gpus_per_node"]
+            found = requested(
+                workers if per_node is None else nodes or 1, per_node or per_worker or 0.0, column, limits
+            )
+            share = found.get("share", WHOLE_GPU)
+            return {
+                "gpus": found["gpus"],
+                "milli": share.milli,
+                "nodes": found["nodes"] if per_node is None else nodes or 1,
+            }
         if gpus > 1 and gpus != int(gpus):
             raise Contradiction(columns["gpus"], gpus, "a whole number of GPUs, or a part of one")
         if limits.gpus is not None and gpus > limits.gpus:
@@ -350,7 +365,7 @@ class MappedReader(FieldReader):
             nodes = 1 if gpus <= 1 else 0
         if (expected := limits.gpus_expected(whole, nodes)) is not None:
             raise Contradiction(columns["gpus" if "gpus" in columns else "nodes"], f"{gpus:g}", expected)
-        return {"gpus": whole, "share": milli, "nodes": nodes}
+        return {"gpus": whole, "milli": milli, "nodes": nodes}
 
     def submit_ms(self, fields: list[str]) -> int:
         time_ms: int | None = super().submit_ms(fields)

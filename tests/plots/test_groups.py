@@ -1,0 +1,25 @@
+"""Lines of groups over time: whatever was measured is seen."""
+
+from __future__ import annotations
+
+from berth.plots.groups import MOST_MARKED, Series, group_lines
+
+
+def test_of_many_days_a_value_that_no_line_leads_to_has_a_mark() -> None:
+    days = [f"day {at}" for at in range(MOST_MARKED + 1)]
+    values: list[float | None] = [None] * len(days)
+    values[3] = 12.0
+    values[10:12] = [40.0, 50.0]
+    (trace,) = group_lines(days, [Series("ann", values)], "use", "day").data
+    assert [at for at, size in enumerate(trace.marker.size) if size] == [3]
+    assert "markers" in trace.mode
+    (first,) = group_lines(days[:5], [Series("ann", values[:5])], "use", "day").data
+    assert set(first.marker.size) == {6}
+
+
+def test_a_user_with_one_measured_day_is_not_an_empty_frame() -> None:
+    days = [f"day {at}" for at in range(365)]
+    figure = group_lines(days, [Series("ann", [7.0, *[None] * 364])], "use", "day", top=100.0)
+    (trace,) = figure.data
+    assert (trace.y[0], trace.marker.size[0]) == (7.0, 6)
+    assert tuple(figure.layout.yaxis.range) == (0, 102.0)
