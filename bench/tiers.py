@@ -76,16 +76,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=count, default=3)
     parser.add_argument("--days", type=count, default=21)
     parser.add_argument("--gpus", type=count, default=256)
+    parser.add_argument(
+        "--urgent", type=float, default=0.45, help="part of the GPUs that urgent jobs ask for"
+    )
+    parser.add_argument("--spot", type=float, default=0.45, help="part that spot jobs ask for")
+    parser.add_argument("--policies", default=",".join(POLICIES))
     given = parser.parse_args()
     rows = []
-    for name in POLICIES:
+    for name in given.policies.split(","):
         found = []
         for seed in range(1 if given.jobs else given.seeds):
             if given.jobs:
                 trace = traces.read_trace(given.jobs)
                 jobs, nodes = list(trace), trace.nodes or ()
             else:
-                jobs = drawn(seed, given.gpus, given.days, 0.45, 0.45)
+                jobs = drawn(seed, given.gpus, given.days, given.urgent, given.spot)
                 nodes = tuple(Node(f"n{at}", 8) for at in range(given.gpus // 8))
             events = simulate(jobs, Cluster(nodes), make_policy(name))
             summary = summarise(event_columns(events), nodes)
@@ -112,7 +117,15 @@ def main() -> None:
         )
         rows.append({"policy": name, **row})
         print(f"{name:48}", {key: round(value, 2) for key, value in row.items()}, flush=True)
-    save("tiers", {"load": round(os.getloadavg()[0], 1), "jobs": str(given.jobs or "drawn"), "rows": rows})
+    save(
+        "tiers",
+        {
+            **vars(given),
+            "load": round(os.getloadavg()[0], 1),
+            "jobs": str(given.jobs or "drawn"),
+            "rows": rows,
+        },
+    )
 
 
 if __name__ == "__main__":

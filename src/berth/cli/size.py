@@ -187,6 +187,7 @@ def _rows(found: Sizes) -> list[dict[str, object]]:
             "nodes_today": each.today,
             "nodes": each.nodes,
             "nodes_low_80": each.low,
+            "low_is_open": each.low_is_open,
             "nodes_high_80": each.high,
             "gpus_returned": each.gpus_returned,
             "gpu_hours_a_week": each.gpu_hours_a_week,

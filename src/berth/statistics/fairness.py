@@ -28,16 +28,12 @@ def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArra
     capacity = WHOLE_MILLI * sum(node.gpus for node in nodes)
     if not len(at):
         return np.empty(0)
-    times, area, level = _contention(columns, capacity)
-
-    def until(time_ms: NDArray[np.int64]) -> NDArray[np.float64]:
-        place = np.searchsorted(times, time_ms, side="right") - 1
-        found: NDArray[np.float64] = area[place] + level[place] * (time_ms - times[place])
-        return found
-
+    times, area = _contention(columns, capacity)
     begin, end = columns.submit_ms[job], columns.time_ms[at]
+    mean = np.interp(end, times, area)
+    mean -= np.interp(begin, times, area)
     stay = end - begin
-    mean = np.divide(until(end) - until(begin), stay, out=np.ones(len(stay)), where=stay > 0)
+    mean = np.divide(mean, stay, out=np.ones(len(stay)), where=stay > 0)
     ratio: NDArray[np.float64] = (
         completion_time_s(columns)[works] * 1000.0 / (columns.work_ms[job] * np.maximum(1.0, mean))
     )
@@ -73,10 +69,8 @@ def jain_index(values: NDArray[np.float64]) -> float:
     return float(values.sum()) ** 2 / (len(values) * squares) if squares > 0 else math.nan
 
 
-def _contention(
-    columns: EventColumns, capacity: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Times at which it changes, its integral until then, and what it is from then on; at least 1 throughout."""
+def _contention(columns: EventColumns, capacity: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times at which it changes, and its integral until then; it is at least 1 throughout."""
     asked = columns.gpus * columns.milli
     last = np.full(len(columns.job_ids), columns.end_ms + 1)
     ends = (EventKind.FINISH, EventKind.FAIL, EventKind.REJECT, EventKind.CANCEL)
@@ -84,11 +78,14 @@ def _contention(
     leaving = np.zeros(len(columns.job_ids), np.int64)
     np.maximum.at(leaving, columns.job, columns.time_ms)
     last[over] = leaving[over]
-    times = np.concatenate((columns.submit_ms, last))
+    times = np.concatenate((columns.submit_ms, last)).astype(np.float64)
     order = np.argsort(times)
     times = times[order]
-    level = np.cumsum(np.concatenate((asked, -asked))[order])
-    del order
-    level = np.maximum(1.0, level / capacity) if capacity else np.ones(len(times))
-    area = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times))))
-    return times, area, level
+    change = np.concatenate((asked, -asked))[order]
+    del order, last, leaving  # a million jobs have 16 MB of each
+    level = np.cumsum(change) / (capacity or math.inf)
+    np.maximum(level, 1.0, out=level)
+    area = np.zeros(len(times))
+    np.multiply(level[:-1], np.diff(times), out=area[1:])
+    np.cumsum(area, out=area)
+    return times, area

@@ -221,13 +221,13 @@ def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDA
     return edges if len(edges) > 1 else np.array([begin, end])
 
 
-def _changes(columns: EventColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _changes(columns: EventColumns) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
     """(E,) What each event adds to the jobs that wait, and to those that run."""
     never_ran = _has_kind(columns, EventKind.FAIL, EventKind.CANCEL) & ~columns.ran()
     left = _has_kind(columns, EventKind.START, EventKind.REJECT) | never_ran
-    waits = _has_kind(columns, EventKind.SUBMIT).astype(np.int64) - left
+    waits = _has_kind(columns, EventKind.SUBMIT).astype(np.int8) - left
     ends = columns.holdings.end_event
-    runs = np.zeros(len(columns.time_ms), np.int64)
+    runs = np.zeros(len(columns.time_ms), np.int8)
     runs[columns.holdings.start_event] = 1
     runs[ends[ends != RUNNING]] -= 1  # a suspended job does neither
     return waits, runs

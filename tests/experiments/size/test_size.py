@@ -214,11 +214,15 @@ def test_an_interval_over_weeks_holds_the_answer() -> None:
         for week in range(4)
         for job in workload(week, load=0.9)
     ]
-    (answer,) = smallest_sizes(jobs, machine(6), ["fifo"], keep_of("p90-wait=2h")).answers
+    found = smallest_sizes(jobs, machine(6), ["fifo"], keep_of("p90-wait=2h"))
+    (answer,) = found.answers
     assert answer.nodes is not None
     assert answer.low is not None
     assert answer.low <= answer.nodes
     assert answer.high is None or answer.high >= answer.nodes
+    smallest = found.curves[0].points[0].cluster.count
+    assert answer.low_is_open == (smallest > 1 and answer.low == smallest)
+    assert answer.low_is_open == any("or fewer" in sentence for sentence in found.sentences)
 
 
 @pytest.mark.slow

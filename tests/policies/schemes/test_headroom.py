@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import SettingError
-from berth.model import EventKind, Job, Node
+from berth.model import EventKind, Job, Node, Placement
 from berth.policies import make_policy
 from berth.statistics import event_columns, summarise
 
@@ -53,6 +53,27 @@ def test_the_headroom_shrinks_when_urgent_jobs_stay_away() -> None:
     jobs = [*hourly(30), Job("whole", 40 * HOUR_MS, HOUR_MS, gpus=8)]
     events = list(simulate(jobs, Cluster(NODES), make_policy(HEADROOM)))
     assert {event.job.id for event in events if event.kind is EventKind.FINISH} == {job.id for job in jobs}
+
+
+def test_what_a_trial_saw_is_forgotten_when_it_is_rolled_back() -> None:
+    policy, cluster, queue = make_policy(HEADROOM), Cluster(NODES), Queue()
+    spot = Job("spot", 0, HOUR_MS, gpus=8)
+    queue.add(spot)
+
+    def starts(at: int) -> bool:
+        decisions = list(policy(queue, cluster, at * HOUR_MS // 6))
+        return any(isinstance(decision, Placement) and decision.job == spot for decision in decisions)
+
+    for at in range(48):
+        urgent = Job(f"urgent-{at}", 0, 1, gpus=4, priority=1)
+        if at % 6 == 0:
+            queue.add(urgent)
+        starts(at)
+        if at % 6 == 0:
+            queue.remove(urgent)
+    assert not starts(48)
+    assert starts(48 + 7 * 24 * 6)  # a week without urgent jobs
+    assert not starts(48)
 
 
 @pytest.mark.parametrize("settings", ["quantile=2", "ahead_s=0", "quantile=much", "of=3"])

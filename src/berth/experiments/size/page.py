@@ -78,11 +78,10 @@ def page_of(sizes: Sizes, trace: str, command: str, answers: Sequence[str], crea
 
 def cells(answer: Answer, currency: str) -> list[str]:
     """One policy and GPU model, as a row under HEADINGS."""
-    interval = (
-        "–"
-        if answer.low is None
-        else f"{answer.low:,} to {'more' if answer.high is None else f'{answer.high:,}'}"
-    )
+    interval = "–"
+    if answer.low is not None:
+        low = f"{'≤ ' if answer.low_is_open else ''}{answer.low:,}"
+        interval = f"{low} to {'more' if answer.high is None else f'{answer.high:,}'}"
     cost = "–" if answer.cost_a_week is None else f"{answer.cost_a_week:,.0f} {currency}".rstrip()
     return [
         answer.policy,

@@ -108,6 +108,8 @@ class Answer:
     """The 80 % interval of `nodes` over weeks drawn again; None where there are too few weeks."""
     high: int | None
     """None also where in a tenth of the draws no size was large enough."""
+    low_is_open: bool
+    """Whether `low` is the smallest size that was looked at, above one node: the low end may lie below it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -362,7 +364,7 @@ def _answer(curve: Curve, scan: _Scan) -> Answer:
     low, high = (None, None) if scan.keep.by else _interval(curve, scan)
     return Answer(
         curve.policy, curve.model, curve.today, smallest.cluster.count if smallest else None, returned, hours, price,
-        point.value, low, high,
+        point.value, low, high, low is not None and 1 < low == curve.points[0].cluster.count,
     )  # fmt: skip
 
 
@@ -461,7 +463,8 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
             yield f"{by.capitalize()}s with fewer than {FEWEST_JOBS} jobs each {counts}."
     if best.low is not None:
         high = "no size that was looked at" if best.high is None else f"{best.high:,}"
-        yield f"Over weeks drawn again, 80 % of the smallest sizes lie between {best.low:,} and {high} nodes."
+        low = f"{best.low:,}{' or fewer' if best.low_is_open else ''}"
+        yield f"Over weeks drawn again, 80 % of the smallest sizes lie between {low} and {high} nodes."
     for curve in sizes.curves:
         worst = max(
             (p for p in curve.points if p.unserved > curve.at_today.unserved),

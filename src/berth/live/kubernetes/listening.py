@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names, objects
@@ -21,51 +21,43 @@ WITHOUT_POD_GROUPS = (
 )
 
 
-async def listeners(api: Api, site: PodSite, on: On, now_ms: Callable[[], int]) -> list[Informer[Any]]:
-    """Those of all but pods."""
-    table = site.table
-    found: list[Informer[Any]] = [
-        Informer(
-            api,
-            "/api/v1/nodes",
-            objects.Node,
-            changed=on(lambda node: site.node_changed(node, now_ms())),
-            gone=on(site.node_gone),
-        )
+class Heard(NamedTuple):
+    """One kind of objects, and what a site does with each."""
+
+    path: str
+    kind: type[Any]
+    changed: Callable[[Any], None]
+    gone: Callable[[Any], None]
+    without: str = ""
+    """What a site lacks that may not list them; empty: it cannot do without."""
+
+
+async def heard(api: Api, site: PodSite, now_ms: Callable[[], int]) -> list[Heard]:
+    """All that a site listens to but pods, as far as the cluster serves it."""
+    table, path = site.table, "/apis/resource.k8s.io/v1"
+    found = [
+        Heard("/api/v1/nodes", objects.Node, lambda node: site.node_changed(node, now_ms()), site.node_gone)
     ]
-    path = "/apis/resource.k8s.io/v1"
     if await _answer(api, path) is not None:
-        found += [
-            Informer(
-                api,
-                f"{path}/resourceslices",
-                objects.ResourceSlice,
-                changed=on(table.slice_changed),
-                gone=on(table.slice_gone),
-            ),
-            Informer(
-                api,
-                f"{path}/resourceclaims",
-                objects.Claim,
-                changed=on(table.claim_changed),
-                gone=on(table.claim_gone),
-            ),
-        ]
+        slices = Heard(f"{path}/resourceslices", objects.ResourceSlice, table.slice_changed, table.slice_gone)
+        claims = Heard(f"{path}/resourceclaims", objects.Claim, table.claim_changed, table.claim_gone)
+        found += [slices, claims]
     for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
         if (served := await pod_groups(api, group)) is not None:
             changed = partial(_told, site.pod_group_changed, group, now_ms)
             gone = partial(_told, site.pod_group_gone, group, now_ms)
-            found.append(
-                Informer(
-                    api,
-                    served,
-                    objects.PodGroup,
-                    changed=on(changed),
-                    gone=on(gone),
-                    without=WITHOUT_POD_GROUPS,
-                )
-            )
+            found.append(Heard(served, objects.PodGroup, changed, gone, WITHOUT_POD_GROUPS))
     return found
+
+
+async def listeners(api: Api, site: PodSite, on: On, now_ms: Callable[[], int]) -> list[Informer[Any]]:
+    """Those of all but pods."""
+    return [
+        Informer(
+            api, each.path, each.kind, changed=on(each.changed), gone=on(each.gone), without=each.without
+        )
+        for each in await heard(api, site, now_ms)
+    ]
 
 
 def _told(what: Callable[..., None], group: str, now_ms: Callable[[], int], found: objects.PodGroup) -> None:

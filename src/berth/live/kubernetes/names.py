@@ -98,14 +98,10 @@ NVIDIA_GPU_COUNT = "nvidia.com/gpu.count"
 NVIDIA_GPU_MODEL = "nvidia.com/gpu.product"
 NVIDIA_GPU_MEMORY_MIB = "nvidia.com/gpu.memory"
 
-STATE_FOLDER = "/var/lib/berth"
-RUN_FOLDER = "/run/berth"
-"""Regions and sockets on a node."""
 HISTORY_FOLDER = "/var/lib/berth-history"
 """Of the scheduler's pod: what is gathered from the nodes."""
 GATHERED = f"history?begin={HISTORY_FOLDER}"
 """The knowledge that grows by it."""
-CDI_FOLDER = "/var/run/cdi"
 
 _MADE_ANEW = {"Job": re.compile(r"-\d{6,}$"), "ReplicaSet": re.compile(r"-[a-z0-9]{5,10}$")}
 """What a CronJob and a Deployment add to the names of what they make."""

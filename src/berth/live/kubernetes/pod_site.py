@@ -257,12 +257,15 @@ class PodSite:
         step = Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after, enough=words)
         if has_unread_rules(spec, self._counted) or self._repels.get(entry.namespace):
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
-            step = step._replace(hosts=self._hosts(entry.uid, node), preferred=tuple(preferred))
+            step = step._replace(hosts=self._hosts(entry, node), preferred=tuple(preferred))
         self._do(step)
 
-    def _hosts(self, uid: str, first: str) -> tuple[str, ...]:
-        """Hostnames of the node chosen and of others that have room; empty if the node has none or is the only one."""
-        roomy = islice((name for name in self.with_room(uid) if name != first), MOST_OTHERS)
+    def _hosts(self, entry: Entry, first: str) -> tuple[str, ...]:
+        """Hostnames of the node chosen and of others that have room and did not refuse pods alike; empty if the node
+        has none or is the only one."""
+        avoided = self._avoided.get(entry.owner)
+        others = {first, *(avoided.until_ms if avoided is not None else ())}
+        roomy = islice((name for name in self.with_room(entry.uid) if name not in others), MOST_OTHERS)
         hosts = [self.table.views[name].traits.labels.get(names.HOSTNAME) for name in (first, *roomy)]
         return tuple(filter(None, hosts)) if hosts[0] and len(hosts) > 1 else ()
 

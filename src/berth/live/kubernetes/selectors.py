@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 from berth.errors import AskError
 from berth.live.kubernetes.objects import Expression
@@ -23,11 +23,6 @@ def requirement_of(expression: Expression, where: str) -> Requirement:
     ):
         raise AskError(f"{where} {expression.operator} of '{expression.key[:80]}' takes one whole number")
     return (expression.key, expression.operator, tuple(sorted(expression.values)))
-
-
-def meets(labels: Mapping[str, str], requirements: Iterable[Requirement]) -> bool:
-    """Whether labels meet all of these requirements."""
-    return all(OPERATORS[operator](labels.get(key), values) for key, operator, values in requirements)
 
 
 def _number(text: str | None) -> int | None:

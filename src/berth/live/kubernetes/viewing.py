@@ -15,7 +15,7 @@ from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.listening import pod_groups
+from berth.live.kubernetes.listening import heard
 from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
@@ -28,28 +28,13 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     now_ms = time.time_ns() // 1_000_000
     settings, notes = await _with_tenants(api, settings)
     site = PodSite(settings, lambda step: None)
-    async for _, nodes in api.list("/api/v1/nodes", objects.Node):
-        for node in nodes:
-            site.node_changed(node, now_ms)
-    try:
-        async for _, slices in api.list("/apis/resource.k8s.io/v1/resourceslices", objects.ResourceSlice):
-            for each in slices:
-                site.table.slice_changed(each)
-        async for _, claims in api.list("/apis/resource.k8s.io/v1/resourceclaims", objects.Claim):
-            for claim in claims:
-                site.table.claim_changed(claim)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-    for group in (names.PLUGINS_GROUP, names.OWN_GROUP):
-        if (path := await pod_groups(api, group)) is None:
-            continue
+    for each in await heard(api, site, lambda: now_ms):
         try:
-            async for _, groups in api.list(path, objects.PodGroup):
-                for found in groups:
-                    site.pod_group_changed(group, found, now_ms)
+            async for _, found in api.list(each.path, each.kind):
+                for item in found:
+                    each.changed(item)
         except ApiError as error:
-            if error.status != 403:  # who may not list them sees all else
+            if error.status != 403 or not each.without:  # who may not list PodGroups sees all else
                 raise
     site.refresh(now_ms)
     async for _, pods in api.list("/api/v1/pods", objects.Pod):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -27,7 +28,7 @@ FEWEST: Final = 24
 
 
 class Headroom:
-    """Keep as many GPUs free as urgent jobs will want soon, and show another policy only the others that fit beside.
+    """Keep as many GPUs free as urgent jobs will want soon; show another policy only the others that fit in the rest.
 
     Urgent are jobs of a priority above 0. Their demand is the GPUs that they hold and wait for; how much it rose within
     the time ahead is learned over a week, for each set of GPU models. Of these rises the quantile is kept free, so that
@@ -103,12 +104,12 @@ class Headroom:
         for urgent, models in sorted(lanes):
             if urgent:
                 continue
-            beside = [kind for kind in left if not kind or not models or not set(kind).isdisjoint(models)]
+            kinds = [kind for kind in left if not kind or not models or not set(kind).isdisjoint(models)]
             for _, serial, job in lanes[urgent, models]:
-                if any(left[kind] < _milli(job) for kind in beside):
+                if any(left[kind] < _milli(job) for kind in kinds):
                     held_back = True
                     break
-                for kind in beside:
+                for kind in kinds:
                     left[kind] -= _milli(job)
                 chosen.append((serial, job))
         for serial, job in sorted(chosen, key=lambda pair: pair[0]):
@@ -118,8 +119,9 @@ class Headroom:
     def _learn(self, waiting: Mapping[Models, int], cluster: Cluster, now_ms: int) -> None:
         """Note the demand of urgent jobs once a step, and what of it to keep free."""
         samples = self._samples
-        while samples and samples[-1][0] > now_ms:
-            samples.pop()  # of a trial that was rolled back
+        if samples and samples[-1][0] > now_ms:  # of a trial that was rolled back
+            del samples[bisect_right(samples, now_ms, key=lambda sample: sample[0]) :]
+            self._kept = self._rises(samples[-WINDOW_MS // self.step_ms :])
         if samples and samples[-1][0] + self.step_ms > now_ms:
             return
         demand = defaultdict(int, waiting)
