@@ -19,10 +19,10 @@ _CHUNK_ROWS = 4096
 
 
 class JobTable(Sequence[Job]):
-    """Jobs in the order of their rows; each is made anew whenever it is asked for."""
+    """Jobs in the order of their rows; each is made whenever it is asked for."""
 
     def __init__(self, columns: Sequence[Sequence[Any]], make: Callable[[tuple[Any, ...]], Job]) -> None:
-        """`make` turns a row, one value of each column, into its job, which no other code has seen."""
+        """`make` turns a row, one value of each column, into its job; the same one each time, or an equal one."""
         self._columns = columns
         self._make = make
 

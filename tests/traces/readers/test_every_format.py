@@ -142,6 +142,12 @@ def test_reading_twice_gives_the_same_jobs(sample: tuple[str, Path]) -> None:
     assert list(trace.jobs()) == list(trace.jobs())
 
 
+def test_a_table_has_the_same_jobs_however_often_it_is_asked(sample: tuple[str, Path]) -> None:
+    trace = traces.read_trace(sample[1])
+    table = trace.table(compress=2)
+    assert list(table) == list(table) == list(trace.jobs(compress=2))
+
+
 def test_gzip_is_known_by_its_first_bytes(csv_sample: tuple[str, Path]) -> None:
     _, path = csv_sample
     packed = path.with_name("packed")

@@ -169,8 +169,7 @@ class Loader:
                 self._read = task.source.table(nodes=task.nodes, skip_bad=bad, compress=under.compress)
             else:
                 jobs = task.source if task.jobs_file is None else pickle.loads(task.jobs_file.read_bytes())
-                compressed = compression(under.compress)
-                self._read = jobs if under.compress == 1 else tuple(compressed(replace(job)) for job in jobs)
+                self._read = jobs if under.compress == 1 else tuple(map(compression(under.compress), jobs))
             self._errors, self._last = tuple(errors), task
             self._adapted = (None, ())
         what = (task.nodes, task.conditions.recovery.checkpoint_ms)

@@ -8,11 +8,11 @@ where the file has none, and makes a job of a row's values; where they contradic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from berth.model import WHOLE_GPU, Job, Share
 from berth.traces.fields import Field, Limits
+from berth.traces.job_draft import submitted_at
 from berth.traces.table import Table
 
 _Row = tuple[int, Job]
@@ -81,7 +81,7 @@ class FieldReader:
             raise self._table.error(line, problem.expected, column=problem.column, value=value) from None
 
     def job(self, row: _Row, origin_ms: int) -> Job:
-        return replace(row[1], submit_ms=row[0] - origin_ms) if origin_ms else row[1]
+        return submitted_at(row[1], row[0] - origin_ms) if origin_ms else row[1]
 
 
 def requested(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:

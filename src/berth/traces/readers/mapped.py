@@ -194,7 +194,6 @@ class MappedReader(FieldReader):
             _moment("no-submit").parse(columns["no-submit"]) if "no-submit" in columns else None
         )
         self._sizes: dict[tuple[Any, ...], dict[str, int]] = {}
-        self._put_submit = setter("submit_ms")
         self._put_id = setter("id")
 
         def at(field: str) -> str:
@@ -373,11 +372,6 @@ class MappedReader(FieldReader):
             assert self._submitted_ms is not None  # otherwise the text would be refused
             return self._submitted_ms
         return time_ms
-
-    def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
-        submit_ms, job = row
-        self._put_submit(job, submit_ms - origin_ms)
-        return job
 
 
 def _column(field: str, column: str) -> str:
