@@ -14,7 +14,7 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import HistoryError
 from berth.experiments.recorded_run import keep_machine, recorded_run
-from berth.experiments.slurm_limits import SlurmLimits, keep_limits
+from berth.experiments.slurm_limits import SlurmLimits, keep_limits, slurm_limits
 from berth.experiments.what_if import what_if
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
@@ -118,8 +118,24 @@ def test_a_file_that_sacctmgr_did_not_print_is_refused_and_nothing_is_kept(tmp_p
     (tmp_path / "other.txt").write_text("a|b\n1|2\n", encoding="utf-8")
     with pytest.raises(HistoryError, match="line 1: no column Name; expected what sacctmgr show qos -P"):
         keep_limits(tmp_path, tmp_path / "other.txt", None)
-    with pytest.raises(HistoryError, match="no column Account, User"):
+    with pytest.raises(HistoryError, match="no column Cluster, Account, User"):
         keep_limits(tmp_path, None, tmp_path / "other.txt")
     with pytest.raises(HistoryError, match="cannot be read"):
         keep_limits(tmp_path, tmp_path / "absent.txt", None)
     assert keep_limits(tmp_path, None, None) == SlurmLimits()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Account|User\nlab|u1\n", "line 1: no column Cluster; expected"),
+        ("Cluster|Account|User\nmade|lab|\nmade|bi", "line 3: 2 columns; expected 3, as the header has"),
+    ],
+)
+def test_of_two_files_neither_is_kept_if_one_cannot_be_read_later(
+    files: tuple[Path, Path], tmp_path: Path, text: str, expected: str
+) -> None:
+    files[1].write_text(text, encoding="utf-8")
+    with pytest.raises(HistoryError, match=expected):
+        keep_limits(tmp_path, *files)
+    assert slurm_limits(tmp_path) == SlurmLimits()

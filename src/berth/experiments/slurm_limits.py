@@ -23,6 +23,8 @@ from berth.policies.schemes.limit_settings import GROUP, Limit
 
 QOS, ASSOCIATIONS = "sacctmgr-qos.txt", "sacctmgr-assoc.txt"
 """Names of the files in a history's folder."""
+_NEEDED = {QOS: ("Name",), ASSOCIATIONS: ("Cluster", "Account", "User")}
+"""Columns without which a file is refused."""
 _Row = Mapping[str, str]
 
 
@@ -83,10 +85,10 @@ def slurm_limits(folder: Path) -> SlurmLimits:
     """The limits that a history's folder keeps, if any. Raises HistoryError for a damaged file."""
     qos, associations = folder / QOS, folder / ASSOCIATIONS
     return SlurmLimits(
-        {row["Name"]: row for row in _rows(qos, "Name")} if qos.exists() else {},
+        {row["Name"]: row for row in _rows(qos, QOS)} if qos.exists() else {},
         {
             (row["Cluster"], row["Account"], row["User"]): row
-            for row in _rows(associations, "Cluster", "Account", "User")
+            for row in _rows(associations, ASSOCIATIONS)
             if not row.get("Partition")  # Slurm's limits of a user in one partition are not heeded
         }
         if associations.exists()
@@ -96,26 +98,34 @@ def slurm_limits(folder: Path) -> SlurmLimits:
 
 def keep_limits(folder: Path, qos: Path | None, associations: Path | None) -> SlurmLimits:
     """Keep what sacctmgr printed in a history's folder, in the place of what was there; returns what the folder has
-    then. Raises HistoryError for a file that is none."""
-    for source, name, columns in ((qos, QOS, ("Name",)), (associations, ASSOCIATIONS, ("Account", "User"))):
-        if source is not None:
-            _rows(source, *columns)
-            with whole_file(folder / name) as aside:
-                aside.write_bytes(source.read_bytes())
+    then. Raises HistoryError for a file that is none, and keeps neither then."""
+    given = {
+        name: source for name, source in ((QOS, qos), (ASSOCIATIONS, associations)) if source is not None
+    }
+    for name, source in given.items():
+        _rows(source, name)
+    for name, source in given.items():
+        with whole_file(folder / name) as aside:
+            aside.write_bytes(source.read_bytes())
     return slurm_limits(folder)
 
 
-def _rows(path: Path, *needed: str) -> list[_Row]:
-    """The rows of what sacctmgr printed, by the short names of its columns."""
+def _rows(path: Path, name: str) -> list[_Row]:
+    """The rows of what sacctmgr printed and is kept under `name`, by the short names of its columns."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise HistoryError(f"{path} cannot be read: {cause_of(error)}") from error
     header, *rows = csv.reader(lines, delimiter="|", quoting=csv.QUOTE_NONE) if lines else ([],)
-    names = [_LONG.get(name, name) for name in header]
-    if missing := [name for name in needed if name not in names]:
+    names = [_LONG.get(column, column) for column in header]
+    if missing := [column for column in _NEEDED[name] if column not in names]:
         raise HistoryError(
             f"{path}, line 1: no column {', '.join(missing)}; expected what sacctmgr show qos -P or show assoc -P"
             " prints, with its header"
         )
+    for line, row in enumerate(rows, 2):
+        if row and len(row) < len(names):
+            raise HistoryError(
+                f"{path}, line {line}: {len(row)} columns; expected {len(names)}, as the header has"
+            )
     return [dict(zip(names, row, strict=False)) for row in rows if row]
