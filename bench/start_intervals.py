@@ -106,9 +106,9 @@ class Told:
         if interval is not None and settled:
             self.held.append(interval[0] <= start_ms <= interval[1])
             self.late += start_ms > interval[1]
+            self.hours.append((interval[1] - interval[0]) / HOUR_MS)
         elif interval is not None:
             self.first.append(interval[0] <= start_ms <= interval[1])
-            self.hours.append((interval[1] - interval[0]) / HOUR_MS)
 
     def row(self) -> dict[str, float]:
         first = {"first_200_pct": round(100 * float(np.mean(self.first)), 1)} if self.first else {}
