@@ -49,6 +49,17 @@ def test_without_urgent_jobs_it_decides_as_the_policy_within() -> None:
     assert kept == plain
 
 
+def test_a_job_without_gpus_does_not_wait_for_urgent_jobs_that_do() -> None:
+    jobs = [
+        Job("runs", 0, HOUR_MS, gpus=8, priority=1),
+        Job("waits", 1, HOUR_MS, gpus=8, priority=1),
+        Job("cpu", 2, 1, gpus=0),
+    ]
+    events = simulate(jobs, Cluster(NODES), make_policy("headroom+passing+priority+first-fit"))
+    starts = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
+    assert starts == {"runs": 0, "cpu": 2, "waits": HOUR_MS}
+
+
 def test_the_headroom_shrinks_when_urgent_jobs_stay_away() -> None:
     jobs = [*hourly(30), Job("whole", 40 * HOUR_MS, HOUR_MS, gpus=8)]
     events = list(simulate(jobs, Cluster(NODES), make_policy(HEADROOM)))

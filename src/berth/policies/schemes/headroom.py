@@ -71,8 +71,8 @@ class Headroom:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield what the other policy decides on urgent jobs and on those that leave the headroom."""
         lanes: Mapping[Any, Any] = queue.lanes(_lane, self._key)
-        urgent = (jobs for (is_urgent, _), jobs in lanes.items() if is_urgent)
-        waiting = _milli_by_models(job for jobs in urgent for _, _, job in jobs)
+        shown_anyway = (jobs for (is_shown, _), jobs in lanes.items() if is_shown)
+        waiting = _milli_by_models(job for jobs in shown_anyway for _, _, job in jobs)
         self._learn(waiting, cluster, now_ms)
         again, held_back = True, False
         while again:
@@ -89,23 +89,23 @@ class Headroom:
             yield WakeAt(self._samples[-1][0] + self.step_ms)  # the headroom shrinks if no urgent job comes
 
     def _shown(self, queue: Queue, cluster: Cluster) -> tuple[ShownQueue, bool]:
-        """Urgent jobs, and of the others as many, in order, as leave the headroom; whether others are held back."""
+        """Jobs that are urgent or need no GPU, and of the others as many, in order, as leave the headroom; whether
+        others are held back."""
         shown, held_back = ShownQueue(), False
         chosen: list[tuple[int, Job]] = []
         left: dict[Models, int] = {}
         lanes: Mapping[Any, Any] = queue.lanes(_lane, self._key)
-        waiting: dict[Models, int] = defaultdict(int)
-        for (urgent, models), jobs in lanes.items():
-            if urgent:
+        for (shown_anyway, _), jobs in lanes.items():
+            if shown_anyway:
                 chosen += [(serial, job) for _, serial, job in jobs]
-                waiting[models] += sum(_milli(job) for _, _, job in jobs)
+        waiting = _milli_by_models(job for _, job in chosen)
         for models in {*self._kept, *waiting}:
             left[models] = self._free_milli(cluster, models) - waiting[models] - self._kept.get(models, 0)
-        for urgent, models in sorted(lanes):
-            if urgent:
+        for shown_anyway, models in sorted(lanes):
+            if shown_anyway:
                 continue
             kinds = [kind for kind in left if not kind or not models or not set(kind).isdisjoint(models)]
-            for _, serial, job in lanes[urgent, models]:
+            for _, serial, job in lanes[shown_anyway, models]:
                 if any(left[kind] < _milli(job) for kind in kinds):
                     held_back = True
                     break
@@ -158,7 +158,8 @@ class Headroom:
 
 
 def _lane(job: Job) -> tuple[bool, Models]:
-    return job.priority > 0, job.models
+    """Whether it is shown whatever is free, as it is urgent or needs no GPU; and its GPU models."""
+    return job.priority > 0 or not job.gpus, job.models
 
 
 def _milli(job: Job) -> int:
@@ -168,5 +169,6 @@ def _milli(job: Job) -> int:
 def _milli_by_models(jobs: Iterator[Job]) -> dict[Models, int]:
     found: dict[Models, int] = defaultdict(int)
     for job in jobs:
-        found[job.models] += _milli(job)
+        if job.gpus:
+            found[job.models] += _milli(job)
     return found
