@@ -158,6 +158,25 @@ def test_the_hours_of_asi_are_records_with_the_use_that_was_measured(hours: Path
     assert records["q"].start_ms is None
 
 
+def test_hours_of_asi_that_were_not_measured_do_not_count_as_idle(tmp_path: Path) -> None:
+    folder = _pods(
+        tmp_path / "pods",
+        [
+            {"pod_id": "a", "state_public": "Running", "day": 0, "hour": 0},
+            {"pod_id": "a", "state_public": "Succeeded", "day": 0, "hour": 1, "avg_gpu_sm_util": None,
+             "avg_gpu_mem_gib": None},
+            {"pod_id": "held none", "state_public": "Failed", "day": 0, "hour": 1, "used_gpu_hours": 0.0},
+            {"pod_id": "last", "state_public": "Running", "day": 0, "hour": 2},
+        ],
+    )  # fmt: skip
+    command("import", "asi", folder, "--history", tmp_path / "history")
+    use = {
+        record.job_id: (record.gpu_use_mean, record.gpu_mem_mean)
+        for record in open_history(tmp_path / "history").records()
+    }
+    assert use == {"a": (0.5, 0.5), "held none": (None, None)}
+
+
 def test_spans_of_asi_take_hours_and_number_pods_that_come_again(tmp_path: Path) -> None:
     path = tmp_path / "spans.parquet"
     duckdb.sql(

@@ -6,8 +6,9 @@ memory holds one row a pod, and what does not fit goes to disk.
 
 - A pod is submitted at the start of the first hour that shows it. It runs for the GPU-hours that it held over the GPUs
   that it asked for, so that a pod of minutes does not count as an hour.
-- Use is the mean of its hours by the GPU-hours in each. Peaks within an hour are not published, so there are none.
-- A pod without a hour outside `Pending` never started: as a job it leaves unserved when it was last seen.
+- Use is the mean of its measured hours by the GPU-hours in each; there is none if it held no GPU in any of them. Peaks
+  within an hour are not published, so there are none.
+- A pod without an hour outside `Pending` never started: as a job it leaves unserved when it was last seen.
 - A pod that is there in the last hour has not ended: as a job it never ends, and it is no record.
 
 Lost: pods without GPUs, which take CPU on the same servers; the request of GPU memory, whose unit is not published.
@@ -52,8 +53,10 @@ PODS: Final = f"""
             greatest(1, round(1000 * max(gpu_request) / max(cards)))::INTEGER AS share_milli,
             round(1000 * coalesce(max(cpu_request_cores), 0))::BIGINT AS cpu_milli,
             CASE any_value(priority_class) WHEN 'HP' THEN 10 ELSE 0 END AS priority,
-            sum(avg_gpu_sm_util * used_gpu_hours) / sum(used_gpu_hours) / 100 AS gpu_use_mean,
-            sum(avg_gpu_mem_gib * used_gpu_hours) / sum(used_gpu_hours) AS gpu_mem_gib
+            sum(avg_gpu_sm_util * used_gpu_hours)
+                / nullif(sum(used_gpu_hours) FILTER (avg_gpu_sm_util IS NOT NULL), 0) / 100 AS gpu_use_mean,
+            sum(avg_gpu_mem_gib * used_gpu_hours)
+                / nullif(sum(used_gpu_hours) FILTER (avg_gpu_mem_gib IS NOT NULL), 0) AS gpu_mem_gib
         FROM hours GROUP BY pod_id
     )
 """
