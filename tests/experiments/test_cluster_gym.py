@@ -91,6 +91,17 @@ def test_episodes_are_parts_of_the_trace_that_the_seed_draws() -> None:
     assert len(times) > 5
     assert max(times) <= 95
     assert env.reset(seed=0, options={"first": 7})[1]["now_ms"] == 7
+    for first in (-1, 96):
+        with pytest.raises(SettingError, match=f"cannot begin at job {first}; expected 0 to 95"):
+            env.reset(seed=0, options={"first": first})
+
+
+def test_arrivals_of_jobs_are_compressed_as_those_of_a_trace_are() -> None:
+    jobs = [Job("a", 0, 1), Job("b", 1000, 1)]
+    env = ClusterEnvironment(jobs, NODES, compress=10)
+    env.reset(seed=0)
+    assert env.step(np.int64(1))[4]["now_ms"] == 100
+    assert [job.submit_ms for job in jobs] == [0, 1000]
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -29,6 +29,7 @@ from berth.interference import no_interference
 from berth.knowledge import believed_run_ms, make_knowledge
 from berth.model import EventKind, GpuSlot, Job, Node, Placement, placement_of
 from berth.traces import Trace, read_trace
+from berth.traces.compress import compression
 
 Shown = dict[str, Any]
 """Arrays by their names."""
@@ -73,7 +74,8 @@ class ClusterEnvironment(gym.Env[Shown, np.int64]):
             raise SettingError(
                 f"{slots} waiting jobs shown and {jobs} jobs an episode; expected 1 or more of each"
             )
-        source = read_trace(trace) if isinstance(trace, str | os.PathLike) else tuple(trace)
+        compressed = compression(compress)
+        source = read_trace(trace) if isinstance(trace, str | os.PathLike) else tuple(map(compressed, trace))
         self.nodes = nodes_of(source, cluster)
         self._source = source
         self._read: tuple[object, Sequence[Job]] = (None, ())
@@ -96,12 +98,14 @@ class ClusterEnvironment(gym.Env[Shown, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Shown, dict[str, Any]]:
-        """Begin an episode; `options={"first": 100}` names its first job."""
+        """Begin an episode; `options={"first": 100}` names its first job. Raises SettingError for one that is none."""
         super().reset(seed=seed)
         jobs = self._all_jobs()
         if self._jobs is not None:
             last = max(0, len(jobs) - self._jobs)
             first = int((options or {}).get("first", self.np_random.integers(last + 1)))
+            if not 0 <= first <= last:
+                raise SettingError(f"an episode cannot begin at job {first}; expected 0 to {last}")
             jobs = jobs[first : first + self._jobs]
         self._agent = _Agent()
         self._believed = make_knowledge(self._knowledge, jobs)
