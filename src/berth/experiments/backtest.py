@@ -38,7 +38,7 @@ class Predicted:
     measure: str
     """`mean` or `p90`, of the waits."""
     policy: str
-    """Whose replay the prediction is of."""
+    """Whose replay the prediction is of, or LAST_WEEK."""
     real_s: float
     predicted_s: float
     low_s: float | None
