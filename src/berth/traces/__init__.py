@@ -212,11 +212,9 @@ def read_nodes(cluster: str | os.PathLike[str], columns: str | Mapping[str, str]
     from berth.traces.nodes import nodes_from_csv, nodes_from_spec
 
     name = os.fspath(cluster)
-    if name.startswith(_SYNTHETIC):
-        return nodes_of(name) or ()
     if columns or Path(name).exists():
         return nodes_from_csv(name, columns)
-    return nodes_from_spec(name)
+    return nodes_of(name) or () if name.startswith(_SYNTHETIC) else nodes_from_spec(name)
 
 
 def write(jobs: Iterable[Job], path: str | os.PathLike[str]) -> None:

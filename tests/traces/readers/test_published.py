@@ -261,6 +261,8 @@ def test_a_node_list_of_ones_own_is_mapped(tmp_path: Path) -> None:
         TraceError, match="a column 'cpu' for cpus, as --map-nodes says; there are host, cards"
     ):
         read_nodes(path, "name=host,gpus=cards,cpus=cpu")
+    with pytest.raises(TraceError, match="no such file"):
+        read_nodes("synthetic:demo", columns)
     assert (
         "name the list with --cluster FILE"
         in command("compare", jobs, "--policies", "fifo+first-fit", *named).stderr
