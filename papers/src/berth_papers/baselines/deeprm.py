@@ -53,7 +53,7 @@ class _DeepRm(Colocating):
 
 
 class DeepRmMax(_DeepRm):
-    """Taught by rollouts as `learned` is, shown each job's peak use for all of its run: never out of memory, often idle.
+    """Taught by rollouts too, shown each job's peak use for all of its run: never out of memory, often left idle.
 
     Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
     """
@@ -63,7 +63,7 @@ class DeepRmMax(_DeepRm):
 
 
 class DeepRmMean(_DeepRm):
-    """Taught by rollouts as `learned` is, shown each job's mean use for all of its run: out of memory where peaks meet.
+    """Taught by rollouts too, shown each job's mean use for all of its run: it runs out of memory where peaks meet.
 
     Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
     """
