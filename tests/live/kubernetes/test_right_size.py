@@ -137,6 +137,7 @@ def test_policies_are_shown_no_profile_and_run_times_stay_known() -> None:
         ({}, "", ""),
         ({}, controller_name("Job", "nightly-29012345"), "team/Job/nightly"),
         ({}, controller_name("ReplicaSet", "web-7c9f8d6b5"), "team/ReplicaSet/web"),
+        ({}, controller_name("ReplicaSet", "model-trainer"), "team/ReplicaSet/model-trainer"),
         ({}, controller_name("StatefulSet", "db-12345678"), "team/StatefulSet/db-12345678"),
         ({names.APPLICATION: "resnet"}, "Job/x", "team/resnet"),
         ({names.KIND: "ML"}, "Job/x", "ML"),
