@@ -189,7 +189,7 @@ def _give_back_whole(found: Candidates) -> None:
             if job.id in found.notes:
                 found.to_give_back.setdefault(job.id, (found.notes[job.id], why))
                 found.kept_back.setdefault(job.id, why)
-        found.waiting = [job for job in found.waiting if job.id not in found.to_give_back]
+    found.waiting = [job for job in found.waiting if job.id not in found.to_give_back]
 
 
 def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], live: Set[str]) -> str:
