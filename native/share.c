@@ -20,28 +20,35 @@
 #include <string.h>
 #include <time.h>
 
+/* NVML's documents set the times: use is sampled over 1/6 to 1 s, in whole per cents. The others
+   were chosen by hand; bench/partition_shares.py judges all of them together. */
 enum {
-    SLACK_NS = 20 * 1000 * 1000, /* how much unused time may be caught up */
-    SLICE_NS = 100 * 1000 * 1000,
-    DEBT_LAUNCHES = 64, /* of the longest of late, that may be owed at once, */
-    KEPT_LAUNCHES = 8,  /* and how much that others took, in the longest launches of late, */
-    KEPT_NS = 1000 * 1000 * 1000, /* at most */
-    CHECK_NS = 500 * 1000 * 1000,
-    SAMPLES_NS = 1500 * 1000 * 1000, /* NVML samples the use by process at least as often */
-    JUMP_NS = 1000 * 1000 * 1000,    /* a clock that falls back by more has jumped */
+    CHECK_NS = 500 * 1000 * 1000,    /* between two looks: within one or two of NVML's periods */
+    SAMPLES_NS = 1500 * 1000 * 1000, /* its longest period and a look: what is older tells */
     MOST_SAMPLES = 512,
-    FREE_PCT = 4,   /* of the GPU, that a burst leaves to others that use it */
-    ALONE_PCT = 98, /* of a GPU that no other uses, so that one that begins finds no long queue */
-    FULL_PCT = 97,  /* a card in use by so much has nothing left */
-    NONE_PCT = 2,   /* of use by others that counts as none */
+    NONE_PCT = 2,   /* of use by others that counts as none: what rounding may show of nothing */
     UNSURE_PCT = 6, /* what was charged and what was used may differ by, of late */
-    LOW_PCT = 5,    /* what low priority gets on a full card */
-    LOW_BLIND_PCT = 20, /* and where NVML does not tell how full it is */
-    DISTRUST_LOOKS = 20,
-    LEFT_OUT_PCT =
-        10, /* what is charged at least before NVML's samples may be said to leave it out, */
-    LEFT_OUT_LOOKS = 4, /* and at how many looks they must, of which one that does not takes two off
-                         */
+    FULL_PCT = 97,  /* a card in use by so much has nothing left */
+
+    /* What a burst leaves, and what low priority gets. */
+    FREE_PCT = 4,       /* of the GPU, to others that use it: they could not show more want */
+    ALONE_PCT = 98,     /* is taken of a GPU that no other uses: one that begins finds no queue */
+    LOW_PCT = 5,        /* on a full card */
+    LOW_BLIND_PCT = 20, /* where NVML does not tell how full it is */
+
+    /* How much time may be caught up, and owed: in launches, since none can be cut short. */
+    SLACK_NS = 20 * 1000 * 1000,  /* unused: a few launches of a usual program */
+    KEPT_LAUNCHES = 8,            /* that others took: so many of the longest of late, */
+    KEPT_NS = 1000 * 1000 * 1000, /* at most */
+    DEBT_LAUNCHES =
+        64, /* of the longest of late, owed at once: as many as are guessed (measure.c) */
+    SLICE_NS = 100 * 1000 * 1000, /* of a wait, between which the region is looked at */
+    JUMP_NS = 1000 * 1000 * 1000, /* a clock that falls back by more has jumped */
+
+    /* When NVML's word is not taken. */
+    DISTRUST_LOOKS = 20, /* ten seconds */
+    LEFT_OUT_PCT = 10,   /* charged at least before its samples may be said to leave it out, */
+    LEFT_OUT_LOOKS = 4   /* at so many looks, of which one that does not takes two off */
 };
 #define DEBT_NS 10000000000ull  /* beside this */
 #define NOT_REPORTED UINT32_MAX /* others_pct: NVML does not tell */

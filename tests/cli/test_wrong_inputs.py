@@ -82,7 +82,7 @@ WRONG = [
     ("up --grow maybe", "'maybe'", "there are off, on and suspend"),
     ("up --cpus none", "'none'", "such as 8"),
     ("up --metrics 99999", "99999", "from 1 to 65535"),
-    ("k8s steerer --quota x", "'x'", "NAMESPACE=GPUS"),
+    ("k8s install --image x --quota x", "'x'", "NAMESPACE=GPUS"),
     ("slurm run --mode fly", "'fly'", "'off', 'advise', 'place'"),
     ("profile show nothere", "'nothere'", "there are googlenet"),
 ]

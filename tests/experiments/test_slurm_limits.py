@@ -108,6 +108,8 @@ def test_a_history_made_under_limits_gives_back_its_waits_once_they_are_imported
     words = ["import", "limits", "--qos", str(files[0]), "--assoc", str(files[1]), "--history", str(folder)]
     told = CliRunner().invoke(app, words, catch_exceptions=False).stdout
     assert told.startswith("kept 2 QOS and 5 associations in ")
+    told = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout
+    assert told == '{"qos": 2, "associations": 5}\n'
     found = what_if(open_history(folder), [POLICY])
     assert {limit.name for limit in recorded_run(open_history(folder)).limits} == limits.keys()
     assert max(map(abs, found.trust.weekly_errors_pct)) <= 5

@@ -169,16 +169,39 @@ def test_to_forecast_only_what_the_plan_starts_next_changes_nothing(workload, se
         assert len([one for one in looks.asked if one is not None]) > len(jobs)
 
 
-def test_in_doubt_nothing_is_planned_and_the_network_decides() -> None:
+def test_in_doubt_nothing_is_planned_and_the_networks_best_starts_are_put_to_the_test() -> None:
     jobs = workload_jobs("GPUmemory_light", 8, 40_100)
     doubt = Noisy(Oracle(jobs, INTERFERENCE), Noise(run=0.1, seed=3))
-    policies = [Watched(Setting(0, knowledge=doubt), LearnedSettings(plans=plans)) for plans in (120, 0)]
-    planned, alone = (
-        list(simulate(jobs, ONE, policy, interference=INTERFERENCE, knowledge=doubt)) for policy in policies
-    )
-    assert planned == alone
-    assert len(starts(planned)) == len(jobs)
-    assert policies[0].planned == []
+    tried: list[tuple[list[int], list[float], int]] = []
+
+    class Tries(Watched):
+        def _model(self, scene):
+            model = super()._model(scene)
+
+            def starts_ms(tenants, queue, actions, heuristics):
+                found = Rollouts.starts_ms(model, tenants, queue, actions, heuristics)
+                tried.append((actions.tolist(), found.tolist(), -1))
+                return found
+
+            model.starts_ms = starts_ms
+            return model
+
+        def _in_doubt(self, scene):
+            before = len(tried)
+            picked = super()._in_doubt(scene)
+            if len(tried) > before:
+                tried[-1] = (*tried[-1][:2], int(picked[0]))
+            return picked
+
+    policy = Tries(Setting(0, knowledge=doubt))
+    events = list(simulate(jobs, ONE, policy, interference=INTERFERENCE, knowledge=doubt))
+    assert len(starts(events)) == len(jobs)
+    assert policy.planned == []
+    assert all(2 <= len(actions) <= 3 for actions, _, _ in tried)
+    assert [picked for *_, picked in tried] == [
+        actions[int(np.argmin(after_ms))] for actions, after_ms, _ in tried
+    ]
+    assert any(picked != actions[0] for actions, _, picked in tried)
 
 
 def test_a_world_whose_tenants_need_more_memory_than_there_is_comes_to_an_end(known) -> None:

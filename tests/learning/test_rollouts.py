@@ -178,9 +178,7 @@ def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow
 def test_what_it_learns_is_worth_something_and_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 8, jobs=SEEN)
-    settings = RolloutSettings(
-        sets=6, habits=0, ahead=3, draws=1, taught=2, followed_from=2, followed=1, batch=16
-    )
+    settings = RolloutSettings(sets=6, ahead=3, draws=1, taught=2, followed_from=2, followed=1, batch=16)
     learner = RolloutLearner([Domain(task, make_speeds("time-sliced"), sets, sets)], settings)
     untrained = learner.network(learner.begin(0))
     networks = [learned(learner), learned(learner)]

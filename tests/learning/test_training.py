@@ -322,7 +322,7 @@ def test_jobs_of_days_are_counted_in_coarser_units() -> None:
 def test_a_training_goes_on_from_a_model() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=6)
-    start, settings = new_network(7), RolloutSettings(habits=0)
+    start, settings = new_network(7), RolloutSettings()
     domain = Domain(task, make_speeds("time-sliced"), sets, sets)
     learner = RolloutLearner([domain], settings, start=start)
     assert equal(learner.network(learner.begin(0)), start)

@@ -361,6 +361,7 @@ def limits(
         Path | None, typer.Option(metavar="FILE", help="What `sacctmgr show assoc -P` printed.")
     ] = None,
     history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
 ) -> None:
     """Keep the limits of Slurm's QOS and associations, which replays of the history heed."""
     from berth.errors import SettingError
@@ -370,6 +371,9 @@ def limits(
     if qos is None and assoc is None:
         raise SettingError("import limits reads --qos FILE, --assoc FILE, or both")
     found = keep_limits(open_history(history, must_exist=True).folder, qos, assoc)
+    if as_json:
+        print(json.dumps({"qos": len(found.qos), "associations": len(found.associations)}))
+        return
     print(
         f"kept {len(found.qos):,} QOS and {len(found.associations):,} associations in {history}; replays heed their"
         " limits of GPUs, nodes and running jobs"

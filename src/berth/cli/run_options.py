@@ -145,6 +145,13 @@ class RunOptions:
             help="GPU quota per virtual cluster; unlisted clusters get 0.",
         ),
     ] = None
+    limits: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Limits of users, virtual clusters and groups, as `berth advise` writes them.",
+        ),
+    ] = None
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
     every: Annotated[
         float | None,
@@ -256,6 +263,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
             write_ms=_whole_ms(options.checkpoint_write, 1000, "--checkpoint-write"),
         ),
         "quotas": None if options.quota is None else quotas_of(options.quota),
+        "limits": () if options.limits is None else options.limits,
         "borrow": options.borrow,
         "round_ms": None if every is None else _whole_ms(every, 1000, "--round"),
         "knowledge": options.knowledge,

@@ -44,7 +44,7 @@ def taught_by_rollouts(inputs: LearnerInputs) -> MadeLearner:
     _check_inputs(inputs)
     start = cast(Network | None, inputs.start)
     learner = RolloutLearner(inputs.domains, start=start, demand=inputs.shown)
-    return MadeLearner(learner, learner.worth, learner.greedy if inputs.shown == "series" else None)
+    return MadeLearner(learner, learner.worth, None)
 
 
 def rollout_file(trained: TrainedFile) -> bytes:

@@ -1,7 +1,8 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
 A portfolio by simulation on what is believed, which the network is a member of, and its starts put to the test one by
-one. Where beliefs are in doubt, on several GPUs and with `plans=0` the network decides in one pass.
+one. Where beliefs are in doubt, the three starts that the network likes most are put to the test by the network. On
+several GPUs and with `plans=0` it decides in one pass.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from berth.errors import SettingError
 from berth.interference import mode_of
 from berth.learning.jobsets import Task
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
-from berth.learning.rollouts import NETWORK_ALONE, Rollouts, Trace, as_heuristic, heuristic
+from berth.learning.rollouts import NETWORK_ALONE, STEP_MS, TICK_MS, Rollouts, Trace, as_heuristic, heuristic
 from berth.model import GpuModel
 from berth.network.forecast_network import ForecastNetwork
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
+from berth.policies.colocation.open_gpus import LEAD_MS
 from berth.policies.colocation.rules import shipped_weights
 from berth.policies.colocation.scene import Scene
 from berth.profiles import series
@@ -37,6 +39,9 @@ CHANGED, SIZE = 0.4, 0.3
 """How many of a rule's weights are changed at a time, and by how much of the largest."""
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
+
+FOLLOWED = 3
+"""Starts that are followed where beliefs are in doubt."""
 
 
 @dataclass(slots=True)
@@ -58,7 +63,8 @@ class LearnedWithPlans(Learned):
     tuned rule and `plans` random changes of the best of these are each followed to the end of the queue; then, for the
     first plan, every start is tried at each moment, with the best of these going on from there, unless that takes more
     than a day. What ends soonest is done step by step until the world departs from it, as when a job comes: it is
-    planned anew with fewer changes. Elsewhere, and where beliefs are in doubt, it is `Learned`.
+    planned anew with fewer changes. Where beliefs are in doubt, nothing is planned: of the three starts of the best
+    scores, that one is made after which all ends soonest if the network goes on. Elsewhere it is `Learned`.
     """
 
     def _prepare(self) -> None:
@@ -75,6 +81,7 @@ class LearnedWithPlans(Learned):
         self._plan: _Plan | None = None
         self._planned_for = (0, 0)
         self._best: FloatArray | None = None
+        self._holds_until_ms = 0
 
     def _profiles_changed(self) -> None:
         super()._profiles_changed()
@@ -86,12 +93,10 @@ class LearnedWithPlans(Learned):
         super()._begin(cluster)
 
     def _chosen(self, scene: Scene) -> IntArray:
-        if (
-            not self._may_plan
-            or not self.knowledge.certain
-            or not self._is_alone(scene.forecasts.offers, scene.backlog_jobs)
-        ):
+        if not self._may_plan or not self._is_alone(scene.forecasts.offers, scene.backlog_jobs):
             return super()._chosen(scene)
+        if not self.knowledge.certain:
+            return self._in_doubt(scene)
         step = self._next_step(scene)
         if step is None:
             scene = scene.with_all()
@@ -148,6 +153,31 @@ class LearnedWithPlans(Learned):
         if (running, waiting) != (plan.running, plan.waiting) or plan.at == len(steps):
             return None
         return steps[plan.at]
+
+    def _in_doubt(self, scene: Scene) -> IntArray:
+        """The best by what is believed of the starts that the network likes most, if it goes on after each of them."""
+        kind = len(scene.forecasts.offers[0].tenants), scene.backlog_jobs
+        if kind != self._planned_for:
+            self._planned_for, self._holds_until_ms = kind, 0
+        allowed = self.allowed(scene)
+        if allowed[0, 0] and self._now_ms < self._holds_until_ms:
+            return np.zeros(1, np.int64)
+        score = self.scores(scene, allowed)
+        if not kind[0] and allowed[0, 1:].any():  # an idle GPU starts a job wherever it may
+            score[0, 0] = -np.inf
+        actions = np.argsort(-score[0], kind="stable")[:FOLLOWED]
+        actions = actions[np.isfinite(score[0, actions])]
+        situation = self._situation(scene) if len(actions) > 1 else None
+        if situation is None:
+            return super()._chosen(scene)
+        model, tenants, queue = situation
+        after_ms = model.starts_ms(tenants[None], queue[None], actions, NETWORK_ALONE[None])
+        pick: IntArray = actions[[after_ms.argmin()]]
+        if not pick[0]:
+            ends_ms = scene.forecasts.ends_ms[0, 0]
+            first_ms = int(ends_ms.min(where=ends_ms > 0, initial=TICK_MS + LEAD_MS))
+            self._holds_until_ms = self._now_ms + max(first_ms - LEAD_MS, STEP_MS)
+        return pick
 
     def _made_anew(self, scene: Scene) -> bool:
         """Make a plan, unless one was made while as many ran and waited and did not hold; whether there is one."""

@@ -28,11 +28,8 @@ class Player:
     def __init__(self, domain: Domain, demand: Demand = "series") -> None:
         self.domain = domain
         self.model = Rollouts(domain.task, domain.speeds)
-        belief = domain.belief
-        self.seen = self.model if belief is None else Rollouts(belief.task, belief.speeds)
-        self.run = None if belief is None else belief.run
         self.demand = demand
-        self.catalogue = self.seen.task.catalogue(demand)
+        self.catalogue = domain.task.catalogue(demand)
 
     def decided_ms(self, worlds: Worlds, network: Network) -> IntArray:
         """When all is done in each world, in ms, if the network decides from here on: (W,)."""
@@ -59,7 +56,7 @@ class Player:
         members, waiting = combinations(SEEN), here.waiting
         alike = (waiting[:, :, None] == waiting[:, None]).all(axis=-1) & np.tri(SEEN, k=-1, dtype=np.bool_)
         again = (members[:, :, None] & ~members[:, None] & alike[:, None]).any(axis=(-1, -2))
-        offered = within(self._scene(here), members) & ~again  # of equal jobs the first
+        offered = within(self.model.scene(here, self.catalogue), members) & ~again  # of equal jobs the first
         offered[:, 0] = here.allowed[:, 0]
         may = offered & here.allowed
         action[rows] = may.argmax(axis=1)
@@ -79,25 +76,11 @@ class Player:
 
     def _features_of(self, worlds: Worlds, masks: IntArray) -> Iterator[Features]:
         """The same for some of the worlds at a time."""
-        scene = self._scene(worlds)
+        scene = self.model.scene(worlds, self.catalogue)
         for begin in range(0, len(masks), TOGETHER):
             rows = np.arange(begin, min(len(masks), begin + TOGETHER))
             part, members = _rows_of(scene, rows), combinations(SEEN)[masks[rows]]
-            yield features(part, members, self.seen.speeds)
-
-    def _scene(self, worlds: Worlds) -> Scene:
-        """The worlds as the network sees them: by what is believed of them."""
-        if self.run is None:
-            return self.seen.scene(worlds, self.catalogue)
-        tenants, queue = worlds.tenants.copy(), worlds.queue.copy()
-        for jobs in (tenants, queue):
-            work_us = jobs[..., -1]
-            expected_us = (work_us * self.run[jobs[..., 0]]).astype(np.int64)
-            if jobs is tenants:  # what a job has done is known, and one that runs is not over
-                left_us = np.maximum(expected_us - (work_us - jobs[..., 1]), 1_000_000)
-                jobs[..., 1] = np.where(jobs[..., 1] > 0, np.minimum(left_us, expected_us), 0)
-            jobs[..., -1] = expected_us
-        return self.seen.scene(replace(worlds, tenants=tenants, queue=queue), self.catalogue)
+            yield features(part, members, self.domain.speeds)
 
 
 def listed(allowed: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.bool_]]:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
 from berth.learning.domains import Domain
-from berth.learning.heuristics import tuned_heuristics
 from berth.learning.jobsets import JobSets
 from berth.learning.learner import Figures
 from berth.learning.player import Player, best_of_listed, listed
@@ -32,6 +31,7 @@ from berth.network.features import Features
 from berth.network.scores import Network, Sizes, new_network, scores
 
 NEVER = -1e30
+HEURISTICS = np.stack([heuristic((1, 1.0)), heuristic((0, 1.0))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,6 @@ class RolloutSettings:
     """Of what the network would do, this many of the best and two others are followed then, and learned from alone."""
     choices: int = 16
     """Combinations of a moment that are learned from: the best one and others."""
-    habits: int = 2
-    """Heuristics that are looked for, besides the two of every world."""
-    tries: int = 400
-    """Changes of each that are tried, on `tuned_on` sets."""
-    tuned_on: int = 25
     passes: int = 4
     batch: int = 128
     learning_rate: float = 1.5e-3
@@ -82,7 +77,6 @@ class RolloutState(NamedTuple):
 
     network: Network
     optimiser: optax.OptState
-    habits: Array  # float32 (I, B, 2, F): of each domain
     seed: Array  # int32 ()
     iteration: Array  # int32 ()
 
@@ -120,17 +114,9 @@ class RolloutLearner:
         self._update = jax.jit(self._updated)
 
     def begin(self, seed: int) -> RolloutState:
-        """The network to start with, else one that knows nothing; and heuristics that suit the sets."""
+        """The network to start with, else one that knows nothing."""
         network = jax.tree.map(jnp.asarray, self.start or new_network(seed, self.settings.sizes))
-        settings = self.settings
-        search = settings.habits, settings.tries, settings.tuned_on, seed
-        heuristics = jnp.stack(
-            [
-                jnp.asarray(tuned_heuristics(one.model, one.domain.sets, *search), jnp.float32)
-                for one in self.players
-            ]
-        )
-        return RolloutState(network, self.optimiser.init(network), heuristics, jnp.int32(seed), jnp.int32(0))
+        return RolloutState(network, self.optimiser.init(network), jnp.int32(seed), jnp.int32(0))
 
     def network(self, state: RolloutState) -> Network:
         """The network as it is."""
@@ -141,16 +127,15 @@ class RolloutLearner:
         settings, iteration = self.settings, int(state.iteration)
         draw = np.random.default_rng([int(state.seed), iteration])
         number = iteration % len(self.players)
-        heuristics = np.asarray(state.habits[number], np.float64)
         player = self.players[number]
         all_sets = player.domain.sets
         rows = draw.choice(len(all_sets.work_ms), min(settings.sets, len(all_sets.work_ms)), replace=False)
         sets = JobSets(all_sets.application[rows], all_sets.work_ms[rows])
         network = jax.tree.map(np.asarray, state.network)
         taught = iteration < settings.taught * len(self.players)
-        every, offered, total_ms = self._played(player, sets, heuristics, None if taught else network, draw)
+        every, offered, total_ms = self._played(player, sets, None if taught else network, draw)
         follows = iteration >= settings.followed_from
-        seen = self._judged(player, every, offered, heuristics, network if follows else None, draw)
+        seen = self._judged(player, every, offered, network if follows else None, draw)
         network, optimiser, losses = state.network, state.optimiser, []
         moments = len(seen.there)
         batch = min(settings.batch, moments)
@@ -161,7 +146,7 @@ class RolloutLearner:
                 network, optimiser, loss = self._update(network, optimiser, some)
                 losses.append(float(loss))
         saved = (sets.work_ms.sum(axis=1) - total_ms) / player.model.task.step_ms
-        after = RolloutState(network, optimiser, state.habits, state.seed, state.iteration + 1)
+        after = RolloutState(network, optimiser, state.seed, state.iteration + 1)
         figures = float(np.mean(saved)), float(np.mean(losses)), float(moments)
         return after, Figures(*map(jnp.float32, figures))
 
@@ -170,20 +155,10 @@ class RolloutLearner:
         network = jax.tree.map(np.asarray, network)
         return float(np.mean([_worth(one, one.decided_ms(_begun(one), network)) for one in self.players]))
 
-    def greedy(self) -> float:
-        """The same where best joint progress decides."""
-        progress = heuristic((0, 1.0))
-        return float(
-            np.mean(
-                [_worth(one, one.model.heuristic_ms(progress, one.domain.validation)) for one in self.players]
-            )
-        )
-
     def _played(
         self,
         player: Player,
         sets: JobSets,
-        heuristics: FloatArray,
         network: Network | None,
         draw: np.random.Generator,
     ) -> tuple[Worlds, NDArray[np.bool_], IntArray]:
@@ -203,7 +178,7 @@ class RolloutLearner:
                 masks, there = listed(here.allowed)
                 if network is None:
                     seed = int(draw.integers(1 << 30))
-                    worth_s = model.worth_s(here, heuristics, settings.ahead, settings.draws, seed)
+                    worth_s = model.worth_s(here, HEURISTICS, settings.ahead, settings.draws, seed)
                     score = -np.take_along_axis(worth_s, masks, axis=1)
                 else:
                     score = player.scores(network, here, masks)
@@ -223,13 +198,12 @@ class RolloutLearner:
         player: Player,
         worlds: Worlds,
         offered: NDArray[np.bool_],
-        heuristics: FloatArray,
         network: Network | None,
         draw: np.random.Generator,
     ) -> Seen:
         """What some of what is offered (W, C) costs: by heuristics, and by the network where there is one."""
         settings, model, seed = self.settings, player.model, int(draw.integers(1 << 30))
-        worth_s = model.worth_s(worlds, heuristics, settings.ahead, settings.draws, seed)
+        worth_s = model.worth_s(worlds, HEURISTICS, settings.ahead, settings.draws, seed)
         worst_s = np.max(worth_s, axis=1, where=worlds.allowed, initial=0.0)[:, None] + settings.refused_s
         worth_s = np.where(offered & ~worlds.allowed, worst_s, worth_s)
         turn = np.where(

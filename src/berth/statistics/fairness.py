@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from berth.model import EventKind, Node
 from berth.statistics.columns import KINDS, EventColumns
-from berth.statistics.measures import WHOLE_MILLI, completion_time_s
+from berth.statistics.measures import WHOLE_MILLI
 
 
 def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArray[np.float64]:
@@ -32,11 +32,13 @@ def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArra
     begin, end = columns.submit_ms[job], columns.time_ms[at]
     mean = np.interp(end, times, area)
     mean -= np.interp(begin, times, area)
+    del times, area
     stay = end - begin
-    mean = np.divide(mean, stay, out=np.ones(len(stay)), where=stay > 0)
-    ratio: NDArray[np.float64] = (
-        completion_time_s(columns)[works] * 1000.0 / (columns.work_ms[job] * np.maximum(1.0, mean))
-    )
+    np.divide(mean, stay, out=mean, where=stay > 0)
+    mean[stay <= 0] = 1.0
+    np.maximum(mean, 1.0, out=mean)
+    mean *= columns.work_ms[job]
+    ratio: NDArray[np.float64] = stay / mean
     return ratio
 
 
@@ -79,10 +81,13 @@ def _contention(columns: EventColumns, capacity: int) -> tuple[NDArray[np.float6
     np.maximum.at(leaving, columns.job, columns.time_ms)
     last[over] = leaving[over]
     times = np.concatenate((columns.submit_ms, last)).astype(np.float64)
+    del last, leaving  # a million jobs have 8 MB of each
     order = np.argsort(times)
     times = times[order]
-    change = np.concatenate((asked, -asked))[order]
-    del order, last, leaving  # a million jobs have 16 MB of each
+    change = np.concatenate((asked, -asked))
+    del asked
+    change = change[order]
+    del order
     level = np.cumsum(change) / (capacity or math.inf)
     np.maximum(level, 1.0, out=level)
     area = np.zeros(len(times))

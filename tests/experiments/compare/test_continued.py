@@ -109,6 +109,7 @@ CHANGED = {
     "failures": FailureRate(1000, 10),
     "recovery": Recovery(1000),
     "quotas": (("", 3),),
+    "limits": (Limit("user", running=1),),
     "borrow": True,
     "round_ms": 1000,
     "knowledge": "user",

@@ -34,7 +34,7 @@ class Still(Api):
         self.asked.append(f"{method} {path.rpartition('/')[2]}")
         if path.endswith("/eviction"):
             raise FORBIDDEN
-        if method == "GET" and path not in self._objects:
+        if method == "GET" and path not in self._objects and not path.endswith("/configmaps"):
             raise ApiError(path, 404, "NotFound", "there is none")
         found = {"metadata": {"resourceVersion": "9"}, "items": self._objects.get(path, [])}
         return msgspec.json.encode(found)

@@ -117,14 +117,9 @@ class FakeWorld:
             book.suspended_by_brain(message["id"], self.now_ms)
         elif said == "resume":
             book.resumed_by_brain(message["id"], self.now_ms)
-        elif said == "again":
-            times, needs_mib = message["memory"]
-            book.again(
-                message["job_id"], message["why"], message["attempt"], (times, needs_mib), message["start_failures"],
-                message["not_before_ms"], self.now_ms, keeps_place=message["keeps_place"],
-            )  # fmt: skip
-        elif said == "give-up":
-            book.give_up(message["job_id"], message["why"], self.now_ms)
+        elif said in ("again", "give-up"):
+            fields = {name: value for name, value in message.items() if name != "say"}
+            (book.again if said == "again" else book.give_up)(**fields, now_ms=self.now_ms)
         elif said == "remember":
             book.remember(message["job_id"], message["needs_mib"])
         assert said != "error", message

@@ -148,20 +148,9 @@ class Deciding:
             book.suspended_by_brain(message["id"], now_ms)
         elif said == "resume":
             book.resumed_by_brain(message["id"], now_ms)
-        elif said == "again":
-            times, needs_mib = message["memory"]
-            book.again(
-                message["job_id"],
-                message["why"],
-                message["attempt"],
-                (times, needs_mib),
-                message["start_failures"],
-                message["not_before_ms"],
-                now_ms,
-                keeps_place=message["keeps_place"],
-            )
-        elif said == "give-up":
-            book.give_up(message["job_id"], message["why"], now_ms)
+        elif said in ("again", "give-up"):
+            fields = {name: value for name, value in message.items() if name != "say"}
+            (book.again if said == "again" else book.give_up)(**fields, now_ms=now_ms)
         elif said == "remember":
             book.remember(message["job_id"], message["needs_mib"])
         elif said == "error":

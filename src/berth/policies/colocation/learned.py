@@ -67,7 +67,8 @@ class LearnedSettings:
     """0: it begins without profiles, and each application runs alone once before it shares."""
     plans: int = 120
     """On one GPU where all is known: how many changes of rules are followed to the end of the queue, besides the rules
-    and the network, of which the best is done. 0, and where beliefs are in doubt: the network decides."""
+    and the network, of which the best is done. Where beliefs are in doubt, the network is followed after its three best
+    starts. 0: the network decides."""
     strict: int = 0
     """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 

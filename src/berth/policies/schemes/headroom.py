@@ -28,7 +28,7 @@ FEWEST: Final = 24
 
 
 class Headroom:
-    """Keep as many GPUs free as urgent jobs will want soon, and show another policy only the others that fit beside.
+    """Keep as many GPUs free as urgent jobs will want soon; show another policy only the others that fit in the rest.
 
     Urgent are jobs of a priority above 0. Their demand is the GPUs that they hold and wait for; how much it rose within
     the time ahead is learned over a week, for each set of GPU models. Of these rises the quantile is kept free, so that
@@ -104,12 +104,12 @@ class Headroom:
         for urgent, models in sorted(lanes):
             if urgent:
                 continue
-            beside = [kind for kind in left if not kind or not models or not set(kind).isdisjoint(models)]
+            kinds = [kind for kind in left if not kind or not models or not set(kind).isdisjoint(models)]
             for _, serial, job in lanes[urgent, models]:
-                if any(left[kind] < _milli(job) for kind in beside):
+                if any(left[kind] < _milli(job) for kind in kinds):
                     held_back = True
                     break
-                for kind in beside:
+                for kind in kinds:
                     left[kind] -= _milli(job)
                 chosen.append((serial, job))
         for serial, job in sorted(chosen, key=lambda pair: pair[0]):

@@ -1,8 +1,8 @@
 """Alibaba's ASI trace of 2026: hours of pods on GPU servers, as records of attempts and as jobs.
 
 Published as cluster-trace-gpu-v2026 in github.com/alibaba/clusterdata; `asi_opensource_pod_hourly` is a folder of
-Parquet, `day=D/hour=H/part-000.parquet`, with a row for each pod and hour. DuckDB streams it: what is kept in memory is
-a row a pod, and what does not fit goes to disk.
+Parquet, `day=D/hour=H/part-000.parquet`, with a row for each pod and hour. DuckDB streams it:
+memory holds one row a pod, and what does not fit goes to disk.
 
 - A pod is submitted at the start of the first hour that shows it. It runs for the GPU-hours that it held over the GPUs
   that it asked for, so that a pod of minutes does not count as an hour.

@@ -154,7 +154,7 @@ def test_twelve_pods_share_two_gpus_one_exceeds_its_memory_and_the_report_says_s
                 return (
                     said["node"] == "agents"
                     and "new records" in said["result"]
-                    and jobs == {"shares": 11, "exceeds": 1}
+                    and jobs == {"default/shares": 11, "default/exceeds": 1}
                 )
 
             await world.until("the history has all twelve", all_told, 180)
