@@ -23,7 +23,9 @@ from berth.cli import main
 from berth.cli.app import app, load
 from berth.cli.commands import COMMANDS
 from berth.cli.output import Form, console, printed
+from berth.cli.snapshot_table import snapshot_tables
 from berth.errors import SettingError
+from berth.live.driver.snapshot import LiveJob, Snapshot
 
 ROWS = [
     {"name": "=cmd()", "gpus": 2, "use": None, "nodes": ["a", "b"], "done": True},
@@ -162,6 +164,16 @@ def test_a_table_is_as_wide_as_columns_says_and_has_no_style_without_colour(
         with screen.capture() as captured:
             screen.print("answer", style="bold red")
         assert ("\x1b[" in captured.get()) == codes
+
+
+def test_what_users_wrote_between_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "annotation berth.dev/models is '[/red]' :smile: [bold]"
+    job = LiveJob("n/[a]", "u", "[a]", "held", 1, 1000, 0, 0, None, why=why)
+    console().print(snapshot_tables(Snapshot(0, jobs=(job,), waiting=1, notes=("quota '[/x]' is odd",))))
+    shown = capsys.readouterr().out
+    assert "n/[a]" in shown
+    assert why in shown
+    assert "quota '[/x]' is odd" in shown
 
 
 def test_a_disk_with_a_fault_is_not_blamed_on_standard_output(

@@ -108,6 +108,23 @@ def starving(small: list[Job], large: Job) -> list[Job]:
     return sorted([*small, large], key=lambda job: job.submit_ms)
 
 
+@pytest.mark.parametrize("name", ["fifo+best-fit", "fifo+first-fit", "easy+priority+best-fit"])
+def test_a_large_task_does_not_take_the_only_node_of_another_that_must_be_apart_from_it(name: str) -> None:
+    large = Job("large", 0, MINUTE_MS, gpus=2, apart=True)
+    bound = Job("bound", 0, MINUTE_MS, gpus=1, labels=("zone=a",), apart=True)
+    first = Job("first", 0, MINUTE_MS, gpus=1, labels=("zone=a",), estimate_ms=MINUTE_MS)
+    there = [Node("a", 2, labels=("zone=a",)), Node("b", 2)]
+    events = run(name, [first, gang_of([large, bound], name="g")], there)
+    where = {(each.job.id, each.slots[0].node) for each in events if each.kind is EventKind.START}
+    assert where == {("first", 0), ("large", 1), ("bound", 0)}
+    full = Job("full", 0, MINUTE_MS, gpus=2, labels=("zone=a",), estimate_ms=MINUTE_MS)
+    events = run(
+        name, [full, gang_of([large, bound], name="g")], there
+    )  # it starts when its only node is free
+    began = {each.job.id: each.time_ms for each in events if each.kind is EventKind.START}
+    assert began == {"full": 0, "large": MINUTE_MS, "bound": MINUTE_MS}
+
+
 EASY = [order for order in ORDERS if order not in EVICTING]
 
 

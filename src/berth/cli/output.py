@@ -76,7 +76,10 @@ def printed(
 
 
 def console(*, soft_wrap: bool = False) -> Console:
-    """Standard output as Rich draws on it: as wide as COLUMNS says, and without any style under NO_COLOR."""
+    """Standard output as Rich draws on it: as wide as COLUMNS says, and without any style under NO_COLOR.
+
+    What is between brackets or colons is no markup: names and messages are users'.
+    """
     from rich.console import Console
 
     columns = os.environ.get("COLUMNS", "")
@@ -87,6 +90,8 @@ def console(*, soft_wrap: bool = False) -> Console:
         width=width,
         soft_wrap=soft_wrap and not sys.stdout.isatty(),
         color_system=None if os.environ.get("NO_COLOR") else "auto",
+        markup=False,
+        emoji=False,
     )
 
 

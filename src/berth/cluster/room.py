@@ -154,14 +154,14 @@ class Room(NodeRows):
     ) -> tuple[GpuSlot, ...] | None:
         """The slots of the tasks of a gang that start together, one after the other; None if one has no room.
 
-        `place` says where one task goes: it is asked for the largest first, with the ones before it in their places.
+        `place` says where one task goes, in `placing_order`, with the ones before it in their places.
         Nothing has changed then but the versions of nodes, by which what is remembered of them is looked at again.
         """
         tasks = starting_tasks(job)
         found: dict[int, tuple[GpuSlot, ...]] = {}
-        by_size = sorted(range(len(tasks)), key=lambda at: size_of_task(tasks[at]), reverse=True)
+        order = placing_order(job, lambda task: len(self.fitting_nodes(task)))
         try:
-            for at in by_size:
+            for at in order:
                 slots = place(tasks[at], self)
                 taken = {slot.node for its in found.values() for slot in its} if job.apart else set()
                 if slots is None or not taken.isdisjoint(slot.node for slot in slots):
@@ -290,8 +290,18 @@ class Room(NodeRows):
                 self._arrays.traits[row] = self._traits(node, bool(self._up[row]))
 
 
-def size_of_task(task: Job) -> tuple[int, ...]:
-    """What tasks are compared by, the largest of which is placed first."""
+def placing_order(job: Job, fitting: Callable[[Job], int]) -> list[int]:
+    """The places of a gang's starting tasks in the order in which nodes are found for them: the largest first.
+
+    If no two may have one node, those that fit on the fewest nodes come before, by `fitting`: a large one that fits
+    anywhere does not take the only node of another. Where sets of nodes overlap in three ways it may find none.
+    """
+    tasks = starting_tasks(job)
+    by_size = sorted(range(len(tasks)), key=lambda at: _size_of_task(tasks[at]), reverse=True)
+    return sorted(by_size, key=lambda at: fitting(tasks[at])) if job.apart else by_size
+
+
+def _size_of_task(task: Job) -> tuple[int, ...]:
     return task.gpus * task.share.milli, task.gpus, task.share.mem_mib, task.cpu_milli, task.mem_mib
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from berth.arrays import IntArray
 from berth.cluster import kernels
 from berth.cluster.cluster import Cluster
-from berth.cluster.room import size_of_task
+from berth.cluster.room import placing_order
 from berth.cluster.running import Running, parts_of
 from berth.model import NO_GPU, GpuSlot, Job, Share, slots_by_task, starting_tasks
 
@@ -99,13 +99,9 @@ class Shadow:
     def _slots(self, job: Job, rank: IntArray) -> tuple[GpuSlot, ...] | None:
         if job.tasks:
             return self._slots_of_gang(job)
-        cluster = self.cluster
-        number = cluster.request(job)  # first: a new type may grow the table
-        row = cluster.requests[number]
-        found = np.empty(len(cluster.nodes), dtype=np.bool_)
+        nodes, cluster = self._fitting_nodes(job), self.cluster
+        row = cluster.requests[cluster.request(job)]
         free = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
-        kernels.fitting_nodes(row, *free, self._traits, found)
-        nodes = np.flatnonzero(found)
         wanted = max(1, job.nodes)
         if len(nodes) >= wanted:
             chosen = nodes[np.argsort(rank[nodes], kind="stable")][:wanted].tolist()
@@ -117,15 +113,23 @@ class Shadow:
         count = kernels.spread_slots(row, rank, *free, self._traits, slots, scratch)
         return tuple(map(GpuSlot._make, slots[:count].tolist())) or None
 
+    def _fitting_nodes(self, job: Job) -> IntArray:
+        """Numbers of the nodes that the job, or one of its parts, would fit on, ascending."""
+        number = self.cluster.request(job)  # first: a new type may grow the table
+        found = np.empty(len(self.cluster.nodes), dtype=np.bool_)
+        free = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
+        kernels.fitting_nodes(self.cluster.requests[number], *free, self._traits, found)
+        return np.flatnonzero(found)
+
     def _slots_of_gang(self, job: Job) -> tuple[GpuSlot, ...] | None:
-        """The slots of the tasks of a gang that start together, the largest placed first; None if one has no room."""
+        """The slots of the tasks of a gang that start together; None if one has no room."""
         tasks = starting_tasks(job)
         found: dict[int, tuple[GpuSlot, ...]] = {}
         traits = self._traits
         if job.apart:
             self._traits = traits.copy()
         try:
-            for at in sorted(range(len(tasks)), key=lambda at: size_of_task(tasks[at]), reverse=True):
+            for at in placing_order(job, lambda task: len(self._fitting_nodes(task))):
                 slots = self.slots_in_tightest(tasks[at])
                 if slots is None:
                     return None

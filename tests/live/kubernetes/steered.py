@@ -77,7 +77,8 @@ def of(kind: type[Any], body: object) -> Any:
 
 def lifted(step: Lift | Assign, **said: Any) -> api.Pod:
     """The pod of a step after its patch."""
-    return pod(step.name, placement=step.placement, placed_uid=step.uid, **said)
+    enough = {} if step.enough is None else {"enough": step.enough}
+    return pod(step.name, placement=step.placement, placed_uid=step.uid, **enough, **said)
 
 
 def bound(step: Lift | Assign, **said: Any) -> api.Pod:

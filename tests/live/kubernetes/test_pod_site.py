@@ -13,6 +13,7 @@ from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.knowledge import make_knowledge
+from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, State
@@ -408,6 +409,15 @@ def test_a_namespace_has_its_quota_of_gpus_and_borrows_only_what_others_leave(bo
             board.pods(3, ended(there))
     board.pods(4, *(of_team("b", 10 + at) for at in range(3)), of_team("a", 20))
     assert sorted(board.lifts(4)) == ["b-10", "b-11"]
+
+
+def test_a_gang_beyond_the_quota_of_its_namespace_says_so() -> None:
+    board = steered([node(gpus=4)], policy="fifo+best-fit", quotas={"n": 1})
+    board.pods(1, *(pod(f"a-{at}", gang="g/2", version=at) for at in range(2)))
+    assert not board.lifts(1)
+    reasons = board.driver.reasons(["uid-a-0", "uid-a-1"])
+    assert {each.kind for each in reasons.values()} == {WaitKind.TURN}
+    assert {each.obstacle for each in reasons.values()} == {"the quota of 'n' is 1 GPU, of which 0 are taken"}
 
 
 def test_namespaces_share_a_quota_and_none_has_two() -> None:

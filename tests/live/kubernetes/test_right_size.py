@@ -13,7 +13,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.names import application_of, controller_name
 from berth.live.kubernetes.pod_site import Settings
-from berth.live.kubernetes.steps import Lift
+from berth.live.kubernetes.steps import Assign, Lift
 from berth.live.kubernetes.viewing import look, snapshot
 from berth.model import GpuModel, Job, Profile, Share
 from berth.profiles import keep_profile
@@ -60,6 +60,25 @@ def test_with_it_pods_get_what_is_enough_and_are_counted_so_after_a_restart() ->
     (one, *_) = again.cluster.running.values()
     assert one.share == Share(300, 9792)
     assert not again.driver.unplaced
+
+
+@pytest.mark.parametrize("right_size", ["off", "advise", "apply"])
+def test_pods_that_got_what_is_enough_count_so_for_every_reader_and_after_the_option_changed(
+    right_size: str,
+) -> None:
+    waiting = [pod(f"p{at}", owner="Job/train", version=at) for at in range(4)]
+    waiting.append(
+        pod("old", on="n1", owner="Job/train", version=9)
+    )  # kube-scheduler bound it without a part
+    steps = board_of("apply", *waiting).steps(1)
+    assert {step.enough for step in steps if isinstance(step, Lift | Assign)} == {ENOUGH}
+    there = [bound(step, owner="Job/train") for step in steps if isinstance(step, Lift | Assign)]
+    tenants = [
+        each for gpu in snapshot(board_of(right_size, *there).site, 1000, 10).gpus for each in gpu.tenants
+    ]
+    assert sorted((each.job, each.milli, each.mem_mib) for each in tenants) == [
+        (f"n/{name}", 300, 9792) for name in ("old", "p0", "p1", "p2", "p3")
+    ]
 
 
 def test_a_pod_that_asks_for_less_or_runs_on_another_card_gets_what_it_asks_for() -> None:
@@ -118,6 +137,7 @@ def test_policies_are_shown_no_profile_and_run_times_stay_known() -> None:
         ({}, "", ""),
         ({}, controller_name("Job", "nightly-29012345"), "team/Job/nightly"),
         ({}, controller_name("ReplicaSet", "web-7c9f8d6b5"), "team/ReplicaSet/web"),
+        ({}, controller_name("ReplicaSet", "model-trainer"), "team/ReplicaSet/model-trainer"),
         ({}, controller_name("StatefulSet", "db-12345678"), "team/StatefulSet/db-12345678"),
         ({names.APPLICATION: "resnet"}, "Job/x", "team/resnet"),
         ({names.KIND: "ML"}, "Job/x", "ML"),
@@ -132,7 +152,7 @@ def test_an_application_is_one_of_its_namespace_over_all_runs_of_its_controller(
 def test_why_says_what_would_have_been_enough() -> None:
     board = board_of("advise", pod("a", owner="Job/train"))
     (lift,) = board.lifts(1).values()
-    board.pods(2, bound(lift, owner="Job/train", enough=lift.enough))
+    board.pods(2, bound(lift, owner="Job/train"))
     (job,) = snapshot(board.site, 1000, 10).jobs
     assert job.why == f"{ENOUGH} are enough by its profile"
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
+import msgspec
 import pytest
 
 from berth.errors import BerthError, PolicyError, SettingError
 from berth.live.kubernetes import names
+from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.objects import ConfigMap, Meta
 from berth.live.kubernetes.pod_site import Settings
-from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, tenants_in
-from berth.live.kubernetes.viewing import look
+from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, manifest_of, tenants_in
+from berth.live.kubernetes.viewing import look, with_tenants
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World
 
@@ -60,6 +65,29 @@ def test_a_config_map_says_quotas_and_two_flags_and_nothing_else() -> None:
     assert tenants_in({}, POLICY) == Tenants(POLICY)
     said = {"quotas": "vision=8\nspeech+audio=4\n", "borrow": "true", "reclaim": "false"}
     assert tenants_in(said, POLICY) == Tenants(POLICY, {"vision": 8, "speech+audio": 4}, borrow=True)
+    assert tenants_in({"quotas": "\nvision=8,\n  audio=4 ,\n\n"}, POLICY).quotas == {"vision": 8, "audio": 4}
+    assert tenants_in({"quotas": " \n,"}, POLICY) == Tenants(POLICY)
+
+
+def test_install_leaves_nothing_of_the_quotas_that_it_made_before() -> None:
+    before = manifest_of("a=1", borrow=True, reclaim=True)["data"]
+    after = before | manifest_of("a=2", borrow=False, reclaim=False)["data"]  # as a merge patch does
+    assert tenants_in(after, POLICY) == Tenants(POLICY, {"a": 2})
+
+
+@pytest.mark.parametrize("policy", ["os:abort", "limits?no-such-file+fifo+best-fit", "gone"])
+def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(policy: str) -> None:
+    in_force = msgspec.json.encode(Tenants(policy, {"a": 1})).decode()
+
+    class Cluster:
+        async def get(self, path: str, kind: type[ConfigMap], patience_s: float) -> ConfigMap:
+            return ConfigMap(Meta(annotations={names.IN_FORCE: in_force}), {"quotas": "a=1"})
+
+    settings, notes = asyncio.run(with_tenants(cast("Api", Cluster()), Settings()))
+    assert settings == Settings()
+    (note,) = notes
+    assert note.startswith("why pods wait is told as if the policy were easy+priority+best-fit: ")
+    assert policy.partition("?")[0] in note
 
 
 @pytest.mark.parametrize(

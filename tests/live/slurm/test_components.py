@@ -132,6 +132,21 @@ def test_a_heterogeneous_job_that_berth_does_not_hold_whole_is_slurms(tmp_path: 
     assert slurm.jobs["1"]["tres_per_node"] == "gres:gpu:1"
 
 
+def test_a_component_that_another_berth_holds_gets_its_gpus_back_before_all_are_released(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held_components("gres:gpu:1", "gres:gpu:2")
+    slurm.jobs["2"]["Partition"] = "other"
+    service(slurm, tmp_path).step()
+    assert [slurm.jobs[number]["tres_per_node"] for number in "12"] == ["gres:gpu:1", "gres:gpu:2"]
+    updates = [
+        line.split()[1] for line in slurm.commands if line.startswith("update") and "TresPerNode" in line
+    ]
+    assert updates == ["JobId=1", "JobId=2"]
+    assert [line for line in slurm.commands if line.startswith("release")] == ["release 1"]
+
+
 def test_components_that_are_queued_again_unheld_are_held_and_placed_anew(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.held_components("gres:gpu:1", "gres:gpu:1")

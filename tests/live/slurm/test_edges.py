@@ -435,6 +435,10 @@ def test_the_watchdog_releases_a_heterogeneous_job_when_all_components_have_thei
         "update JobId=7 AdminComment=berth:0;", "update JobId=8 AdminComment=berth:0;",
     ]  # fmt: skip
     assert watchdog(tmp_path, 400, rows, fails="JobId=8") == [*own, component]
+    (tmp_path / "scope").write_text("partition other\n")
+    rows = held("7+0", note.format("", 0), number="7")
+    rows += held("7+1", note.format("gres:gpu:2", 1), number="8", partition="other")
+    assert watchdog(tmp_path, 10, rows) == [], "the berth that holds one of them gives all back"
 
 
 def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: Path) -> None:

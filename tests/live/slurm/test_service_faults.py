@@ -9,8 +9,10 @@ import pytest
 
 from berth.errors import LiveError, PolicyError, SchedulerError
 from berth.live.slurm.claim import lock
+from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.service import DECISIONS
+from berth.live.slurm.site import leaked_shards
 from berth.model import Job
 from berth.scheduler import Scheduler
 from tests.live.slurm.fake_slurm import FakeSlurm
@@ -243,3 +245,14 @@ def test_a_shard_is_no_jobs_only_where_all_jobs_say_of_which_gpu_theirs_are(tmp_
     ours = service(slurm, tmp_path)
     ours.step()
     assert not ours.site.leaked
+
+
+def test_a_node_with_fewer_shards_than_gpus_has_none_that_are_counted_by_gpu() -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE"}, leaked={("node1", "v100_0")})
+
+    def few(words: list[str], lines: str) -> str:
+        return slurm(words, lines).replace("shard:v100_0:4,shard:v100_1:4", "shard:v100_0:1")
+
+    nodes = Controller(few).nodes()  # type: ignore[arg-type]
+    assert [(node.shards, len(node.used)) for node in nodes] == [(1, 2)]
+    assert leaked_shards(nodes, ()) == {}

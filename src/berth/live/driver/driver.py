@@ -880,9 +880,8 @@ class Driver:
             gets = "whole GPUs" if need.alone or not asks else f"{need.mib} MiB of each GPU"
             why = f"its last attempt ran out of GPU memory; the next one gets {gets}"
             self.site.again(Again(job_id, why, attempt, need))
-            learned = replace(
-                job, memory=need
-            )  # those like it get what it needs, so that they do not run out too
+            # Those like it get what it needs, so that they do not run out too.
+            learned = replace(job, memory=need)
             self._needs.learn(learned)
             self._offer_alike(learned, now_ms)
         elif end.state is PREEMPTED:

@@ -184,7 +184,9 @@ class WaitReasons:
         kind, obstacle = next(
             (each for each in found if each[0] not in (WaitKind.TURN, WaitKind.ROOM)), (None, "")
         )
-        if kind is None:
+        if kind is None and (obstacle := self._over_quota(gang)):
+            kind = WaitKind.TURN
+        elif kind is None:
             kind = WaitKind.ROOM
             obstacle = f"waits for room for {gang.min_tasks} tasks of gang {gang_title(gang.gang)}"
         before = self._before.get(gang.id, 0)

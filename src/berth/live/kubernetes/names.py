@@ -103,8 +103,11 @@ HISTORY_FOLDER = "/var/lib/berth-history"
 GATHERED = f"history?begin={HISTORY_FOLDER}"
 """The knowledge that grows by it."""
 
-_MADE_ANEW = {"Job": re.compile(r"-\d{6,}$"), "ReplicaSet": re.compile(r"-[a-z0-9]{5,10}$")}
-"""What a CronJob and a Deployment add to the names of what they make."""
+_MADE_ANEW = {
+    "Job": re.compile(r"-\d{6,}$"),
+    "ReplicaSet": re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5,10}$"),
+}
+"""What a CronJob and a Deployment add to the names of what they make: minutes, and a hash that spells no word."""
 
 
 def controller_name(kind: str, name: str) -> str:

@@ -10,7 +10,7 @@ from berth.live.driver.site import Start
 from berth.live.kubernetes import names
 from berth.live.kubernetes.gpu_labels import MOST_GPUS
 from berth.live.kubernetes.nodes import View
-from berth.model import NO_GPU
+from berth.model import NO_GPU, Share
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
 Milli = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -50,6 +50,11 @@ def annotation_of(start: Start, view: View, policy: str) -> str:
     ]
     placed = Placed(gpus, start.best_effort, start.best_effort, policy, view.name)
     return msgspec.json.encode(placed).decode()
+
+
+def share_words(share: Share) -> str:
+    """What is enough for a pod, as the annotation `berth.dev/enough` has it."""
+    return f"{share.milli} milli and {share.mem_mib} MiB"
 
 
 def placed_of(annotations: dict[str, str]) -> Placed | None:

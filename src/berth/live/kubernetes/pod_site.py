@@ -40,7 +40,7 @@ from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
-from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of
+from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of, share_words
 from berth.live.kubernetes.steps import Assign, Lift, Remove, Step, Tell, Withdraw
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
@@ -246,14 +246,14 @@ class PodSite:
         text = annotation_of(start, view, self.settings.policy)
         there = (self.entries.get(uid) for uid in self._on.get(node, ()))
         after = frozenset(each.uid for each in there if each is not None and each.leaving)
-        if spec.node_name:
-            self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after))
-            return
         enough = None if self.settings.right_size == "off" else self.enough(self._as_asked(entry))
+        words = None if enough is None else share_words(enough)
+        if spec.node_name:
+            self._do(Assign(entry.uid, entry.namespace, entry.name, node, text, after, words))
+            return
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
         terms = tuple(required.node_selector_terms) if required else ()
-        words = None if enough is None else f"{enough.milli} milli and {enough.mem_mib} MiB"
         step = Lift(entry.uid, entry.namespace, entry.name, node, text, terms, after, enough=words)
         if has_unread_rules(spec, self._counted) or self._repels.get(entry.namespace):
             preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
@@ -758,10 +758,7 @@ class PodSite:
             gang, is_first = self.gangs.begin(entry.ask.gang, entry.uid)
             if is_first:
                 self._renew_gang(entry.ask.gang)
-        if self.settings.right_size == "apply" and placed.gpus:
-            share = _given(placed, card_mib)
-        else:
-            share = _share(entry.ask, placed, card_mib)
+        share = _share(entry.ask, placed, card_mib, entry.pod.metadata.annotations.get(names.ENOUGH))
         asked = Share(
             max(entry.ask.milli, share.milli), entry.ask.mem_mib if placed.best_effort else share.mem_mib
         )
@@ -962,21 +959,16 @@ def _lacks(ask: Ask, view: View, models: Collection[str]) -> str:
     return f"less than {ask.host_mem_mib} MiB of memory" if view.mem_mib < ask.host_mem_mib else ""
 
 
-def _share(ask: Ask, placed: Placed, card_mib: int) -> Share:
+def _share(ask: Ask, placed: Placed, card_mib: int, enough: str | None) -> Share:
     """What a placement gives of each GPU, the largest of its parts. An annotation may have been edited: a promised part
-    counts as no less than the pod asks for."""
+    counts as no less than the pod asks for, unless it is what was written down as enough."""
     if not placed.gpus:
         return Share(ask.milli, ask.mem_mib)
-    milli, mem_mib = (given := _given(placed, 0)).milli, given.mem_mib
-    if not (placed.shared or placed.best_effort):
+    milli, mem_mib = max(gpu.milli for gpu in placed.gpus), max(gpu.mem_mib for gpu in placed.gpus)
+    is_enough = enough == share_words(Share(milli, mem_mib))
+    if not (placed.shared or placed.best_effort or is_enough):
         asked_mib = ask.mem_mib or card_mib * ask.mem_milli // 1000
         milli, mem_mib = max(milli, ask.milli), max(mem_mib, asked_mib)
-    if ask.milli == 1000 and not ask.mem_mib and mem_mib == card_mib:
+    if ask.milli == 1000 and not ask.mem_mib and mem_mib == card_mib and not is_enough:
         mem_mib = 0  # the whole card, as it was asked for
     return Share(milli, min(mem_mib, card_mib) if card_mib else mem_mib)
-
-
-def _given(placed: Placed, card_mib: int) -> Share:
-    """What a placement gives of each GPU, the largest of its parts; a whole card is all of its memory, as a number."""
-    mem_mib = max(gpu.mem_mib for gpu in placed.gpus)
-    return Share(max(gpu.milli for gpu in placed.gpus), min(mem_mib, card_mib) if card_mib else mem_mib)

@@ -37,6 +37,7 @@ class Assign(NamedTuple):
     node: str
     placement: str
     after: frozenset[str] = frozenset()
+    enough: str | None = None
 
 
 class Withdraw(NamedTuple):

@@ -47,9 +47,10 @@ def tenants_in(data: Mapping[str, str], policy: str) -> Tenants:
         if (text := data.get(name, "false")) not in ("true", "false"):
             raise SettingError(f"{name} is '{text[:40]}'; expected true or false")
         flags[name] = text == "true"
-    if not (text := data.get("quotas", "").strip().strip(",")):
+    parts = [part.strip() for part in data.get("quotas", "").replace("\n", ",").split(",")]
+    if not (text := ",".join(filter(None, parts))):
         return Tenants(policy)
-    found = Tenants(policy, quotas_of_namespaces(",".join(text.split("\n"))), **flags)
+    found = Tenants(policy, quotas_of_namespaces(text), **flags)
     make_policy(policy, Setting(quotas=found.quotas, borrow=found.borrow, reclaim=found.reclaim))
     return found
 
@@ -157,8 +158,8 @@ def said(fault: str) -> str:
 
 
 def manifest_of(quota: str, *, borrow: bool, reclaim: bool) -> dict[str, Any]:
-    """The ConfigMap as `berth k8s install` makes it."""
-    flags = {name: "true" for name, on in zip(FLAGS, (borrow, reclaim), strict=True) if on}
+    """The ConfigMap as `berth k8s install` makes it. It has every key, so that none is left of one made before."""
+    flags = {name: str(on).lower() for name, on in zip(FLAGS, (borrow, reclaim), strict=True)}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

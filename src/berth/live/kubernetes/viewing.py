@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from berth.errors import ApiError
+from berth.errors import ApiError, BerthError
 from berth.live.driver.driver import Driver
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import WaitKind
@@ -21,12 +21,13 @@ from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
 from berth.live.kubernetes.tenants import fault_of, in_force, said
 from berth.model import GpuSlot, Job
+from berth.policies import make_policy
 
 
 async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
-    settings, notes = await _with_tenants(api, settings)
+    settings, notes = await with_tenants(api, settings)
     site = PodSite(settings, lambda step: None)
     for each in await heard(api, site, lambda: now_ms):
         try:
@@ -43,7 +44,7 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     return replace(snapshot(site, now_ms, most_waits), notes=notes)
 
 
-async def _with_tenants(api: Api, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+async def with_tenants(api: Api, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
     """The policy and the quotas that a steerer keeps to, and what is wrong with those that it was told later. Who may
     not read them sees all else."""
     path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.TENANTS}"
@@ -56,8 +57,21 @@ async def _with_tenants(api: Api, settings: Settings) -> tuple[Settings, tuple[s
     tenants = in_force(config)
     if not tenants.policy:
         return settings, ()
+    if why := _why_not_here(tenants.policy):
+        return settings, (f"why pods wait is told as if the policy were {settings.policy}: {why}",)
     fault = fault_of(config, tenants.policy)
     return replace(settings, **msgspec.structs.asdict(tenants)), (said(fault),) if fault else ()
+
+
+def _why_not_here(policy: str) -> str:
+    """Why the steerer's policy cannot be asked on this machine; empty if it can be."""
+    if ":" in policy:  # whoever looks at a cluster runs no code that the cluster names
+        return f"the steerer's, {policy}, is code of its own"
+    try:
+        make_policy(policy)
+    except BerthError as error:
+        return str(error)
+    return ""
 
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:

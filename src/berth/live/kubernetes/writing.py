@@ -36,15 +36,11 @@ async def place(api: Api, step: Lift | Assign) -> None:
     Raises Taken, or ApiError if it may be attempted again. An answer that was lost is found out: a pod that has the
     placement is placed.
     """
-    body: dict[str, Any] = {
-        "metadata": {
-            "uid": step.uid,
-            "annotations": {names.PLACEMENT: step.placement, names.PLACED_UID: step.uid},
-        }
-    }
+    annotations = {names.PLACEMENT: step.placement, names.PLACED_UID: step.uid}
+    if step.enough is not None:
+        annotations[names.ENOUGH] = step.enough
+    body: dict[str, Any] = {"metadata": {"uid": step.uid, "annotations": annotations}}
     if isinstance(step, Lift):
-        if step.enough is not None:
-            body["metadata"]["annotations"][names.ENOUGH] = step.enough
         own = Expression("metadata.name", "In", [step.node])
         affinity: dict[str, Any] = {}
         if step.hosts:
@@ -84,7 +80,7 @@ async def place(api: Api, step: Lift | Assign) -> None:
 
 async def withdraw(api: Api, step: Withdraw) -> None:
     """Take a placement away. A pod that has changed meanwhile keeps it, for it may have been bound."""
-    gone = {names.PLACEMENT: None, names.PLACED_UID: None}
+    gone = {names.PLACEMENT: None, names.PLACED_UID: None, names.ENOUGH: None}
     meta = {"uid": step.uid, "resourceVersion": step.version, "annotations": gone}
     try:
         await api.request("PATCH", _path(step), {"metadata": meta}, content_type=MERGE_PATCH, limit_s=WRITE_S)
@@ -183,8 +179,7 @@ def in_words(step: Lift | Assign) -> str:
     )
     policy = "" if placed is None else f"{placed.policy} places it "
     text = f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
-    enough = step.enough if isinstance(step, Lift) else None
-    return f"{text}; {enough} are enough by its profile" if enough else text
+    return f"{text}; {step.enough} are enough by its profile" if step.enough else text
 
 
 def _now() -> str:

@@ -185,11 +185,11 @@ def _give_back_whole(found: Candidates) -> None:
         notes = [found.notes[job.id] for job in jobs if job.id in found.notes]
         if not odd and any(note.per_node or note.per_job or note.per_task for note in notes):
             continue
-        for job in jobs:
-            if job.id in found.notes:
-                found.to_give_back.setdefault(job.id, (found.notes[job.id], why))
+        for job in jobs:  # those of other partitions too: released with the rest, they would run without GPUs
+            if (note := found.notes.get(job.id) or note_of(job.admin_comment)) is not None:
+                found.to_give_back.setdefault(job.id, (note, why))
                 found.kept_back.setdefault(job.id, why)
-        found.waiting = [job for job in found.waiting if job.id not in found.to_give_back]
+    found.waiting = [job for job in found.waiting if job.id not in found.to_give_back]
 
 
 def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str], live: Set[str]) -> str:

@@ -330,10 +330,11 @@ class Controller:
 
     def _changed(self, changes: Sequence[Change], ids: Sequence[str]) -> dict[str, str]:
         """Which jobs of `ids`, about to be released, ask for other GPUs than they were just given, and for which."""
+        released = frozenset(ids)
         wanted = {
             each.job_id: (change.job_id, each.gres)
             for change in changes
-            if change.job_id in ids
+            if change.job_id in released
             for each in (change, *change.components)
             if each.gres
         }

@@ -663,7 +663,8 @@ def leaked_shards(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> dict[
     found = {}
     for node in nodes:
         used = [gres for gres in node.used if gres.name == "shard" and gres.count]
-        had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if used and node.typed else None
+        told = used and node.typed and node.shards_a_gpu  # else a count says nothing of a GPU
+        had = _shards_of_jobs(node, on_node.get(node.name, {}).values()) if told else None
         if had is None:
             continue
         for gres in used:

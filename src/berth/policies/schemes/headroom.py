@@ -23,6 +23,8 @@ SAMPLES_AHEAD: Final = 6
 """Samples of the demand in the time that is looked ahead."""
 WINDOW_MS: Final = 7 * 24 * 3_600_000
 """How far back the demand is remembered: a week has its own days."""
+WINDOWS: Final = 8
+"""Windows of samples that are kept, so that a trial of the future does not push out those of the past."""
 FEWEST: Final = 24
 """Samples without which nothing is kept free."""
 
@@ -121,7 +123,7 @@ class Headroom:
         samples = self._samples
         if samples and samples[-1][0] > now_ms:  # of a trial that was rolled back
             del samples[bisect_right(samples, now_ms, key=lambda sample: sample[0]) :]
-            self._kept = self._rises(samples[-WINDOW_MS // self.step_ms :])
+            self._kept = self._rises()
         if samples and samples[-1][0] + self.step_ms > now_ms:
             return
         demand = defaultdict(int, waiting)
@@ -129,21 +131,24 @@ class Headroom:
             run.job for run in cluster.running.values() if run.job.priority > 0
         ).items():
             demand[models] += milli
-        if samples:  # nothing happened in between, so that the demand was the same
-            last_ms, before = samples[-1]
-            steps = min((now_ms - last_ms) // self.step_ms, 2 * WINDOW_MS // self.step_ms)
-            samples += [(now_ms - at * self.step_ms, before) for at in range(steps - 1, 0, -1)]
         samples.append((now_ms, dict(demand)))
-        del samples[: -2 * WINDOW_MS // self.step_ms]
-        self._kept = self._rises(samples[-WINDOW_MS // self.step_ms :])
+        del samples[: -WINDOWS * WINDOW_MS // self.step_ms]
+        self._kept = self._rises()
 
-    def _rises(self, samples: list[tuple[int, Mapping[Models, int]]]) -> dict[Models, int]:
-        """The quantile of how much the demand rose within the time ahead, by GPU models."""
-        if len(samples) < FEWEST:
+    def _rises(self) -> dict[Models, int]:
+        """The quantile of how much the demand rose within the time ahead, by GPU models, over the last window."""
+        most = WINDOW_MS // self.step_ms
+        samples = self._samples[-most:]
+        times = np.array([time_ms for time_ms, _ in samples], dtype=np.int64)
+        # Between two samples nothing happened, so that the demand was as at the first.
+        steps = np.minimum(np.diff(times, append=times[-1:] + self.step_ms) // self.step_ms, most)
+        if steps.sum() < FEWEST:
             return {}
+        older = int((steps[::-1].cumsum()[::-1] - steps >= most).sum())
+        samples, steps = samples[older:], steps[older:]
         kept = {}
         for models in sorted({models for _, demand in samples for models in demand}):
-            demand = np.array([sample.get(models, 0) for _, sample in samples])
+            demand = np.repeat([sample.get(models, 0) for _, sample in samples], steps)[-most:]
             ahead = np.lib.stride_tricks.sliding_window_view(demand, SAMPLES_AHEAD + 1)
             kept[models] = int(np.quantile(ahead.max(axis=1) - ahead[:, 0], self.quantile))
         return kept

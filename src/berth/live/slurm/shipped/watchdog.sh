@@ -35,11 +35,14 @@ rows=$(squeue -h -a -t PENDING \
     -O $'JobArrayID:\x1f,JobID:\x1f,SubmitTime:\x1f,Partition:\x1f,QOS:\x1f,tres-per-node:\x1f,admin_comment:\x1f,Reason:' |
     grep -iE $'\x1f(JobHeld|[^\x1f]*requeued[^\x1f]*held)[^\x1f]*$' | sed $'s/\x1f[^\x1f]*$//')
 given_back=0
-declare -A others=() broken=() # of heterogeneous jobs, components that have their GPUs back, and those that have not
+declare -A others=() broken=() # of heterogeneous jobs, components that have their GPUs back; those with some that have not
 while IFS=$'\x1f' read -r job number submitted partition qos placed note; do
     case " $note" in *" berth:1;"*) note=berth:1\;${note##*berth:1;} note=${note%%[[:space:]]*} ;; *) continue ;; esac
     [ $((began - submitted)) -ge "$limit" ] || continue
-    ! in_hands "$partition" "$qos" || continue # asked for each job: berth may have come back
+    if in_hands "$partition" "$qos"; then # asked for each job: berth may have come back
+        case $job in *+*) broken[${job%+*}]=yes ;; esac
+        continue
+    fi
     id=$(printf '%s' "$job" | sed 's/%[0-9]*\]$/]/') # scontrol takes an array's waiting tasks, not its limit
     words=() het=
     case $id in
@@ -62,7 +65,7 @@ while IFS=$'\x1f' read -r job number submitted partition qos placed note; do
         others[$het]+=" $id"
         scontrol update JobId="$id" "${words[@]}" || broken[$het]=yes
     elif [ -n "${broken[$id]:-}" ]; then
-        echo "berth-watchdog: job $id keeps waiting: a component's request cannot be given back" >&2
+        echo "berth-watchdog: job $id keeps waiting: a component's request is not given back" >&2
     elif { [ ${#words[@]} = 0 ] || scontrol update JobId="$id" "${words[@]}"; } && scontrol release "$id"; then
         for each in $id ${others[$id]:-}; do scontrol update JobId="$each" AdminComment=berth:0\; 2>/dev/null; done
         given_back=$((given_back + 1))
