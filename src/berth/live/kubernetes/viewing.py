@@ -15,6 +15,7 @@ from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.informer import is_unserved
 from berth.live.kubernetes.listening import heard
 from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
@@ -34,7 +35,8 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
                 for item in found:
                     each.changed(item)
         except ApiError as error:
-            if error.status != 403 or not each.without:  # who may not list PodGroups sees all else
+            may_lack = error.status == 403 and each.without  # who may not list PodGroups sees all else
+            if not may_lack and not is_unserved(each.path, error):
                 raise
     site.refresh(now_ms)
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
