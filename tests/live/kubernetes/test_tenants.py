@@ -47,11 +47,29 @@ def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_aft
         async with world.steerer(policy=POLICY):
             await world.until_told("fourth", "quota")
             seen = await look(world.api, Settings())
+            assert seen.policy == POLICY
             assert ["quota 'default:3'" in note for note in seen.notes] == [True]
             why = {job.name: job.why for job in seen.jobs}
             assert "the quota of 'default' is 2 GPUs, of which 2 are taken" in why["third"]
             await world.delete(names.TENANTS, "configmaps", names.NAMESPACE)
             await world.until_bound("third")
+
+    play(test)
+
+
+def test_who_looks_without_a_config_map_takes_the_policy_of_the_steerer_that_leads(play: Played) -> None:
+    async def test(world: World) -> None:
+        assert (await look(world.api, Settings())).policy == ""
+        await world.node("n1", 1)
+        await world.pod("a")
+        async with world.steerer(policy=POLICY, elect=True):
+            await world.until_bound("a")
+            assert (await look(world.api, Settings())).policy == POLICY
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
+        await world.patch(path, {"metadata": {"annotations": {names.POLICY: "elsewhere:mine"}}})
+        seen = await look(world.api, Settings())
+        assert seen.policy == "elsewhere:mine"
+        assert ["elsewhere" in note and "told by" in note for note in seen.notes] == [True]
 
     play(test)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
-from berth.errors import ApiError
+from berth.errors import ApiError, BerthError
 from berth.live.driver.driver import Driver
 from berth.live.driver.snapshot import Gpu, LiveJob, Snapshot, Stranger, Tenant
 from berth.live.driver.wait_reasons import WaitKind
@@ -22,12 +23,15 @@ from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
 from berth.live.kubernetes.tenants import fault_of, in_force, said
 from berth.model import GpuSlot, Job
+from berth.policies import make_policy
+
+T = TypeVar("T")
 
 
 async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
-    settings, notes = await _with_tenants(api, settings)
+    settings, policy, notes = await _as_steered(api, settings)
     site = PodSite(settings, lambda step: None)
     for each in await heard(api, site, lambda: now_ms):
         try:
@@ -42,24 +46,37 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             site.pod_changed(pod, now_ms)
-    return replace(snapshot(site, now_ms, most_waits), notes=notes)
+    return replace(snapshot(site, now_ms, most_waits), policy=policy, notes=notes)
 
 
-async def _with_tenants(api: Api, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """The policy and the quotas that a steerer keeps to, and what is wrong with those that it was told later. Who may
-    not read them sees all else."""
-    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.TENANTS}"
+async def _as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple[str, ...]]:
+    """The settings with the policy and the quotas that a steerer keeps to, that policy if it is known, and what an
+    operator has to know of both. Who may not read them sees all else."""
+    groups = "/apis/coordination.k8s.io/v1", "/api/v1"
+    lease_path, tenants_path = (f"{group}/namespaces/{names.NAMESPACE}" for group in groups)
+    lease = await _readable(api, f"{lease_path}/leases/{names.LEASE}", objects.Lease)
+    policy = "" if lease is None else lease.metadata.annotations.get(names.POLICY, "")
     try:
-        config = await api.get(path, objects.ConfigMap, patience_s=5)
+        make_policy(policy or settings.policy)
+    except BerthError as error:  # such as a policy of the user's own, which only the steerer has
+        return settings, policy, (f"{error}; why pods wait is told by {settings.policy}",)
+    settings = replace(settings, policy=policy or settings.policy)
+    config = await _readable(api, f"{tenants_path}/configmaps/{names.TENANTS}", objects.ConfigMap)
+    if config is None or not (tenants := in_force(config)).policy:
+        return settings, policy, ()
+    fault = fault_of(config, tenants.policy)
+    settings = replace(settings, **msgspec.structs.asdict(tenants))
+    return settings, tenants.policy, (said(fault),) if fault else ()
+
+
+async def _readable(api: Api, path: str, kind: type[T]) -> T | None:
+    """An object; None if there is none, or it may not be read."""
+    try:
+        return await api.get(path, kind, patience_s=5)
     except ApiError as error:
         if error.status not in (403, 404):
             raise
-        return settings, ()
-    tenants = in_force(config)
-    if not tenants.policy:
-        return settings, ()
-    fault = fault_of(config, tenants.policy)
-    return replace(settings, **msgspec.structs.asdict(tenants)), (said(fault),) if fault else ()
+        return None
 
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:
