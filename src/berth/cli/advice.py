@@ -14,6 +14,7 @@ from berth.cli import completing
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, printed
 from berth.cli.run_options import Knowledge, NodeColumns, cluster_named
+from berth.cli.stats import From, To
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
@@ -53,12 +54,8 @@ def advise(
             help="Also try N jobs of an application on one GPU, although this was never measured; repeatable.",
         ),
     ] = None,
-    begin: Annotated[
-        str, typer.Option("--from", metavar="DATE", help="Only attempts that ended on or after this date.")
-    ] = "",
-    end: Annotated[
-        str, typer.Option("--to", metavar="DATE", help="Only attempts that ended before this date.")
-    ] = "",
+    begin: From = "",
+    end: To = "",
     apply_to_policy: Annotated[
         Path | None,
         typer.Option(
