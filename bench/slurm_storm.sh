@@ -1,5 +1,6 @@
 # A storm on a real Slurm: kill -9 of berth, slurmctld and slurmd in turn while jobs of all kinds wait and run. SETS is
-# how many jobs of each kind there are, and ROUNDS how often each process is killed. Sourced after stories.sh.
+# how many jobs of each kind there are, ROUNDS how often each process is killed, and WAIT_S how long its end is waited for.
+# Sourced after stories.sh.
 ran='; echo ${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}_$SLURM_ARRAY_TASK_ID >>'"$PWD/ran"
 work() { submit --requeue --mem=1 "$@" --wrap "sleep 0.$((RANDOM % 8 + 1))$ran"; }
 done_by_now() { sort -u ran 2>/dev/null | wc -l; }
@@ -47,9 +48,9 @@ for _ in $(seq "$ROUNDS"); do
     kill_slurmctld; until_more
     kill_slurmd node2; kill_berth; until_more
 done
-for _ in $(seq 3000); do
+for _ in $(seq "$WAIT_S"); do
     [ -n "$(squeue -h -a -t PENDING,RUNNING,COMPLETING,CONFIGURING -o %i | grep -vx "$held")" ] || break
-    sleep .1
+    sleep 1
 done
 squeue -h -a -o '%i %T %r %k' >left
 squeue -h -a -t all -o '%T' | sort | uniq -c >states

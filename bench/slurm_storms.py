@@ -4,8 +4,9 @@
 
 The jobs are single ones, parts of a GPU, jobs of two nodes, heterogeneous ones, arrays, jobs that wait for others, and
 jobs of a partition that is not berth's. Each round kills berth and both slurmd, kills slurmctld once, and requeues a
-running job. Counted are jobs whose script never reached its end, and jobs that still wait or run five minutes after the
-storm. A job that its user holds in the other partition must not change; changes of it are counted too.
+running job. Counted are jobs whose script never reached its end, and jobs that still wait or run long after the storm
+(`WAIT_S`, and `JOB_S` for each job). A job that its user holds in the other partition must not change; changes of it
+are counted too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ SCRIPT = Path(__file__).with_name("slurm_storm.sh")
 PLAIN = "sed -i 's/^PartitionName=.*/&\\nPartitionName=plain Nodes=ALL MaxTime=60 DefMemPerCPU=500/' $DIR/slurm.conf\n"
 A_SET = 9
 """Jobs that the script submits at once: one of each kind, and three tasks."""
+WAIT_S, JOB_S = 300, 5
+"""How long the end of a storm is waited for, and for each job; submission and kills have as long, and 100 s a round."""
 
 
 def storm(folder: Path, sets: int, rounds: int) -> dict[str, object]:
@@ -33,7 +36,16 @@ def storm(folder: Path, sets: int, rounds: int) -> dict[str, object]:
     setup = folder / "setup.sh"
     setup.write_text(PLAIN)
     began = time.monotonic()
-    told = tell(folder / "c", f". {SCRIPT}", CLUSTER_SETUP=str(setup), SETS=str(sets), ROUNDS=str(rounds))
+    wait_s = WAIT_S + JOB_S * A_SET * sets
+    told = tell(
+        folder / "c",
+        f". {SCRIPT}",
+        timeout_s=2 * wait_s + 100 * rounds,
+        CLUSTER_SETUP=str(setup),
+        SETS=str(sets),
+        ROUNDS=str(rounds),
+        WAIT_S=str(wait_s),
+    )
     asked, ran = ((told / name).read_text().split() for name in ("ids", "ran"))
     left = (told / "left").read_text().splitlines()
     held = (told / "held").read_text().strip()

@@ -64,6 +64,26 @@ void test_asks_in_no_capture(void)
     CHECK(fake_own_bytes(0) == LIMIT + 1);
 }
 
+/* However often: a count that was given back twice would let captures ask. */
+void test_asks_when_a_captured_stream_is_gone(void)
+{
+    CUstream stream, other;
+    CUdeviceptr a;
+    start();
+    OK(cuStreamCreate(&other, 0));
+    for (int i = 0; i < 3; i++) {
+        OK(cuStreamCreate(&stream, 0));
+        OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+        OK(cuStreamDestroy_v2(stream));
+    }
+    OK(cuStreamBeginCapture_v2(other, CU_CAPTURE_RELAXED));
+    OOM(cuMemAlloc_v2(&a, LIMIT + 1));
+    OK(cuStreamDestroy_v2(other));
+    puts("gone");
+    OK(cuMemAlloc_v2(&a, LIMIT + 1));
+    CHECK(fake_own_bytes(0) == LIMIT + 1);
+}
+
 static void *ask_for_more(void *context)
 {
     CUdeviceptr a;

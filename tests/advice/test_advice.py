@@ -249,6 +249,17 @@ def test_the_table_names_the_best_and_its_commands(tmp_path: Path) -> None:
     assert "sacctmgr -i modify user where name=hog,u0,u1,u2,u3,u4,u5,u6 set" in done.stdout
 
 
+def test_the_nodes_may_be_a_list_with_columns_of_its_own(tmp_path: Path) -> None:
+    history, nodes = history_of(hog(), tmp_path), tmp_path / "nodes.csv"
+    nodes.write_text("host,cards\n" + "".join(f"{node.name},{node.gpus}\n" for node in NODES))
+    words = ["advise", "--history", str(history.folder), "--jobs", "10", "--json"]
+    named = [*words, "--cluster", str(nodes), "--map-nodes", "name=host,gpus=cards"]
+    done = CliRunner().invoke(app, named, catch_exceptions=False)
+    assert json.loads(done.stdout)["gpus"] == sum(node.gpus for node in NODES)
+    with pytest.raises(SettingError, match="name the list with --cluster FILE"):
+        CliRunner().invoke(app, [*words, "--map-nodes", "name=host"], catch_exceptions=False)
+
+
 def outcome(waits: dict[str, float], median_s: float = 0.0) -> Outcome:
     return Outcome(median_s, median_s, median_s, 50.0, 0, waits, 0.0, 0.0, {})
 

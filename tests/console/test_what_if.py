@@ -175,6 +175,10 @@ def test_the_smallest_cluster_is_a_question_whose_answer_says_the_sentence_first
     text = unescape(world.browser("ann").get(f"/what-if/{told['id']}").text)
     assert f"<h1>{answer['sentences'][0]}</h1>" in text
     assert text.index("<h1>") < text.index("Nodes today")
+    browser = world.browser("ann")
+    browser.cookies.set("berth-language", "ko")
+    korean = unescape(browser.get(f"/what-if/{told['id']}").text)
+    assert [each for each in answer["sentences"] if each in korean] == []
     (picture,) = world.program("ann").get(f"/api/v1/what-if/{told['id']}/pictures").json()
     assert {trace["name"] for trace in picture["figure"]["data"]} == {"fifo", "sjf"}
 

@@ -283,6 +283,7 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         "fork_amid_join",
         "grows",
         "asks_in_no_capture",
+        "asks_when_a_captured_stream_is_gone",
         "asks_beside_others",
         "forks_while_it_asks",
     }

@@ -267,9 +267,15 @@ def test_every_path_asks(card: Card, folder: Path) -> None:
     assert (seen.refused, seen.granted) == (0, seen.asked)
 
 
-def test_nothing_is_asked_while_a_stream_is_captured(card: Card, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("asks_in_no_capture", "captured\n"), ("asks_when_a_captured_stream_is_gone", "gone\n")],
+)
+def test_a_call_asks_only_when_captures_have_ended_with_their_streams_or_before(
+    card: Card, folder: Path, program: str, said: str
+) -> None:
     with Answers(folder):
-        assert card.run("check", "asks_in_no_capture", **limits(folder)) == (0, "captured\n")
+        assert card.run("check", program, **limits(folder)) == (0, said)
     assert (region(folder).asked, region(folder).refused) == (1, 1)
 
 

@@ -13,7 +13,8 @@ import typer
 from berth.cli import completing
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, printed
-from berth.cli.run_options import Knowledge
+from berth.cli.run_options import Knowledge, NodeColumns, cluster_named
+from berth.cli.stats import From, To
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from berth.advice.replay import Outcome
     from berth.advice.response import Factor
     from berth.advice.workload import Workload
+    from berth.model import Node
     from berth.policies.schemes.limit_settings import LimitSettings
 
 
@@ -41,6 +43,7 @@ def advise(
             help="The nodes; by default those in slurmdbd, with the GPUs that jobs held on each.",
         ),
     ] = "",
+    map_nodes: NodeColumns = "",
     jobs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Replay at most this many of the period's last jobs.")
     ] = 10_000,
@@ -51,12 +54,8 @@ def advise(
             help="Also try N jobs of an application on one GPU, although this was never measured; repeatable.",
         ),
     ] = None,
-    begin: Annotated[
-        str, typer.Option("--from", metavar="DATE", help="Only attempts that ended on or after this date.")
-    ] = "",
-    end: Annotated[
-        str, typer.Option("--to", metavar="DATE", help="Only attempts that ended before this date.")
-    ] = "",
+    begin: From = "",
+    end: To = "",
     apply_to_policy: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +77,7 @@ def advise(
     from berth.cli.progress import progress_bar
     from berth.policies.schemes.limit_settings import write_limits
 
-    workload = _workload(history, cluster, begin, end, jobs)
+    workload = _workload(history, cluster_named(cluster, map_nodes), begin, end, jobs)
     factors: tuple[Factor, ...] = ()
     if apply_to_policy is not None:  # first: it may be refused, and replays take minutes
         with progress_bar("learning what drives the waits", long=True) as progress:
@@ -102,10 +101,9 @@ def advise(
         print(f"wrote {apply_to_policy}; replay it with --policy 'limits?file={apply_to_policy}'")
 
 
-def _workload(history: Path, cluster: str, begin: str, end: str, jobs: int) -> Workload:
+def _workload(history: Path, nodes: tuple[Node, ...], begin: str, end: str, jobs: int) -> Workload:
     from berth.advice.workload import workload_of
     from berth.history.store.folder import open_history
-    from berth.traces import read_nodes
 
     conditions, values = ["true"], []
     for text, comparison in ((begin, ">="), (end, "<")):
@@ -114,7 +112,6 @@ def _workload(history: Path, cluster: str, begin: str, end: str, jobs: int) -> W
             values.append(moment_ms(text))
     store = open_history(history, must_exist=True)
     records = store.records(" AND ".join(conditions), values)
-    nodes = read_nodes(cluster) if cluster else ()
     return workload_of(records, nodes, most_jobs=jobs, capacities=store.index().capacities)
 
 

@@ -56,6 +56,7 @@ COMPOSED: Final = (
     "it has fallen off the bus",
     "the node is {state}",
     "process {pid} ({command})",
+    "the quota of '{pool}' is {gpus}, of which {part} are taken",
     "partition {name}",
     "claims: {part} % of compute",
     "other pods: {part} % of compute",
@@ -91,10 +92,46 @@ COMPOSED: Final = (
     "{number} h",
     "{number} d",
     "{number} points",
+    "{number} GPU",
+    "{number} GPUs",
+    "{number} job",
+    "{number} jobs",
+    "{number} node",
+    "{number} nodes",
+    "{number} {model} node",
+    "{number} {model} nodes",
+    "{number} week",
+    "{number} weeks",
+    "{number} or fewer",
     "default",
+    "No size up to {nodes} keeps the {measure} at {target}.",
+    "With {policy}, {part} of {nodes} keep the {measure} at {target}: {gpus} could be returned,"
+    " {count} GPU-hours a week.",
+    "With {policy}, {part} of {nodes} keeps the {measure} at {target}: {gpus} could be returned,"
+    " {count} GPU-hours a week.",
+    "The {measure} at {target} needs {nodes} with {policy}; there are {count}.",
+    "The {measure} at {target} needs {nodes} with {policy}; there is {count}.",
+    "No node can be returned: today's is the only one.",
+    "No node can be returned: today's is the only {model} one.",
+    "No node can be returned: with {policy} on {nodes} {why}.",
+    "{jobs} does not finish, today {count}",
+    "{jobs} do not finish, today {count}",
+    "the {measure} is {now}, above {target}",
+    "Over weeks drawn again, 80 % of the smallest sizes lie between {low} and {high} nodes.",
+    "no size that was looked at",
+    "On {nodes} {policy} does not finish {jobs}, such as {names}; today {count}.",
+    "Sizes were looked at in steps of {count} nodes, and each size between the last two.",
+    "Which policy ran is not known, and so neither is the error of these replays.",
+    "No week has enough jobs to tell the error of a replay of {policy}.",
+    "Error of this history's replays: the weekly 90th percentile of waits is off by {error} (median of {weeks}).",
+    "Do not rely on these numbers: a replay of {policy}, which ran, misses the weekly 90th percentile of the real waits"
+    " by {error} (median of {weeks}).",
+    "90th percentile of waits",
+    "mean wait",
+    "mean bounded slowdown",
 )
 """What queues, sources and the report put together, as templates by which the other languages recognise it."""
-_OF_ANYTHING: Final = frozenset({"{number} s", "{number} min", "{number} h", "{number} d", "{number} points"})
+_OF_ANYTHING: Final = frozenset(text for text in COMPOSED if text.startswith("{number} "))
 _NUMBER: Final = r"[+-]?[\d,]+(?:\.\d+)?"
 _AMOUNT: Final = rf"{_NUMBER}(?: ?[KMGT](?:iB)?)?"
 _SPAN: Final = r"(?:\d+-)?[\d:]+"
@@ -106,6 +143,7 @@ _PARTS: Final = {
     "state": r"[^:;]+?",
     "lacks": r"waits for (?:CPUs|memory): .+",
     "moment": r"[\d-]+ [\d:]+",
+    "nodes": rf"{_NUMBER} (?:.+? )?nodes?",
 }
 """What each part of a template that is no text of its own may be; other parts may be any text."""
 
@@ -167,7 +205,9 @@ def translated_sentence(sentence: str, language: str) -> str:
 
 
 def _translated_part(name: str, part: str, language: str) -> str:
-    """A part of a sentence. What a GPU lacks is a list, each of which is a sentence of its own."""
+    """A part of a sentence. What a GPU lacks is a list, each of which is a sentence of its own. Names stay."""
+    if name in ("pool", "names"):
+        return part
     each = part.split("; ") if name == "lacking" else [part]
     return "; ".join(translated_sentence(text, language) for text in each)
 

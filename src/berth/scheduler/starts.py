@@ -45,6 +45,10 @@ class StartInterval(NamedTuple):
     from_ms: int
     to_ms: int
 
+    def from_now(self, now_ms: int) -> StartInterval:
+        """The part of it that is still to come."""
+        return StartInterval(max(self.from_ms, now_ms), max(self.to_ms, now_ms))
+
 
 class Held(NamedTuple):
     """What the first intervals of the jobs that started in the last 30 days held."""

@@ -24,6 +24,7 @@ from berth.experiments.sweep.page import page_of
 from berth.experiments.sweep.swept import numbers_of
 from berth.experiments.sweep.table import best_in, by_case
 from berth.model import Job, Node
+from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
 from berth.statistics import EventColumns
 
 PLAN = """
@@ -136,6 +137,14 @@ def test_outages_at_a_rate_differ_by_seed_also_where_the_policy_does_not_draw() 
     assert len({run.summary.makespan_s for run in runs}) == 4
 
 
+def test_limits_from_a_file_hold_under_the_conditions_that_name_it(tmp_path: Path) -> None:
+    file = tmp_path / "limits.json"
+    write_limits(LimitSettings((Limit("user", running=1),)), file)
+    runs = sweep(small(conditions={"free": {}, "limited": {"limits": str(file)}})).runs
+    free, limited = (run.summary.waiting_time_s.mean for run in runs)
+    assert free < limited
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -163,6 +172,10 @@ def test_outages_at_a_rate_differ_by_seed_also_where_the_policy_does_not_draw() 
         ({"conditions": {"a": {"knowledge": "none"}}}, "conditions.a: "),
         ({"conditions": {"a": {"interference": "none at all"}}}, "conditions.a: "),
         ({"conditions": {"a": {"outages": "missing.csv"}}}, "conditions.a: "),
+        (
+            {"conditions": {"a": {"limits": "missing.json"}}},
+            "conditions.a: missing.json cannot be read as limits",
+        ),
         ({"conditions": {"a": {"borrow": True}}}, "conditions.a: borrowing needs quotas"),
         (
             {"conditions": {"a": {"quotas": {"vc": "many"}}}},

@@ -289,6 +289,19 @@ def test_start_intervals_are_kept_for_a_while_and_told_anew_only_when_they_have_
     assert driver.starts["2"] != first["2"]
 
 
+def test_what_a_site_is_told_of_a_start_is_never_past() -> None:
+    limit = {"time_limit_ms": 3_600_000, "milli": 1000}
+    site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),))
+    driver = Driver(site, Settings(policy="easy+fifo+best-fit", knowledge="user", forecast_ms=3_600_000))
+    driver.step(1000)
+    driver.forecast(1000)
+    from_ms, to_ms = driver.starts["2"]
+    middle_ms = (from_ms + to_ms) // 2
+    for now_ms, begins_ms in ((2000, from_ms), (middle_ms, middle_ms)):
+        driver.step(now_ms)
+        assert site.why["2"] == f"waits for room; {starts_text(begins_ms, to_ms)}"
+
+
 def test_what_start_intervals_held_is_told_of_jobs_that_have_started() -> None:
     limit = {"time_limit_ms": 3_600_000, "milli": 1000}
     site = site_of(job("1", **limit), job("2", **limit), nodes=(node(gpus=1),))

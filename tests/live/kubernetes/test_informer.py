@@ -100,7 +100,7 @@ def test_what_may_be_missing_is_gone_on_without_where_it_is_forbidden_which_is_s
 ) -> None:
     forbidden = ApiError("list", 403, "Forbidden", "cannot list resource podgroups")
     server = Server([], [forbidden, forbidden])
-    monkeypatch.setattr(module, "FORBIDDEN_S", 0.01)
+    monkeypatch.setattr(module, "REFUSED_S", 0.01)
     told: list[str] = []
 
     async def listen() -> None:
@@ -118,3 +118,43 @@ def test_what_may_be_missing_is_gone_on_without_where_it_is_forbidden_which_is_s
 
     asyncio.run(asyncio.wait_for(listen(), 10))
     assert [each.getMessage() for each in caplog.records] == [f"{forbidden}; pods of PodGroups wait"]
+
+
+def test_a_kind_that_the_server_does_not_serve_is_empty_until_it_is_served_which_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unserved = ApiError("list", 404, "NotFound", "the server could not find the requested resource")
+    server = Server([(0, unserved)], [None, unserved, unserved])
+    monkeypatch.setattr(module, "REFUSED_S", 0.0)
+    told: list[str] = []
+
+    async def listen() -> None:
+        informer = Informer(
+            server, "/apis/x/v1/things", Node, changed=lambda node: told.append("there"),  # type: ignore[arg-type]
+            gone=lambda node: told.append("gone"),
+        )  # fmt: skip
+        task = asyncio.create_task(informer.run())
+        while len(told) < 3:
+            await asyncio.sleep(0)
+        assert informer.fault is None
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(listen(), 60))
+    assert told == ["there", "gone", "there"]
+    assert [each.getMessage() for each in caplog.records] == [f"{unserved}; it counts as empty"]
+
+
+def test_a_kind_that_is_never_served_does_not_keep_the_steerer_from_starting() -> None:
+    unserved = ApiError("list", 404, "NotFound", "the server could not find the requested resource")
+
+    async def listed(path: str) -> bool:
+        server = Server([], [unserved] * 1000)
+        informer = Informer(server, path, Node, changed=print, gone=print)  # type: ignore[arg-type]
+        task = asyncio.create_task(informer.run())
+        while informer.fault is None:
+            await asyncio.sleep(0)
+        task.cancel()
+        return informer.synced.is_set()
+
+    assert asyncio.run(asyncio.wait_for(listed("/apis/resource.k8s.io/v1/resourceclaims"), 60))
+    assert not asyncio.run(asyncio.wait_for(listed("/api/v1/pods"), 60)), "every server has pods"

@@ -11,10 +11,10 @@ import pytest
 from berth.errors import BerthError, PolicyError, SettingError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.objects import ConfigMap, Meta
+from berth.live.kubernetes.objects import ConfigMap, Lease, Meta
 from berth.live.kubernetes.pod_site import Settings
 from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, manifest_of, tenants_in
-from berth.live.kubernetes.viewing import look, with_tenants
+from berth.live.kubernetes.viewing import as_steered, look
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World
 
@@ -52,11 +52,29 @@ def test_a_change_of_quotas_holds_at_once_and_a_mistake_changes_nothing_even_aft
         async with world.steerer(policy=POLICY):
             await world.until_told("fourth", "quota")
             seen = await look(world.api, Settings())
+            assert seen.policy == POLICY
             assert ["quota 'default:3'" in note for note in seen.notes] == [True]
             why = {job.name: job.why for job in seen.jobs}
             assert "the quota of 'default' is 2 GPUs, of which 2 are taken" in why["third"]
             await world.delete(names.TENANTS, "configmaps", names.NAMESPACE)
             await world.until_bound("third")
+
+    play(test)
+
+
+def test_who_looks_without_a_config_map_takes_the_policy_of_the_steerer_that_leads(play: Played) -> None:
+    async def test(world: World) -> None:
+        assert (await look(world.api, Settings())).policy == ""
+        await world.node("n1", 1)
+        await world.pod("a")
+        async with world.steerer(policy=POLICY, elect=True):
+            await world.until_bound("a")
+            assert (await look(world.api, Settings())).policy == POLICY
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
+        await world.patch(path, {"metadata": {"annotations": {names.POLICY: "elsewhere:mine"}}})
+        seen = await look(world.api, Settings())
+        assert seen.policy == "elsewhere:mine"
+        assert ["elsewhere" in note and "told as if" in note for note in seen.notes] == [True]
 
     play(test)
 
@@ -80,11 +98,13 @@ def test_who_looks_at_a_cluster_runs_no_code_that_it_names_and_sees_the_rest(pol
     in_force = msgspec.json.encode(Tenants(policy, {"a": 1})).decode()
 
     class Cluster:
-        async def get(self, path: str, kind: type[ConfigMap], patience_s: float) -> ConfigMap:
+        async def get(self, path: str, kind: type, patience_s: float) -> object:
+            if kind is Lease:
+                return Lease(metadata=Meta(annotations={names.POLICY: "else:where"}))
             return ConfigMap(Meta(annotations={names.IN_FORCE: in_force}), {"quotas": "a=1"})
 
-    settings, notes = asyncio.run(with_tenants(cast("Api", Cluster()), Settings()))
-    assert settings == Settings()
+    settings, named, notes = asyncio.run(as_steered(cast("Api", Cluster()), Settings()))
+    assert (settings, named) == (Settings(), policy)
     (note,) = notes
     assert note.startswith("why pods wait is told as if the policy were easy+priority+best-fit: ")
     assert policy.partition("?")[0] in note

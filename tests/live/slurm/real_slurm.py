@@ -29,8 +29,9 @@ def as_before(text: str) -> str:
     return text.replace("gres/", "gres:")
 
 
-def tell(folder: Path, story: str, **settings: str) -> Path:
-    """Tell a story, a script of bash, to a cluster in this folder; the folder, where it wrote what it saw."""
+def tell(folder: Path, story: str, *, timeout_s: float = TIMEOUT_S, **settings: str) -> Path:
+    """Tell a story, a script of bash, to a cluster in this folder; the folder, where it wrote what it saw. Raises
+    TimeoutExpired."""
     bin_ = Path(sys.executable).parent
     words = {
         **os.environ, "BERTH": str(bin_ / "berth"), "PYTHON": sys.executable, "CLUSTER_ACCOUNTING": "no",
@@ -41,7 +42,7 @@ def tell(folder: Path, story: str, **settings: str) -> Path:
         env=words, start_new_session=True,
     ) as cluster:  # fmt: skip
         try:
-            out, err = cluster.communicate(timeout=TIMEOUT_S)
+            out, err = cluster.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(cluster.pid, signal.SIGTERM)  # it takes its daemons along
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -61,10 +62,14 @@ def test_a_slurm_that_does_not_answer_is_a_note(slurm: FakeSlurm, tmp_path: Path
 
 def test_a_job_that_waits_has_its_start_interval(slurm: FakeSlurm, tmp_path: Path) -> None:
     status = json.loads((tmp_path / STATUS).read_text(encoding="utf-8"))
-    status["starts"] = {"8": [61_000, 3_601_000]}
-    (tmp_path / STATUS).write_text(json.dumps(status), encoding="utf-8")
-    (job,) = json.loads(shown(tmp_path, "--json"))["jobs"]
-    assert (job["starts_from_ms"], job["starts_to_ms"]) == (61_000, 3_601_000)
+    far_ms = 1000 * round(time.time() + 1_000_000)
+    for from_ms, to_ms in ((far_ms, far_ms + 60_000), (61_000, far_ms)):
+        status["starts"] = {"8": [from_ms, to_ms]}
+        (tmp_path / STATUS).write_text(json.dumps(status), encoding="utf-8")
+        told = json.loads(shown(tmp_path, "--json"))
+        (job,) = told["jobs"]
+        begins_ms = max(from_ms, told["at_ms"])  # no start is in the past
+        assert (job["starts_from_ms"], job["starts_to_ms"]) == (begins_ms, to_ms)
 
 
 def test_shards_that_slurm_counts_and_no_job_has_are_a_note(slurm: FakeSlurm, tmp_path: Path) -> None:

@@ -280,6 +280,7 @@ CONDITIONS: dict[str, Callable[[Any], Any]] = {
     "checkpoint_write_s": _time(SECOND_MS),
     "restart_s": _time(SECOND_MS),
     "quotas": _quotas,
+    "limits": _text,
     "borrow": _flag,
     "round_s": _time(SECOND_MS),
 }

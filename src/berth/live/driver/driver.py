@@ -1280,7 +1280,10 @@ class Driver:
         waiting = [job for job in self._known.values() if self.scheduler.run_of(job.job.id) is None]
         explain = WaitReasons(self.scheduler, self._reserved_ms, self._starts)
         for job in sorted(waiting, key=lambda job: job.order)[: self.settings.notes]:
-            text = self._reason(job, explain).text
+            reason = self._reason(job, explain)
+            if reason.starts is not None:
+                reason = reason._replace(starts=reason.starts.from_now(now_ms))
+            text = reason.text
             if self._noted.get(job.job.id) != text:
                 self._noted[job.job.id] = text
                 self.site.note(job.job.id, text)

@@ -15,8 +15,8 @@ from berth.live.kubernetes.objects import Meta, decoded
 
 log = logging.getLogger(__name__)
 
-FORBIDDEN_S = 60.0
-"""Seconds until what was forbidden is attempted again."""
+REFUSED_S = 60.0
+"""Seconds until what was forbidden, or is not served, is attempted again."""
 
 
 class HasMeta(Protocol):
@@ -53,7 +53,7 @@ class Informer(Generic[T]):
     ) -> None:
         """`path` is that of the list, such as `/api/v1/pods`; `params` may have a `fieldSelector`. With a text
         `without` it counts as listed where the server forbids to list it: that text is logged once, and listing goes
-        on later."""
+        on later. A kind of an API group that the server does not serve counts as empty."""
         self.api = api
         self.path = path
         self.synced = asyncio.Event()
@@ -94,12 +94,15 @@ class Informer(Generic[T]):
             except ApiError as error:
                 if self._seen != before:  # it was well until it broke
                     attempt = 0
-                if error.status == 403 and self._without:
-                    if self.fault is None or self.fault.status != 403:
-                        log.warning("%s; %s", error, self._without)
+                unserved = is_unserved(self.path, error)
+                if unserved or (error.status == 403 and self._without):
+                    if self.fault is None or self.fault.status != error.status:
+                        log.warning("%s; %s", error, "it counts as empty" if unserved else self._without)
+                    if unserved:
+                        self._take({}, "")
                     self.fault = error
                     self.synced.set()
-                    await asyncio.sleep(FORBIDDEN_S)
+                    await asyncio.sleep(REFUSED_S)
                     continue
                 if error.status == 410:
                     log.info("%s: version %s is too old; listing anew", self.path, self._version)
@@ -119,6 +122,12 @@ class Informer(Generic[T]):
                 there[_key(item)] = item
             await asyncio.sleep(0)
         self.lists += 1
+        self._take(there, version)
+        self.fault = None
+        self.synced.set()
+
+    def _take(self, there: dict[tuple[str, str], T], version: str) -> None:
+        """Tell what is unlike what was there, and go on from it."""
         before = self._there
         for key, gone in before.items():
             now = there.get(key)
@@ -130,8 +139,6 @@ class Informer(Generic[T]):
             if known is None or known.metadata.resource_version != item.metadata.resource_version:
                 self._changed(item)
         self._version = version
-        self.fault = None
-        self.synced.set()
 
     async def _watch(self) -> None:
         decoder = msgspec.json.Decoder(self._kind)
@@ -155,6 +162,11 @@ class Informer(Generic[T]):
                 self._there[key] = item
                 self._changed(item)
             self._version = item.metadata.resource_version
+
+
+def is_unserved(path: str, error: ApiError) -> bool:
+    """Whether the server serves no such kind of an API group. Nodes and pods are of none: every server has them."""
+    return error.status == 404 and path.startswith("/apis/")
 
 
 def _key(item: HasMeta) -> tuple[str, str]:

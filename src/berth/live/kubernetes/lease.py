@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime
 
 from berth.errors import ApiError
+from berth.live.kubernetes import names
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.objects import Lease, LeaseSpec
 
@@ -31,8 +32,10 @@ UNCERTAIN_S = 0.1
 class Leadership:
     """This process's part in the election."""
 
-    def __init__(self, api: Api, namespace: str, name: str, identity: str) -> None:
+    def __init__(self, api: Api, namespace: str, name: str, identity: str, policy: str) -> None:
+        """`policy` is that by which its holder places: the lease tells it to whoever shows what waits."""
         self.identity = identity
+        self._annotations = {names.POLICY: policy}
         self._api = api
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._namespace, self._name = namespace, name
@@ -93,13 +96,13 @@ class Leadership:
                     raise
                 lease = Lease()
                 lease.metadata.name, lease.metadata.namespace = self._name, self._namespace
-                lease.spec = self._spec(lease.spec)
+                self._sign(lease)
                 await self._api.request("POST", self._path, lease_body(lease))
                 self._renewed_s = asked_s
                 return True
             if not self._may_take(lease):
                 return False
-            lease.spec = self._spec(lease.spec)
+            self._sign(lease)
             await self._put(lease)
         except ApiError as error:
             if error.status != 409:
@@ -116,6 +119,10 @@ class Leadership:
         if self._seen[0] != version:
             self._seen = (version, now_s)
         return now_s - self._seen[1] > (lease.spec.lease_duration_seconds or DURATION_S)
+
+    def _sign(self, lease: Lease) -> None:
+        lease.spec = self._spec(lease.spec)
+        lease.metadata.annotations = {**lease.metadata.annotations, **self._annotations}
 
     def _spec(self, before: LeaseSpec) -> LeaseSpec:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -138,6 +145,7 @@ def lease_body(lease: Lease) -> dict[str, object]:
                 ("name", lease.metadata.name),
                 ("namespace", lease.metadata.namespace),
                 ("resourceVersion", lease.metadata.resource_version),
+                ("annotations", lease.metadata.annotations),
             )
             if value
         },

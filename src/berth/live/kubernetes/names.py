@@ -26,6 +26,8 @@ SLOTS_PER_GPU = 16
 NAMESPACE = "berth-system"
 """Where `berth k8s install` puts everything."""
 LEASE = "berth-steerer"
+POLICY = "berth.dev/policy"
+"""The annotation of the Lease with the policy of the steerer that leads."""
 TENANTS = "berth-tenants"
 """The ConfigMap that says how many GPUs namespaces have."""
 IN_FORCE = "berth.dev/in-force"

@@ -105,7 +105,7 @@ class Steering:
         self._knowledge = make_knowledge(self._settings.knowledge, grows=True)
         if isinstance(self._knowledge, History) and self._settings.right_size != "apply":
             self._knowledge.show_no_profiles()
-        self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
+        self.lease = Leadership(api, options.namespace, names.LEASE, options.identity, self._settings.policy)
         self._events = writing.Events(api, "berth")
         self._now_ms = steady_clock()
         self._thread = ThreadPoolExecutor(1, "decide")

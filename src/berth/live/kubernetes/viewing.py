@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
@@ -15,19 +16,22 @@ from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names, objects
 from berth.live.kubernetes.asks import moment_ms
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.informer import is_unserved
 from berth.live.kubernetes.listening import heard
 from berth.live.kubernetes.more_cards import more_cards
 from berth.live.kubernetes.pod_site import Entry, PodSite, Settings, State
 from berth.live.kubernetes.steering import FORECAST_S, driving, waits_of
-from berth.live.kubernetes.tenants import fault_of, in_force, said
+from berth.live.kubernetes.tenants import Tenants, fault_of, in_force, said
 from berth.model import GpuSlot, Job
 from berth.policies import make_policy
+
+T = TypeVar("T")
 
 
 async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snapshot:
     """List all once, and say what is there. Raises ApiError."""
     now_ms = time.time_ns() // 1_000_000
-    settings, notes = await with_tenants(api, settings)
+    settings, policy, notes = await as_steered(api, settings)
     site = PodSite(settings, lambda step: None)
     for each in await heard(api, site, lambda: now_ms):
         try:
@@ -35,32 +39,35 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
                 for item in found:
                     each.changed(item)
         except ApiError as error:
-            if error.status != 403 or not each.without:  # who may not list PodGroups sees all else
+            may_lack = error.status == 403 and each.without  # who may not list PodGroups sees all else
+            if not may_lack and not is_unserved(each.path, error):
                 raise
     site.refresh(now_ms)
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             site.pod_changed(pod, now_ms)
-    return replace(snapshot(site, now_ms, most_waits), notes=notes)
+    return replace(snapshot(site, now_ms, most_waits), policy=policy, notes=notes)
 
 
-async def with_tenants(api: Api, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """The policy and the quotas that a steerer keeps to, and what is wrong with those that it was told later. Who may
-    not read them sees all else."""
-    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.TENANTS}"
-    try:
-        config = await api.get(path, objects.ConfigMap, patience_s=5)
-    except ApiError as error:
-        if error.status not in (403, 404):
-            raise
-        return settings, ()
-    tenants = in_force(config)
-    if not tenants.policy:
-        return settings, ()
-    if why := _why_not_here(tenants.policy):
-        return settings, (f"why pods wait is told as if the policy were {settings.policy}: {why}",)
-    fault = fault_of(config, tenants.policy)
-    return replace(settings, **msgspec.structs.asdict(tenants)), (said(fault),) if fault else ()
+async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple[str, ...]]:
+    """The settings with the policy and the quotas that a steerer keeps to, that policy if it is known, and what an
+    operator has to know of both. Who may not read them sees all else."""
+    groups = "/apis/coordination.k8s.io/v1", "/api/v1"
+    lease_path, tenants_path = (f"{group}/namespaces/{names.NAMESPACE}" for group in groups)
+    lease = await _readable(api, f"{lease_path}/leases/{names.LEASE}", objects.Lease)
+    policy = "" if lease is None else lease.metadata.annotations.get(names.POLICY, "")
+    config = await _readable(api, f"{tenants_path}/configmaps/{names.TENANTS}", objects.ConfigMap)
+    tenants = Tenants() if config is None else in_force(config)
+    policy = tenants.policy or policy
+    if not policy:
+        return settings, "", ()
+    if why := _why_not_here(policy):
+        return settings, policy, (f"why pods wait is told as if the policy were {settings.policy}: {why}",)
+    if config is None or not tenants.policy:
+        return replace(settings, policy=policy), policy, ()
+    fault = fault_of(config, policy)
+    settings = replace(settings, **msgspec.structs.asdict(tenants))
+    return settings, policy, (said(fault),) if fault else ()
 
 
 def _why_not_here(policy: str) -> str:
@@ -72,6 +79,16 @@ def _why_not_here(policy: str) -> str:
     except BerthError as error:
         return str(error)
     return ""
+
+
+async def _readable(api: Api, path: str, kind: type[T]) -> T | None:
+    """An object; None if there is none, or it may not be read."""
+    try:
+        return await api.get(path, kind, patience_s=5)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return None
 
 
 def snapshot(site: PodSite, now_ms: int, most_waits: int) -> Snapshot:

@@ -51,6 +51,7 @@ def snapshot_of(
     except LiveError as error:
         trouble = f"berth does not run beside Slurm: {error}"
     cards.update(nodes)
+    now_ms = time.time_ns() // 1_000_000
     parts = {job.id: _part(job, cards) for job in jobs}
     placed = {each.raw: each.where for each in _decisions(state, PLACED)}
     gpus, unsure = _gpus(nodes, jobs, placed, parts, cards)
@@ -64,10 +65,10 @@ def snapshot_of(
     if unsure:
         notes.append("Slurm does not tell which GPU of a node some jobs have; those are shown in order")
     return Snapshot(
-        time.time_ns() // 1_000_000,
+        now_ms,
         gpus,
         tuple(
-            _live(job, status, parts[job.id])
+            _live(job, status, parts[job.id], now_ms)
             for job in sorted(jobs, key=lambda job: (not job.runs, job.submit_ms))
         ),
         sum(max(1, len(job.array_tasks)) for job in jobs if job.waits),
@@ -113,7 +114,7 @@ def live_job(job: SlurmJob, state: Path, cards: Cards) -> LiveJob:
         status = read_status(state)
     if last := given_up(state, job.id):
         status = {"why": {job.id: last}}
-    return _live(job, status, _part(job, cards))
+    return _live(job, status, _part(job, cards), time.time_ns() // 1_000_000)
 
 
 def read_status(state: Path) -> dict[str, Any]:
@@ -166,15 +167,16 @@ def _part(job: SlurmJob, cards: Cards) -> tuple[int, Share]:
     return told or gpus, share
 
 
-def _live(job: SlurmJob, status: Mapping[str, Any], part: tuple[int, Share]) -> LiveJob:
-    """A job with what the status says of it; where berth tells no start, Slurm's is shown."""
+def _live(job: SlurmJob, status: Mapping[str, Any], part: tuple[int, Share], now_ms: int) -> LiveJob:
+    """A job with what the status says of it; where berth tells no start, Slurm's is shown. None is past."""
     gpus, share = part
     why, starts = status.get("why", {}), status.get("starts", {})
     state = "held" if job.held else "waiting" if job.waits else "running"
     tasks = (f"{job.id}{task}" for task in job.array_tasks)
     names = job.id, *tasks
     said = next((why[name] for name in names if name in why), "")
-    from_ms, to_ms = next((starts[name] for name in names if name in starts), (job.start_ms, None))
+    found = next((starts[name] for name in names if name in starts), (job.start_ms, None))
+    from_ms, to_ms = (None if each is None else max(each, now_ms) for each in found)
     if not job.waits:
         from_ms = to_ms = None
     told = f"{said} (Slurm: {job.reason})" if said else job.reason
