@@ -22,7 +22,7 @@ def test_a_policy_has_its_colour_on_every_page() -> None:
 def test_every_policy_of_the_registry_has_a_colour_of_its_name() -> None:
     assert set(OF_POLICY) <= set(names())
     missing = set(names()) - set(OF_POLICY)
-    assert missing <= {"headroom", "limits", "passing", "preempt"}  # never alone: what they stand around has its own name
+    assert missing <= {"headroom", "limits", "passing", "preempt"}  # never alone
 
 
 def test_many_policies_are_told_apart_by_colour_and_dash() -> None:
