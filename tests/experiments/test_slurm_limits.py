@@ -125,3 +125,22 @@ def test_a_file_that_sacctmgr_did_not_print_is_refused_and_nothing_is_kept(tmp_p
     with pytest.raises(HistoryError, match="cannot be read"):
         keep_limits(tmp_path, tmp_path / "absent.txt", None)
     assert keep_limits(tmp_path, None, None) == SlurmLimits()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            "small|cpu=x,gres/gpu=many|",
+            "qos.txt, line 3, column GrpTRES: 'gres/gpu=many'; expected a whole number",
+        ),
+        ("small||4.5", "qos.txt, line 3, column GrpJobs: '4.5'; expected a whole number"),
+    ],
+)
+def test_a_limit_that_is_no_number_is_refused_rather_than_not_heeded(
+    row: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "qos.txt").write_text(f"Name|GrpTRES|GrpJobs\nnormal|gres/gpu=-1|\n{row}\n", encoding="utf-8")
+    with pytest.raises(HistoryError, match=said):
+        keep_limits(tmp_path, tmp_path / "qos.txt", None)
+    assert keep_limits(tmp_path, None, None) == SlurmLimits()
