@@ -103,7 +103,10 @@ def test_a_job_is_submitted_as_the_user_that_the_viewer_is(tmp_path: Path) -> No
         assert (world.job(job)["name"], world.job(job)["exit_code"]) == ("mine", 3)
         for wrong, said in (
             ({"command": "true", "gpus": "many"}, "--gpus 'many'; expected a whole number"),
-            ({"command": "true", "folder": str(tmp_path / "none")}, "none"),
+            (
+                {"command": "true", "folder": str(tmp_path / "none")},
+                f"{me} cannot enter the folder {tmp_path}/none",
+            ),
             ({"command": "no-such-command"}, "there is no command 'no-such-command'"),
             ({"command": "-"}, "standard input names no job"),
         ):

@@ -141,3 +141,22 @@ def test_of_two_files_neither_is_kept_if_one_cannot_be_read_later(
     with pytest.raises(HistoryError, match=expected):
         keep_limits(tmp_path, *files)
     assert slurm_limits(tmp_path) == SlurmLimits()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            "small|cpu=x,gres/gpu=many|",
+            "qos.txt, line 3, column GrpTRES: 'gres/gpu=many'; expected a whole number",
+        ),
+        ("small||4.5", "qos.txt, line 3, column GrpJobs: '4.5'; expected a whole number"),
+    ],
+)
+def test_a_limit_that_is_no_number_is_refused_rather_than_not_heeded(
+    row: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "qos.txt").write_text(f"Name|GrpTRES|GrpJobs\nnormal|gres/gpu=-1|\n{row}\n", encoding="utf-8")
+    with pytest.raises(HistoryError, match=said):
+        keep_limits(tmp_path, tmp_path / "qos.txt", None)
+    assert keep_limits(tmp_path, None, None) == SlurmLimits()

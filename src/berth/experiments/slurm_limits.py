@@ -72,6 +72,8 @@ def _limit(name: str, row: _Row, tres: str, jobs: str) -> Iterator[Limit]:
 
 
 _COUNTED = {"gres/gpu": "gpus", "node": "nodes"}
+_TRES = ("GrpTRES", "MaxTRESPU", "MaxTRESPA")
+_JOBS = ("GrpJobs", "MaxJobsPU", "MaxJobsPA", "MaxJobs")
 _LONG = {
     "MaxTRESPerUser": "MaxTRESPU",
     "MaxJobsPerUser": "MaxJobsPU",
@@ -116,16 +118,34 @@ def _rows(path: Path, name: str) -> list[_Row]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise HistoryError(f"{path} cannot be read: {cause_of(error)}") from error
-    header, *rows = csv.reader(lines, delimiter="|", quoting=csv.QUOTE_NONE) if lines else ([],)
+    header, *rows = csv.reader(lines or [""], delimiter="|", quoting=csv.QUOTE_NONE)
     names = [_LONG.get(column, column) for column in header]
     if missing := [column for column in _NEEDED[name] if column not in names]:
         raise HistoryError(
             f"{path}, line 1: no column {', '.join(missing)}; expected what sacctmgr show qos -P or show assoc -P"
             " prints, with its header"
         )
+    found = []
     for line, row in enumerate(rows, 2):
         if row and len(row) < len(names):
             raise HistoryError(
                 f"{path}, line {line}: {len(row)} columns; expected {len(names)}, as the header has"
             )
-    return [dict(zip(names, row, strict=False)) for row in rows if row]
+        found.append(dict(zip(names, row, strict=False)))
+        for column, value, amount in _amounts(found[-1]):
+            if amount not in ("", "-1") and not amount.isdecimal():
+                raise HistoryError(
+                    f"{path}, line {line}, column {column}: '{value}'; expected a whole number"
+                )
+    return [row for row in found if row]
+
+
+def _amounts(row: _Row) -> Iterator[tuple[str, str, str]]:
+    """What is heeded of a row, as printed: the column, its value, and the amount in it."""
+    for column in _JOBS:
+        yield column, row.get(column, ""), row.get(column, "").strip()
+    for column in _TRES:
+        for part in row.get(column, "").split(","):
+            what, _, amount = part.partition("=")
+            if what in _COUNTED:
+                yield column, part, amount

@@ -38,7 +38,7 @@ from tests.live.local.world import BERTH, World, berth
         ),
         (
             ["--mem", "100G", "true"],
-            "--mem 102400M on each GPU, but the GPUs with most memory that it may use have",
+            "--mem 100G on each GPU, but the largest that the job may use: 80G; ask for less",
         ),
         (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
         (["--time", "²", "true"], "--time '²'; write 2:00:00"),

@@ -17,7 +17,7 @@ def test_nothing_starts_on_a_drained_gpu_even_after_a_restart_until_it_is_given_
     world.up()
     assert [gpu["drained"] for gpu in (world.status() or {})["gpus"]] == [True, False]
     assert world.state_of(second) == "waiting"
-    with pytest.raises(LiveError, match="there is no GPU 7; there are 0, 1"):
+    with pytest.raises(LiveError, match="there is no GPU 7; this machine's GPUs: 0, 1"):
         world.ask("drain", gpus=[7], on=True)
     world.ask("drain", gpus=[0], on=False)
     world.until(lambda: world.state_of(second) == "running", "the second runs")

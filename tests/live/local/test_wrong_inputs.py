@@ -17,7 +17,7 @@ WRONG = [
     ("submit --gpus -1 true", "--gpus '-1'", "such as 0.5"),
     ("submit --gpus 1.5 true", "--gpus '1.5'", "such as 0.5"),
     ("submit --gpus 9 true", "--gpus 9", "ask for less"),
-    ("submit --gpu 7 true", "--gpu 7", "the GPUs of this machine are 0, 1"),
+    ("submit --gpu 7 true", "--gpu 7", "this machine's GPUs: 0, 1"),
     ("submit --gpus 0 --mem 4G true", "--gpus 0", "leave --mem"),
     ("submit --cpus some true", "--cpus 'some'", "expected a number"),
     ("submit --core-pct 150 true", "--core-pct '150'", "from 0 to 100"),
@@ -27,12 +27,13 @@ WRONG = [
     ("submit --begin whenever true", "--begin 'whenever'", "now+2h"),
     ("submit --notify nowhere true", "--notify 'nowhere'", "write https://"),
     ("submit --gang x true", "--gang 'x'", "write NAME/N"),
+    ("submit --image '' true", "--image ''", "expected a name such as docker.io/library/python:3.12"),
     ("submit --priority high true", "--priority 'high'", "expected a whole number"),
     ("submit --output nothere/x true", "nothere", "make it first"),
     ("queue --state sleeping", "--state sleeping", "running, starting"),
     ("why 99", "'99'", "`berth queue --ended` lists them"),
     ("cancel 99", "'99'", "`berth queue --ended` lists them"),
-    ("drain 9", "GPU 9", "there are 0, 1"),
+    ("drain 9", "no GPU 9", "this machine's GPUs: 0, 1"),
     ("up --cpus 3", "--cpus 3", "First: berth down"),
 ]
 

@@ -15,8 +15,10 @@ from berth.errors import AccessError, LiveError, SettingError
 PATIENCE_S = 60.0
 OPTIONS = ("gpus", "mem", "time", "name")
 """Options of `berth submit` that the form has, besides the folder."""
-_FOLDER = 'cd "$1" && shift && exec "$@"'
+_FOLDER = 'cd "$1" 2> /dev/null || exit 96; shift; exec "$@"'
 """Enter the folder with the user's own rights."""
+_NO_FOLDER = 96
+"""Exit status if the folder cannot be entered; `berth submit` has no such status."""
 
 
 def submit_command(asked: dict[str, str]) -> str:
@@ -61,6 +63,10 @@ def submitted(asked: dict[str, str], viewer: Viewer, socket: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LiveError(f"berth submit cannot be run as {user.pw_name}: {error}") from error
+    if done.returncode == _NO_FOLDER:
+        raise SettingError(
+            f"{user.pw_name} cannot enter the folder {folder}; expected one that exists, with rights to enter it"
+        )
     if done.returncode:
         said = done.stderr.strip().removeprefix("berth: ")
         raise SettingError(said or f"berth submit ended with status {done.returncode}")

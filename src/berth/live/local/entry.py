@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.driver.words import sizes
 from berth.live.local.request import WHOLE, Request
 
 WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
@@ -232,19 +233,19 @@ class Limits:
             raise LiveError(f"--gpus {request.gpus}, but this machine has {there}; ask for less")
         if request.pins and max(request.pins) >= len(cards):
             raise LiveError(
-                f"--gpu {max(request.pins)}, but the GPUs of this machine are {', '.join(map(str, range(len(cards))))}"
+                f"--gpu {max(request.pins)}; this machine's GPUs: {', '.join(map(str, range(len(cards)))) or 'none'}"
             )
         among = [cards[at] for at in request.pins] or list(cards)
         roomy = sum(mib >= request.mem_mib for mib in among)
         if request.gpus and roomy < request.gpus:
+            wanted, *largest = sizes(request.mem_mib, *sorted(among)[-request.gpus :])
             raise LiveError(
-                f"--mem {request.mem_mib}M on each GPU, but the GPUs with most memory that it may use have"
-                f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
+                f"--mem {wanted} on each GPU, but the largest that the job may use: {', '.join(largest)}; ask for less"
             )
         if request.gpus and request.mem_max_mib > max(among):
+            most, has = sizes(request.mem_max_mib, max(among))
             raise LiveError(
-                f"GPU memory up to {request.mem_max_mib}M, but the largest GPU that it may use has {max(among)} MiB;"
-                " ask for less"
+                f"GPU memory up to {most}, but the largest GPU that the job may use has {has}; ask for less"
             )
         if request.cpu_milli > self.cpu_milli:
             raise LiveError(

@@ -319,8 +319,10 @@ def _gpus(values: Mapping[str, Any]) -> tuple[int, int, bool]:
 
 
 def _image(values: Mapping[str, Any]) -> str:
-    image = str(values.get("image", ""))
-    if image.startswith("-") or re.search(r"\s", image):
+    if "image" not in values:
+        return ""
+    image = str(values["image"])
+    if not image or image.startswith("-") or re.search(r"\s", image):
         raise LiveError(
             f"--image '{image}'; expected a name such as docker.io/library/python:3.12, or a .sif file"
         )

@@ -393,9 +393,8 @@ class Service:
             there = {card.index for card in broker.cards.cards}
             named = {int(each) for each in message["gpus"]}
             if unknown := named - there:
-                raise LiveError(
-                    f"there is no GPU {min(unknown)}; there are {', '.join(map(str, sorted(there))) or 'none'}"
-                )
+                known = ", ".join(map(str, sorted(there))) or "none"
+                raise LiveError(f"there is no GPU {min(unknown)}; this machine's GPUs: {known}")
             await broker.drain(broker.drained | named if message.get("on", True) else broker.drained - named)
         busy = {index for entry in broker.book.active.values() for index in entry.slots}
         return {"drained": sorted(broker.drained), "busy": sorted(broker.drained & busy)}
