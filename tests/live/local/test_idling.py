@@ -176,6 +176,85 @@ def test_one_that_cannot_be_suspended_is_asked_once_a_gap(monkeypatch: pytest.Mo
     asyncio.run(run())
 
 
+def test_one_that_the_driver_does_not_suspend_is_left_alone_until_it_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        office.waits(16_000)
+        assert office.after(2 * COST_S) == ["suspending"]
+        office.machine.book.stayed(office.jobs[0], office.now_ms)
+        assert office.after(1) == office.after(10 * COST_S) == [""]
+        office.calls(0)
+        office.after(1)
+        assert office.after(2 * COST_S) == ["suspending"]
+
+    asyncio.run(run())
+
+
+def test_a_call_that_waits_for_memory_is_no_idling(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        office.waits(16_000)
+        growing = office.machine.growth.jobs[office.jobs[0].id]
+        growing.waits = True
+        assert office.after(10 * COST_S) == office.after(1) == [""]
+        growing.waits = False
+        assert office.after(COST_S - 1) == [""]
+        assert office.after(1) == ["suspending"]
+        assert not any(office.idling._gaps_s.values())
+
+    asyncio.run(run())
+
+
+def test_one_that_is_back_idles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        away(office)
+        (job, other), book = office.jobs, office.machine.book
+        office.after(AWAY_MS / 1000)
+        assert job.resumes
+        book.cancel(other, office.now_ms)
+        del book.active[other.id]
+        office.waits(16_000)
+        book.resumed_by_brain(job.id, office.now_ms)
+        assert office.after(60) == ["resuming", ""]
+        book.came_back(job, office.now_ms)
+        office.machine.growth.go_on(job)
+        assert office.after(COST_S - 1) == ["", ""]
+        assert office.after(1) == ["suspending", ""]
+
+    asyncio.run(run())
+
+
+def test_a_call_between_two_looks_is_not_overlooked_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        office.waits(16_000)
+        assert office.after(2 * COST_S) == ["suspending"]
+        office.calls(0)
+        office.after(1)
+        assert not office.machine.growth.leaves(office.jobs[0])
+
+    asyncio.run(run())
+
+
+def test_what_has_no_compute_promised_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        away(office)
+        job, other = office.jobs
+        job.share, other.share, other.best_effort = (1000, 4096), (1000, 8000), True
+        taking = office.waits(1000)
+        assert office.machine.book.placed(taking.id, taking.version, (0,), (500, 1000), office.now_ms)
+        office.machine.granter(0).wishes = [COMES_BACK]
+        office.machine.growth._wake(job.id)
+        await asyncio.sleep(0)
+        assert (job.resumes, other.suspension) == (True, "")
+
+    asyncio.run(run())
+
+
 def test_a_call_before_it_has_left_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         office = Office(monkeypatch, 1)
