@@ -35,6 +35,8 @@ uint64_t region_shown(const struct berth_region *region)
 {
     const struct berth_limit_file *limit = region->limit;
     uint64_t now = LOAD(limit->mem_bytes), most = LOAD(limit->max_bytes);
+    if (now == 0 && LOAD(limit->watch) == BERTH_AWAY) /* others have it until it comes back */
+        now = LOAD(limit->promise_bytes) != 0 ? LOAD(limit->promise_bytes) : most;
     return most > now && (LOAD(limit->flags) & BERTH_SHOWS_MAX) != 0 ? most : now;
 }
 
