@@ -23,6 +23,7 @@ from berth.partition import Watching
 from tests.examples import examples
 from tests.live.local.asking_storm import storm
 from tests.live.local.test_growth import Machine, leaves
+from tests.live.local.test_suspend import is_stopped, pid_of
 from tests.live.local.world import PLAIN, World, berth
 
 JOB = str(Path(__file__).with_name("growing_job.py"))
@@ -413,6 +414,20 @@ def test_a_notebook_lends_its_gpu_while_it_idles_and_its_next_call_takes_it_back
     assert [each["attempt"] for each in attempts] == [1, 1]
     assert all(each["suspended_ms"] > 0 for each in attempts)
     assert [each["peak_mib"] for each in attempts] == [1007, 2000]
+
+
+def test_the_program_of_an_idle_job_stops_when_its_user_suspends_it(office: World) -> None:
+    go, late = office.folder / "go", office.folder / "late"
+    notebook = starts(office, 1000, go, 7, mem="60G", interactive=True)
+    starts(office, 2000, late, mem="40G")
+    pid = pid_of(office, notebook)
+    assert not is_stopped(pid)
+    office.ask("suspend", ids=[notebook])
+    office.until(lambda: is_stopped(pid), "its program is stopped")
+    office.ask("resume", ids=[notebook])
+    go.touch()
+    late.touch()
+    assert office.wait(notebook) == {notebook: ("completed", 0)}
 
 
 @pytest.mark.slow

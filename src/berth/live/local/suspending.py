@@ -95,11 +95,11 @@ class Suspending:
         """After a start of the broker: keep the processes of suspended jobs stopped, and end what was begun."""
         for entry in self._book.active.values():
             if entry.suspension == SUSPENDED:
-                self._stand_still(entry)
+                self.stand_still(entry)
             elif entry.suspension == SUSPENDING:
                 self._begun.add(entry.id)
 
-    def _stand_still(self, entry: Entry) -> None:
+    def stand_still(self, entry: Entry) -> None:
         """Stop the processes of a suspended job; one that was idle goes on with all but CUDA."""
         if not (entry.stop or entry.idle):
             self._runner.signal(entry, signal.SIGSTOP)
@@ -202,7 +202,7 @@ class Suspending:
             book.lose(entry, now_ms)
         elif what == RESUMING and not outcome.done:
             book.left_gpus(entry, entry.parked_mib)  # if it was to leave again
-            self._stand_still(entry)
+            self.stand_still(entry)
         elif entry.suspension != what:
             return
         elif what == RESUMING:
@@ -210,7 +210,7 @@ class Suspending:
             self._runs_on(entry)
         elif outcome.done:
             book.left_gpus(entry, held_mib)
-            self._stand_still(entry)
+            self.stand_still(entry)
         else:
             book.stayed(entry, now_ms)
             self._runs_on(entry)
