@@ -64,6 +64,7 @@ static const struct {
 };
 
 static uint64_t limit_bytes, step_bytes, most_bytes;
+enum { STEPS = 8 }; /* so many make twice the limit */
 static _Atomic uint64_t held_bytes;
 static CUcontext primary;
 static CUstream stream; /* the default one until a way makes another */
@@ -206,12 +207,14 @@ static void way_rounding(void) /* the driver may take 2 MiB for each: only NVML 
 {
     CUdeviceptr at;
     begin();
+    most_bytes = limit_bytes + 2 * MIB; /* of which it may take twice as much */
     FILL(MIB + 1, cuMemAlloc_v2(&at, MIB + 1));
 }
 static void way_rounding_managed(void)
 {
     CUdeviceptr at;
     begin();
+    most_bytes = limit_bytes + 2 * MIB; /* of which it may take twice as much */
     FILL(MIB + 1, cuMemAllocManaged(&at, MIB + 1, 1));
 }
 
@@ -542,7 +545,7 @@ static void way_async_handles(void) /* the default streams by their own handles 
 }
 static void way_async_kept(void) /* what a pool keeps of what was freed, then linear memory */
 {
-    CUdeviceptr at[16];
+    CUdeviceptr at[STEPS / 2 - 1];
     CUpool pool;
     uint64_t all = UINT64_MAX;
     int count = 0;
@@ -550,8 +553,10 @@ static void way_async_kept(void) /* what a pool keeps of what was freed, then li
     WITH(cuMemAllocAsync);
     MUST(cuDeviceGetDefaultMemPool, &pool, 0);
     MUST(cuMemPoolSetAttribute, pool, CU_POOL_RELEASE_THRESHOLD, &all);
-    while (count < 16 && cuMemAllocAsync(&at[count], step_bytes, stream) == CUDA_SUCCESS)
+    while (count < STEPS / 2 - 1 &&
+           cuMemAllocAsync(&at[count], step_bytes, stream) == CUDA_SUCCESS)
         count++;
+    most_bytes -= (uint64_t)count * step_bytes;
     while (count > 0)
         MUST(cuMemFreeAsync, at[--count], stream);
     fill_linear();
@@ -597,11 +602,11 @@ static void way_pool_swapped(void) /* the device's pool is another at each call 
 }
 static void way_async_mixed(void) /* freed by the other call, then all again */
 {
-    CUdeviceptr at[16];
+    CUdeviceptr at[STEPS];
     int count = 0;
     begin();
     WITH(cuMemAllocAsync);
-    while (count < 16 && (count % 2 ? cuMemAllocAsync(&at[count], step_bytes, stream)
+    while (count < STEPS && (count % 2 ? cuMemAllocAsync(&at[count], step_bytes, stream)
                                     : cuMemAlloc_v2(&at[count], step_bytes)) == CUDA_SUCCESS)
         count++;
     for (int i = 0; i < count; i++)
@@ -625,13 +630,19 @@ static void way_capture_race(void) /* a capture that another thread ends amid th
     static _Atomic int goes_on = 1;
     pthread_t other;
     CUdeviceptr at;
+    CUpool pool;
+    uint64_t reserved = 0;
     begin();
     WITH(cuMemAllocAsync);
+    WITH(cuMemPoolGetAttribute);
+    MUST(cuDeviceGetDefaultMemPool, &pool, 0);
     MUST(cuStreamCreate, &stream, 1);
     if (pthread_create(&other, NULL, end_captures, &goes_on) != 0)
         cannot("no thread");
-    for (int i = 0; i < 20000; i++)
+    for (int i = 0; i < 20000 && reserved < most_bytes; i++) { /* nodes take nothing */
         (void)cuMemAllocAsync(&at, 2 * MIB, stream);
+        MUST(cuMemPoolGetAttribute, pool, CU_POOL_RESERVED_CURRENT, &reserved);
+    }
     atomic_store(&goes_on, 0);
     pthread_join(other, NULL);
 }
@@ -797,12 +808,17 @@ static void way_printf(void)
 static void way_stack(void)
 {
     size_t before = 0, value = 0;
+    int sms = 1, threads = 1;
     begin();
     MUST(cuCtxGetLimit, &before, CU_LIMIT_STACK);
-    for (size_t bytes = 512 << 10; bytes > before; bytes /= 2)
-        if (cuCtxSetLimit(CU_LIMIT_STACK, bytes) == CUDA_SUCCESS)
+    MUST(cuDeviceGetAttribute, &sms, CU_ATTRIBUTE_SMS, 0);
+    MUST(cuDeviceGetAttribute, &threads, CU_ATTRIBUTE_SM_THREADS, 0);
+    uint64_t at_once = (uint64_t)sms * (uint64_t)threads;
+    for (size_t more = most_bytes / at_once; more > 0; more /= 2)
+        if (cuCtxSetLimit(CU_LIMIT_STACK, before + more) == CUDA_SUCCESS)
             break;
     MUST(cuCtxGetLimit, &value, CU_LIMIT_STACK);
+    atomic_fetch_add(&held_bytes, value > before ? (value - before) * at_once : 0);
     fill_linear();
 }
 static void
@@ -826,7 +842,7 @@ static void way_contexts_again(void) /* contexts that end with all they have, th
     begin();
     for (int i = 0; i < 4; i++) {
         MUST(cuCtxCreate_v2, &other, 0, 0);
-        while (cuMemAlloc_v2(&at, step_bytes) == CUDA_SUCCESS)
+        for (int j = 0; j < STEPS && cuMemAlloc_v2(&at, step_bytes) == CUDA_SUCCESS; j++)
             continue;
         if (i % 2 == 0)
             MUST(cuCtxSetCurrent, primary);
@@ -840,7 +856,7 @@ static void way_reset(void) /* the primary context is reset, and retained anew *
     CUdeviceptr at;
     begin();
     WITH(cuDevicePrimaryCtxReset_v2);
-    while (cuMemAlloc_v2(&at, step_bytes) == CUDA_SUCCESS)
+    for (int i = 0; i < STEPS && cuMemAlloc_v2(&at, step_bytes) == CUDA_SUCCESS; i++)
         continue;
     MUST(cuDevicePrimaryCtxReset_v2, 0);
     begin();
@@ -972,6 +988,7 @@ static pid_t children[8];
 static void way_processes(void)
 {
     int answers[4];
+    most_bytes /= 4; /* each */
     for (int i = 0; i < 4; i++)
         children[i] = fill_child(&answers[i], -1);
     for (int i = 0; i < 4; i++)
@@ -1518,7 +1535,7 @@ int main(int count, char **words)
         return 2;
     }
     limit_bytes = limit_mib * MIB;
-    step_bytes = limit_bytes / 4 / (2 * MIB) * (2 * MIB);
+    step_bytes = 2 * limit_bytes / STEPS / (2 * MIB) * (2 * MIB);
     most_bytes = 2 * limit_bytes;
     for (int i = 0; i < WAYS; i++)
         if (strcmp(ways[i].name, words[1]) == 0) {

@@ -35,6 +35,8 @@ uint64_t region_shown(const struct berth_region *region)
 {
     const struct berth_limit_file *limit = region->limit;
     uint64_t now = LOAD(limit->mem_bytes), most = LOAD(limit->max_bytes);
+    if (now == 0 && LOAD(limit->watch) == BERTH_AWAY) /* others have it until it comes back */
+        now = LOAD(limit->promise_bytes) != 0 ? LOAD(limit->promise_bytes) : most;
     return most > now && (LOAD(limit->flags) & BERTH_SHOWS_MAX) != 0 ? most : now;
 }
 
@@ -82,10 +84,12 @@ bool region_ask(struct berth_region *region, uint64_t bytes, uint64_t since_ns)
     if (region->slot < 0)
         return false;
     if (!turn_try(&region->asking)) { /* what another thread is given may do for this one too */
-        while (clock_ns() < until(region, since_ns)) {
-            nanosleep(&(struct timespec){ 0, 100000 }, NULL);
+        /* Ever longer: looking each 100 us costs 5 % of a core as long as a job is suspended. */
+        for (long pause_ns = 100000; clock_ns() < until(region, since_ns);) {
+            nanosleep(&(struct timespec){ 0, pause_ns }, NULL);
             if (atomic_load(&region->asking.word) == 0)
                 break;
+            pause_ns += pause_ns < 10000000 ? pause_ns / 8 : 0;
         }
         errno = error;
         return clock_ns() < until(region, since_ns);

@@ -82,6 +82,7 @@ def test_a_submission_is_refused_without_the_role_the_mark_the_option_or_with_an
         (shows.program("ann"), job, 403),
         (world.program("ann"), job | {"gpu": "1"}, 422),
         (world.program("ann"), {"source": "local"}, 422),
+        (world.program("ann"), job | {"command": "true\0"}, 422),
         (world.program("ann"), job | {"source": "none"}, 404),
     ]
     assert [client.post("/api/v1/jobs", json=body).status_code for client, body, _ in refused] == [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,30 @@ def test_ways_pass_where_nothing_limits(berth_apart: Apart) -> None:
     assert {row["way"]: row["verdict"] for row in rows_of(text)} == {
         way: "held" if way in PAST_NOTHING else "passed" for way in ways
     }
+
+
+def test_a_way_that_nothing_limits_takes_twice_the_limit_at_most(card: Card, berth_apart: Apart) -> None:
+    """Besides its contexts, and what a pool keeps."""
+    ways = ("contexts-again", "reset", "capture-race", "async-kept", "stack", "rounding", "processes")
+    options = [word for way in ways for word in ("--way", way)]
+    watch = {"BERTH_FAKE_WATCH": f"0:{(2 * 64 + 32) << 20}", "BERTH_FAKE_CONTEXT_MIB": "0"}
+    berth_apart(
+        *("partition", "prove", "--fake-gpu", "--as-is", "--mem", "64M"),
+        *options,
+        "--json",
+        **STRICT,
+        **watch,
+    )
+    code = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0); print(cuda.fake_violations(0))"
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(card.native / "fake"),
+        "BERTH_FAKE_CARD": str(card.folder / "card"),
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "0\n"
 
 
 def test_a_limit_of_others_is_tried_with_the_variables_that_it_needs(card: Card, berth_apart: Apart) -> None:

@@ -8,8 +8,9 @@ from pydantic import AfterValidator, BaseModel, Field
 
 
 def _encodable(text: str) -> str:
-    """The text itself; raises ValueError if it has half of a surrogate pair, which no file or socket takes."""
-    text.encode()
+    """The text itself; raises ValueError if it has half of a surrogate pair or a NUL, which no program takes."""
+    if b"\0" in text.encode():
+        raise ValueError("there is a NUL in it")
     return text
 
 

@@ -23,6 +23,7 @@ from berth.partition import Watching
 from tests.examples import examples
 from tests.live.local.asking_storm import storm
 from tests.live.local.test_growth import Machine, leaves
+from tests.live.local.test_suspend import is_stopped, pid_of
 from tests.live.local.world import PLAIN, World, berth
 
 JOB = str(Path(__file__).with_name("growing_job.py"))
@@ -172,6 +173,85 @@ def test_one_that_cannot_be_suspended_is_asked_once_a_gap(monkeypatch: pytest.Mo
         office.calls(0)
         office.after(1)
         assert office.after(2 * COST_S) == ["suspending"]
+
+    asyncio.run(run())
+
+
+def test_one_that_the_driver_does_not_suspend_is_left_alone_until_it_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        office.waits(16_000)
+        assert office.after(2 * COST_S) == ["suspending"]
+        office.machine.book.stayed(office.jobs[0], office.now_ms)
+        assert office.after(1) == office.after(10 * COST_S) == [""]
+        office.calls(0)
+        office.after(1)
+        assert office.after(2 * COST_S) == ["suspending"]
+
+    asyncio.run(run())
+
+
+def test_a_call_that_waits_for_memory_is_no_idling(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        office.waits(16_000)
+        growing = office.machine.growth.jobs[office.jobs[0].id]
+        growing.waits = True
+        assert office.after(10 * COST_S) == office.after(1) == [""]
+        growing.waits = False
+        assert office.after(COST_S - 1) == [""]
+        assert office.after(1) == ["suspending"]
+        assert not any(office.idling._gaps_s.values())
+
+    asyncio.run(run())
+
+
+def test_one_that_is_back_idles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        away(office)
+        (job, other), book = office.jobs, office.machine.book
+        office.after(AWAY_MS / 1000)
+        assert job.resumes
+        book.cancel(other, office.now_ms)
+        del book.active[other.id]
+        office.waits(16_000)
+        book.resumed_by_brain(job.id, office.now_ms)
+        assert office.after(60) == ["resuming", ""]
+        book.came_back(job, office.now_ms)
+        office.machine.growth.go_on(job)
+        assert office.after(COST_S - 1) == ["", ""]
+        assert office.after(1) == ["suspending", ""]
+
+    asyncio.run(run())
+
+
+def test_a_call_between_two_looks_is_not_overlooked_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        office.waits(16_000)
+        assert office.after(2 * COST_S) == ["suspending"]
+        office.calls(0)
+        office.after(1)
+        assert not office.machine.growth.leaves(office.jobs[0])
+
+    asyncio.run(run())
+
+
+def test_what_has_no_compute_promised_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        office = Office(monkeypatch, 1)
+        away(office)
+        job, other = office.jobs
+        job.share, other.share, other.best_effort = (1000, 4096), (1000, 8000), True
+        taking = office.waits(1000)
+        assert office.machine.book.placed(taking.id, taking.version, (0,), (500, 1000), office.now_ms)
+        office.machine.granter(0).wishes = [COMES_BACK]
+        office.machine.growth._wake(job.id)
+        await asyncio.sleep(0)
+        assert (job.resumes, other.suspension) == (True, "")
 
     asyncio.run(run())
 
@@ -334,6 +414,20 @@ def test_a_notebook_lends_its_gpu_while_it_idles_and_its_next_call_takes_it_back
     assert [each["attempt"] for each in attempts] == [1, 1]
     assert all(each["suspended_ms"] > 0 for each in attempts)
     assert [each["peak_mib"] for each in attempts] == [1007, 2000]
+
+
+def test_the_program_of_an_idle_job_stops_when_its_user_suspends_it(office: World) -> None:
+    go, late = office.folder / "go", office.folder / "late"
+    notebook = starts(office, 1000, go, 7, mem="60G", interactive=True)
+    starts(office, 2000, late, mem="40G")
+    pid = pid_of(office, notebook)
+    assert not is_stopped(pid)
+    office.ask("suspend", ids=[notebook])
+    office.until(lambda: is_stopped(pid), "its program is stopped")
+    office.ask("resume", ids=[notebook])
+    go.touch()
+    late.touch()
+    assert office.wait(notebook) == {notebook: ("completed", 0)}
 
 
 @pytest.mark.slow

@@ -293,6 +293,32 @@ def test_a_job_that_its_user_suspends_is_stopped_if_it_stays_and_others_wait_for
     assert (low.state, urgent.state) == ("waiting", "running")
 
 
+def test_one_that_left_for_another_resumes_when_that_is_suspended_by_its_user(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    parts = Request(("true",), gpus=1, milli=500, mem_mib=100)
+    desk, batch = (made.submit(parts, Tasks(None, ((),)))[0] for _ in range(2))
+    made.commit()
+    assert [desk.state, batch.state] == ["running", "running"]
+    book = made.book
+    book.suspend_idle(desk, made.now_ms)
+    book.left_gpus(desk, 700)
+    book.let_resume(desk, made.now_ms)
+    book.lend(batch, desk, made.now_ms)
+    book.left_gpus(batch, 700)
+    assert not batch.resumes
+    book.suspend(desk, made.now_ms)
+    assert (desk.resumes, batch.resumes) == (False, True)
+
+
+def test_an_idle_job_whose_gpu_the_brain_wants_too_leaves_though_it_calls(tmp_path: Path) -> None:
+    made = fake_world(tmp_path)
+    job = job_of(made)
+    made.commit()
+    made.book.suspend_idle(job, made.now_ms)
+    made.book.suspended_by_brain(job.id, made.now_ms)
+    assert (job.idle, job.resumes, job.suspension) == (False, True, "suspending")
+
+
 class Moves:
     """Suspending over a fake world, with a driver that is the test's."""
 
@@ -398,6 +424,37 @@ def test_what_became_of_a_move_is_no_answer_to_the_next(
     asyncio.run(run())
     assert moves.asked == ["suspending", "resuming", *(["suspending"] if room else [])]
     assert (moves.signals[-1], entry.resumes, entry.parked_mib) == (signal.SIGSTOP, True, 700)
+
+
+@pytest.mark.parametrize("killed", ["the mover", "the broker"])
+def test_a_suspension_that_may_have_begun_is_carried_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """If it were given up instead, its calls would hang in the driver."""
+    moves = Moves(tmp_path, monkeypatch)
+    book, entry = moves.made.book, moves.entry
+    refused = iter(["", "it holds more than the machine has free"])
+
+    async def driver(what: str, partition: str) -> Outcome | None:
+        moves.asked.append(what)
+        return Outcome(True) if len(moves.asked) > 1 or killed == "the broker" else None
+
+    monkeypatch.setattr(Suspending, "_run", lambda _, what, partition: driver(what, partition))
+
+    async def run() -> None:
+        book.suspend_idle(entry, 0)
+        if killed == "the broker":
+            next(refused)
+            moves.suspending.go_on()
+        monkeypatch.setattr(Suspending, "why_not", lambda *_: next(refused))
+        calls = iter([True, False] if killed == "the mover" else [False])
+        moves.suspending._leaves = lambda entry: next(calls)
+        moves.suspending.move(entry)
+        await moves.until("suspended")
+        assert not moves.suspending._begun
+
+    asyncio.run(run())
+    assert (entry.idle, entry.resumes) == (True, False)
 
 
 def test_a_machine_that_restarts_has_lost_what_was_suspended(tmp_path: Path) -> None:

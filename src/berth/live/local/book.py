@@ -294,6 +294,7 @@ class Book:
             entry.resumes, entry.idle, entry.lends_to = False, False, ""
             self.dirty[entry.id] = entry
             self.events.append(runs(entry, self.limits))
+            self._release(entry)
             return
         if entry.state != RUNNING or entry.stop or entry.over is not None or entry.suspension:
             doing = f"is being stopped ({entry.stop})" if entry.stop else f"is {entry.shown_state}"
@@ -374,6 +375,9 @@ class Book:
             self._awake(entry, now_ms)  # it leaves again as soon as it has come back
         if entry.suspension == SUSPENDING:
             self._wanted.add(entry.id)
+            if entry.idle:  # it leaves even if it calls CUDA again, and comes back without a call
+                entry.idle, entry.resumes = False, True
+                self.dirty[entry.id] = entry
         elif not entry.suspension:
             self._begin_suspension(entry, now_ms, resumes=True)
 
@@ -441,13 +445,17 @@ class Book:
             entry.suspended_ms += max(0, now_ms - entry.suspended_since_ms)
         entry.suspension, entry.suspended_since_ms, entry.resumes, entry.lends_to = "", None, True, ""
         entry.idle = False
+        self._release(entry)
+        self._wanted.discard(entry.id)
+        self.dirty[entry.id] = entry
+
+    def _release(self, entry: Entry) -> None:
+        """Let those resume that left their GPUs so that this job comes back."""
         for other in self.active.values():
             if other.lends_to == entry.id and not other.resumes:
                 other.resumes = True
                 self.dirty[other.id] = other
                 self.events.append(runs(other, self.limits))
-        self._wanted.discard(entry.id)
-        self.dirty[entry.id] = entry
 
     def confirmed(self, entry: Entry, start_ms: int, now_ms: int) -> None:
         """The job's process runs."""

@@ -374,7 +374,7 @@ class Growth:
         def enough(leaving: list[Entry]) -> bool:
             return all(
                 sum(self._given_mib(job, at) for job in leaving if at in job.slots) >= lack_mib
-                and sum(job.share[0] for job in leaving if at in job.slots) >= lack_milli
+                and sum(_given_milli(job) for job in leaving if at in job.slots) >= lack_milli
                 for at, (lack_mib, lack_milli) in lacks.items()
             )
 
@@ -424,8 +424,7 @@ class Growth:
     def _free_milli(self, entry: Entry, at: int) -> int:
         """What would be left of a GPU's compute if a job had its part of it."""
         here = (job for job in self._book.active.values() if at in job.slots and job.suspension != SUSPENDED)
-        taken = sum(job.share[0] for job in here if job is not entry and not job.best_effort)
-        return WHOLE - taken - (0 if entry.best_effort else entry.share[0])
+        return WHOLE - sum(_given_milli(job) for job in here if job is not entry) - _given_milli(entry)
 
     def _free_mib(self, entry: Entry, at: int, mem_mib: int) -> int:
         """What would be left of a GPU if a job had this much of it; below 0 if that is not there."""
@@ -456,6 +455,11 @@ class Growth:
         """What a job is believed to need of each GPU, as far as it may have it."""
         growing = self.jobs.get(job.id)
         return 0 if growing is None else min(job.peak_mib, growing.most_mib)
+
+
+def _given_milli(job: Entry) -> int:
+    """What a job has of the compute of each GPU."""
+    return 0 if job.best_effort else job.share[0]
 
 
 def _matters(job: Entry) -> tuple[int, int]:

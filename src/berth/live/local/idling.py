@@ -61,11 +61,13 @@ def reclaim_s(gaps_s: Sequence[float], cost_s: float) -> float:
 
 @dataclass(slots=True)
 class _Idle:
-    """Since when a job has not called."""
+    """A gap between two calls of a job."""
 
+    called_ms: int
     since_ms: int
+    """Since when it idles on its GPUs; time that it was suspended does not count."""
     stays: bool = False
-    """Whether it could not be suspended in this gap."""
+    """Whether it cannot be suspended, or was told to leave and did not."""
 
 
 class Idling:
@@ -104,19 +106,26 @@ class Idling:
                 self._log("idle-stays", job=entry.id, why=why)
                 continue
             self._log("idle", job=entry.id, since_ms=self._idle[entry.id].since_ms)
+            self._idle[entry.id].stays = True  # until it has left
             self._book.suspend_idle(entry, self._now_ms())
             self._act()
 
     def _gap(self, growing: Growing) -> _Idle:
         """The gap that a job is in; one that it has ended is kept, to learn from."""
         entry, now_ms = growing.entry, self._now_ms()
-        known, calls = self._idle.get(entry.id), self._growth.count_calls(growing)
-        if known is not None and calls == growing.calls and not self._watch.is_busy(entry):
-            return known
+        known = self._idle.get(entry.id)
+        if known is not None and entry.suspension == SUSPENDING:
+            return known  # its calls are counted again when it leaves (`Growth.leaves`)
+        calls = self._growth.count_calls(growing)
+        ended = calls != growing.calls or self._watch.is_busy(entry)
         growing.calls = calls
-        if known is not None and (gap_s := (now_ms - known.since_ms) / 1000) >= GAP_S:
+        if known is not None and not ended:
+            if growing.waits:  # in a call
+                return _Idle(now_ms, now_ms)
+            return _Idle(known.called_ms, now_ms) if entry.suspension else known
+        if known is not None and (gap_s := (now_ms - known.called_ms) / 1000) >= GAP_S:
             self._gaps_s[application_of(entry.request, entry.params)].append(gap_s)
-        return _Idle(now_ms)
+        return _Idle(now_ms, now_ms)
 
     def _come_back(self, entry: Entry) -> None:
         """Let a job that is away come back without a call, if nobody wants its room or it has been away for long."""

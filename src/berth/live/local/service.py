@@ -14,7 +14,7 @@ from typing import Any
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.local.book import check_not_ended
 from berth.live.local.broker import Broker
-from berth.live.local.entry import RUNNING, STARTING, SUSPENDING, Entry
+from berth.live.local.entry import RUNNING, STARTING, SUSPENDED, SUSPENDING, Entry
 from berth.live.local.listing import Listing
 from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
@@ -230,6 +230,8 @@ class Service:
             if entry.state == RUNNING and not entry.suspension and (why := broker.suspending.why_not(entry)):
                 raise LiveError(f"job {entry.id} cannot be suspended: {why}; it runs on")
             broker.book.suspend(entry, now_ms)
+            if entry.suspension == SUSPENDED:  # while it was idle, so that its program went on
+                broker.suspending.stand_still(entry)
 
         answer = await self._each(message, caller, suspend)
         jobs, refused = [], answer["refused"]

@@ -64,6 +64,8 @@ class Suspending:
         self._moves: dict[str, asyncio.Task[None]] = {}
         self._deferred: dict[str, Entry] = {}
         self._children: set[subprocess.Popen[str]] = set()
+        self._begun: set[str] = set()
+        """Jobs that a broker before this one may have begun to suspend."""
         self.trouble = _trouble(fake=fake)
         """Why no job can be suspended; empty if jobs can be."""
         self.refusals: dict[str, str] = {}
@@ -90,12 +92,14 @@ class Suspending:
             return str(error)
 
     def go_on(self) -> None:
-        """After a start of the broker: keep the processes of suspended jobs stopped."""
+        """After a start of the broker: keep the processes of suspended jobs stopped, and end what was begun."""
         for entry in self._book.active.values():
             if entry.suspension == SUSPENDED:
-                self._stand_still(entry)
+                self.stand_still(entry)
+            elif entry.suspension == SUSPENDING:
+                self._begun.add(entry.id)
 
-    def _stand_still(self, entry: Entry) -> None:
+    def stand_still(self, entry: Entry) -> None:
         """Stop the processes of a suspended job; one that was idle goes on with all but CUDA."""
         if not (entry.stop or entry.idle):
             self._runner.signal(entry, signal.SIGSTOP)
@@ -138,6 +142,7 @@ class Suspending:
             self._log("move-failed", job=entry.id, why=repr(error))
             asyncio.get_running_loop().call_later(AGAIN_S, self.move, entry)
             return
+        self._begun.discard(entry.id)
         self._moved()
         if entry.suspension in (SUSPENDING, RESUMING) and entry.id not in self._deferred:
             self.move(entry)  # it was told anew meanwhile
@@ -155,18 +160,23 @@ class Suspending:
                 self._book.left_gpus(entry, entry.parked_mib)  # it has not begun to come back
                 return
             held_mib = 0
-            outcome: Outcome | None = Outcome(False, self.why_not(entry)) if leaves else None
-            if outcome is None or not outcome.why:
-                held_mib = self._held_mib(entry) // max(1, len(entry.slots)) if leaves else 0
-                if not leaves:
-                    self._runner.signal(entry, signal.SIGCONT)
-                if leaves and not self._leaves(entry):
-                    outcome = Outcome(False, "it calls CUDA again")
-                else:
-                    began_s = time.monotonic()
-                    outcome = await self._run(what, self._runner.partition_of(entry))
-                    if leaves and outcome is not None and outcome.done and held_mib > LEAST_MIB:
-                        self.mib_per_s = held_mib * len(entry.slots) / (time.monotonic() - began_s)
+            why = ""
+            if leaves:
+                # What the driver may have moved already is moved to the end: a job that stays is not half suspended.
+                begun = silent > 0 or entry.id in self._begun
+                why = "" if begun else self.why_not(entry)
+                if not why:
+                    held_mib = self._held_mib(entry) // max(1, len(entry.slots))
+                    if not self._leaves(entry) and not begun:
+                        why = "it calls CUDA again"
+            else:
+                self._runner.signal(entry, signal.SIGCONT)
+            outcome: Outcome | None = Outcome(False, why)
+            if not why:
+                began_s = time.monotonic()
+                outcome = await self._run(what, self._runner.partition_of(entry))
+                if leaves and outcome is not None and outcome.done and held_mib > LEAST_MIB:
+                    self.mib_per_s = held_mib * len(entry.slots) / (time.monotonic() - began_s)
             if entry.start != start or entry.state != RUNNING:
                 return  # it has ended meanwhile
             if outcome is None:
@@ -175,6 +185,8 @@ class Suspending:
                     await asyncio.sleep(AGAIN_S)
                     continue
                 outcome = Outcome(False, "the driver gives no answer", lost=True)
+            silent = 0
+            self._begun.discard(entry.id)
             self._settle(entry, what, outcome, held_mib)
             if outcome.no_room:
                 await asyncio.sleep(AGAIN_S)
@@ -190,7 +202,7 @@ class Suspending:
             book.lose(entry, now_ms)
         elif what == RESUMING and not outcome.done:
             book.left_gpus(entry, entry.parked_mib)  # if it was to leave again
-            self._stand_still(entry)
+            self.stand_still(entry)
         elif entry.suspension != what:
             return
         elif what == RESUMING:
@@ -198,7 +210,7 @@ class Suspending:
             self._runs_on(entry)
         elif outcome.done:
             book.left_gpus(entry, held_mib)
-            self._stand_still(entry)
+            self.stand_still(entry)
         else:
             book.stayed(entry, now_ms)
             self._runs_on(entry)
