@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket as sockets
 import struct
 import time
@@ -42,7 +43,7 @@ from berth.console.source import Source
 from berth.console.sources import sources_of
 from berth.console.texts import LANGUAGES
 from berth.console.what_if.routes import router as what_if
-from berth.errors import AccessError, BerthError, LiveError
+from berth.errors import AccessError, BerthError, LiveError, cause_of
 from berth.history.store.cached_history import CachedHistory
 
 Next = Callable[[Request], Awaitable[Response]]
@@ -273,12 +274,16 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         ssl_keyfile=settings.key,
         **where,
     )
+    logging.disable()  # uvicorn logs why it cannot listen, and exits
     try:
         bound = config.bind_socket()
     except (OSError, SystemExit) as error:
-        raise LiveError(
-            f"cannot listen on {listen.socket or f'{listen.host}:{listen.port}'}; is it taken?"
-        ) from error
+        why = error.__context__ if isinstance(error, SystemExit) else error
+        cause = cause_of(why) if isinstance(why, OSError) else str(why)
+        address = listen.socket or f"{listen.host}:{listen.port}"
+        raise LiveError(f"cannot listen on {address}: {cause}; name another address with --listen") from error
+    finally:
+        logging.disable(logging.NOTSET)
     if listen.socket is None:
         scheme = "https" if settings.certificate else "http"
         host, port = bound.getsockname()[:2]
