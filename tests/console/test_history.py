@@ -287,10 +287,10 @@ def test_smaller_requests_are_replayed_where_measurements_show_that_less_would_d
     found = ann.get("/api/v1/history/me/waits").json()
     assert found["found"]["parts"] == [{"application": "pytorch", "jobs": 40, "used": 0.25, "milli": 250}]
     assert found["advice"][0] == (
-        "pytorch: you ask for 1 GPU and use 25 % of it in nine of ten jobs; 25 % of one would do."
+        "pytorch: you ask for 1 GPU and use 25 % of it in nine of ten jobs; 25 % of one would be enough."
     )
     unmeasured = operator.get("/api/v1/history/me/waits", params={"user": HOSTILE}).json()
-    assert unmeasured["advice"] == ["Nothing that was measured shows that a part of a GPU would do."]
+    assert unmeasured["advice"] == ["Nothing that was measured shows that a part of a GPU would be enough."]
 
 
 def test_no_advice_comes_without_its_data(operator: TestClient) -> None:

@@ -65,7 +65,7 @@ class OwnWaits:
 
     user: str
     found: Smaller | None
-    """None if nothing that was measured shows that less would do."""
+    """None if nothing that was measured shows that less would be enough."""
     advice: list[str]
 
 
@@ -147,7 +147,7 @@ def own_figures(request: Request, who: Who, history: Store, question: Asked, use
 
 @api.get("/me/waits", response_model=OwnWaits)
 def own_waits(request: Request, who: Who, history: Store, user: User = "") -> OwnWaits:
-    """Replay the last jobs with smaller requests of one user, where measurements show that less would do."""
+    """Replay the last jobs with smaller requests of one user, where measurements show that less would be enough."""
     name = whose(who, user)
 
     def replayed(_: object) -> Smaller | None:
@@ -292,21 +292,22 @@ def _habit(habit: Habit, t: Texts) -> str:
     match habit.what:
         case "time limit":
             return t(
-                "Time limits are long: {asked} asked, {used} run. {enough} would do, and shorter jobs fit into gaps "
-                "earlier.",
+                "Time limits are long: {asked} asked, {used} run. {enough} would be enough, and shorter jobs fit into"
+                " gaps earlier.",
                 **amounts,
             )
         case "memory":
             return t(
-                "Much memory is asked for: {asked}, of which {used} is used. {enough} would do.", **amounts
+                "Much memory is asked for: {asked}, of which {used} is used. {enough} would be enough.",
+                **amounts,
             )
         case "CPUs":
             return t(
-                "Many CPUs are asked for: {asked}, of which {used:# is|# are} busy. {enough} would do.",
+                "Many CPUs are asked for: {asked}, of which {used:# is|# are} busy. {enough} would be enough.",
                 **amounts,
             )
         case _:
-            return t("You ask for {asked:# GPU|# GPUs} and use {used}. {enough} would do.", **amounts)
+            return t("You ask for {asked:# GPU|# GPUs} and use {used}. {enough} would be enough.", **amounts)
 
 
 def _amount(habit: Habit, value: float, t: Texts) -> str | float:
@@ -319,11 +320,12 @@ def _amount(habit: Habit, value: float, t: Texts) -> str | float:
 
 def _of_waits(found: Smaller | None, t: Texts) -> Iterator[str]:
     if found is None:
-        yield t("Nothing that was measured shows that a part of a GPU would do.")
+        yield t("Nothing that was measured shows that a part of a GPU would be enough.")
         return
     for part in found.parts:
         yield t(
-            "{application}: you ask for 1 GPU and use {use} % of it in nine of ten jobs; {part} % of one would do.",
+            "{application}: you ask for 1 GPU and use {use} % of it in nine of ten jobs; {part} % of one"
+            " would be enough.",
             application=shown(part.application or "unknown", t),
             use=f"{part.used * 100:.0f}",
             part=f"{part.milli / 10:g}",
