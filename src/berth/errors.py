@@ -210,14 +210,14 @@ class KubernetesError(BerthError):
 class ApiError(KubernetesError):
     """The API server refused a request.
 
-    `status` is that of HTTP, `reason` the server's own word (`Conflict`, `NotFound`, …), `retry_after_s` when it wants
-    to be asked again, None where asking again does not help.
+    `status` is that of HTTP, 0 if no answer came, `reason` the server's own word (`Conflict`, `NotFound`, …),
+    `retry_after_s` when it wants to be asked again, None where asking again does not help.
     """
 
     def __init__(
         self, what: str, status: int, reason: str, message: str, retry_after_s: float | None = None
     ) -> None:
-        super().__init__(f"{what}: {status} {reason}: {message}")
+        super().__init__(f"{what}: {f'{status} ' if status else ''}{reason}: {message}")
         self.what = what
         self.status = status
         self.reason = reason
