@@ -91,8 +91,8 @@ def workload_of(
     names = {_id(record) for record in judged} & {job.id for job in fitting}
     if not names:
         raise SettingError(
-            f"none of the {len(judged)} tries that ran on GPUs fits the cluster: no node has more than {most} GPUs, or "
-            "CPU or memory enough; say with --cluster where they ran"
+            f"none of the {len(judged)} attempts that ran on GPUs fits the cluster: no node has more than {most} GPUs,"
+            " or CPU or memory enough; say with --cluster where they ran"
         )
     return Workload(
         jobs=tuple(sorted(fitting, key=lambda job: job.submit_ms)),

@@ -298,8 +298,8 @@ def _show(workload: Workload, advice: Advice) -> None:
         for line in _commands(workload, each):
             print(line)
     for number, what in (
-        (workload.without_gpu, "tries without a GPU"),
-        (workload.never_started, "tries that never started"),
+        (workload.without_gpu, "attempts without a GPU"),
+        (workload.never_started, "attempts that never started"),
         (workload.too_large, "jobs larger than any node"),
     ):
         if number:

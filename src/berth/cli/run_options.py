@@ -190,6 +190,11 @@ def cluster_named(cluster: str | None, columns: str) -> tuple[Node, ...]:
     from berth.errors import SettingError
     from berth.traces import read_nodes
 
+    if cluster and columns and not Path(cluster).exists():
+        raise SettingError(
+            f"--map-nodes names the columns of a file, but there is no file '{cluster}'; a --cluster such as"
+            " 10x8:V100 goes without --map-nodes"
+        )
     if cluster:
         return read_nodes(cluster, columns)
     if columns:

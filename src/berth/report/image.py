@@ -51,7 +51,7 @@ def image_kind(out: Path) -> str:
     """`html`, `png` or `svg`, as the file's name ends; SettingError, as when it is written, where it cannot be."""
     kind = out.suffix.lower().removeprefix(".")
     if kind not in ("html", "png", "svg"):
-        raise SettingError(f"{out}: a picture's file ends on .png, .svg or .html")
+        raise SettingError(f"{out}: a picture's file ends in .png, .svg or .html")
     if kind != "html":
         _browser()
     return kind

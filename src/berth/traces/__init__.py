@@ -220,7 +220,7 @@ def read_nodes(cluster: str | os.PathLike[str], columns: str | Mapping[str, str]
 
 
 def write(jobs: Iterable[Job], path: str | os.PathLike[str]) -> None:
-    """Write jobs as berth's own table; what the name ends on says how: `.csv`, `.csv.gz` or `.parquet`."""
+    """Write jobs as berth's own table; what the name ends in says how: `.csv`, `.csv.gz` or `.parquet`."""
     from berth.traces.readers.native import write_csv, write_parquet
 
     target = Path(path)
@@ -229,7 +229,7 @@ def write(jobs: Iterable[Job], path: str | os.PathLike[str]) -> None:
     elif target.suffix == ".parquet":
         write_parquet(jobs, target)
     else:
-        raise TraceError(str(target), "a name that ends on .csv, .csv.gz or .parquet")
+        raise TraceError(str(target), "a name that ends in .csv, .csv.gz or .parquet")
 
 
 def write_nodes(nodes: Sequence[Node], path: str | os.PathLike[str]) -> None:

@@ -63,8 +63,9 @@ class Headroom:
         try:
             quantile, ahead_s = float(options.get("quantile", "0.9")), int(options.get("ahead_s", "3600"))
         except ValueError:
+            came = "&".join(map("=".join, options.items()))
             raise SettingError(
-                f"settings of headroom are {options}; expected numbers, as in quantile=0.9&ahead_s=3600"
+                f"headroom?{came}; expected numbers, as in quantile=0.9&ahead_s=3600"
             ) from None
         return cls(make_policy(rest or "preempt+fifo+first-fit", setting), quantile, ahead_s)
 
