@@ -100,7 +100,9 @@ def growth_picture(jobs: list[list[Look]]) -> str:
     return (
         f'<svg class="grow" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"'
         f' aria-label="{said}"><title>{said}</title><style>{STYLE}</style>{"".join(panels)}'
-        f'<text class="soft" x="{LEFT}" y="{height - 4}">{last_s - first_s:.0f} s; {legend}</text></svg>'
+        f'<text class="soft" x="{LEFT}" y="{height - 30}">0</text>'
+        f'<text class="soft" x="{WIDTH - 8}" y="{height - 30}" text-anchor="end">{last_s - first_s:.0f} s</text>'
+        f'<text class="soft" x="{LEFT}" y="{height - 4}">{legend}</text></svg>'
     )
 
 
