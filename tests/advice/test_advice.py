@@ -180,7 +180,7 @@ def test_a_history_without_gpu_jobs_and_one_without_nodes_are_refused() -> None:
     with pytest.raises(SettingError, match="--cluster"):
         workload_of([record])
     assert workload_of([record], NODES).gpus == 8
-    with pytest.raises(SettingError, match=r"none of the 1 tries.*no node has more than 4 GPUs"):
+    with pytest.raises(SettingError, match=r"none of the 1 attempts.*no node has more than 4 GPUs"):
         workload_of([replace(record, gpus=8, node_count=1)], NODES)
 
 

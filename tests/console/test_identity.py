@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import ssl
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -256,3 +259,18 @@ def test_a_certificate_is_made_once_for_each_name_and_kept_private(tmp_path: Pat
 )
 def test_what_other_machines_reach_is_told_from_loopback(host: str, only_here: bool) -> None:
     assert is_loopback(host) is only_here
+
+
+def test_an_address_that_is_taken_is_named_with_the_cause(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        console = "from berth.cli import main; main()", "console", "--state", tmp_path, "--listen", address
+        done = subprocess.run(
+            [sys.executable, "-c", *console], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"berth: cannot listen on {address}: address already in use; name another address with --listen\n"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from berth.errors import KubernetesError
+from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes.access import find_access, from_kubeconfig, in_cluster
 
 
@@ -104,3 +104,8 @@ def test_without_any_cluster_it_says_what_to_do(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(KubernetesError, match="name one by --kubeconfig or KUBECONFIG"):
         find_access()
+
+
+def test_a_server_that_does_not_answer_has_no_status_in_its_error() -> None:
+    assert str(ApiError("GET /api", 0, "Unreachable", "no route")) == "GET /api: Unreachable: no route"
+    assert str(ApiError("GET /api", 403, "Forbidden", "no")) == "GET /api: 403 Forbidden: no"
