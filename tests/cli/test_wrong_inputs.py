@@ -78,7 +78,6 @@ WRONG = [
     ("edit 1", "at least one option", "such as --mem 8G"),
     ("wait", "name jobs", "--all"),
     ("drain x", "'x'", "its number, as `berth status` shows it"),
-    ("console --listen nowhere.invalid:80", "nowhere.invalid:80: ", "name another address with --listen"),
     ("queue", "no queue is up", "start one with: berth up"),
     ("up --fake-gpus 2xA100-80G --no-gpus", "--no-gpus and --fake-gpus", "leave one out"),
     ("up --grow maybe", "'maybe'", "there are off, on and suspend"),
