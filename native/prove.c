@@ -553,8 +553,7 @@ static void way_async_kept(void) /* what a pool keeps of what was freed, then li
     WITH(cuMemAllocAsync);
     MUST(cuDeviceGetDefaultMemPool, &pool, 0);
     MUST(cuMemPoolSetAttribute, pool, CU_POOL_RELEASE_THRESHOLD, &all);
-    while (count < STEPS / 2 - 1 &&
-           cuMemAllocAsync(&at[count], step_bytes, stream) == CUDA_SUCCESS)
+    while (count < STEPS / 2 - 1 && cuMemAllocAsync(&at[count], step_bytes, stream) == CUDA_SUCCESS)
         count++;
     most_bytes -= (uint64_t)count * step_bytes;
     while (count > 0)
@@ -607,7 +606,7 @@ static void way_async_mixed(void) /* freed by the other call, then all again */
     begin();
     WITH(cuMemAllocAsync);
     while (count < STEPS && (count % 2 ? cuMemAllocAsync(&at[count], step_bytes, stream)
-                                    : cuMemAlloc_v2(&at[count], step_bytes)) == CUDA_SUCCESS)
+                                       : cuMemAlloc_v2(&at[count], step_bytes)) == CUDA_SUCCESS)
         count++;
     for (int i = 0; i < count; i++)
         (void)(i % 2 ? cuMemFree_v2(at[i]) : cuMemFreeAsync(at[i], stream));
