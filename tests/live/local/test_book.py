@@ -471,7 +471,7 @@ def test_a_decision_on_what_a_job_was_before_it_was_edited_is_refused(tmp_path: 
     ("wanted", "said"),
     [
         (request(gpus=3), "--gpus 3, but this machine has 2 GPUs"),
-        (request(mem_mib=2000), "--mem 2000M"),
+        (request(mem_mib=2000), "--mem 2G on each GPU"),
         (request(pins=(7,)), "--gpu 7"),
         (request(cpu_milli=9000), "--cpus 9"),
         (request(after=(("ok", "77"),)), "--after 77"),

@@ -95,7 +95,7 @@ def test_only_a_part_of_a_card_grows_and_no_further_than_the_card() -> None:
     named = Request(milli=100, mem_mib=4096, mem_max_mib=12288, pins=(1,))
     assert (limits.most_mib(named), fixed.most_mib(named)) == (8192, 8192)
     assert limits.most_mib(Request()) == limits.most_mib(Request(gpus=0)) == 0
-    with pytest.raises(LiveError, match="up to 20480M, but the largest GPU"):
+    with pytest.raises(LiveError, match="up to 20G, but the largest GPU"):
         fixed.check(Request(milli=100, mem_mib=4096, mem_max_mib=20480))
 
 

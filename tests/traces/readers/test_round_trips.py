@@ -61,7 +61,7 @@ def test_what_the_file_could_not_give_back_is_refused_and_nothing_is_left_behind
     for name in ("jobs.csv", "jobs.parquet"):
         with pytest.raises(TraceError, match="column 'models'"):
             traces.write([Job("a", 0, 1, models=("A|B",))], tmp_path / name)
-    with pytest.raises(TraceError, match=r"ends on \.csv, \.csv\.gz or \.parquet"):
+    with pytest.raises(TraceError, match=r"ends in \.csv, \.csv\.gz or \.parquet"):
         traces.write([], tmp_path / "jobs.xlsx")
     assert list(tmp_path.iterdir()) == []
 
