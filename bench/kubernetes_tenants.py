@@ -8,7 +8,7 @@ simulated on as many GPUs as their work fills to `--load`. The wait of the light
     fifo           `fifo+best-fit`, no quotas
     kueue          Kueue's published rules, defaults (https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/): one
                    ClusterQueue a namespace in one cohort; nominal quotas; heads of queues in cycles, those that do not
-                   borrow first, then by priority and age; BestEffortFIFO; what is idle is borrowed; nobody is preempted
+                   borrow first, then by priority and age; BestEffortFIFO; what is idle is borrowed; no preemption
     kueue-reclaim  the same with `reclaimWithinCohort: Any`: a workload within its nominal quota preempts borrowers
     quotas         berth: `fifo+best-fit` with the quotas of the ConfigMap of tenants, and `borrow`
     quotas-reclaim the same with `reclaim`

@@ -145,10 +145,10 @@ def alone(count: int = 60, first_seed: int = 2_100_000) -> list[dict[str, object
             player = Player(Domain(task, make_speeds(mode), sets, sets))
             player.model.network = network
             queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1)
-            nobody, nothing = np.zeros((count, SEATS, 3), np.int64), np.full(count, NONE)
+            no_tenants, no_jobs = np.zeros((count, SEATS, 3), np.int64), np.full(count, NONE)
             length = np.full(count, queue.shape[1])
             totals = {
-                name: player.model.followed(one, nobody, queue, nothing, length, STEP_MS) / 1000
+                name: player.model.followed(one, no_tenants, queue, no_jobs, length, STEP_MS) / 1000
                 for name, one in zip(
                     ("sum of speeds", "joint progress", "rule", "network"),
                     (*player.rules, NETWORK_ALONE),

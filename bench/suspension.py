@@ -7,7 +7,7 @@ or start again from a checkpoint that they write each half hour, which takes a m
 their node, which is charged by what is copied. Lost are the GPU-hours held that went into no work that counts.
 
 Then serving pods of a public trace, if it is there, idle as they did: a sample of no use every 57 s or more in a row is
-a gap. One that is suspended frees its GPU until its gap ends, less the time that it moves. Whoever calls then waits for
+a gap. One that is suspended frees its GPU until its gap ends, less the time that it moves. The next call waits for
 two moves, since another has to leave first. Each rule decides on each gap by the gaps of the same pod before. The best
 in hindsight knows how long each gap is; no rule can. Net are GPU-hours freed, less ten for each hour waited.
 

@@ -86,6 +86,8 @@ WRONG = [
     ("k8s install --image x --quota x", "'x'", "NAMESPACE=GPUS"),
     ("slurm run --mode fly", "'fly'", "'off', 'advise', 'place'"),
     ("profile show nothere", "'nothere'", "there are googlenet"),
+    ("slurm check --card a100=lots", "--card a100=lots", "such as a100=80G"),
+    ("import asi .", ".: no folder of Parquet files", "expected day=D/hour=H/part-000.parquet"),
 ]
 
 

@@ -346,8 +346,10 @@ def asi(
     from berth.history.store.import_result import Options
     from berth.traces.readers.asi import RECORDS
 
-    if not folder.is_dir():
-        raise HistoryError(f"{folder} is no folder; expected day=D/hour=H/part-000.parquet in it")
+    if next(folder.rglob("*.parquet"), None) is None:
+        raise HistoryError(
+            f"{folder}: no folder of Parquet files; expected day=D/hour=H/part-000.parquet in it"
+        )
     with _store(history, f"asi {folder}", dry_run) as store:
         print_result(import_records(store, folder, Options(cluster), RECORDS), daily, as_json, dry_run)
 

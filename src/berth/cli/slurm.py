@@ -13,7 +13,7 @@ import typer
 from berth.cli import completing
 from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
-from berth.errors import LiveError, SettingError
+from berth.errors import BerthError, LiveError, SettingError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.snapshot import gpu_dict
 from berth.live.slurm.measured_use import COMPUTE_PCT, Measured
@@ -76,9 +76,12 @@ def _cards(cards: list[str] | None) -> dict[str, int]:
     found = {}
     for each in cards or []:
         kind, equals, size = each.partition("=")
+        try:
+            found[kind] = mem_mib(size)
+        except BerthError:
+            equals = ""
         if not kind or not equals:
             raise SettingError(f"--card {each}: write a type and the memory of its GPUs, such as a100=80G")
-        found[kind] = mem_mib(size)
     return found
 
 

@@ -33,7 +33,7 @@ class Leadership:
     """This process's part in the election."""
 
     def __init__(self, api: Api, namespace: str, name: str, identity: str, policy: str) -> None:
-        """`policy` is that by which its holder places: the lease tells it to whoever shows what waits."""
+        """`policy` places the holder's pods. It is written into the lease, for `berth k8s status` to read."""
         self.identity = identity
         self._annotations = {names.POLICY: policy}
         self._api = api

@@ -79,7 +79,7 @@ def tenants_of(quotas: Iterable[str]) -> dict[str, str]:
 
 
 def in_force(config: objects.ConfigMap) -> Tenants:
-    """What its steerer wrote into a ConfigMap; nothing if there is none, or nobody can read it."""
+    """The tenants that the steerer wrote into a ConfigMap; none if it wrote none, or they cannot be decoded."""
     try:
         return msgspec.json.decode(config.metadata.annotations.get(names.IN_FORCE, "{}"), type=Tenants)
     except msgspec.DecodeError:

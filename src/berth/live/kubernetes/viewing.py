@@ -72,7 +72,7 @@ async def as_steered(api: Api, settings: Settings) -> tuple[Settings, str, tuple
 
 def _why_not_here(policy: str) -> str:
     """Why the steerer's policy cannot be asked on this machine; empty if it can be."""
-    if ":" in policy:  # whoever looks at a cluster runs no code that the cluster names
+    if ":" in policy:  # a look at a cluster must not run code that the cluster names
         return f"the steerer's, {policy}, is code of its own"
     try:
         make_policy(policy)
