@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from berth.learning.jobsets import Task
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
 from berth.learning.rollouts import NETWORK_ALONE, STEP_MS, TICK_MS, Rollouts, Trace, as_heuristic, heuristic
 from berth.model import GpuModel
-from berth.network.forecast_network import ForecastNetwork
 from berth.policies.colocation.forecast import Offer
 from berth.policies.colocation.learned import UNTRAINED, Learned
 from berth.policies.colocation.open_gpus import LEAD_MS
@@ -40,8 +38,8 @@ CHANGED, SIZE = 0.4, 0.3
 BATCH, AGAIN = 10, 4
 """Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 
-FOLLOWED = 3
-"""Starts that are followed where beliefs are in doubt."""
+FOLLOWED, FORESEEN = 3, 100
+"""Where beliefs are in doubt, starts that are followed, and waiting jobs that are placed after each of them."""
 
 
 @dataclass(slots=True)
@@ -171,7 +169,7 @@ class LearnedWithPlans(Learned):
         if situation is None:
             return super()._chosen(scene)
         model, tenants, queue = situation
-        after_ms = model.starts_ms(tenants[None], queue[None], actions, NETWORK_ALONE[None])
+        after_ms = model.starts_ms(tenants[None], queue[None, :FORESEEN], actions, NETWORK_ALONE[None])
         pick: IntArray = actions[[after_ms.argmin()]]
         if not pick[0]:
             ends_ms = scene.forecasts.ends_ms[0, 0]
@@ -246,8 +244,8 @@ class LearnedWithPlans(Learned):
             gpu, names = scene.gpu or GpuModel(""), scene.forecasts.names
             scaled = tuple(series(self.known[name], gpu) for name in names)
             try:
-                network = cast(ForecastNetwork, self.model.network)
-                self._models[key] = Rollouts(Task(names, scaled, gpu, 1, 1), self.knowledge.speeds, network)
+                task = Task(names, scaled, gpu, 1, 1)
+                self._models[key] = Rollouts(task, self.knowledge.speeds, self.model.network)
             except SettingError:
                 self._models[key] = None
         return self._models[key]
