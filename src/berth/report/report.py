@@ -22,6 +22,8 @@ class Chapter:
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     """The table under the headings; its first column names the row."""
+    words: bool = False
+    """Whether most cells of the table are texts, which stand on the left."""
     policies: Sequence[str] = ()
     """The policies that it tells of."""
     seeds: Sequence[int] = ()
