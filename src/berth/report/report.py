@@ -22,8 +22,6 @@ class Chapter:
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     """The table under the headings; its first column names the row."""
-    words: bool = False
-    """Whether most cells of the table are texts, which stand on the left."""
     policies: Sequence[str] = ()
     """The policies that it tells of."""
     seeds: Sequence[int] = ()
@@ -37,6 +35,8 @@ class Chapter:
     """The metrics of it that are shown at once; the rest is folded away. Without any, all are shown."""
     definitions: Sequence[tuple[str, str]] = ()
     """Words, and what each means."""
+    words: bool = False
+    """Whether most cells of the table are texts, which stand on the left."""
 
 
 @dataclass(frozen=True, slots=True)
