@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import MEASURED, PLACEMENT
+from berth.live.kubernetes.names import MEASURED
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part, plain
 from berth.live.kubernetes.node.api_server import ApiServer, Pod
 from berth.live.kubernetes.node.ledger import (
@@ -40,7 +40,7 @@ from berth.partition.regions import regions_of
 
 log = logging.getLogger(__name__)
 
-LOST_REASON, NONE_REASON, FOREIGN_REASON = "GpuLimitLost", "GpuWithoutLimit", "GpuPartNotEnforced"
+LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
 EXPORT = "history.tar.gz"
 """In the state folder: the history, for `berth k8s history`."""
 REFUSED_REASON = "GpuMemoryRefused"
@@ -116,7 +116,6 @@ class Agent:
         self._ledger = Ledger()
         self._suspected: frozenset[Escaped] = frozenset()
         self._told: set[Escaped] = set()
-        self._unenforced: set[str] = set()
         """Uids of pods that were told of, because they run with a placement and no limit."""
         self._refused: set[str] = set()
         """And because they were refused memory."""
@@ -151,7 +150,6 @@ class Agent:
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
         await self._tell(escaped)
-        await self._tell_unenforced()
         await self._tell_refused()
         self._keep_windows(now_ms)
         await self._reaper.collect(self._listed)
@@ -278,19 +276,6 @@ class Agent:
                 self._told.add(each)
         self._told &= set(escaped)
 
-    async def _tell_unenforced(self) -> None:
-        """Tell of pods that berth placed by words of others (`--compat`) that this node does not serve."""
-        why = (
-            "it was placed for a part of a GPU, and asks for none by a resource that this node's agent serves:"
-            " berth holds it to no limit, and which GPU it has is another plugin's choice"
-        )
-        running = [pod for pod in self._listed if pod.phase == "Running" and is_unenforced(pod)]
-        for pod in running:
-            told = pod.uid in self._unenforced or pod.deleting
-            if not told and await self._say(pod, FOREIGN_REASON, why, evicts=True):
-                self._unenforced.add(pod.uid)
-        self._unenforced &= {pod.uid for pod in running}
-
     async def _tell_refused(self) -> None:
         """Tell, once for each pod, that it reached its limit: a program that goes on may say nothing of it."""
         for each in self.view.parts:
@@ -355,8 +340,3 @@ class Agent:
         _, said = await child.communicate()
         if child.returncode:
             log.warning("what was seen is not recorded yet: %s", said.decode(errors="replace")[-500:])
-
-
-def is_unenforced(pod: Pod) -> bool:
-    """Whether it was placed on a GPU, and asks for none by a resource that this node's agent serves."""
-    return '"index"' in pod.annotations.get(PLACEMENT, "") and not any(each.gpus for each in pod.containers)

@@ -15,8 +15,8 @@ from berth.live.kubernetes.asks import controller_of, moment_ms
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
 from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.gpu_words import pod_resources
-from berth.live.kubernetes.names import DRIVER, application_of
-from berth.live.kubernetes.served import OWN, Served, gpus_asked
+from berth.live.kubernetes.names import DRIVER, RESOURCE, application_of
+from berth.live.kubernetes.quantities import whole
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 SLICES = f"{RESOURCES}/resourceslices"
@@ -110,9 +110,8 @@ class Slice:
 class ApiServer:
     """The API server, for one node. Each call raises `KubernetesError` where it cannot be asked."""
 
-    def __init__(self, api: Api, node: str, served: tuple[Served, ...] = (OWN,)) -> None:
-        """`served` are the resources by which this node's pods get GPUs."""
-        self._api, self._node, self._served = api, node, served
+    def __init__(self, api: Api, node: str) -> None:
+        self._api, self._node = api, node
         self._node_uid = ""
         self.has_claims = False
         """Whether `resource.k8s.io/v1` is served; `find_claims` finds out."""
@@ -125,13 +124,13 @@ class ApiServer:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name; None where there is none."""
         told = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return None if told is None else pod_of(told, self._served)
+        return None if told is None else pod_of(told)
 
     async def pods(self) -> Sequence[Pod]:
         """All pods of this node, as the server's cache has them."""
         params = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
         told = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
-        return [pod_of(each, self._served) for each in told["items"]]
+        return [pod_of(each) for each in told["items"]]
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
         """The claim of this name; None where there is none."""
@@ -240,13 +239,13 @@ def _slice(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**kind, "metadata": {"name": name}, "spec": dict(spec)}
 
 
-def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
+def pod_of(told: Mapping[str, Any]) -> Pod:
     """A pod of the API's JSON."""
     pod = msgspec.convert(told, objects.Pod)
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
         Container(
-            each.name, gpus_asked(each.resources.limits, served), init and each.restart_policy != "Always"
+            each.name, whole(each.resources.limits.get(RESOURCE, 0)), init and each.restart_policy != "Always"
         )
         for init, those in ((True, pod.spec.init_containers), (False, pod.spec.containers))
         for each in those
