@@ -167,12 +167,6 @@ class RunOptions:
             help="Write report.html, result.json, cluster.csv and finished runs to this folder.",
         ),
     ] = None
-    map_at: Annotated[
-        list[float] | None,
-        typer.Option(
-            metavar="HOURS", help="Draw the cluster map this many hours after the trace starts; repeatable."
-        ),
-    ] = None
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip bad rows; they are counted and listed.")
     ] = False
