@@ -149,7 +149,7 @@ class RunOptions:
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="Limits of users, virtual clusters and groups, as `berth advise` writes them.",
+            help="Limits of users, virtual clusters and groups (docs/policies.md).",
         ),
     ] = None
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False

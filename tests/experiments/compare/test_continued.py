@@ -26,9 +26,10 @@ from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
 from berth.interference import make_interference
 from berth.model import Outage, Placement, Reservation
-from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
+from berth.policies.schemes.limit_settings import Limit
 from berth.statistics.cost import Prices
 from berth.traces import read_trace
+from tests.policies.schemes.limit_files import write_limits
 
 BERTH = Path(sys.executable).parent / "berth"
 TRACE = "synthetic:demo?jobs=60"
@@ -132,9 +133,9 @@ def test_a_run_is_not_kept_for_a_policy_whose_settings_file_has_changed(tmp_path
     path = tmp_path / "limits.json"
     name = policy.format(path)
     task = Task(read_trace(TRACE), (), name, 0)
-    write_limits(LimitSettings((Limit("user", running=1),)), path)
+    write_limits(path, Limit("user", running=1))
     narrow, before = compare(TRACE, [name], keep=tmp_path), digest(task)
-    write_limits(LimitSettings((Limit("user", running=10),)), path)
+    write_limits(path, Limit("user", running=10))
     assert digest(task) != before
     fresh = compare(TRACE, [name])
     assert compare(TRACE, [name], keep=tmp_path).to_dict() == fresh.to_dict()
