@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.kubernetes_options import Compat
 from berth.errors import SettingError
 
 
@@ -38,12 +37,6 @@ def node(
             help="GPUs to give in parts through berth.dev/gpu: auto, all, none, or indices.",
         ),
     ] = "auto",
-    compat: Annotated[
-        Compat | None,
-        typer.Option(
-            "--compat", help="Also serve the resources of another project, in place of its device plugin."
-        ),
-    ] = None,
     on_lost_isolation: Annotated[
         str,
         typer.Option(
@@ -103,7 +96,6 @@ def node(
         every_s,
         "evict" if on_lost_isolation == "evict" else "report",
         bool(fake_gpus),
-        compat.value if compat else None,
     )
     import asyncio
     import logging

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from berth.errors import HistoryError
-    from berth.report.sections import Section
+    from berth.report.report import Chapter
     from berth.statistics.accounting import Usage
     from berth.statistics.tables import Tables
 
@@ -235,36 +235,40 @@ def report(
     from berth import __version__
     from berth.cli.usage_table import counted
     from berth.cli.waiting import EVALUATION_NAME
-    from berth.report.accounting import collect, write_accounting
+    from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures
     from berth.waiting import Evaluation
 
     names = _groups(by, measure)
     only = [*(only or []), *([f"user={user}"] if user else [])]
     with tables_of(history, begin, end, only) as tables:
+        jobs = tables.totals().jobs
+        if not jobs:
+            raise _nothing(history, begin, end, only)
         compared, now, before = _compared(tables, begin, end)
         answers, figures = answers_and_figures(now, before)
-        page = collect(
-            tables,
+        head = Head(
             title=f"GPU accounting of {user}" if user else "GPU accounting",
             period=f"{begin or 'the beginning'} to {end or 'now'}"
             + (f", only {', '.join(only)}" if only else ""),
             command=shlex.join(["berth", *sys.argv[1:]]),
             created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             version=__version__,
-            by=names,
-            measure=measure,
-            capacity=_capacity(gpus),
             answers=answers,
             figures=figures,
             compared=compared,
+        )
+        write_accounting(
+            out,
+            tables,
+            head,
+            by=names,
+            measure=measure,
+            capacity=_capacity(gpus),
             predictions=Evaluation.load(history / EVALUATION_NAME),
             more=() if slurm is None else (_beside_slurm(slurm, history, _capacity(gpus)),),
         )
-    if not page.totals.tries:
-        raise _nothing(history, begin, end, only)
-    write_accounting(page, out)
-    print(f"wrote {out}: {counted(page.totals.jobs, 'job')}")
+    print(f"wrote {out}: {counted(jobs, 'job')}")
 
 
 DAY_MS = 86_400_000
@@ -288,7 +292,7 @@ def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables
     return words, tables.of(begin_ms, end_ms), tables.of(begin_ms - length_ms, begin_ms)
 
 
-def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Section:
+def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Chapter:
     """The section about the decisions of one `berth slurm run`."""
     from berth.errors import SettingError
     from berth.experiments.recorded_run import CLUSTER

@@ -7,7 +7,7 @@ from statistics import mean, median
 from typing import Protocol
 
 from berth.plots.schedules import gpus_held, waits
-from berth.report.sections import Section, plot_of
+from berth.report.report import Chapter
 
 
 class _Schedule(Protocol):
@@ -22,7 +22,7 @@ class _Schedule(Protocol):
     def use(self, gpus: int) -> float: ...
 
 
-def slurm_comparison(schedules: Sequence[_Schedule], gpus: int, notes: Sequence[str]) -> Section:
+def slurm_comparison(schedules: Sequence[_Schedule], gpus: int, notes: Sequence[str]) -> Chapter:
     """Waits and use of `gpus` GPUs; `notes` are sentences about the log that this comes from."""
     rows = (
         ("jobs", *(f"{len(each.waits_s):,}" for each in schedules)),
@@ -34,21 +34,18 @@ def slurm_comparison(schedules: Sequence[_Schedule], gpus: int, notes: Sequence[
             *(f"{100 * each.use(gpus):.1f} %" if each.spans else "–" for each in schedules),
         ),
     )
-    return Section(
+    return Chapter(
         "Slurm and berth",
         "The same jobs, by berth’s log: as Slurm started them, when berth decided to start them, and as a replay in "
         "which each has its GPUs for itself. A part of a GPU counts as that part. The replay takes run times as they "
         f"were, which sharing may have lengthened. {' '.join(notes)}",
         (
-            plot_of(
-                "slurm-waits", "Distribution of waits", waits({each.name: each.waits_s for each in schedules})
-            ),
-            plot_of(
-                "slurm-gpus", "GPUs held over time", gpus_held({each.name: each.spans for each in schedules})
-            ),
+            ("Distribution of waits", waits({each.name: each.waits_s for each in schedules})),
+            ("GPUs held over time", gpus_held({each.name: each.spans for each in schedules})),
         ),
         ("", *(each.name for each in schedules)),
         rows,
+        names=("slurm-waits", "slurm-gpus"),
     )
 
 
