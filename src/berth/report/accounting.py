@@ -78,8 +78,6 @@ class Accounting:
     filters: Filters | None = None
     predictions: Evaluation | None = None
     """How well waits were predicted, if that was judged."""
-    more: Sequence[Section] = ()
-    """What else the page tells of, before how jobs run."""
 
 
 def collect(
@@ -97,7 +95,6 @@ def collect(
     figures: Sequence[Figure] = (),
     compared: str = "",
     predictions: Evaluation | None = None,
-    more: Sequence[Section] = (),
 ) -> Accounting:
     """Ask the tables for all that the page needs."""
 
@@ -133,7 +130,6 @@ def collect(
         compared=compared,
         filters=filters_of(tables),
         predictions=predictions,
-        more=more,
     )
 
 
@@ -211,7 +207,6 @@ def _sections(page: Accounting) -> Iterator[Section]:
                 ),
             ),
         )
-    yield from page.more
     yield Section(
         "How jobs run",
         "A line is an attempt, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move "
