@@ -339,20 +339,6 @@ _add_source(
     "Import a job completion file of Slurm, for clusters without a slurmdbd.",
 )
 _add_source(
-    "swf",
-    "swf:swf_rows",
-    "FILE",
-    "A log in the Standard Workload Format.",
-    "Import a log of the Parallel Workloads Archive as history.",
-)
-_add_source(
-    "clustercockpit",
-    "clustercockpit:archive_rows",
-    "DIR",
-    "A job archive, or a cluster's folder of it.",
-    "Import ClusterCockpit's job archive, which records no waits.",
-)
-_add_source(
     "pods",
     "pods:pod_rows",
     "FILE",

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from berth.cli.kubernetes_options import Compat
 from berth.errors import SettingError
 
 
@@ -33,10 +32,6 @@ def node(
             help="GPUs to give in parts through berth.dev/gpu: auto, all, none, or indices.",
         ),
     ] = "auto",
-    compat: Annotated[
-        Compat | None,
-        typer.Option(help="Also serve the resources of another project, in place of its device plugin."),
-    ] = None,
     on_lost_isolation: Annotated[
         str,
         typer.Option(help="What to do with a pod that escaped its limit: report, or evict."),
@@ -90,7 +85,6 @@ def node(
         every_s,
         "evict" if on_lost_isolation == "evict" else "report",
         bool(fake_gpus),
-        compat.value if compat else None,
     )
     import asyncio
     import logging

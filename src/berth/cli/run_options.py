@@ -146,7 +146,7 @@ class RunOptions:
         Path | None,
         typer.Option(
             metavar="FILE.json",
-            help="Limits of users, virtual clusters and groups, as `berth advise` writes them.",
+            help="Limits of users, virtual clusters and groups (docs/policies.md).",
         ),
     ] = None
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
@@ -162,12 +162,6 @@ class RunOptions:
         typer.Option(
             metavar="DIR",
             help="Write report.html, result.json, cluster.csv and finished runs to this folder.",
-        ),
-    ] = None
-    map_at: Annotated[
-        list[float] | None,
-        typer.Option(
-            metavar="HOURS", help="Draw the cluster map this many hours after the trace starts; repeatable."
         ),
     ] = None
     skip_bad: Annotated[

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from berth.experiments.weeks import Trust
     from berth.model import Job, Node
 
-UNUSED = ("events", "map_at", "quota", "every")
+UNUSED = ("events", "quota", "every")
 """Options of `compare` that sizes have no use for."""
 
 

@@ -208,35 +208,39 @@ def report(
     from berth import __version__
     from berth.cli.usage_table import counted
     from berth.cli.waiting import EVALUATION_NAME
-    from berth.report.accounting import collect, write_accounting
+    from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures
     from berth.waiting import Evaluation
 
     names = _groups(by, measure)
     only = [*(only or []), *([f"user={user}"] if user else [])]
     with tables_of(history, begin, end, only) as tables:
+        jobs = tables.totals().jobs
+        if not jobs:
+            raise _nothing(history, begin, end, only)
         compared, now, before = _compared(tables, begin, end)
         answers, figures = answers_and_figures(now, before)
-        page = collect(
-            tables,
+        head = Head(
             title=f"GPU accounting of {user}" if user else "GPU accounting",
             period=f"{begin or 'the beginning'} to {end or 'now'}"
             + (f", only {', '.join(only)}" if only else ""),
             command=shlex.join(["berth", *sys.argv[1:]]),
             created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             version=__version__,
-            by=names,
-            measure=measure,
-            capacity=_capacity(gpus),
             answers=answers,
             figures=figures,
             compared=compared,
+        )
+        write_accounting(
+            out,
+            tables,
+            head,
+            by=names,
+            measure=measure,
+            capacity=_capacity(gpus),
             predictions=Evaluation.load(history / EVALUATION_NAME),
         )
-    if not page.totals.tries:
-        raise _nothing(history, begin, end, only)
-    write_accounting(page, out)
-    print(f"wrote {out}: {counted(page.totals.jobs, 'job')}")
+    print(f"wrote {out}: {counted(jobs, 'job')}")
 
 
 DAY_MS = 86_400_000

@@ -91,12 +91,6 @@ class LocalSource:
         """The command line that does the same."""
         return submit_command(asked)
 
-    def pending(self) -> tuple[Any, ...]:
-        """The queue as the model of waits is asked about it; called in a thread."""
-        from berth.history.importing.pending import Queued
-
-        return tuple(Queued(**job) for job in self._ask(do="pending")["jobs"])
-
     def _ask(self, patience_s: float = PATIENCE_S, **message: Any) -> dict[str, Any]:
         return ask(self._path, message, patience_s)
 

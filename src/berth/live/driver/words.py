@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import lru_cache
 
@@ -33,6 +34,11 @@ def starts_text(from_ms: int, to_ms: int) -> str:
     if begin == end:
         return f"expected to start at {begin}"
     return f"expected to start from {begin} to {end[11:] if end[:10] == begin[:10] else end}"
+
+
+def without_start(reason: str) -> str:
+    """A reason without the start that `starts_text` told in it, for a table that has a column of starts."""
+    return re.sub(r"; expected to start [^;(]*[^;( ]", "", reason)
 
 
 @lru_cache(maxsize=4096)

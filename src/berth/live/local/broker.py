@@ -19,6 +19,8 @@ from typing import Any
 
 from berth.errors import LiveError, StoreError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.growth import Growth
+from berth.live.driver.suspending import Suspending
 from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
@@ -34,7 +36,7 @@ from berth.live.local.entry import (
     Entry,
     Limits,
 )
-from berth.live.local.growth import Growth
+from berth.live.local.host import BookHost
 from berth.live.local.idling import Idling
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
@@ -46,7 +48,6 @@ from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.supervision import kept_up
-from berth.live.local.suspending import Suspending
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
@@ -111,7 +112,7 @@ class Broker:
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
         )
         self.commits = Commits(store, self._collect, self._not_written, log)
-        self.suspending: Suspending
+        self.suspending: Suspending[Entry]
         hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
         self.deciding = Deciding(
             self.book,
@@ -136,17 +137,6 @@ class Broker:
             to_ms=lambda at_ms: at_ms + self._offset_ms,
             joined=lambda entry: self.growth.begin(entry),
         )
-        self.suspending = Suspending(
-            self.book,
-            self.runner,
-            places,
-            log,
-            fake=cards.fake,
-            now_ms=self.now_ms,
-            moved=self._moved,
-            leaves=lambda entry: self.growth.leaves(entry),
-            runs_on=lambda entry: self.growth.go_on(entry),
-        )
         self.watch = Watch(
             self.book,
             cards,
@@ -157,14 +147,25 @@ class Broker:
             act=self.act,
             uncounted=uncounted,
         )
-        self.growth = Growth(
+        host = BookHost(
             self.book,
             cards.cards,
             self.runner,
             self.watch,
             log,
-            act=self.act,
-            now_ms=self.now_ms,
+            self.now_ms,
+            self.act,
+            self._moved,
+            cards.fake,
+            places.fake_card,
+        )
+        self.suspending = Suspending(
+            host,
+            leaves=lambda entry: self.growth.leaves(entry),
+            runs_on=lambda entry: self.growth.go_on(entry),
+        )
+        self.growth = Growth(
+            host,
             can_suspend=lambda entry: not self.suspending.why_not(entry),
             suspends=grow == "suspend",
         )

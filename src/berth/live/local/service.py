@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from berth.errors import BerthError, LiveError, StoreError
+from berth.live.driver.tenants import SUSPENDED, SUSPENDING
 from berth.live.local.book import check_not_ended
 from berth.live.local.broker import Broker
-from berth.live.local.entry import RUNNING, STARTING, SUSPENDED, SUSPENDING, Entry
+from berth.live.local.entry import RUNNING, STARTING, Entry
 from berth.live.local.listing import Listing
 from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of

@@ -127,23 +127,6 @@ def test_a_pod_that_is_refused_memory_is_told_of_once(watched: Watched) -> None:
     assert "the pod's part of it is 4000 MiB" in event[2]
 
 
-def test_a_pod_placed_by_the_words_of_others_is_told_of_and_evicted_by_policy(watched: Watched) -> None:
-    """It asks for no berth.dev/gpu, so that this node's plugin never saw it."""
-    theirs = watched.api.add_pod("theirs", (0, 300, 4000), containers=[Container("main", 0)])
-    watched.api.add_pod("ours", (1, 300, 4000))
-    waiting = watched.api.add_pod("waiting", (1, 300, 4000), containers=[Container("main", 0)])
-    for name in ("theirs", "ours"):
-        watched.api.set_phase(watched.api.known_pods["default", name], "Running")
-    watched.look()
-    watched.look()
-    assert [(name, reason) for name, reason, _ in watched.api.events] == [(theirs.name, "GpuPartNotEnforced")]
-    assert watched.api.evicted == []
-    watched.agent._settings = replace(watched.agent._settings, on_lost_isolation="evict")
-    watched.api.set_phase(waiting, "Running")
-    watched.look()
-    assert watched.api.evicted == ["waiting"]
-
-
 def test_a_pod_that_began_and_ended_between_two_lists_is_recorded(watched: Watched) -> None:
     watched.agent._settings = replace(watched.agent._settings, pods_every_s=1e6)
     watched.look()

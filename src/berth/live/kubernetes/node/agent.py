@@ -30,7 +30,7 @@ from berth.partition.regions import regions_of
 
 log = logging.getLogger(__name__)
 
-LOST_REASON, NONE_REASON, FOREIGN_REASON = "GpuLimitLost", "GpuWithoutLimit", "GpuPartNotEnforced"
+LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
 EXPORT = "history.tar.gz"
 """In the state folder: the history, for `berth k8s history`."""
 REFUSED_REASON = "GpuMemoryRefused"
@@ -108,7 +108,6 @@ class Agent:
         self._ledger = Ledger()
         self._suspected: frozenset[Escaped] = frozenset()
         self._told: set[Escaped] = set()
-        self._unenforced: set[str] = set()
         """Uids of pods that were told of, because they run with a placement and no limit."""
         self._refused: set[str] = set()
         """And because they were refused memory."""
@@ -141,7 +140,6 @@ class Agent:
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )
         await self._tell(escaped)
-        await self._tell_unenforced()
         await self._tell_refused()
         await self._reaper.collect(self._listed)
         if self._ledger.holders() - self._known():
@@ -260,29 +258,6 @@ class Agent:
                 continue
             self._told.add(each)
         self._told &= set(escaped)
-
-    async def _tell_unenforced(self) -> None:
-        """Tell of pods that berth placed by words of others (`--compat`) that this node does not serve."""
-        running = [
-            pod
-            for pod in self._listed
-            if pod.phase == "Running" and pod.gpus_placed and not any(each.gpus for each in pod.containers)
-        ]
-        for pod in running:
-            if pod.uid in self._unenforced or pod.deleting:
-                continue
-            why = (
-                "it was placed for a part of a GPU, and asks for none by a resource that this node's agent serves:"
-                " berth holds it to no limit, and which GPU it has is another plugin's choice"
-            )
-            try:
-                await self._api.tell(pod, FOREIGN_REASON, why)
-                await self._evict_by_policy(pod)
-            except KubernetesError as error:
-                log.warning("%s; it will be reported at the next look", error)
-                continue
-            self._unenforced.add(pod.uid)
-        self._unenforced &= {pod.uid for pod in running}
 
     async def _tell_refused(self) -> None:
         """Tell, once for each pod, that it reached its limit: a program that goes on may say nothing of it."""

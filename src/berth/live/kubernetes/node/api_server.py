@@ -12,10 +12,9 @@ import msgspec
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes.client import MERGE_PATCH, About, Api, event
 from berth.live.kubernetes.consumed import consumed_of
-from berth.live.kubernetes.names import DRIVER, controller_name
+from berth.live.kubernetes.names import DRIVER, RESOURCE, controller_name
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
-from berth.live.kubernetes.quantities import cpu_milli, mem_mib
-from berth.live.kubernetes.served import OWN, Served, gpus_asked
+from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 PATIENCE_S = 5.0
@@ -24,9 +23,8 @@ PATIENCE_S = 5.0
 class ApiServer:
     """A `NodeApi` that asks the real one."""
 
-    def __init__(self, api: Api, node: str, served: tuple[Served, ...] = (OWN,)) -> None:
-        """`served` are the resources by which this node's pods get GPUs."""
-        self._api, self._node, self._served = api, node, served
+    def __init__(self, api: Api, node: str) -> None:
+        self._api, self._node = api, node
         self._node_uid = ""
         self.has_claims = False
         """Whether `resource.k8s.io/v1` is served; `find_claims` finds out."""
@@ -39,7 +37,7 @@ class ApiServer:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name; None where there is none."""
         told = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return None if told is None else pod_of(told, self._served)
+        return None if told is None else pod_of(told)
 
     async def pods(self) -> Sequence[Pod]:
         """All pods of this node."""
@@ -48,7 +46,7 @@ class ApiServer:
             "resourceVersion": "0",
         }  # of the server's cache
         told = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
-        return [pod_of(each, self._served) for each in told["items"]]
+        return [pod_of(each) for each in told["items"]]
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
         """The claim of this name; None where there is none."""
@@ -177,13 +175,13 @@ class ApiServer:
         return self._node_uid
 
 
-def pod_of(told: Mapping[str, Any], served: tuple[Served, ...] = (OWN,)) -> Pod:
+def pod_of(told: Mapping[str, Any]) -> Pod:
     """A pod of the API's JSON."""
     meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
     containers = [
         Container(
             each["name"],
-            _gpus(each, served),
+            whole((each.get("resources", {}).get("limits") or {}).get(RESOURCE, 0)),
             init and each.get("restartPolicy") != "Always",
             _program(each),
             cpu_milli(_requested(each, "cpu")),
@@ -225,11 +223,6 @@ def _requested(container: Mapping[str, Any], resource: str) -> str:
     resources = container.get("resources", {})
     found = (resources.get(key, {}).get(resource) for key in ("requests", "limits"))
     return next((str(each) for each in found if each is not None), "0")
-
-
-def _gpus(container: Mapping[str, Any], served: tuple[Served, ...]) -> int:
-    limits = container.get("resources", {}).get("limits") or {}
-    return gpus_asked(limits, served)
 
 
 def _program(container: Mapping[str, Any]) -> str:

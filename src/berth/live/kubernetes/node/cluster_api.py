@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from berth.live.kubernetes.names import PLACEMENT
-
 
 @dataclass(frozen=True, slots=True)
 class Container:
@@ -58,11 +56,6 @@ class Pod:
         """CPU (milli) and memory (MiB) of the node that its containers request together."""
         running = [each for each in self.containers if not each.init]
         return sum(each.cpu_milli for each in running), sum(each.mem_mib for each in running)
-
-    @property
-    def gpus_placed(self) -> bool:
-        """Whether its placement names a GPU."""
-        return '"index"' in self.annotations.get(PLACEMENT, "")
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -8,7 +8,7 @@ where it can be read, both must agree.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import grpc
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes.apis import POD_RESOURCES, call, open_channel, pod_resources
-from berth.live.kubernetes.served import OWN
+from berth.live.kubernetes.names import RESOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,9 @@ class Held:
 class Identity:
     """The kubelet's notes."""
 
-    def __init__(self, socket: Path, checkpoint: Path, resources: Collection[str] = (OWN.resource,)) -> None:
-        """`socket` is of the pod-resources service, `checkpoint` the device manager's file; `resources` are those
-        whose units are looked for."""
+    def __init__(self, socket: Path, checkpoint: Path) -> None:
+        """`socket` is of the pod-resources service, `checkpoint` the device manager's file."""
         self._socket, self._checkpoint = socket, checkpoint
-        self._resources = frozenset(resources)
 
     async def holder_of(self, device_ids: Iterable[str]) -> Held:
         """The container that holds exactly these units; KubernetesError where the kubelet names none."""
@@ -74,7 +72,7 @@ class Identity:
                 ids = frozenset(
                     unit
                     for devices in container.devices
-                    if devices.resource_name in self._resources
+                    if devices.resource_name == RESOURCE
                     for unit in devices.device_ids
                 )
                 if not ids:
@@ -97,7 +95,7 @@ class Identity:
             return {
                 (entry["ContainerName"], frozenset(_ids(entry["DeviceIDs"]))): entry["PodUID"]
                 for entry in entries
-                if entry["ResourceName"] in self._resources
+                if entry["ResourceName"] == RESOURCE
             }
         except (OSError, ValueError, KeyError, TypeError):
             return None
