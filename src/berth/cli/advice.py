@@ -36,7 +36,6 @@ def advise(
     cluster: Annotated[
         str,
         typer.Option(
-            "--cluster",
             metavar="FILE|SPEC",
             help="The nodes; by default those in slurmdbd, with the GPUs that jobs held on each.",
         ),

@@ -13,7 +13,8 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.shared_options import with_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ SHORT_MS = 10_000
 """Jobs that ran for less are told of: a replay of them is not within 2 % of what happened."""
 
 
-@with_options
+@with_options(RunOptions)
 def simulate(
     trace: Trace,
     policy: Annotated[
@@ -51,7 +52,7 @@ def simulate(
     _run(trace, [policy], [seed], options, records=records)
 
 
-@with_options
+@with_options(RunOptions)
 def compare(
     trace: Annotated[
         str,
