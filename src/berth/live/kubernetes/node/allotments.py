@@ -155,6 +155,9 @@ class Allotments:
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         for found in self._read():
             try:
+                for limit in (self.root / found.name).glob("*.limit"):
+                    if not limit.with_suffix(".use").exists():  # killed while it was taken back
+                        limit.unlink()
                 self._make(found)
             except PartitionError as error:
                 self.damaged.append(f"{self.path}: {found.name}: {error}")
