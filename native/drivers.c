@@ -28,8 +28,7 @@ enum {
     NVML_HOOKS = sizeof nvml_hooks / sizeof *nvml_hooks
 };
 
-static shared32 driver_known, nvml_known, driver_patched;
-static _Atomic uintptr_t driver_base; /* where the process's one driver is */
+struct drivers drivers;
 static struct elf driver_elf;
 static struct {
     const unsigned char *bytes;
@@ -112,8 +111,6 @@ static const struct hook *hook_named(const char *name)
 
 enum { DRIVER_NAMES = 300 };
 
-static shared32 copies;
-
 /* A driver by its contents, whatever its file and it are called: it defines most of what drivers
    define. */
 static bool defines_a_driver(const struct elf *elf)
@@ -151,7 +148,7 @@ static void redirect(const struct elf *elf)
             symbol->st_value = to - elf->base;
     }
     elf_unlock(elf, first, last, false);
-    atomic_fetch_add(&copies, 1);
+    atomic_fetch_add(&drivers.copies, 1);
 }
 
 /* It defines what every driver does, and is not this library. */
@@ -165,7 +162,7 @@ static void consider_copy(const struct elf *elf)
 {
     size_t size = 0;
     const unsigned char *id;
-    if (!settings.active || elf->base == atomic_load(&driver_base) || !may_be_a_driver(elf))
+    if (!settings.active || elf->base == atomic_load(&drivers.base) || !may_be_a_driver(elf))
         return;
     id = elf_build_id(elf, &size);
     bool same_id = id != NULL && driver_id.bytes != NULL && size == driver_id.size &&
@@ -176,22 +173,22 @@ static void consider_copy(const struct elf *elf)
 
 void drivers_consider(const struct elf *elf)
 {
-    if (atomic_load(&driver_known))
+    if (atomic_load(&drivers.driver))
         consider_copy(elf);
-    if (!atomic_load(&driver_known) && may_be_a_driver(elf) &&
+    if (!atomic_load(&drivers.driver) && may_be_a_driver(elf) &&
         (strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))) {
         bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS, true);
-        atomic_store(&driver_base, elf->base);
+        atomic_store(&drivers.base, elf->base);
         driver_elf = *elf;
         driver_id.bytes = elf_build_id(elf, &driver_id.size);
-        atomic_store(&driver_patched, patched);
-        atomic_store(&driver_known, 1);
+        atomic_store(&drivers.edited, patched);
+        atomic_store(&drivers.driver, 1);
         if (settings.active && !patched)
             log_line("the driver's symbol table cannot be edited; dlsym is answered one call at a "
                      "time instead");
-    } else if (strncmp(elf->soname, "libnvidia-ml.so", 15) == 0 && !atomic_load(&nvml_known)) {
+    } else if (strncmp(elf->soname, "libnvidia-ml.so", 15) == 0 && !atomic_load(&drivers.nvml)) {
         adopt(elf, nvml_hooks, NVML_HOOKS, false);
-        atomic_store(&nvml_known, 1);
+        atomic_store(&drivers.nvml, 1);
     }
 }
 
@@ -267,29 +264,4 @@ void *drivers_own(const char *name)
             if (strcmp(tables[t][i].name, name) == 0 && *tables[t][i].slot != NULL)
                 return *tables[t][i].slot;
     return NULL;
-}
-
-bool drivers_know_driver(void)
-{
-    return atomic_load(&driver_known) != 0;
-}
-
-bool drivers_know_nvml(void)
-{
-    return atomic_load(&nvml_known) != 0;
-}
-
-bool drivers_edited(void)
-{
-    return atomic_load(&driver_patched) != 0;
-}
-
-uintptr_t drivers_base(void)
-{
-    return atomic_load(&driver_base);
-}
-
-int drivers_copies(void)
-{
-    return (int)atomic_load(&copies);
 }

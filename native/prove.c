@@ -230,7 +230,10 @@ static void way_mipmap_levels(void)
     CUmipmap mipmap;
     CUarray3d_desc plane = { 1024, 1024, 0, 0x20, 1, 0 };
     begin();
-    FILL(4 * MIB, cuMipmappedArrayCreate(&mipmap, &plane, 11));
+    /* Each takes 4 MiB at least, and up to 6 MiB in whole steps of the card. */
+    for (uint64_t left = most_bytes / (6 * MIB);
+         left != 0 && cuMipmappedArrayCreate(&mipmap, &plane, 11) == CUDA_SUCCESS; left--)
+        atomic_fetch_add(&held_bytes, 4 * MIB);
 }
 static void way_pitch_narrow(void) /* a row of a byte takes as much as one of a pitch */
 {
@@ -572,19 +575,24 @@ static void way_pool_gone(void) /* a pool is destroyed while its memory is in us
     MUST(cuMemPoolDestroy, pool);
     fill_linear();
 }
+/* A pool takes 32 MiB at once. */
+static uint64_t pool_bytes(void)
+{
+    return step_bytes > 32 * MIB ? step_bytes : 32 * MIB;
+}
 static CUresult of_new_pool(void)
 {
     CUdeviceptr at;
     CUpool pool;
     CUpool_props props = { .type = 1, .location = { 1, 0 } };
     MUST(cuMemPoolCreate, &pool, &props);
-    return cuMemAllocFromPoolAsync(&at, step_bytes, pool, stream);
+    return cuMemAllocFromPoolAsync(&at, pool_bytes(), pool, stream);
 }
 static void way_pools(void)
 {
     begin();
     WITH(cuMemAllocFromPoolAsync);
-    FILL(step_bytes, of_new_pool());
+    FILL(pool_bytes(), of_new_pool());
 }
 static void way_pool_swapped(void) /* the device's pool is another at each call */
 {
@@ -613,6 +621,7 @@ static void way_async_mixed(void) /* freed by the other call, then all again */
     for (int i = 0; i < count;
          i++) /* which are gone: the driver refuses, and nothing is given back */
         (void)(i % 2 ? cuMemFreeAsync(at[i], stream) : cuMemFree_v2(at[i]));
+    MUST(cuCtxSynchronize); /* or the pool keeps it */
     fill_linear();
 }
 static void *end_captures(void *count)
