@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.output import AsJson
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -490,8 +491,8 @@ def print_result(result: ImportResult, daily: bool, as_json: bool, dry_run: bool
         )
         if result.numbered:
             print(
-                f"{result.numbered:,} rows repeat the id and the submission time of another row with other times: "
-                "they are tasks, numbered ID_2, ID_3 …"
+                f"{counted(result.numbered, 'row repeats', 'rows repeat')} the id and the submission time of another"
+                " row with other times: they are tasks, numbered ID_2, ID_3 …"
             )
     if dry_run:
         for why, number in Counter(row.why for row in result.rejected).most_common(LISTED):

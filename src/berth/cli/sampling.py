@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from berth.counts import counted
+
 
 def sample(
     spool: Annotated[
@@ -83,7 +85,7 @@ def sample(
     )
     with Nvml() as cards, SpoolWriter(spool, name, cluster, settings.interval_ms) as writer, pusher:
         looks = run(cards, writer, settings, stopped=lambda: bool(stopped_by))
-    print(f"took {looks:,} samples; the spool is {spool}")
+    print(f"took {counted(looks, 'sample')}; the spool is {spool}")
 
 
 def collect(

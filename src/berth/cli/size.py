@@ -14,6 +14,7 @@ from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
 from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +120,7 @@ def size(
         work, nodes = _trace(trace, options)
         label = trace
         under = conditions_of({**conditions, "compress": 1.0}, nodes)
-    with progress_bar(f"sizes of {len(names)} policies") as progress:
+    with progress_bar(f"sizes of {counted(len(names), 'policy', 'policies')}") as progress:
         found = smallest_sizes(
             work,
             nodes,
