@@ -66,7 +66,6 @@ def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
         "Policies at a glance",
         "Over time",
         "How long jobs took",
-        "The cluster at a moment",
         "What the numbers mean",
         "Load",
     ]

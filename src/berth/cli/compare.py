@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,8 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.shared_options import with_options
 from berth.counts import counted
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SHORT_MS = 10_000
 """Jobs that ran for less are told of: a replay of them is not within 2 % of what happened."""
 
 
-@with_options
+@with_options(RunOptions)
 def simulate(
     trace: Trace,
     policy: Annotated[
@@ -53,7 +53,7 @@ def simulate(
     _run(trace, [policy], [seed], options, records=records)
 
 
-@with_options
+@with_options(RunOptions)
 def compare(
     trace: Annotated[
         str,
@@ -227,7 +227,6 @@ def _run(
 
     conditions = conditions_asked(options)
     source = read_trace(trace, columns=options.map, reader=options.reader)
-    at_ms = None if options.map_at is None else [_map_time_ms(hours) for hours in options.map_at]
     runs = f"{len(policies)} × {len(seeds)} runs"
     with progress_bar(runs) as progress, compiling_shown(), told_what_is_kept(options.out):
         result = compare_policies(
@@ -235,7 +234,6 @@ def _run(
             policies,
             cluster=options.nodes or None,
             seeds=seeds,
-            at_ms=at_ms,
             events=options.events,
             records=records,
             processes=jobs,
@@ -304,16 +302,6 @@ def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> Non
             " name a known model, such as T4 or V100",
             file=sys.stderr,
         )
-
-
-def _map_time_ms(hours: float) -> int:
-    from berth.errors import SettingError
-
-    if not (math.isfinite(hours) and hours >= 0):
-        raise SettingError(
-            f"the cluster can be shown 0 or more hours after the first submission, not {hours:g}"
-        )
-    return round(hours * 3_600_000)
 
 
 def _write(result: Comparison, out: Path) -> list[Path]:

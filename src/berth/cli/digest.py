@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 def digest(
     user: Annotated[
         str,
-        typer.Option("--user", metavar="NAME", help="Only this user; by default all users, for operators."),
+        typer.Option(metavar="NAME", help="Only this user; by default all users, for operators."),
     ] = "",
     days: Annotated[int, typer.Option(min=1, metavar="N", help="Number of days.")] = 7,
     end: Annotated[

@@ -13,7 +13,8 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.shared_options import with_options
 from berth.counts import counted
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from berth.experiments.weeks import Trust
     from berth.model import Job, Node
 
-UNUSED = ("events", "map_at", "quota", "every")
+UNUSED = ("events", "quota", "every")
 """Options of `compare` that sizes have no use for."""
 
 
-@with_options
+@with_options(RunOptions)
 def size(
     trace: Annotated[
         str,

@@ -302,11 +302,9 @@ def _queue_here() -> tuple[tuple[Queued, ...], int] | None:
         connection = Connection(find_socket())
     except LiveError:
         return None
-    try:
-        told = connection.ask({"do": "pending"})["jobs"]
-    finally:
-        connection.close()
-    return tuple(Queued(**job) for job in told), time.time_ns() // 1_000_000
+    with connection:
+        jobs = connection.ask({"do": "pending"})["jobs"]
+    return tuple(Queued(**job) for job in jobs), time.time_ns() // 1_000_000
 
 
 def _cases(held: tuple[float, float] | None) -> str:

@@ -65,15 +65,13 @@ def write_accounting(
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
     predictions: Evaluation | None = None,
-    more: Sequence[Chapter] = (),
 ) -> None:
     """Write the page as one HTML file that needs no other.
 
-    `capacity` is how many GPUs each server type has, `predictions` how well waits were predicted if that was judged;
-    `more` chapters stand before how jobs run.
+    `capacity` is how many GPUs each server type has, `predictions` how well waits were predicted if that was judged.
     """
     totals = tables.totals()
-    chapters = chapters_of(tables, totals, measure, capacity or {}, predictions, more) if totals.tries else ()
+    chapters = chapters_of(tables, totals, measure, capacity or {}, predictions) if totals.tries else ()
     write_page(
         "accounting.html",
         path,
@@ -92,7 +90,6 @@ def chapters_of(
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
     predictions: Evaluation | None = None,
-    more: Sequence[Chapter] = (),
 ) -> Iterator[Chapter]:
     """Yield the chapters that there is something to show in."""
     applications = by_measure(tables.usage(("application",)), measure)
@@ -142,7 +139,6 @@ def chapters_of(
         )
     if predictions is not None and predictions.bins:
         yield _predicted(predictions)
-    yield from more
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
     yield _chapter(
         "How jobs run",

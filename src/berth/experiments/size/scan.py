@@ -254,7 +254,6 @@ class _Scan:
                 policy,
                 self.seed,
                 one.under(self.conditions),
-                at_ms=(),
                 measure=partial(_keyed, (policy, model, count), self.keep.by),
             )
             for (policy, model, count), one in clusters.items()
