@@ -129,9 +129,7 @@ def test_simulate_is_a_comparison_of_one() -> None:
 def test_the_folder_has_the_report_the_numbers_and_the_cluster(tmp_path: Path) -> None:
     out = tmp_path / "out"
     # Progress is told every ten seconds, which on a busy machine this may take.
-    done = berth(
-        "-q", "compare", "synthetic:demo?jobs=80", "--policies", "fgd,sjf", "--out", out, "--map-at", "0.5"
-    )
+    done = berth("-q", "compare", "synthetic:demo?jobs=80", "--policies", "fgd,sjf", "--out", out)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(path.name for path in out.iterdir()) == [
         *("cluster.csv", "report.html", "result.json", "runs")

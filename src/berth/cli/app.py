@@ -185,9 +185,7 @@ def _berth(
     ] = False,
     host: Annotated[
         str | None,
-        typer.Option(
-            "--host", metavar="[USER@]MACHINE", help="Run the whole command on another machine, through ssh."
-        ),
+        typer.Option(metavar="[USER@]MACHINE", help="Run the whole command on another machine, through ssh."),
     ] = None,
 ) -> None:
     if quiet:

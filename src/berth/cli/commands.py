@@ -104,10 +104,6 @@ COMMANDS: Final = {
         "berth.cli.sampling:sample",
         "Measure each job's use of this node's GPUs through NVML, until stopped.",
     ),
-    "collect": Entry(
-        "berth.cli.sampling:collect",
-        "Receive samples that nodes push with `berth sample --push`, until stopped.",
-    ),
     "train": Entry(
         "berth.cli.train:train",
         "Learn which waiting jobs to start together on a GPU (extra `learn`).",

@@ -22,9 +22,7 @@ def job(
             autocompletion=completing.known_jobs,
         ),
     ],
-    cluster: Annotated[
-        str, typer.Option("--cluster", metavar="NAME", help="Only this cluster; by default all.")
-    ] = "",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster; by default all.")] = "",
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:

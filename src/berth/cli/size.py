@@ -13,7 +13,9 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.shared_options import with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
     from berth.experiments.weeks import Trust
     from berth.model import Job, Node
 
-UNUSED = ("events", "map_at", "quota", "every")
+UNUSED = ("events", "quota", "every")
 """Options of `compare` that sizes have no use for."""
 
 
-@with_options
+@with_options(RunOptions)
 def size(
     trace: Annotated[
         str,
@@ -119,7 +121,7 @@ def size(
         work, nodes = _trace(trace, options)
         label = trace
         under = conditions_of({**conditions, "compress": 1.0}, nodes)
-    with progress_bar(f"sizes of {len(names)} policies") as progress:
+    with progress_bar(f"sizes of {counted(len(names), 'policy', 'policies')}") as progress:
         found = smallest_sizes(
             work,
             nodes,

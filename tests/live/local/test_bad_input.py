@@ -419,19 +419,15 @@ def test_what_a_script_and_a_line_say_is_checked_and_the_place_named(shared: Wor
     assert "line 2 of standard input: --after 99" in done.stderr
 
 
-def test_a_file_where_metrics_are_to_be_served_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_where_metrics_are_to_be_served_stays(tmp_path: Path) -> None:
     from berth.live.local import exporter, starting
 
     kept = tmp_path / "results.csv"
     kept.write_text("1,2\n")
     with pytest.raises(LiveError, match="this is not a socket and is left alone"):
         starting._check({"metrics": str(kept)})
-    monkeypatch.setattr(sys, "argv", ["exporter", "none", str(kept)])
-    with pytest.raises(SystemExit):
-        exporter.main()
-    assert "this is not a socket" in capsys.readouterr().err
+    with pytest.raises(LiveError, match="this is not a socket and is left alone"):
+        asyncio.run(exporter.serve_metrics(str(kept), dict))
     assert kept.read_text() == "1,2\n"
 
 

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from berth.errors import LiveError
+from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.local.dependencies import Dependencies
 from berth.live.local.entry import (
     CANCELLED,
@@ -28,11 +29,8 @@ from berth.live.local.entry import (
     OUT_OF_MEMORY,
     PREEMPTED,
     REQUEUE,
-    RESUMING,
     RUNNING,
     STARTING,
-    SUSPENDED,
-    SUSPENDING,
     TIMEOUT,
     UNKNOWN,
     WAITING,

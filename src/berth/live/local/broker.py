@@ -12,13 +12,15 @@ import ctypes
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from berth.errors import LiveError, StoreError
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
+from berth.live.driver.growth import Growth
+from berth.live.driver.suspending import Suspending
 from berth.live.local.book import Book, Changes
 from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
@@ -34,7 +36,7 @@ from berth.live.local.entry import (
     Entry,
     Limits,
 )
-from berth.live.local.growth import Growth
+from berth.live.local.host import BookHost
 from berth.live.local.idling import Idling
 from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S
@@ -46,12 +48,11 @@ from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_used
 from berth.live.local.supervision import kept_up
-from berth.live.local.suspending import Suspending
 from berth.live.local.watching import Watch
 
 LIMITS_S = 0.5
-EXPORTER_STEADY_S = 5.0
-"""An exporter that has run this long counts as serving."""
+EXPORT_AGAIN_S = 5.0
+"""When to try again to serve metrics."""
 START_AGAIN_S = 1.0
 """When to look again at a start of which nothing could be found out."""
 TOLD_MS = 86_400_000
@@ -111,7 +112,7 @@ class Broker:
             self.policy, str(store.meta("knowledge", DEFAULT_KNOWLEDGE)), tuple(store.meta("paths", []))
         )
         self.commits = Commits(store, self._collect, self._not_written, log)
-        self.suspending: Suspending
+        self.suspending: Suspending[Entry]
         hooks = Hooks(self.now_ms, self.act, self.wake_at, self._tell_all_others, self._has_decided)
         self.deciding = Deciding(
             self.book,
@@ -136,17 +137,6 @@ class Broker:
             to_ms=lambda at_ms: at_ms + self._offset_ms,
             joined=lambda entry: self.growth.begin(entry),
         )
-        self.suspending = Suspending(
-            self.book,
-            self.runner,
-            places,
-            log,
-            fake=cards.fake,
-            now_ms=self.now_ms,
-            moved=self._moved,
-            leaves=lambda entry: self.growth.leaves(entry),
-            runs_on=lambda entry: self.growth.go_on(entry),
-        )
         self.watch = Watch(
             self.book,
             cards,
@@ -157,14 +147,25 @@ class Broker:
             act=self.act,
             uncounted=uncounted,
         )
-        self.growth = Growth(
+        host = BookHost(
             self.book,
             cards.cards,
             self.runner,
             self.watch,
             log,
-            act=self.act,
-            now_ms=self.now_ms,
+            self.now_ms,
+            self.act,
+            self._moved,
+            cards.fake,
+            places.fake_card,
+        )
+        self.suspending = Suspending(
+            host,
+            leaves=lambda entry: self.growth.leaves(entry),
+            runs_on=lambda entry: self.growth.go_on(entry),
+        )
+        self.growth = Growth(
+            host,
             can_suspend=lambda entry: not self.suspending.why_not(entry),
             suspends=grow == "suspend",
         )
@@ -223,9 +224,9 @@ class Broker:
 
     # Life
 
-    async def run(self, serve: Serve, *, anew: bool = False) -> None:
-        """Have clients served until told to stop. With `anew`, what was chosen did not decide before: LiveError if it
-        cannot."""
+    async def run(self, serve: Serve, measured: Callable[[], dict[str, Any]], *, anew: bool = False) -> None:
+        """Have clients served until told to stop, and metrics of what is `measured`. With `anew`, what was chosen did
+        not decide before: LiveError if it cannot."""
         loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
@@ -247,7 +248,7 @@ class Broker:
             "watch": self.watch.run,
         }
         if self.metrics:
-            works["export"] = self._export
+            works["export"] = partial(self._export, measured)
         tasks = [asyncio.create_task(kept_up(name, work, self.log)) for name, work in works.items()]
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
@@ -340,31 +341,25 @@ class Broker:
         """Log what a callback raised; the loop goes on."""
         self.log("callback-failed", what=context.get("message"), why=repr(context.get("exception")))
 
-    async def _export(self) -> None:
-        """Have a child serve metrics; another one where it ends."""
-        where = self.metrics
-        words = [sys.executable, "-m", "berth.live.local.exporter", self.places.socket, where]
-        said = f"{self.places.log}.metrics"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        actions = [(os.POSIX_SPAWN_OPEN, 2, said, flags, 0o644)]
+    async def _export(self, measured: Callable[[], dict[str, Any]]) -> None:
+        """Serve metrics; where that cannot be, say why and try again."""
+        from berth.live.local.exporter import serve_metrics
+
         while True:
+            self.export_trouble = ""
             try:
-                pid = os.posix_spawn(
-                    sys.executable, words, dict(os.environ), file_actions=actions, setsigmask=[]
+                await serve_metrics(self.metrics, measured)
+            except (LiveError, OSError) as error:
+                why = (
+                    str(error)
+                    if isinstance(error, LiveError)
+                    else f"--metrics {self.metrics}: {error.strerror}"
                 )
-                self.log("exporting", where=where, pid=pid)
-                began_s = time.monotonic()
-                while os.path.exists(f"/proc/{pid}") and pid not in self.runner.reaped:
-                    await asyncio.sleep(1)
-                    if time.monotonic() - began_s > EXPORTER_STEADY_S:
-                        self.export_trouble = ""
-                with open(said, encoding="utf-8", errors="replace") as file:
-                    why = (file.read().splitlines() or ["it ended"])[-1]
-            except OSError as error:
-                why = error.strerror or str(error)
-            self.export_trouble = f"no metrics are served: {why}"
-            self.log("export-failed", why=why)
-            await asyncio.sleep(5)
+                self.export_trouble = (
+                    f"no metrics are served: {why}; change it with berth down and berth up --metrics"
+                )
+                self.log("export-failed", why=why)
+            await asyncio.sleep(EXPORT_AGAIN_S)
 
     # What is to be done after anything has happened
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from berth.errors import LiveError
 from berth.live.driver.snapshot import Gpu, LiveJob, Stranger, Tenant, gpu_dict, job_row
+from berth.live.driver.tenants import SUSPENDED
 from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look
-from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, SUSPENDED, WAITING, Entry, application_of
+from berth.live.local.entry import HELD, RUNNING, SHOWN, STARTING, WAITING, Entry, application_of
 from berth.live.local.messages import asked_mib
 from berth.live.local.protocol import VERSION, Caller, Message
 from berth.live.local.request import WHOLE
@@ -322,6 +323,10 @@ class Listing:
         return {"jobs": sorted(jobs, key=lambda job: (job["queued_ms"], job["job_id"]))}
 
     async def do_metrics(self, message: Message, caller: Caller) -> Message:
+        """What Prometheus is told."""
+        return self.measured()
+
+    def measured(self) -> Message:
         """What Prometheus is told."""
         broker = self._broker
         counters = broker.counters

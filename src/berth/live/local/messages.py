@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from berth.live.local.entry import STARTING, SUSPENDING, WAITING, End, Entry, Limits, application_of
+from berth.live.driver.tenants import SUSPENDING
+from berth.live.local.entry import STARTING, WAITING, End, Entry, Limits, application_of
 from berth.live.local.request import Request
 
 Event = dict[str, Any]

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from berth.errors import BerthError, LiveError, StoreError
+from berth.live.driver.tenants import SUSPENDED, SUSPENDING
 from berth.live.local.book import check_not_ended
 from berth.live.local.broker import Broker
-from berth.live.local.entry import RUNNING, STARTING, SUSPENDED, SUSPENDING, Entry
+from berth.live.local.entry import RUNNING, STARTING, Entry
 from berth.live.local.listing import Listing
 from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
@@ -35,7 +36,7 @@ class Service:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._listing = Listing(broker)
+        self.listing = Listing(broker)
         self._users: dict[int, str] = {}
         self._edits = asyncio.Lock()
         self._requests: dict[Request, tuple[int, Request]] = {}
@@ -56,7 +57,7 @@ class Service:
         try:
             message = decoded(line)
             name = f"do_{message.get('do')}"
-            handler = getattr(self, name, None) or getattr(self._listing, name, None)
+            handler = getattr(self, name, None) or getattr(self.listing, name, None)
             if handler is None:
                 raise LiveError(
                     f"no request '{message.get('do')}'; the client and the broker may be of different versions"
@@ -78,7 +79,7 @@ class Service:
         if message.get("all"):
             entries = [entry for entry in broker.book.jobs.values() if entry.uid == caller.uid]
         else:
-            entries = [entry for each in message["ids"] for entry in self._listing.find(str(each))]
+            entries = [entry for each in message["ids"] for entry in self.listing.find(str(each))]
         ends = {broker.on_end(entry.id): entry.id for entry in entries if entry.id in broker.book.jobs}
         late: set[asyncio.Future[None]] = set(ends)
         try:
@@ -95,7 +96,7 @@ class Service:
         if late:
             return {"late": len(late), "jobs": []}
         await broker.commits.settled()
-        answers = [self._listing.find(entry.id)[0] for entry in entries]
+        answers = [self.listing.find(entry.id)[0] for entry in entries]
         return {
             "late": 0,
             "jobs": [
@@ -160,7 +161,7 @@ class Service:
         return {
             "ids": _grouped(made),
             "count": len(made),
-            "note": self._listing.note(),
+            "note": self.listing.note(),
             "hints": self._hints(made, message["jobs"]),
         }
 
@@ -349,7 +350,7 @@ class Service:
         refused: list[Message] = []
         for each in map(str, message["ids"]):
             try:
-                self._listing.find(each)
+                self.listing.find(each)
                 known.append(each)
             except LiveError as error:
                 refused.append({"id": each, "state": "", "why": str(error)})
@@ -360,7 +361,7 @@ class Service:
         jobs = self._broker.book.jobs
         if message.get("all"):
             return [entry for entry in jobs.values() if entry.uid == caller.uid]
-        named = (entry for each in message["ids"] for entry in self._listing.find(str(each)))
+        named = (entry for each in message["ids"] for entry in self.listing.find(str(each)))
         found = list(
             {entry.id: entry for entry in named}.values()
         )  # a job that is named twice is changed once

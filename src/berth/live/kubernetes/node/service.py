@@ -37,7 +37,6 @@ from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.serving import serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, cut_devices_of, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
-from berth.live.kubernetes.served import served_by
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
 from berth.partition.mig import Place, instances_on, places_on
@@ -76,8 +75,6 @@ class NodeSettings:
     """How often the agent looks."""
     on_lost_isolation: Literal["report", "evict"] = "report"
     fake: bool = False
-    compat: str | None = None
-    """Whose words for parts of GPUs are enforced beside berth's own; see `served`."""
 
 
 def split_gpus(
@@ -163,13 +160,12 @@ class _Node:
         identity = Identity(
             kubelet / "pod-resources" / "kubelet.sock",
             kubelet / "device-plugins" / CHECKPOINT,
-            [each.resource for each in served_by(settings.compat)],
         )
         self.reaper = Reaper(self.allotments, server, identity if self.plugin_gpus else None)
-        self.plugins: list[DevicePlugin] = []
+        self.plugin: DevicePlugin | None = None
         self.claims: Claims | None = None
         self.driver: DraDriver | None = None
-        for each in served_by(settings.compat) if self.plugin_gpus else ():
+        if self.plugin_gpus:
             places = PluginSettings(
                 settings.node,
                 kubelet / "device-plugins",
@@ -177,11 +173,8 @@ class _Node:
                 library,
                 preload,
                 self.plugin_gpus,
-                each,
             )
-            self.plugins.append(
-                DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
-            )
+            self.plugin = DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, library, preload, driver)
             self.claims = Claims(
@@ -214,16 +207,16 @@ class _Node:
 
     def registrations(self) -> dict[str, int]:
         """How often the kubelet took each plugin."""
-        found = {"device-plugin": self.plugins[0].registrations} if self.plugins else {}
-        return found if self.driver is None else {**found, "dra": self.driver.registrations}
+        parts = {"device-plugin": self.plugin, "dra": self.driver}
+        return {name: part.registrations for name, part in parts.items() if part is not None}
 
     async def look(self) -> None:
         """Look every few seconds, and tell the kubelet and the cluster what changed."""
         while True:
             try:
                 view = await self.agent.step(time.time_ns() // 1_000_000)
-                for plugin in self.plugins:
-                    await plugin.set_lost(frozenset(view.ailing))
+                if self.plugin is not None:
+                    await self.plugin.set_lost(frozenset(view.ailing))
                 if self.claims is not None:
                     self.claims.lost = frozenset(gpu for gpu, why in view.ailing.items() if why == LOST)
                 await self._tell_cluster(view.ailing)
@@ -280,7 +273,7 @@ def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str |
 async def run_node(settings: NodeSettings, api: Api) -> None:
     """Serve the kubelet and look, until cancelled."""
     cards = Cards(fake=settings.fake)
-    server = ApiServer(api, settings.node, served_by(settings.compat))
+    server = ApiServer(api, settings.node)
     await server.find_claims()
     node = _Node(settings, cards, server)
     loop = asyncio.get_running_loop()
@@ -305,7 +298,7 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.look())
-            for part in (*node.plugins, node.driver):
+            for part in (node.plugin, node.driver):
                 if part is not None:
                     tasks.create_task(part.run())
     finally:
