@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from berth.counts import counted
 from berth.errors import ApiError, BerthError, KubernetesError
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
@@ -131,7 +132,7 @@ class Collector:
         except (BerthError, OSError, tarfile.TarError, EOFError) as error:
             return f"{LEFT_OUT}: what it answered cannot be taken over: {error}"
         self._has[node] = hashlib.sha256(archive).hexdigest()
-        return f"{result.imported} new records, {profiles} profiles"
+        return f"{counted(result.imported, 'new record')}, {counted(profiles, 'profile')}"
 
 
 LEFT_OUT = "left out"
