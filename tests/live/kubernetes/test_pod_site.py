@@ -13,11 +13,13 @@ from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.knowledge import make_knowledge
+from berth.live.driver.snapshot import Tenant
 from berth.live.driver.wait_reasons import WaitKind
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.pod_site import AVOID_MS, PATIENCE_MS, State
 from berth.live.kubernetes.steps import Lift, Remove, Withdraw
+from berth.live.kubernetes.viewing import snapshot
 from berth.model import Job, Node, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler
@@ -80,6 +82,40 @@ def test_a_pod_counts_from_the_patch_until_it_has_ended() -> None:
         assert board.lifts(now) == {}
     board.pods(6, ended(bound(lift)))
     assert list(board.lifts(6)) == ["b"]
+
+
+def grown(each: api.Pod, limit_mib: int) -> api.Pod:
+    """A running pod, as its node's agent says how far it has grown from 20,000 MiB."""
+    memory = {"promise_mib": 20_000, "limit_mib": limit_mib, "max_mib": 60_000}
+    said = each.metadata.annotations | {names.GPU_MEMORY: json.dumps(memory)}
+    return msgspec.structs.replace(each, metadata=msgspec.structs.replace(each.metadata, annotations=said))
+
+
+def seen(running: api.Pod) -> Tenant:
+    """A pod alone on a card, as `berth k8s status` shows it."""
+    board = Steered()
+    board.nodes(1, node(gpus=1))
+    board.pods(1, running)
+    (tenant,) = snapshot(board.site, 3, 10).gpus[0].tenants
+    return tenant
+
+
+def test_what_a_pod_has_grown_by_is_given_to_no_other() -> None:
+    board = steered([node(gpus=1)], [pod("a", gpu_milli=300, gpu_mem_mib=20_000)])
+    first = bound(board.lifts(1)["a"])
+    board.pods(2, grown(first, 50_000), pod("b", gpu_milli=300, gpu_mem_mib=40_000))
+    assert board.lifts(3) == {}
+    tenant = seen(grown(first, 50_000))
+    assert (tenant.promise_mib, tenant.mem_mib, tenant.max_mib) == (20_000, 50_000, 60_000)
+    board.pods(4, ended(first))
+    assert list(board.lifts(5)) == ["b"]
+
+
+def test_a_pod_that_says_to_have_grown_counts_no_more_than_its_card_and_no_less_than_its_promise() -> None:
+    board = steered([node(gpus=1)], [pod("a", gpu_milli=300, gpu_mem_mib=20_000)])
+    first = bound(board.lifts(1)["a"])
+    for limit_mib, counted in ((1 << 23, 81_920), (1, 20_000), (-5, 20_000)):
+        assert seen(grown(first, limit_mib)).mem_mib == counted
 
 
 @pytest.mark.parametrize("on", ["", "n2"])

@@ -39,6 +39,8 @@ METRICS_PORT = 9400
 ASKED_MILLI = "berth.dev/gpu-milli"
 ASKED_MEM_MIB = "berth.dev/gpu-mem-mib"
 """GPU memory of each GPU in MiB."""
+MAX_MEM_MIB = "berth.dev/gpu-mem-max-mib"
+"""How far its memory of each GPU may grow while it runs, in MiB."""
 APPLICATION = "berth.dev/application"
 KIND = "berth.dev/kind"
 ENOUGH = "berth.dev/enough"
@@ -75,6 +77,12 @@ PLACEMENT = "berth.dev/placement"
 
 PLACED_UID = "berth.dev/placed-uid"
 """The uid of the pod that the placement is for: a pod made from the text of another one has not got its place."""
+
+GPU_MEMORY = "berth.dev/gpu-memory"
+"""What a running pod that may grow has of each GPU's memory, written by the node's agent as JSON, in MiB:
+
+`{"promise_mib":8192,"limit_mib":12288,"max_mib":20480,"asked":3,"granted":3,"refused":0}`
+"""
 
 MEASURED = "berth.dev/measured"
 """What a pod used, written by the node's agent when it has ended, as JSON, by which the scheduler places the next:

@@ -40,7 +40,14 @@ from berth.live.kubernetes.kinds import MOST_KINDS, MOST_OF_ONE, Kinds
 from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_table import NodeTable, Seat
 from berth.live.kubernetes.nodes import View
-from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, places_of, share_words
+from berth.live.kubernetes.placements import (
+    Placed,
+    annotation_of,
+    gpu_memory_of,
+    placed_of,
+    places_of,
+    share_words,
+)
 from berth.live.kubernetes.steps import Lift, Remove, Step, Tell, Withdraw
 from berth.live.kubernetes.tenants import tenants_of
 from berth.model import Job, RecordState, Share
@@ -765,6 +772,9 @@ class PodSite:
         of = SiteJob(job, entry.order, version=entry.version, gang=gang)
         gpus = tuple(Gpu(entry.node, place) for place in at)
         nodes = () if gpus else (entry.node,)
+        memory = gpu_memory_of(entry.pod.metadata.annotations)
+        if memory is not None and share.mem_mib:  # as far as it has grown
+            share = share._replace(mem_mib=max(share.mem_mib, min(memory.limit_mib, card_mib)))
         run = SiteRun(of, gpus, nodes, share, placed.best_effort, None, started)
         if self._running.get(entry.uid) != run:
             self._running[entry.uid] = run

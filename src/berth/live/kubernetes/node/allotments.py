@@ -30,10 +30,7 @@ from berth.partition import (
 )
 from berth.partition.gpus import knows_instance
 from berth.partition.hardware import hardware_in
-from berth.partition.regions import regions_in, regions_of
-
-CLOSED_MIB = 1
-"""The limit on a GPU that is not a container's: no context fits in."""
+from berth.partition.regions import CLOSED_MIB, partitions, regions_in, regions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +215,7 @@ class Allotments:
         if asked.name in self.given:
             self.take_back(asked.name)
         self._remove_region(asked.name, force=False)  # one that is left over has the limits of another
+        self._check_limits(asked)
         try:
             self._make(asked, fresh=True)
         except (OSError, PartitionError):
@@ -321,6 +319,18 @@ class Allotments:
                 raise KubernetesError(
                     f"{asked.holder} is to have {part.milli} milli of GPU {part.index}, of which {there.milli} are"
                     " given; it starts when others have ended"
+                )
+
+    def _check_limits(self, asked: Allotment) -> None:
+        """Whether others have not grown into the room that there is beside their promises."""
+        here = [each for each in partitions(self.root) if each.hardware is None]
+        for part in asked.parts:
+            card = self.cards[part.index]
+            limits = (each.limit_bytes >> 20 for each in here if each.uuid == plain(card.uuid))
+            if sum(mib for mib in limits if mib != CLOSED_MIB) + part.mem_mib > card.mem_mib:
+                raise KubernetesError(
+                    f"{asked.holder} is to have {part.mem_mib} MiB of GPU {part.index}, into whose room others have"
+                    " grown; it starts when one of them has ended"
                 )
 
     def _make(self, asked: Allotment, *, fresh: bool = False) -> None:

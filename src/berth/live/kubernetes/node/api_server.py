@@ -50,6 +50,7 @@ class Pod:
     """The name under which its profile and its run times are learned."""
     program: str = ""
     """Image and command of its first container that asks to run on."""
+    priority: int = 0
     cpu_milli: int = 0
     mem_mib: int = 0
     """CPU and memory of the node that it requests."""
@@ -272,6 +273,7 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         tuple(containers),
         named or program.partition(" ")[0],
         program,
+        pod.spec.priority,
         takes.get("cpu", 0),
         takes.get("memory", 0),
         moment_ms(pod.metadata.creation_timestamp) or 0,
