@@ -51,10 +51,6 @@ class Limit:
         return AGENT | (BURST if self.burst else 0) | PRIORITIES[self.priority]
 
 
-CLOSED_MIB = 1
-"""The limit on a GPU that is closed to a job: no context fits in."""
-
-
 @dataclass(frozen=True, slots=True)
 class Process:
     """One living process of a partition; `pid` as its own pid namespace counts."""

@@ -79,10 +79,9 @@ PLACED_UID = "berth.dev/placed-uid"
 """The uid of the pod that the placement is for: a pod made from the text of another one has not got its place."""
 
 GPU_MEMORY = "berth.dev/gpu-memory"
-"""What a running pod that may grow has of each GPU's memory, written by the node's agent as JSON, in MiB:
-
-`{"promise_mib":8192,"limit_mib":12288,"max_mib":20480,"asked":3,"granted":3,"refused":0}`
-"""
+"""What a running pod has of each GPU's memory, written by the node's agent as JSON (`placements.GpuMemory`)."""
+SUSPEND = "berth.dev/suspend"
+"""Written by the steerer: `true` has the node's agent take the pod off its GPUs, until it is taken away."""
 
 MEASURED = "berth.dev/measured"
 """What a pod used, written by the node's agent when it has ended, as JSON, by which the scheduler places the next:

@@ -53,6 +53,12 @@ class GpuMemory(msgspec.Struct):
     granted: Count = 0
     refused: Count = 0
     """Calls for more than the limit had room for."""
+    leaves: bool = False
+    """Whether the agent can suspend it now."""
+    suspended_ms: Count | None = None
+    """Since when it has left its GPUs; None: it has not."""
+    why: str = ""
+    """Why it could not be suspended when that was asked for."""
 
 
 def gpu_memory_of(annotations: Mapping[str, str]) -> GpuMemory | None:

@@ -175,10 +175,12 @@ def _runs(entry: Entry, on_gpus: Snapshot) -> LiveJob:
     began_ms = moment_ms(entry.pod.status.start_time if entry.pod is not None else None)
     tenants = (each for gpu in on_gpus.gpus for each in gpu.tenants if each.job == entry.title)
     share = next(((each.milli, each.mem_mib) for each in tenants), (1000, 0))
-    enough = entry.pod.metadata.annotations.get(names.ENOUGH) if entry.pod is not None else None
+    said = entry.pod.metadata.annotations if entry.pod is not None else {}
+    enough, memory = said.get(names.ENOUGH), gpu_memory_of(said)
+    away = memory is not None and memory.suspended_ms is not None
     return LiveJob(
         *_named(entry),
-        "starting" if began_ms is None else "running",
+        "suspended" if away else "starting" if began_ms is None else "running",
         entry.ask.gpus if entry.ask else 0,
         *share,
         entry.submit_ms,

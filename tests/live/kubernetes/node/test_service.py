@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,19 @@ import grpc
 import pytest
 
 from berth.errors import ApiError, SettingError
-from berth.live.kubernetes.names import DRIVER, MAX_MEM_MIB, MEASURED, PLACED_UID, PLACEMENT, RESOURCE
+from berth.live.kubernetes.names import (
+    DRIVER,
+    MAX_MEM_MIB,
+    MEASURED,
+    PLACED_UID,
+    PLACEMENT,
+    RESOURCE,
+    SUSPEND,
+)
 from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
-from berth.live.kubernetes.placements import gpu_memory_of
+from berth.live.kubernetes.placements import GpuMemory, gpu_memory_of
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.kubelet import Kubelet
 from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, share_of, start
@@ -213,6 +221,49 @@ def test_the_memory_of_a_pod_grows_and_the_cluster_is_told(play: Played, folder:
                 return False
 
             await running.until(starts)
+
+    play(story)
+
+
+@needs_root
+def test_a_pod_leaves_its_gpu_for_another_and_comes_back(play: Played, folder: Path) -> None:
+    async def story(world: World) -> None:
+        path = "/api/v1/namespaces/default/pods/first"
+        async with node(world, folder, "--grow", "suspend") as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            first = await bound(world, "first", 1, 50_000)
+            await kubelet.admit(first, RESOURCE)
+            given = await kubelet.pre_start(first, "main", RESOURCE)
+            process = start(of_device_plugin(given.answer), share_of("hold", "40000"), folder / "scratch")
+            assert process.stdout is not None
+
+            def memory(is_so: Callable[[GpuMemory], bool]) -> Callable[[], Awaitable[bool]]:
+                async def told() -> bool:
+                    pods = await world.pods()
+                    found = gpu_memory_of(pods["first"]["metadata"].get("annotations", {}))
+                    return found is not None and is_so(found)
+
+                return told
+
+            try:
+                await asyncio.to_thread(process.stdout.readline)
+                await running.until(memory(lambda told: told.leaves))
+                await world.patch(path, {"metadata": {"annotations": {SUSPEND: "true"}}})
+                await running.until(memory(lambda told: told.suspended_ms is not None))
+                second = await bound(world, "second", 1, 60_000)
+                await kubelet.admit(second, RESOURCE)
+                given = await kubelet.pre_start(second, "main", RESOURCE)
+                assert await share(of_device_plugin(given.answer), folder / "other") == [(60_000, 0)]
+                await world.patch(path, {"metadata": {"annotations": {SUSPEND: None}}})
+                kubelet.end(second)
+                await world.ended("second", "Succeeded")
+                await running.until(memory(lambda told: told.suspended_ms is None))
+                assert process.poll() is None
+                output, _ = await asyncio.to_thread(process.communicate, "\n")
+                assert (process.returncode, output) == (0, "")
+            finally:
+                process.kill()
+                process.communicate()
 
     play(story)
 

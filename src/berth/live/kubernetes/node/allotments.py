@@ -30,7 +30,10 @@ from berth.partition import (
 )
 from berth.partition.gpus import knows_instance
 from berth.partition.hardware import hardware_in
-from berth.partition.regions import CLOSED_MIB, partitions, regions_in, regions_of
+from berth.partition.regions import partitions, regions_in, regions_of
+
+CLOSED_MIB = 1
+"""The limit on a GPU that is not a container's: no context fits in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,8 @@ class Allotments:
         """What was set aside or left, because it could not be read or told whose it is."""
         self.ending: Callable[[Allotment, list[Partition]], None] | None = None
         """Hears of each allotment that is taken back, with what its regions held."""
+        self.is_away: Callable[[str], bool] = lambda name: False
+        """Whether the processes of an allotment are suspended, and what they held is free."""
         self._of_holder: dict[str, dict[str, Allotment]] = {}
         self._taken: dict[int, _Taken] = {}
         self._batches = 0
@@ -293,12 +298,12 @@ class Allotments:
     def _check_room(self, asked: Allotment, before: Allotment | None) -> None:
         """Whether there is room when `before`, which it takes the place of, is gone."""
         for part in asked.parts:
-            card, there = self.cards.get(part.index), self._taken.get(part.index) or _Taken()
-            if before is not None:
-                there = replace(there)
-                for other in before.parts:
+            card, there = self.cards.get(part.index), replace(self._taken.get(part.index) or _Taken())
+            away = [each for each in self.given.values() if each is not before and self.is_away(each.name)]
+            for gone in (*away, *([before] if before is not None else [])):
+                for other in gone.parts:
                     if other.index == part.index:
-                        there.add(before, other, -1)
+                        there.add(gone, other, -1)
             if card is None:
                 raise KubernetesError(
                     f"{asked.holder} is to have a part of GPU {part.index}, and this node has"

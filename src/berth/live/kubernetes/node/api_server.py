@@ -50,6 +50,8 @@ class Pod:
     """The name under which its profile and its run times are learned."""
     program: str = ""
     """Image and command of its first container that asks to run on."""
+    probed: bool = False
+    """Whether the kubelet restarts a container of it that does not answer."""
     priority: int = 0
     cpu_milli: int = 0
     mem_mib: int = 0
@@ -273,6 +275,7 @@ def pod_of(told: Mapping[str, Any]) -> Pod:
         tuple(containers),
         named or program.partition(" ")[0],
         program,
+        any("livenessProbe" in each for each in spec["containers"]),
         pod.spec.priority,
         takes.get("cpu", 0),
         takes.get("memory", 0),

@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 
 from berth.files import whole_file
-from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
+from berth.live.kubernetes.node.allotments import CLOSED_MIB, Allotment, Holder, Part
 from berth.live.kubernetes.node.api_server import Pod
 from berth.partition import Partition
-from berth.partition.regions import CLOSED_MIB
 
 SEEN = "seen"
 """Folder of what `recording` is to take in: a file a pod."""
