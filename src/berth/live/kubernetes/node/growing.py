@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from berth.errors import BerthError, KubernetesError
+from berth.errors import KubernetesError
 from berth.live.driver.node_tenants import LOOK_S, NodeTenant, NodeTenants, Shown, Terms, admit
 from berth.live.driver.tenants import SUSPENDED
 from berth.live.kubernetes.names import GPU_MEMORY, MAX_MEM_MIB, SUSPEND
@@ -71,8 +71,8 @@ class Growing:
             while True:
                 try:
                     self.tenants.look()
-                except (BerthError, OSError) as error:
-                    log.warning("growth: %s", error)
+                except Exception:  # limits hold without it: it is said, and tried again
+                    log.exception("a look at growth failed")
                 await asyncio.sleep(LOOK_S)
         finally:
             self.tenants.close()
