@@ -33,8 +33,7 @@ static struct pool *pool_named(CUpool handle, CUstream stream)
     if (pool != NULL)
         return pool;
     bool reported =
-        HAVE(cuMemPoolGetAttribute) &&
-        real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
+        REAL(cuMemPoolGetAttribute)(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
         real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_ID, &id) == CUDA_SUCCESS;
     if (reported)
         (void)real.cuMemPoolGetAttribute(handle, CU_POOL_ALLOCATION_TYPE, &kind);
