@@ -314,79 +314,50 @@ def resize(
     Of two changes at once the second waits for the first, so that neither undoes the other.
     """
     check_there(name, root)
-    _check_writable((root or root_folder()) / name)
-    with _one_at_a_time((root or root_folder()) / name):
-        return _resize(
-            name,
-            mem_mib,
-            core_pct,
-            burst,
-            priority,
-            gpus or [],
-            driver_folder,
-            overcommit=overcommit,
-            root=root,
-        )
+    folder = (root or root_folder()) / name
+    _check_writable(folder)
+    cards = {_plain(gpu.uuid): gpu for gpu in gpus or ()}
+    with locked(folder):
+        changes = [(part, _changed(part, mem_mib, core_pct, burst, priority)) for part in find(name, root)]
+        others = [part for part in partitions(root) if part.name != name]
+        for part, limit in changes:
+            if part.hardware is not None and not part.hardware.resizable:
+                raise PartitionError(
+                    f"the partition '{name}' is one of {part.hardware.text}, which has its size for good; "
+                    "remove it and make another"
+                )
+            if part.uuid in cards:
+                _check_room(cards[part.uuid], limit, others, overcommit, held=part)
+        for part, limit in changes:
+            if part.hardware is not None:
+                kept = replace(part.hardware, mem_mib=limit.mem_mib, core_pct=limit.core_pct)
+                set_limit(Path(kept.group), kept.gpu, limit.mem_mib << 20, driver_folder)
+                keep(part.folder, part.uuid, kept)
+            resize_region(part.folder, part.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        return find(name, root)
+
+
+def _changed(
+    part: Partition, mem_mib: int | None, core_pct: int | None, burst: bool | None, priority: str | None
+) -> Limit:
+    """The limit of a partition where what is given is another."""
+    return Limit(
+        part.limit_bytes >> 20 if mem_mib is None else mem_mib,
+        part.core_pct if core_pct is None else core_pct,
+        part.burst if burst is None else burst,
+        part.priority if priority is None else priority,
+    )
 
 
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other process changes the limits of this partition."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def locked(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[None]:
+    """Wait until no other process has the lock of a file, and have it."""
+    descriptor = os.open(path, flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
-
-
-def _resize(
-    name: str,
-    mem_mib: int | None,
-    core_pct: int | None,
-    burst: bool | None,
-    priority: str | None,
-    gpus: list[Gpu],
-    driver_folder: Path | None,
-    *,
-    overcommit: bool,
-    root: Path | None,
-) -> list[Partition]:
-    held = find(name, root)
-    for partition in held:
-        if partition.hardware is not None and not partition.hardware.resizable:
-            raise PartitionError(
-                f"the partition '{name}' is one of {partition.hardware.text}, which has its size for good; "
-                "remove it and make another"
-            )
-    changes = [
-        (
-            partition,
-            Limit(
-                partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
-                partition.core_pct if core_pct is None else core_pct,
-                partition.burst if burst is None else burst,
-                priority=partition.priority if priority is None else priority,
-            ),
-        )
-        for partition in held
-    ]
-    others = [partition for partition in partitions(root) if partition.name != name]
-    cards = {_plain(gpu.uuid): gpu for gpu in gpus}
-    for partition, limit in changes:
-        if partition.uuid in cards:
-            _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
-    for partition, limit in changes:
-        kept = partition.hardware
-        if kept is not None:
-            set_limit(Path(kept.group), kept.gpu, limit.mem_mib << 20, driver_folder)
-            keep(
-                partition.folder,
-                partition.uuid,
-                replace(kept, mem_mib=limit.mem_mib, core_pct=limit.core_pct),
-            )
-        resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
-    return find(name, root)
 
 
 def remove(
