@@ -124,6 +124,9 @@ class NodeApi(Protocol):
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
         """Set labels of this node; None takes one away."""
 
+    async def advertise(self, resources: Mapping[str, str | None]) -> None:
+        """Set extended resources of this node that no plugin counts; None takes one away."""
+
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod."""
 
