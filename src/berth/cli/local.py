@@ -429,9 +429,6 @@ def resume(ids: JobIds, as_json: AsJson = False) -> None:
 def edit(
     context: typer.Context,
     ids: JobIds,
-    array: Annotated[
-        str | None, typer.Option(metavar="%N", help="Run at most N array tasks at a time.")
-    ] = None,
     as_json: AsJson = False,
     *,
     options: JobOptions,

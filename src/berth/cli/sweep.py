@@ -59,12 +59,12 @@ def sweep(
         screen = console(soft_wrap=True)
         jobs_each = found.runs[0].summary.jobs
         runs = f"{len(found.runs):,} simulations of {jobs_each:,} jobs, {len(read.cases):,} cases"
-        screen.print(f"{read.trace.path}: {runs}", highlight=False, markup=False)
+        screen.print(f"{read.trace.path}: {runs}")
         for sentence in found.answers:
-            screen.print(sentence, highlight=False, markup=False, style="bold")
+            screen.print(sentence, style="bold")
         screen.print(rich_grid(found.runs))
         if out is not None:
-            screen.print(f"wrote {out / 'report.html'}", highlight=False, markup=False)
+            screen.print(f"wrote {out / 'report.html'}")
     for error in found.skipped[:20]:
         print(f"left out: {error}", file=sys.stderr)
     if found.skipped:
