@@ -15,6 +15,7 @@ from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.cli.run_options import Knowledge, NodeColumns, cluster_named
 from berth.cli.stats import From, To
+from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
@@ -186,13 +187,14 @@ def _show(workload: Workload, advice: Advice) -> None:
             style="bold",
         )
     beside = (
-        f", beside {workload.replayed_cpu_jobs:,} jobs without a GPU on the same nodes"
+        f", beside {counted(workload.replayed_cpu_jobs, 'job')} without a GPU on the same nodes"
         if workload.replayed_cpu_jobs
         else ""
     )
     screen.print(
-        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs{beside}. They really "
-        f"waited {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
+        f"{counted(len(workload.measured), 'job')} of {counted(advice.users, 'user')} on"
+        f" {counted(workload.gpus, 'GPU')}{beside}. They really waited"
+        f" {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
         f"{advice.policy} (knowledge: {advice.knowledge}), {advice.now.wait_median_s:,.0f} and "
         f"{advice.now.wait_p90_s:,.0f} s.",
     )
@@ -233,9 +235,9 @@ def _missing(workload: Workload) -> Iterator[str]:
     if any(node.cpu_milli is None or node.mem_mib is None for node in workload.nodes):
         yield "CPU or memory, which jobs may have waited for: how much nodes have is not known"
     if workload.without_gpu:
-        yield f"{workload.without_gpu:,} jobs without a GPU"
+        yield f"{counted(workload.without_gpu, 'job')} without a GPU"
     if workload.too_large:
-        yield f"{workload.too_large:,} jobs larger than any node"
+        yield f"{counted(workload.too_large, 'job')} larger than any node"
     yield "limits, priorities, reservations and nodes that were down at the time"
 
 

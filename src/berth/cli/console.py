@@ -11,6 +11,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 
 app = typer.Typer(
     help="Show the live cluster, its history and 'what if' in a browser.", invoke_without_command=True
@@ -141,7 +142,7 @@ def token(
 
     tokens = Tokens(_state(state) / "tokens.json")
     if revoke:
-        print(f"revoked {tokens.remove(user)} tokens of {user}")
+        print(f"revoked {counted(tokens.remove(user), 'token')} of {user}")
         return
     if role not in list(Role):
         raise SettingError(f"--role {role}; expected {', '.join(Role)}")

@@ -17,6 +17,7 @@ import typer
 
 from berth.cli.output import AsJson
 from berth.cli.shared_options import with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.history.store.folder import History
@@ -136,8 +137,8 @@ class ImportOptions:
             )
             if result.numbered:
                 print(
-                    f"{result.numbered:,} rows repeat the id and the submission time of another row with other "
-                    "times: they are tasks, numbered ID_2, ID_3 …"
+                    f"{counted(result.numbered, 'row repeats', 'rows repeat')} the id and the submission time of "
+                    "another row with other times: they are tasks, numbered ID_2, ID_3 …"
                 )
         if self.dry_run:
             for why, number in Counter(row.why for row in result.rejected).most_common(LISTED):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.live.driver.words import counted
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,7 +151,7 @@ def report_lines(report: JobReport) -> Iterator[str]:
 
 
 def _requested(record: Record) -> str:
-    gpus = f"{record.gpus} GPUs" if record.gpus != 1 else "1 GPU"
+    gpus = counted(record.gpus, "GPU")
     if record.gpus and record.share.milli < 1000:
         gpus = f"{record.share.milli / 10:g} % of {gpus}"
     parts = [

@@ -11,6 +11,7 @@ import typer
 
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from berth.model import Profile
@@ -130,7 +131,7 @@ def _summarise(profile: Profile, shown: Series) -> None:
     kind = f" ({profile.kind})" if profile.kind else ""
     print(
         f"{profile.application}{kind}: {shown.run_time_ms / 1000:,.0f} s alone on {card.name} ({', '.join(of)}),"
-        f" {len(shown.usage):,} rows of {profile.interval_ms / 1000:g} s"
+        f" {counted(len(shown.usage), 'row')} of {profile.interval_ms / 1000:g} s"
     )
     rows = (("GPU", "%", 0), ("GPU memory", "MiB", 1), ("GPU cores", "%", 2), ("PCIe", "%", 3))
     for name, unit, column in rows:
@@ -173,8 +174,7 @@ def import_(
                 file=sys.stderr,
             )
     names = ", ".join(profile.application for profile in found[:5]) + (", …" if len(found) > 5 else "")
-    many = "1 profile" if len(found) == 1 else f"{len(found):,} profiles"
-    print(f"took {many} over into {history / IN_HISTORY}: {names}")
+    print(f"took {counted(len(found), 'profile')} over into {history / IN_HISTORY}: {names}")
 
 
 @app.command()
@@ -225,7 +225,10 @@ def record(
     if status:
         print(f"berth: the command ended with {status}; its profile is not kept", file=sys.stderr)
         raise typer.Exit(status if 0 < status < 256 else 1)
-    print(f"wrote {keep_profile(profile, history / IN_HISTORY)}: {len(profile.usage)} rows", file=sys.stderr)
+    print(
+        f"wrote {keep_profile(profile, history / IN_HISTORY)}: {counted(len(profile.usage), 'row')}",
+        file=sys.stderr,
+    )
 
 
 def read_profiles(folder: Path, *, in_history: bool = False) -> Profiles:

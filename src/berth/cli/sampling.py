@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from berth.counts import counted
+
 
 def sample(
     spool: Annotated[
@@ -64,4 +66,4 @@ def sample(
     )
     with Nvml() as cards, SpoolWriter(spool, name, cluster, settings.interval_ms) as writer:
         looks = run(cards, writer, settings, stopped=lambda: bool(stopped_by))
-    print(f"took {looks:,} samples; the spool is {spool}")
+    print(f"took {counted(looks, 'sample')}; the spool is {spool}")

@@ -15,6 +15,7 @@ from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, plain_table, printed
 from berth.cli.run_options import RunOptions, conditions_asked
 from berth.cli.shared_options import with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +121,7 @@ def size(
         work, nodes = _trace(trace, options)
         label = trace
         under = conditions_of({**conditions, "compress": 1.0}, nodes)
-    with progress_bar(f"sizes of {len(names)} policies") as progress:
+    with progress_bar(f"sizes of {counted(len(names), 'policy', 'policies')}") as progress:
         found = smallest_sizes(
             work,
             nodes,

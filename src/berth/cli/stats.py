@@ -14,6 +14,7 @@ import typer
 from berth.cli.comma_separated import names_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
@@ -206,7 +207,6 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
-    from berth.cli.usage_table import counted
     from berth.cli.waiting import EVALUATION_NAME
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures
@@ -260,7 +260,7 @@ def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables
     def day(ms: int) -> str:
         return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
-    words = f"{day(begin_ms)} to {day(end_ms - 1)}, against the {length_ms / DAY_MS:g} days before"
+    words = f"{day(begin_ms)} to {day(end_ms - 1)}, against the {counted(length_ms / DAY_MS, 'day')} before"
     return words, tables.of(begin_ms, end_ms), tables.of(begin_ms - length_ms, begin_ms)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import AsJson, Form, Format, printed
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -320,7 +321,7 @@ def _why_no_promise(held: tuple[float, float] | None, days: int) -> str:
 
     if held == (COVERAGE, COVERAGE):
         return ""
-    known = f"waits of {days:,} day{'' if days == 1 else 's'} are known"
+    known = f"waits of {counted(days, 'day')} are known"
     return f" ({known}; {DAYS_TO_PROMISE} are needed to promise {round(100 * COVERAGE)} of 100)"
 
 

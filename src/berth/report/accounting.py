@@ -10,6 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from berth.counts import counted
 from berth.history.values.durations import duration_text, hours_of, hours_text
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
@@ -101,7 +102,7 @@ def chapters_of(
     if latest := tables.latest(LATEST_LISTED):
         yield Chapter(
             "The last jobs",
-            f"The {len(latest)} attempts that ended last, as sacct lists them; times are in UTC.",
+            f"The {counted(len(latest), 'attempt')} that ended last, as sacct lists them; times are in UTC.",
             headings=("job", "name", "user", "partition", "GPUs", "start", "end", "state"),
             rows=tuple(_listed(job) for job in latest),
             words=True,
@@ -246,7 +247,10 @@ def _facts(totals: Totals) -> tuple[tuple[str, str], ...]:
     )
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
-        ("Jobs", f"{totals.jobs:,} in {totals.tries:,} attempts, of {totals.users:,} users"),
+        (
+            "Jobs",
+            f"{totals.jobs:,} in {counted(totals.tries, 'attempt')}, of {counted(totals.users, 'user')}",
+        ),
         ("GPU-hours", hours_text(totals.gpu_hours)),
         ("Run-hours", hours_text(totals.run_hours)),
         ("Failed GPU-hours", f"{hours_text(totals.wasted_gpu_hours)} ({share:.1f} %)"),

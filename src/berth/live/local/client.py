@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from berth.counts import counted
 from berth.errors import LiveError
 from berth.live.local.places import Places, find_socket, queue_folder, state_folder
 from berth.live.local.protocol import Flags, Message, ask
@@ -190,7 +191,8 @@ def wait(ids: list[str], *, every: bool, timeout_s: float | None, as_json: bool)
     jobs = answer["jobs"]
     if answer["late"]:
         late = answer["late"]
-        print(f"berth: {'1 job has' if late == 1 else f'{late:,} jobs have'} not ended yet", file=sys.stderr)
+        assert isinstance(late, int)
+        print(f"berth: {counted(late, 'job has', 'jobs have')} not ended yet", file=sys.stderr)
         return 124
     if as_json:
         _print_json(jobs)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from berth.counts import counted
 from berth.errors import LiveError
 from berth.live.driver.tenants import RESUMING, SUSPENDED, SUSPENDING
 from berth.live.driver.words import sizes
@@ -253,7 +254,7 @@ class Limits:
         """Refuse a request that this machine could never serve; LiveError says what there is."""
         cards = self.cards_mib
         if request.gpus > len(cards):
-            there = "no GPU" if not cards else f"{len(cards)} GPU{'s' if len(cards) > 1 else ''}"
+            there = counted(len(cards), "GPU") if cards else "no GPU"
             raise LiveError(f"--gpus {request.gpus}, but this machine has {there}; ask for less")
         if request.pins and max(request.pins) >= len(cards):
             raise LiveError(

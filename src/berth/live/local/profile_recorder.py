@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from berth.files import whole_file
 from berth.live.local.samples import Sample
 from berth.model import GpuModel, Profile
-from berth.profiles import IN_HISTORY, SHARED, Profiles, keep_profile
+from berth.profiles import IN_HISTORY, RUNNING, SHARED, Profiles, keep_profile
 from berth.profiles.profiles import ENDING, file_name
 
 LEAST_SAMPLES = 3
@@ -45,9 +45,11 @@ class ProfileRecorder:
         """What the operator should know."""
 
     def learn(
-        self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None
-    ) -> Path | None:
-        """Take a run into the application's profile; the profile's file if it changed."""
+        self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None,
+        *, whole: bool = True,
+    ) -> Path | None:  # fmt: skip
+        """Take a run into the application's profile; the profile's file if it changed. What is not the `whole` run is a
+        window of one that goes on, as of a service: it counts until a whole run is seen."""
         measured = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
         if not measured or not card.mem_mib or not application.isprintable():
             return None
@@ -61,13 +63,18 @@ class ProfileRecorder:
             return None
         usage = _usage(samples, card, peak_mib)
         before = self._known.get(application)
-        if before is not None and not life and not alone:
-            return None  # it was recorded otherwise, which says more than a shared run
-        if before is None or not life or (alone and before.kind == SHARED):
-            kind = "live" if alone else SHARED
+        if before is not None and not life and not (alone and whole):
+            return None  # it was recorded otherwise, which says more than a shared run or a window
+        says = (alone, whole)
+        said = (before is not None and before.kind != SHARED, life.get("whole", True))
+        if before is not None and not whole and says < said:
+            return None
+        if before is None or not life or says > said:
+            kind = ("live" if whole else RUNNING) if alone else SHARED
             profile = Profile(application, kind, 0, "", card, _interval(samples), usage, "sm-activity")
             life = {
                 "program": program,
+                "whole": whole,
                 "runs": life.get("runs", 0) + 1,
                 "shared": life.get("shared", 0) + (not alone),
                 "spread": [0.0, 0.0],

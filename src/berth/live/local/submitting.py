@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection
 
+from berth.counts import counted
 from berth.errors import LiveError
 from berth.live.local.config import flags_of
 from berth.live.local.image import runtime_for
@@ -76,7 +77,7 @@ def _print_ids(answer: Message, as_json: bool) -> list[str]:
     if count == len(ids) == 1:
         print(f"job {ids[0]}")
     elif len(ids) == 1:
-        print(f"job {ids[0]}: {count:,} tasks")
+        print(f"job {ids[0]}: {counted(count, 'task')}")
     else:
         print(f"{count:,} jobs, {ids[0]} to {ids[-1]}")
     for text in filter(None, [answer["note"], *answer["hints"]]):
