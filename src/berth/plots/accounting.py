@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from berth.counts import counted
 from berth.history.values.durations import HOURS_NAMES, hours_of, hours_unit
 from berth.plots.style import COLOURS, DASHES, dress, shortened
 from berth.statistics.accounting import VARIABLES, Usage
@@ -46,7 +47,8 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
         }
         dimensions.append(dimension)
     total = int(counts.sum())
-    thinned = "" if total == len(lines) else f", {len(lines):,} lines stand for them"
+    stand = counted(len(lines), "line stands", "lines stand")
+    thinned = "" if total == len(lines) else f", {stand} for them"
     if thinned:  # so that it is seen where the many are
         most_of_one = float(counts.max())
         ticks = [tick for tick in _ticks(most_of_one, whole=True) if tick]
@@ -83,8 +85,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
             rangefont={"size": 10, "color": "rgba(0,0,0,0)"},
         )
     )
-    attempts = "attempt" if total == 1 else "attempts"
-    dress(figure, f"{escape(application)}: {total:,} {attempts}{thinned}", 440)
+    dress(figure, f"{escape(application)}: {counted(total, 'attempt')}{thinned}", 440)
     figure.update_layout(margin={"l": 48, "r": 24, "t": 96, "b": 28}, hovermode=False)
     return figure
 
@@ -161,7 +162,7 @@ def capacity_used(hours: Mapping[str, float], capacity: Mapping[str, int], perio
             textposition="outside",
             cliponaxis=False,
             customdata=[
-                f"{shortened(name)}: {hours_of('GPU', hours.get(name, 0.0))} of {capacity[name]:,} GPUs"
+                f"{shortened(name)}: {hours_of('GPU', hours.get(name, 0.0))} of {counted(capacity[name], 'GPU')}"
                 for name in ordered
             ],
             hovertemplate="%{customdata}<extra></extra>",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +31,6 @@ from berth.statistics.attempts import (
     attempts_query,
     waited_by,
 )
-from berth.statistics.cells import Cells, cells_of
 from berth.statistics.cost import Held
 from berth.statistics.dimensions import DIMENSION_SQL, keys_of
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
@@ -455,14 +454,6 @@ class Tables:
             f"SELECT {picked}, count(*) AS n FROM line_values GROUP BY {cells} ORDER BY ALL"
         ).fetchnumpy()
         return _six(columns), np.asarray(columns["n"], np.int64)
-
-    def cells(self, sampled: int) -> Generator[Cells, None, None]:
-        """Yield sums by user, account, server, application and day, then by week, month and year.
-
-        Each comes with the waits of at most `sampled` attempts.
-        """
-        sums = [_SUMS[at] for at in (0, 2, 3, 4)]
-        return cells_of(self._database, self._from, self._values, DIMENSION_SQL, sums, sampled)
 
     def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
         """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""

@@ -64,9 +64,6 @@ function csvButton(place, figure) {
   return button;
 }
 
-let tellFirst;
-// Resolves once there is a picture to look at: what takes time and is not seen at first waits for it.
-const firstDrawn = new Promise((resolve) => (tellFirst = resolve));
 // After each picture the browser has time to show it and to scroll; where it tells when it is idle, until then.
 const rest = () =>
   new Promise((resolve) =>
@@ -93,7 +90,6 @@ const drawn = (async () => {
         for (const name of ["tickvals", "ticktext"]) axis[name] = axis[name].filter((_, at) => at % 3 === 0);
       }
     }
-    place.replaceChildren();  // what the page itself drew of it
     Plotly.newPlot(place, figure.data, figure.layout, {
       responsive: true,
       displaylogo: false,
@@ -107,9 +103,7 @@ const drawn = (async () => {
     const caption = place.parentElement.querySelector("figcaption");
     if (caption !== null) caption.append(csvButton(place, figure));
     await rest();
-    tellFirst();
   }
-  tellFirst();
 })();
 // A page that is printed by a program is printed as soon as it has loaded, so that loading ends with the last picture: a
 // frame that is still being written keeps it open.

@@ -29,8 +29,7 @@ from berth.live.kubernetes.names import (
     PLACEMENT,
     RESOURCE,
 )
-from berth.live.kubernetes.node.api_server import ApiServer, claim_of, pod_of
-from berth.live.kubernetes.node.cluster_api import ClaimDevice
+from berth.live.kubernetes.node.api_server import ApiServer, ClaimDevice, claim_of, pod_of
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
 from tests.live.kubernetes.conftest import Played
@@ -394,7 +393,7 @@ def test_a_program_is_told_apart_by_its_words_and_none_of_them_is_kept() -> None
     def program(*words: str) -> str:
         container = {"name": "a", "image": "x:1", "command": list(words), "resources": {}}
         told = {"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": {"containers": [container]}}
-        return pod_of(told).containers[0].program
+        return pod_of(told).program
 
     assert program("train") == "x:1 train"
     assert program("train", "--password=hunter2") != program("train", "--password=hunter3")
