@@ -146,8 +146,8 @@ def test_only_and_dimensions_are_checked(history: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("jobs", "lines"), [(14, 14), (1500, 1500), (1501, 1)])
-def test_up_to_1500_attempts_each_is_a_line_and_of_more_the_like_are_one(
+@pytest.mark.parametrize(("jobs", "lines"), [(14, 14), (500, 500), (501, 1)])
+def test_up_to_500_attempts_each_is_a_line_and_of_more_the_like_are_one(
     tmp_path: Path, jobs: int, lines: int
 ) -> None:
     rows = [exports.line(JobIDRaw=number) for number in range(jobs)]
@@ -177,6 +177,19 @@ def test_axes_of_parallel_coordinates_can_be_read() -> None:
     assert trace.dimensions[2].ticktext[-1] == "0.00005"
     assert not trace.line.showscale  # all have as many nodes
     assert not any(axis.constraintrange for axis in trace.dimensions)  # all lines are seen at first
+
+
+def test_hours_that_differ_much_have_a_logarithmic_axis_on_which_nothing_has_a_place() -> None:
+    lines = np.array([[1.0, 1, 0, 0.5, 0.1, 0.5], [1.0, 1, 0, 0.5, 0.2, 0.5], [1.0, 1, 0, 200, 0.2, 0.25]])
+    trace = parallel_coordinates(lines, np.array([1, 1, 1]), "pytorch").data[0]
+    wait, run = trace.dimensions[2:4]
+    assert dict(trace.meta) == {"RUN_h": 1 / 60}  # the waits are all alike
+    assert (list(wait["values"]), list(wait.range)) == ([0, 0, 0], [0, 1])
+    assert run.ticktext == ("0", "0.01", "0.1", "1", "10", "100")
+    hours = [trace.meta["RUN_h"] * (10**at - 1) for at in run["values"]]
+    assert hours == pytest.approx([0.5, 0.5, 200])
+    assert run.range[0] == 0
+    assert run.range[1] == max(run["values"])
 
 
 def test_few_hours_are_drawn_in_the_unit_that_fits() -> None:

@@ -20,30 +20,42 @@ from berth.statistics.spread import Cdf
 
 Floats = NDArray[np.float64]
 EPOCH = date(1970, 1, 1)
-NODE_SCALE = ((0.0, "#56A4DB"), (1.0, "#882255"))
+NODE_SCALE = ((0.0, "#56A4DB"), (1.0, "#C43A79"))
 """From few nodes to many: two colours, the second darker, that are seen on a light page and on a dark one."""
 LARGEST_SHOWN = 12
+LOG_UNIT_H = 1 / 60
+"""Hours on a logarithmic axis lie at log10(1 + hours / this): 0 has a place, and minutes are told apart."""
+MOST_SPREAD = 20.0
+"""Hours whose largest is more than this many times their median have a logarithmic axis."""
 
 
 def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: str) -> go.Figure:
     """Lines (L, 6) over the six variables, coloured by how many nodes; drag along an axis to pick.
 
-    A variable that was not measured has no axis; a line without a value lies below the axis's zero.
+    A variable that was not measured has no axis; a line without a value lies below the axis's zero. Of axes that are
+    logarithmic `meta` has the unit: a place of t stands for unit · (10^t - 1).
     """
     shown = [at for at in range(len(VARIABLES)) if len(lines) and not np.isnan(lines[:, at]).all()]
     dimensions = []
+    logarithmic: dict[str, float] = {}
     for at in shown:
         column, variable = lines[:, at], VARIABLES[at]
         top = 1.0 if variable.unit == "fraction" else float(np.nanmax(column)) or 1.0
+        ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
+        texts = [*map(_tick_text, ticks)]
+        if variable.unit == "hours" and np.nanmax(column) > MOST_SPREAD * np.nanmedian(column):
+            logarithmic[variable.name] = LOG_UNIT_H
+            ticks = [0.0, *(tick for tick in (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0) if tick < top)]
+            texts = [*map(_tick_text, ticks)]
+            ticks, column, top = _log(ticks).tolist(), _log(column), float(_log(top))
         lacking = np.isnan(column)
         low = -0.08 * top if lacking.any() else 0.0
-        ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
         dimension: dict[str, Any] = {
             "label": variable.name,
             "values": np.where(lacking, low, column),
             "range": [low, top],
-            "tickvals": [*ticks, low] if lacking.any() else ticks,
-            "ticktext": [*map(_tick_text, ticks), *(["none"] if lacking.any() else [])],
+            "tickvals": [*ticks, low] if lacking.any() else [*ticks],
+            "ticktext": [*texts, *(["none"] if lacking.any() else [])],
         }
         dimensions.append(dimension)
     total = int(counts.sum())
@@ -66,6 +78,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     figure = go.Figure(
         go.Parcoords(
             dimensions=dimensions,
+            meta=logarithmic,
             line={
                 "color": np.nan_to_num(lines[:, 0], nan=1.0) if len(nodes) else COLOURS[0],
                 "colorscale": [list(pair) for pair in NODE_SCALE],
@@ -86,8 +99,13 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
         )
     )
     dress(figure, f"{escape(application)}: {counted(total, 'attempt')}{thinned}", 440)
-    figure.update_layout(margin={"l": 48, "r": 24, "t": 96, "b": 28}, hovermode=False)
+    figure.update_layout(margin={"l": 48, "r": 44, "t": 96, "b": 28}, hovermode=False)
     return figure
+
+
+def _log(hours: Any) -> Floats:
+    """Where hours lie on a logarithmic axis."""
+    return np.log10(1 + np.asarray(hours, np.float64) / LOG_UNIT_H)
 
 
 def _tick_text(tick: float) -> str:
