@@ -62,15 +62,16 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     stand = counted(len(lines), "line stands", "lines stand")
     thinned = "" if total == len(lines) else f", {stand} for them"
     if thinned:  # so that it is seen where the many are
+        logarithmic["attempts"] = 1.0
         most_of_one = float(counts.max())
-        ticks = [tick for tick in _ticks(most_of_one, whole=True) if tick]
+        ticks = [10.0**power for power in range(int(math.log10(most_of_one)) + 1)]
         dimensions.append(
             {
                 "label": "attempts",
-                "values": counts.astype(np.float64),
-                "range": [0, most_of_one],
-                "tickvals": [1, *ticks],
-                "ticktext": [f"{tick:,.0f}" for tick in (1, *ticks)],
+                "values": _log(counts, 1.0),
+                "range": [0, float(_log(most_of_one, 1.0))],
+                "tickvals": _log(ticks, 1.0).tolist(),
+                "ticktext": [f"{tick:,.0f}" for tick in ticks],
             }
         )
     nodes = lines[~np.isnan(lines[:, 0]), 0] if len(lines) else np.empty(0)
@@ -103,9 +104,9 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
     return figure
 
 
-def _log(hours: Any) -> Floats:
-    """Where hours lie on a logarithmic axis."""
-    return np.log10(1 + np.asarray(hours, np.float64) / LOG_UNIT_H)
+def _log(amounts: Any, unit: float = LOG_UNIT_H) -> Floats:
+    """Where amounts lie on a logarithmic axis."""
+    return np.log10(1 + np.asarray(amounts, np.float64) / unit)
 
 
 def _tick_text(tick: float) -> str:

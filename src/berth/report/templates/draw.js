@@ -17,8 +17,8 @@ function csvOf(figure) {
   const lines = [];
   for (const trace of figure.data) {
     if (trace.dimensions !== undefined) {
-      const hours = (each) => (at) => (each.label in (trace.meta ?? {}) ? trace.meta[each.label] * (10 ** at - 1) : at);
-      const columns = trace.dimensions.map((each) => values(each.values).map(hours(each)));
+      const amount = (each) => (at) => (each.label in (trace.meta ?? {}) ? trace.meta[each.label] * (10 ** at - 1) : at);
+      const columns = trace.dimensions.map((each) => values(each.values).map(amount(each)));
       lines.push(trace.dimensions.map((each) => each.label));
       columns[0]?.forEach((_, at) => lines.push(columns.map((column) => column[at])));
       continue;
