@@ -185,7 +185,7 @@ def test_hours_that_differ_much_have_a_logarithmic_axis_on_which_nothing_has_a_p
     wait, run = trace.dimensions[2:4]
     assert dict(trace.meta) == {"RUN_h": 1 / 60}  # the waits are all alike
     assert (list(wait["values"]), list(wait.range)) == ([0, 0, 0], [0, 1])
-    assert run.ticktext == ("0", "0.01", "0.1", "1", "10", "100")
+    assert run.ticktext == ("0", "0.1", "1", "10", "100")
     hours = [trace.meta["RUN_h"] * (10**at - 1) for at in run["values"]]
     assert hours == pytest.approx([0.5, 0.5, 200])
     assert run.range[0] == 0
@@ -236,12 +236,20 @@ def test_the_page_lists_the_last_jobs_and_the_share_of_capacity(tmp_path: Path) 
 
 
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:
-    figure = variable_cdfs({"pytorch": {"WAIT_h": cdf([0.0, 0.0, 1.0, 2.0])}, "vasp": {}}, "WAIT_h")
+    figure = variable_cdfs({"pytorch": {"WAIT_h": cdf([1.0, 1.0, 1.5, 2.0])}, "vasp": {}}, "WAIT_h")
     (trace,) = figure.data
-    assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2, 2.08], [0, 50, 75, 100, 100])
+    assert (list(trace.x), list(trace.y)) == ([1, 1, 1.5, 2, 2.08], [0, 50, 75, 100, 100])
     assert figure.layout.title.text == "pytorch: WAIT_h, hours"
     assert list(figure.layout.xaxis.range) == [0, 2.08]
     assert figure.layout.xaxis.title.text == "time waited, hours"
+
+
+def test_a_distribution_of_hours_that_differ_much_has_a_logarithmic_axis() -> None:
+    figure = variable_cdfs({"pytorch": {"RUN_h": cdf([0.1, 0.1, 0.1, 99])}}, "RUN_h")
+    (trace,) = figure.data
+    hours = [trace.meta["x"] * (10**at - 1) for at in trace.x]
+    assert hours == pytest.approx([0.1, 0.1, 99, 1.04 * 99])
+    assert figure.layout.xaxis.ticktext == ("0", "0.1", "1", "10", "100")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
         texts = [*map(_tick_text, ticks)]
         if variable.unit == "hours" and np.nanmax(column) > MOST_SPREAD * np.nanmedian(column):
             logarithmic[variable.name] = LOG_UNIT_H
-            ticks = [0.0, *(tick for tick in (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0) if tick < top)]
+            ticks = _log_ticks(top)
             texts = [*map(_tick_text, ticks)]
             ticks, column, top = _log(ticks).tolist(), _log(column), float(_log(top))
         lacking = np.isnan(column)
@@ -109,6 +109,10 @@ def _log(amounts: Any, unit: float = LOG_UNIT_H) -> Floats:
     return np.log10(1 + np.asarray(amounts, np.float64) / unit)
 
 
+def _log_ticks(top: float) -> list[float]:
+    return [0.0, *(tick for tick in (0.1, 1.0, 10.0, 100.0, 1000.0) if tick < top)]
+
+
 def _tick_text(tick: float) -> str:
     """Three digits, and never an exponent."""
     return np.format_float_positional(float(f"{tick:.3g}"), trim="-")
@@ -124,19 +128,28 @@ def _ticks(top: float, whole: bool) -> list[float]:
 
 
 def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Figure:
-    """The share of attempts that have at most a given amount of a variable, a line an application."""
+    """The share of attempts that have at most a given amount of a variable, a line an application.
+
+    The axis of hours that differ much is logarithmic; `meta` of the lines then has its unit, as in
+    `parallel_coordinates`.
+    """
     figure = go.Figure()
     top = max((float(each[variable].values[-1]) for each in cdfs.values() if variable in each), default=0.0)
     shown = next(each for each in VARIABLES if each.name == variable)
     end = 1.0 if shown.unit == "fraction" else 1.04 * top or 1.0
+    medians = [
+        each[variable].values[each[variable].shares >= 0.5][0] for each in cdfs.values() if variable in each
+    ]
+    spread = shown.unit == "hours" and top > MOST_SPREAD * float(max(medians, default=0.0))
     for at, (application, each) in enumerate(cdfs.items()):
         if variable not in each:
             continue
         cdf = each[variable]
+        x = np.concatenate((cdf.values[:1], cdf.values, [end]))
         name = escape(application)
         figure.add_trace(
             go.Scatter(
-                x=np.concatenate((cdf.values[:1], cdf.values, [end])),
+                x=_log(x) if spread else x,
                 y=np.concatenate(([0.0], cdf.shares * 100, [100.0])),
                 mode="lines",
                 line={
@@ -145,13 +158,17 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
                     "dash": DASHES[at // len(COLOURS) % 4],
                 },
                 name=name,
+                meta={"x": LOG_UNIT_H} if spread else None,
                 hovertemplate="%{y:.1f} %" + f"<extra>{name}</extra>",
             )
         )
     alone = f"{figure.data[0].name}: " if len(figure.data) == 1 else ""
     dress(figure, f"{alone}{variable}, {shown.unit}", 350)
     figure.update_yaxes(range=[0, 102], ticksuffix=" %", title={"text": "attempts with at most this"})
-    figure.update_xaxes(range=[0, end], title={"text": shown.words})
+    figure.update_xaxes(range=[0, float(_log(end)) if spread else end], title={"text": shown.words})
+    if spread:
+        ticks = _log_ticks(end)
+        figure.update_xaxes(tickvals=_log(ticks).tolist(), ticktext=[*map(_tick_text, ticks)])
     if variable in ("nNODE", "nGPU"):
         figure.update_xaxes(tickvals=_ticks(max(top, 1.0), whole=True))
     return figure
