@@ -212,9 +212,9 @@ CUresult cuMemPoolTrimTo(CUpool handle, size_t keep)
 /* A stream that has come to its end may have let a pool shrink, and what was measured is done. */
 static inline CUresult synchronized(CUresult result)
 {
-    if (UNLIKELY(atomic_load_explicit(&measure_open, memory_order_relaxed)))
+    if (UNLIKELY(LOAD(measure_open)))
         measure_settle();
-    if (UNLIKELY(atomic_load_explicit(&parts_dirty, memory_order_relaxed)))
+    if (UNLIKELY(LOAD(parts_dirty)))
         parts_reclaim(NULL);
     return result;
 }

@@ -45,7 +45,7 @@ bool capture_under_way(void)
 bool capturing(CUstream stream, bool per_thread)
 {
     int status = CU_CAPTURE_NONE;
-    if (!atomic_load_explicit(&captured, memory_order_relaxed))
+    if (!LOAD(captured))
         return false;
     if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
         return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS &&
@@ -57,8 +57,7 @@ bool capturing(CUstream stream, bool per_thread)
 int capture_relax(void)
 {
     int mode = CU_CAPTURE_RELAXED;
-    if (atomic_load_explicit(&captured, memory_order_relaxed) &&
-        HAVE(cuThreadExchangeStreamCaptureMode) &&
+    if (LOAD(captured) && HAVE(cuThreadExchangeStreamCaptureMode) &&
         real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
         return mode;
     return -1;

@@ -13,20 +13,28 @@ enum { FIRST_CONTEXT_BYTES = 512 << 20 };
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
 
+static CUresult release_primary(CUdevice dev)
+{
+    return HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev)
+                                              : REAL(cuDevicePrimaryCtxRelease)(dev);
+}
+
 /* Around the making of a context: nothing is counted where `overhead.device` is NULL. */
-static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CUdevice dev)
+static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CUdevice dev,
+                             const char *call)
 {
     struct device *device = ctx != NULL ? device_of(dev) : NULL;
     *overhead = (struct overhead){ .device = NULL };
     if (UNLIKELY(devices_none()))
         return CUDA_ERROR_NO_DEVICE;
     if (device != NULL && !overhead_begin(overhead, device, &device->region.use->context_bytes,
-                                          FIRST_CONTEXT_BYTES, "cuCtxCreate"))
+                                          FIRST_CONTEXT_BYTES, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
 }
 
-static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult result)
+static CUresult create_end(struct overhead *overhead, CUcontext *ctx, bool is_primary,
+                           CUresult result)
 {
     uint64_t bytes;
     if (overhead->device == NULL)
@@ -36,19 +44,20 @@ static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult r
         return result;
     }
     if (result == CUDA_SUCCESS) {
-        REAL(cuCtxDestroy_v2)(*ctx);
+        (void)(is_primary ? release_primary(overhead->device->handle)
+                          : REAL(cuCtxDestroy_v2)(*ctx));
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     overhead_cancel(overhead);
     return result;
 }
 
-#define CREATES(name, params, args)                                                         \
-    CUresult name params                                                                    \
-    {                                                                                       \
-        struct overhead overhead;                                                           \
-        CUresult begun = create_begin(&overhead, ctx, dev);                                 \
-        return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(name) args); \
+#define CREATES(name, params, args)                                                                \
+    CUresult name params                                                                           \
+    {                                                                                              \
+        struct overhead overhead;                                                                  \
+        CUresult begun = create_begin(&overhead, ctx, dev, "cuCtxCreate");                         \
+        return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, false, REAL(name) args); \
     }
 CREATES(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
 CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev), (ctx, flags, dev))
@@ -130,32 +139,14 @@ static bool primary_active(CUdevice dev)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
-    struct device *device = device_of(dev);
+    struct device *device = ctx != NULL ? device_of(dev) : NULL;
+    bool is_new = device != NULL && !primary_active(dev);
     struct overhead overhead;
-    uint64_t bytes;
-    if (UNLIKELY(devices_none()))
-        return CUDA_ERROR_NO_DEVICE;
-    if (device == NULL || ctx == NULL || primary_active(dev)) {
-        CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
-        if (result == CUDA_SUCCESS && device != NULL && ctx != NULL)
-            primary[device->ordinal] = *ctx;
-        return result;
-    }
-    if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES,
-                        "cuDevicePrimaryCtxRetain"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, *ctx, &bytes)) {
+    CUresult result = create_begin(&overhead, is_new ? ctx : NULL, dev, "cuDevicePrimaryCtxRetain");
+    if (result == CUDA_SUCCESS)
+        result = create_end(&overhead, ctx, true, REAL(cuDevicePrimaryCtxRetain)(ctx, dev));
+    if (result == CUDA_SUCCESS && device != NULL)
         primary[device->ordinal] = *ctx;
-        overhead_note(CONTEXT, *ctx, *ctx, device, bytes);
-        return result;
-    }
-    if (result == CUDA_SUCCESS) {
-        HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev)
-                                           : REAL(cuDevicePrimaryCtxRelease)(dev);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    overhead_cancel(&overhead);
     return result;
 }
 

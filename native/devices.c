@@ -200,9 +200,9 @@ CUresult cuDeviceGetCount(int *count)
 
 struct device *device_of(CUdevice handle)
 {
-    if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
+    if (UNLIKELY(!LOAD_ACQUIRE(limiting)))
         return NULL;
-    uint32_t count = atomic_load_explicit(&device_count, memory_order_acquire);
+    uint32_t count = LOAD_ACQUIRE(device_count);
     if (handle >= 0 && (uint32_t)handle < count && devices[handle].handle == handle)
         return devices[handle].limited ? &devices[handle] : NULL;
     for (uint32_t i = 0; i < count; i++)
@@ -256,7 +256,7 @@ struct device *device_current(void)
 {
     CUcontext context = NULL;
     CUdevice handle = 0;
-    if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
+    if (UNLIKELY(!LOAD_ACQUIRE(limiting)))
         return NULL;
     last.seen = NULL;
     CUresult asked =
@@ -266,7 +266,7 @@ struct device *device_current(void)
     if (context == NULL)
         return NULL;
     last.seen = context;
-    uint32_t changes = atomic_load_explicit(&context_changes, memory_order_acquire);
+    uint32_t changes = LOAD_ACQUIRE(context_changes);
     if (LIKELY(last.context == context && last.changes == changes))
         return last.device;
     if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS) {
@@ -314,9 +314,9 @@ struct device *device_of_stream(CUstream stream, bool *known)
     struct entry entry;
     struct device *device = NULL;
     *known = true;
-    if (!atomic_load_explicit(&limiting, memory_order_acquire) || atomic_load(&forked))
+    if (!LOAD_ACQUIRE(limiting) || atomic_load(&forked))
         return NULL;
-    if (LIKELY(!atomic_load_explicit(&several, memory_order_relaxed)))
+    if (LIKELY(!LOAD(several)))
         return device_first();
     if ((uintptr_t)stream <= 2)
         return device_for_memory();

@@ -314,7 +314,7 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
     CUresult result = ready_begin(&readying, exec, stream, "cuGraphLaunch");
     if (result != CUDA_SUCCESS)
         return result;
-    if (atomic_load_explicit(&pacing, memory_order_relaxed))
+    if (LOAD(pacing))
         probe = pace(exec, 0, stream, per_thread);
     result = REAL_TWIN(cuGraphLaunch)(exec, stream);
     if (probe != NULL)

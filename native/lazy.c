@@ -49,8 +49,7 @@ static CUresult lazy_end(struct overhead *overhead, const void *part, enum kind 
     else
         fits = overhead_end(overhead, NULL, &bytes);
     if (!fits) {
-        uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
-        bytes = overhead->reserved + region_take_some(&device->region, more);
+        bytes = overhead_count(overhead, bytes);
         log_line("refused %s on GPU %d: what it loaded is too large and cannot be unloaded",
                  overhead->call, device->ordinal);
     }

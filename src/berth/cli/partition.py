@@ -465,7 +465,7 @@ def prove(
             if not quiet and sys.stderr.isatty():
                 typer.echo(f"berth: {len(findings)} of {len(tried)}: {finding.way.name}", err=True)
         driver = driver_version(_driver(fake_gpu))
-    wall = "what limits processes here" if as_is else "berth"
+    wall = proof.divider(environment(), card.uuid) if as_is else "berth"
     proved = proof.Proof(wall, card, driver, limit_mib, tuple(findings))
     known = {} if as_is else known_texts()
     if not printed(form, as_json, rows(proved, known)):
