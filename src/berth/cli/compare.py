@@ -336,11 +336,9 @@ def _show(result: Comparison, written: list[Path]) -> None:
     screen.print(
         f"{result.trace}: {_count(jobs, 'job')} on {_count(len(result.nodes), 'node')} with {_count(gpus, 'GPU')},"
         f" {seeds}{knowledge}",
-        highlight=False,
-        markup=False,
     )
     for sentence in result.answers:
-        screen.print(sentence, highlight=False, markup=False, style="bold")
+        screen.print(sentence, style="bold")
     for table in rich_tables(result.runs, screen):
         screen.print(table)
     never = max(run.summary.rejections.get(Reason.NEVER_FITS, 0) for run in result.runs)
@@ -367,4 +365,4 @@ def _show(result: Comparison, written: list[Path]) -> None:
     if result.skipped:
         print(f"{len(result.skipped):,} bad rows left out", file=sys.stderr)
     for path in written:
-        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        screen.print(f"wrote {path}", soft_wrap=True)

@@ -9,7 +9,7 @@ import typer
 
 from berth.cli.comma_separated import names_of
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.cli.stats import By, From, Only, To, tables_of
 
 if TYPE_CHECKING:
@@ -58,23 +58,16 @@ def cost(
 
 
 def _show(names: Sequence[str], rows: Sequence[Cost], currency: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     screen = console()
     whole = sum(row.cost for row in rows)
     answer = f"{whole:,.2f} {currency}".strip() + " in all"
     if whole > 0:
         first = max(rows, key=lambda row: row.cost)
         answer += f", {first.cost / whole * 100:.0f} % of it for {' / '.join(first.keys)}"
-    screen.print(f"{answer}.", highlight=False, markup=False, style="bold")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for heading in ("GPU-hours", "CPU-hours", "kWh", "kg CO₂", f"cost {currency}".strip()):
-        table.add_column(heading, justify="right")
+    screen.print(f"{answer}.", style="bold")
+    headings = ("GPU-hours", "CPU-hours", "kWh", "kg CO₂", f"cost {currency}".strip())
+    table_rows = []
     for row in rows:
         numbers = [row.gpu_hours, row.cpu_hours, row.energy_kwh, row.co2_kg, row.cost]
-        table.add_row(*map(Text, row.keys), *("–" if value is None else f"{value:,.2f}" for value in numbers))
-    screen.print(table)
+        table_rows.append((*row.keys, *("–" if value is None else f"{value:,.2f}" for value in numbers)))
+    screen.print(plain_table((*names, *headings), table_rows, left=len(names)))

@@ -28,8 +28,7 @@ def job(
 ) -> None:
     """Show all about one job: attempts, waits and why, use, cost, and what would have been enough.
 
-    If this machine's queue knows the job, the queue answers; otherwise the history does, or Slurm's queue if the job
-    waits or runs.
+    If this machine's queue knows the job, the queue answers; otherwise the history does.
     """
     named = context.get_parameter_source("history")
     if not cluster and (named is None or named.name != "COMMANDLINE"):

@@ -208,18 +208,10 @@ class JobOptions:
     ] = None
 
 
-def top(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print once, as JSON, what the tiles and the queue show.")
-    ] = False,
-) -> None:
+def top() -> None:
     """Show this machine's queue live: a tile per GPU, the jobs below, keys to cancel, hold and show."""
-    if as_json:
-        shown, _ = client.snapshot([], None, None, False, None)
-        printed(Form.JSON, True, [], shown.to_dict())
-        return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on standard error
-        raise LiveError("berth top needs a terminal; berth status or berth top --json print it once")
+        raise LiveError("berth top needs a terminal; berth status and berth queue print it once")
     from berth.live.local.top import Top
 
     Top().run()
@@ -429,9 +421,6 @@ def resume(ids: JobIds, as_json: AsJson = False) -> None:
 def edit(
     context: typer.Context,
     ids: JobIds,
-    array: Annotated[
-        str | None, typer.Option(metavar="%N", help="Run at most N array tasks at a time.")
-    ] = None,
     as_json: AsJson = False,
     *,
     options: JobOptions,

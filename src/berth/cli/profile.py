@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.counts import counted
 
 if TYPE_CHECKING:
@@ -61,20 +61,18 @@ def list_(
         )
     if printed(form, as_json, rows):
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("application", "kind", "source", "GPU"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("run s", "GPU %", "MiB", "peak MiB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            *(str(row["application"]), str(row["kind"]), str(row["source"]), str(row["gpu"])),
-            *(f"{row['run_time_s']:,.0f}", f"{row['gpu_mean_milli'] / 10:.0f}"),  # type: ignore[operator]
-            *(f"{row['mem_mean_mib']:,}", f"{row['mem_peak_mib']:,}"),
+    headings = ("application", "kind", "source", "GPU", "run s", "GPU %", "MiB", "peak MiB")
+    cells = [
+        (
+            *(str(row[name]) for name in ("application", "kind", "source", "gpu")),
+            f"{row['run_time_s']:,.0f}",
+            f"{row['gpu_mean_milli'] / 10:.0f}",  # type: ignore[operator]
+            f"{row['mem_mean_mib']:,}",
+            f"{row['mem_peak_mib']:,}",
         )
-    console().print(table)
+        for row in rows
+    ]
+    console().print(plain_table(headings, cells, left=4))
 
 
 def _in_a_sentence(profile: Profile) -> str:

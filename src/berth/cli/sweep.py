@@ -63,12 +63,12 @@ def sweep(
         jobs_each = found.runs[0].summary.jobs
         runs = f"{counted(len(found.runs), 'simulation')} of {counted(jobs_each, 'job')}"
         cases = counted(len(read.cases), "case")
-        screen.print(f"{read.trace.path}: {runs}, {cases}", highlight=False, markup=False)
+        screen.print(f"{read.trace.path}: {runs}, {cases}")
         for sentence in found.answers:
-            screen.print(sentence, highlight=False, markup=False, style="bold")
+            screen.print(sentence, style="bold")
         screen.print(rich_grid(found.runs))
         if out is not None:
-            screen.print(f"wrote {out / 'report.html'}", highlight=False, markup=False)
+            screen.print(f"wrote {out / 'report.html'}")
     for error in found.skipped[:20]:
         print(f"left out: {error}", file=sys.stderr)
     if found.skipped:

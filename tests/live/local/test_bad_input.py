@@ -162,8 +162,6 @@ def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_pat
 
     assert "no queue is up" in asked()
     assert "there is no history either" in asked()
-    (tmp_path / "squeue").touch(mode=0o755)  # a Slurm's queue might know it
-    assert "no job '1' waits or runs here, and there is no history in history" in asked()
     (tmp_path / "history").mkdir()
     (tmp_path / "history" / "index.json").write_text("{}")
     assert "no queue is up" not in asked()  # there never was one here
@@ -174,12 +172,7 @@ def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_pat
 def test_top_without_a_terminal_says_what_to_use(shared: World) -> None:
     done = berth(shared, "top")
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr == "berth: berth top needs a terminal; berth status or berth top --json print it once\n"
-    )
-    told = json.loads(berth(shared, "top", "--json").stdout)
-    assert [gpu["index"] for gpu in told["gpus"]] == [0, 1]
-    assert isinstance(told["jobs"], list)
+    assert done.stderr == "berth: berth top needs a terminal; berth status and berth queue print it once\n"
 
 
 @pytest.mark.parametrize("command", ["cancel", "hold", "why", "logs", "wait"])

@@ -97,7 +97,7 @@ class Broker:
         number, serial, self._request_key = store.largest()
         self.book.number_from((number + 1, serial + 1))
         self.numbers = Numbers(places)
-        self.notices = Notices(places.notices, places.log, log)
+        self.notices = Notices(places.notices, log)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
         mended = store.meta("mended", {})
         self._reconciled = bool(mended.get("reconciled", True))
@@ -246,6 +246,7 @@ class Broker:
             "limits": self._heed_limits,
             "keep": self.keeper.run,
             "watch": self.watch.run,
+            "notices": self.notices.run,
         }
         if self.metrics:
             works["export"] = partial(self._export, measured)
@@ -544,7 +545,6 @@ class Broker:
                     self.runner.keep_limit(entry)
                 if entry.state == RUNNING and limit_ms and entry.ran_ms(now_ms) >= limit_ms:
                     self.book.expire(entry, now_ms)
-            self.notices.look()
             self.idling.look()
             self.act()
 

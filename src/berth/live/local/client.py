@@ -78,7 +78,7 @@ def print_job(job_id: str, as_json: bool) -> bool:
     try:
         answer = _ask({"do": "job", "id": job_id})
     except LiveError as error:
-        if not _another_may_know():
+        if not _history_may_know():
             raise LiveError(f"{error}; there is no history either") from error
         # Whoever never had a queue here asks about jobs of other machines.
         if str(error).startswith("no queue is up") and os.path.exists(Places(queue_folder()).store):
@@ -94,15 +94,13 @@ def print_job(job_id: str, as_json: bool) -> bool:
     return True
 
 
-def _another_may_know() -> bool:
-    """Whether a history or Slurm's queue can be asked about a job that the queue does not know."""
+def _history_may_know() -> bool:
+    """Whether a history can be asked about a job that the queue does not know."""
     named = os.environ.get("BERTH_HISTORY", "")
     of_queues = [Places(folder).history for folder in (state_folder(), queue_folder())]
     if os.path.exists("history") or (named and named not in of_queues):
         return True
-    if os.path.exists(os.path.join(of_queues[0], "index.json")):
-        return True
-    return any(os.path.exists(os.path.join(folder, "squeue")) for folder in os.get_exec_path())
+    return os.path.exists(os.path.join(of_queues[0], "index.json"))
 
 
 def print_why(job_id: str, as_json: bool) -> None:

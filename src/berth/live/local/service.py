@@ -13,7 +13,6 @@ from typing import Any
 
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.driver.tenants import SUSPENDED, SUSPENDING
-from berth.live.local.book import check_not_ended
 from berth.live.local.broker import Broker
 from berth.live.local.entry import RUNNING, STARTING, Entry
 from berth.live.local.listing import Listing
@@ -271,28 +270,8 @@ class Service:
 
     async def do_edit(self, message: Message, caller: Caller) -> Message:
         """Change what jobs ask for; tasks of an array that asked for the same share what they ask for now."""
-        flags = dict(message["flags"])
-        message = {**message, "flags": flags}
-        most = flags.pop("array", None)
-        if most is not None:
-            self._at_most(message, caller, str(most))
-            if not flags:
-                return await self._each(message, caller, lambda entry, now_ms: check_not_ended(entry))
         async with self._edits:  # two at once would each give the job a request that the other does not know
             return await self._edit(message, caller)
-
-    def _at_most(self, message: Message, caller: Caller, text: str) -> None:
-        """Limit how many tasks of the named arrays run at a time; `text` is as in `%4`."""
-        number = text.removeprefix("%")
-        if not number.isdigit() or int(number) < 1:
-            raise LiveError(
-                f"--array '{text}'; write %N, the number of tasks that may run at a time, at least 1"
-            )
-        entries = self._controlled(message, caller)
-        for entry in entries:
-            if entry.index is None:
-                raise LiveError(f"--array {text}: job {entry.id} is no array")
-        self._broker.book.limit_tasks({entry.number for entry in entries}, int(number), self._broker.now_ms())
 
     async def _edit(self, message: Message, caller: Caller) -> Message:
         broker = self._broker
