@@ -36,11 +36,11 @@ def digest(
 
     It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
     """
-    from berth.cli.usage_table import counted
     from berth.errors import SettingError
     from berth.experiments.returnable import size_sentences
     from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
+    from berth.history.values.durations import counted
     from berth.report.digest import collect_digest, digest_text, write_digest
     from berth.statistics.tables import Period, Tables
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berth.live.driver.words import counted
+from berth.history.values.durations import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -233,8 +233,8 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
-    from berth.cli.usage_table import counted
     from berth.cli.waiting import EVALUATION_NAME
+    from berth.history.values.durations import counted
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures
     from berth.waiting import Evaluation

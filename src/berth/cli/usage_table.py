@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from berth.cli.output import console
-from berth.history.values.durations import hours, hours_of, hours_text
+from berth.history.values.durations import counted, hours, hours_of, hours_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,11 +112,6 @@ def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple
         hours_text(row.wasted_gpu_hours, 2),
         *(_use_cell(row, name) for name in uses),
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things: `1 user`, `2,000 jobs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def show_usage(

@@ -318,11 +318,12 @@ def _cases(held: tuple[float, float] | None) -> str:
 
 def _why_no_promise(held: tuple[float, float] | None, days: int) -> str:
     """Why no share of the cases is promised; nothing where one is."""
+    from berth.history.values.durations import counted
     from berth.waiting.model import COVERAGE, DAYS_TO_PROMISE
 
     if held == (COVERAGE, COVERAGE):
         return ""
-    known = f"waits of {days:,} day{'' if days == 1 else 's'} are known"
+    known = f"waits of {counted(days, 'day')} are known"
     return f" ({known}; {DAYS_TO_PROMISE} are needed to promise {round(100 * COVERAGE)} of 100)"
 
 

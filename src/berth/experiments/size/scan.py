@@ -18,7 +18,7 @@ import numpy as np
 from berth.arrays import BoolArray, FloatArray, IntArray
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
-from berth.experiments.compare.parallel import run_all
+from berth.experiments.compare.parallel import lasting_processes, run_all
 from berth.experiments.compare.sweep import Task
 from berth.experiments.size.clusters import Resized, models_of, resized
 from berth.experiments.size.served import Measure, Served, measure_named, served
@@ -193,15 +193,18 @@ def smallest_sizes(
     counts = {model: resized(nodes, model, 0).rows for model in models}
     today = {model: len(nodes) - len(rows) for model, rows in counts.items()}
     steps = {model: step or max(1, today[model] // 40) for model in models}
-    scan.look((policy, resized(nodes, model, today[model])) for policy in scan.policies for model in models)
-    scan.set_targets(models[0], today[models[0]])
-    while wanted := [
-        (policy, resized(nodes, model, count))
-        for policy in scan.policies
-        for model in models
-        for count in scan.next_counts(policy, model, today[model], steps[model])
-    ]:
-        scan.look(wanted)
+    with lasting_processes(processes):
+        scan.look(
+            (policy, resized(nodes, model, today[model])) for policy in scan.policies for model in models
+        )
+        scan.set_targets(models[0], today[models[0]])
+        while wanted := [
+            (policy, resized(nodes, model, count))
+            for policy in scan.policies
+            for model in models
+            for count in scan.next_counts(policy, model, today[model], steps[model])
+        ]:
+            scan.look(wanted)
     curves = tuple(
         Curve(policy, model, today[model], scan.points(policy, model))
         for policy in scan.policies
@@ -400,7 +403,7 @@ def _interval(curve: Curve, scan: _Scan) -> tuple[int | None, int | None]:
 
 
 def _sentences(sizes: Sizes) -> Iterator[str]:
-    from berth.history.values.durations import duration_text
+    from berth.history.values.durations import counted, duration_text
 
     measure, by = sizes.keep.measure, sizes.keep.by
 
@@ -408,8 +411,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         return duration_text(value) if measure.unit == "s" and math.isfinite(value) else f"{value:.2f}"
 
     def nodes(number: int, model: str) -> str:
-        kind = f"{model} " if model and several else ""
-        return f"{number:,} {kind}node{'' if number == 1 else 's'}"
+        return counted(number, f"{model} node" if model and several else "node")
 
     best = sizes.best
     several = len({answer.model for answer in sizes.answers}) > 1
@@ -429,7 +431,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         yield (
             f"With {best.policy}, {best.nodes:,} of {nodes(best.today, best.model)}"
             f" keep{'s' if best.nodes == 1 else ''} the {measure.in_words} at {target}:"
-            f" {_counted(best.gpus_returned, 'GPU')} could be returned, {best.gpu_hours_a_week:,.0f} GPU-hours a"
+            f" {counted(best.gpus_returned, 'GPU')} could be returned, {best.gpu_hours_a_week:,.0f} GPU-hours a"
             f" week{cost}."
         )
     elif best.gpus_returned < 0:
@@ -444,7 +446,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         fewer = next(each for each in curve.points if each.cluster.count == best.today - 1)
         if fewer.unserved > sizes.most_unserved:
             why = (
-                f"{_counted(fewer.unserved, 'job')} do{'es' if fewer.unserved == 1 else ''} not finish, today"
+                f"{counted(fewer.unserved, 'job')} do{'es' if fewer.unserved == 1 else ''} not finish, today"
                 f" {sizes.most_unserved:,}"
             )
         elif fewer.value > sizes.target:
@@ -474,11 +476,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
             names = ", ".join(f"'{name}'" for name in worst.first_unserved)
             yield (
                 f"On {nodes(worst.cluster.count, worst.cluster.model)} {curve.policy} does not finish"
-                f" {_counted(worst.unserved, 'job')}, such as {names}; today {curve.at_today.unserved:,}."
+                f" {counted(worst.unserved, 'job')}, such as {names}; today {curve.at_today.unserved:,}."
             )
     if sizes.step > 1:
         yield f"Sizes were looked at in steps of {sizes.step} nodes, and each size between the last two."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

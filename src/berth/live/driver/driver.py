@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
+from berth.history.values.durations import counted
 from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge, promised_mib
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.early_starts import EarlyStart, EarlyStarts
@@ -873,7 +874,7 @@ class Driver:
             need = need_of_next_attempt(job.memory, held_mib, cards_mib)
             asks = asks_for_memory(job.job)
             if need.times > job.job.retries or not fits(job.job, need.mib if asks else held_mib, cards_mib):
-                times = f"{need.times} time{'' if need.times == 1 else 's'}"
+                times = counted(need.times, "time")
                 why = f"it ran out of GPU memory {times}, and needs {held_mib} MiB of each GPU"
                 self.site.give_up(GiveUp(job_id, end.state, why))
                 return

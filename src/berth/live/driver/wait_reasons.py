@@ -10,9 +10,10 @@ import numpy as np
 
 from berth.cluster import Cluster
 from berth.cluster.shadow import Shadow
+from berth.history.values.durations import counted
 from berth.live.driver.gangs import gang_title
 from berth.live.driver.site import Gpu, SiteJob
-from berth.live.driver.words import counted, sizes, starts_text
+from berth.live.driver.words import sizes, starts_text
 from berth.model import Job, starting_tasks
 from berth.policies.protocol import GivesMore
 from berth.policies.schemes.quotas import Quotas

@@ -49,11 +49,6 @@ def mib(value: float) -> str:
     return f"{value:.0f}M"
 
 
-def counted(number: float, noun: str) -> str:
-    """A number of things: `1 CPU`, `2.5 CPUs`."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
-
-
 def sizes(*values: int) -> tuple[str, ...]:
     """Amounts of memory in MiB that are compared: in MiB if the rounded ones would look the same."""
     texts = tuple(mib(value) for value in values)
