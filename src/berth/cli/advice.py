@@ -12,9 +12,10 @@ import typer
 
 from berth.cli import completing
 from berth.cli.importing import HistoryFolder
-from berth.cli.output import AsJson, Form, Format, console, printed
+from berth.cli.output import AsJson, Form, Format, console, plain_table, printed
 from berth.cli.run_options import Knowledge, NodeColumns, cluster_named
 from berth.cli.stats import From, To
+from berth.counts import counted
 from berth.history.values.moments import moment_ms
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ def advise(
     cluster: Annotated[
         str,
         typer.Option(
-            "--cluster",
             metavar="FILE|SPEC",
             help="The nodes; by default those in slurmdbd, with the GPUs that jobs held on each.",
         ),
@@ -177,10 +177,6 @@ def _commands(workload: Workload, tried: Tried) -> tuple[str, ...]:
 
 
 def _show(workload: Workload, advice: Advice) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     from berth.advice.advise import NOTICED_S, NOTICED_SHARE
 
     screen = console()
@@ -189,52 +185,39 @@ def _show(workload: Workload, advice: Advice) -> None:
             "The replay of what happened is far from the record (next line): treat what follows only as a hint. "
             f"The replay lacks {'; '.join(_missing(workload))}.",
             style="bold",
-            highlight=False,
-            markup=False,
         )
     beside = (
-        f", beside {workload.replayed_cpu_jobs:,} jobs without a GPU on the same nodes"
+        f", beside {counted(workload.replayed_cpu_jobs, 'job')} without a GPU on the same nodes"
         if workload.replayed_cpu_jobs
         else ""
     )
     screen.print(
-        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs{beside}. They really "
-        f"waited {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
+        f"{counted(len(workload.measured), 'job')} of {counted(advice.users, 'user')} on"
+        f" {counted(workload.gpus, 'GPU')}{beside}. They really waited"
+        f" {advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
         f"{advice.policy} (knowledge: {advice.knowledge}), {advice.now.wait_median_s:,.0f} and "
         f"{advice.now.wait_p90_s:,.0f} s.",
-        highlight=False,
-        markup=False,
     )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("proposal", no_wrap=True, min_width=32)
-    for heading in ("median", "90 %", "user", "held %", "−/+"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row("as things are", *_cells(advice.now), "")
+    rows = [("as things are", *_cells(advice.now), "")]
     for each in advice.tried:
         never = f", {each.outcome.never} never" if each.outcome.never else ""
-        table.add_row(
-            Text(("* " if each.worth_having else "") + each.proposal.words),
-            *_cells(each.outcome),
-            f"{each.less}/{each.more}{never}",
-        )
-    screen.print(table)
+        name = f"{'* ' if each.worth_having else ''}{each.proposal.words}"
+        rows.append((name, *_cells(each.outcome), f"{each.less}/{each.more}{never}"))
+    screen.print(plain_table(("proposal", "median", "90 %", "user", "held %", "−/+"), rows))
     screen.print(
         "* worth having. Waits: median and 90 % of jobs, and the typical user's; how much of the GPUs is held; how "
         f"many users would have waited less, and more (−/+), by over {NOTICED_S:.0f} s and {NOTICED_SHARE * 100:.0f} % "
         "of their mean wait.",
-        highlight=False,
     )
     chosen = [each for each in (advice.limit, advice.sharing) if each]
     if not chosen:
-        screen.print("No proposal is worth having.", highlight=False)
+        screen.print("No proposal is worth having.")
     for each in chosen:
         least, low, middle, high, most = each.change_s
         screen.print(
             f"\nAdvised: {each.proposal.words}. Users' mean waits change by {least:+,.0f} s at the least, "
             f"{low:+,.0f} (10 %), {middle:+,.0f} (median), {high:+,.0f} (90 %), {most:+,.0f} at the most. "
             "berth does not run these commands:",
-            highlight=False,
-            markup=False,
         )
         for line in _commands(workload, each):
             print(line)
@@ -252,9 +235,9 @@ def _missing(workload: Workload) -> Iterator[str]:
     if any(node.cpu_milli is None or node.mem_mib is None for node in workload.nodes):
         yield "CPU or memory, which jobs may have waited for: how much nodes have is not known"
     if workload.without_gpu:
-        yield f"{workload.without_gpu:,} jobs without a GPU"
+        yield f"{counted(workload.without_gpu, 'job')} without a GPU"
     if workload.too_large:
-        yield f"{workload.too_large:,} jobs larger than any node"
+        yield f"{counted(workload.too_large, 'job')} larger than any node"
     yield "limits, priorities, reservations and nodes that were down at the time"
 
 

@@ -13,7 +13,9 @@ from berth.cli import completing
 from berth.cli.comma_separated import policies_of
 from berth.cli.importing import HistoryFolder
 from berth.cli.output import Form, console, printed
-from berth.cli.run_options import RunOptions, conditions_asked, with_options
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.cli.shared_options import with_options
+from berth.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +29,7 @@ SHORT_MS = 10_000
 """Jobs that ran for less are told of: a replay of them is not within 2 % of what happened."""
 
 
-@with_options
+@with_options(RunOptions)
 def simulate(
     trace: Trace,
     policy: Annotated[
@@ -51,7 +53,7 @@ def simulate(
     _run(trace, [policy], [seed], options, records=records)
 
 
-@with_options
+@with_options(RunOptions)
 def compare(
     trace: Annotated[
         str,
@@ -133,7 +135,7 @@ def _from_history(
     from berth.history.values.moments import since_ms
 
     now_ms = time.time_ns() // 1_000_000
-    with progress_bar(f"{len(policies)} runs") as progress:
+    with progress_bar(counted(len(policies), "run")) as progress:
         found = what_if(
             open_history(folder, must_exist=True),
             policies,
@@ -192,19 +194,15 @@ def _from_history(
             file=sys.stderr,
         )
     if real.gave_up:
-        left = "1 job left" if real.gave_up == 1 else f"{real.gave_up:,} jobs left"
-        print(f"{left} the queue before running, and in the replay after the same wait.", file=sys.stderr)
-    if real.left_out:
-        never = (
-            "1 job never ran, and is" if real.left_out == 1 else f"{real.left_out:,} jobs never ran, and are"
+        print(
+            f"{counted(real.gave_up, 'job')} left the queue before running, and in the replay after the same wait.",
+            file=sys.stderr,
         )
+    if real.left_out:
+        never = counted(real.left_out, "job never ran, and is", "jobs never ran, and are")
         print(f"{never} left out.", file=sys.stderr)
     if real.elsewhere:
-        others = (
-            "1 job of another cluster is"
-            if real.elsewhere == 1
-            else f"{real.elsewhere:,} jobs of other clusters are"
-        )
+        others = counted(real.elsewhere, "job of another cluster is", "jobs of other clusters are")
         print(f"{others} left out: only jobs of this machine are replayed.", file=sys.stderr)
 
 
@@ -331,24 +329,23 @@ def _show(result: Comparison, written: list[Path]) -> None:
     screen = console(soft_wrap=True)
     jobs = result.runs[0].summary.jobs
     gpus = sum(node.gpus for node in result.nodes)
-    seeds = f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}"
+    seeds = counted(len(result.seeds), "seed")
     knowledge = (
         "" if result.conditions.knowledge == "oracle" else f", knowledge {result.conditions.knowledge}"
     )
     screen.print(
         f"{result.trace}: {_count(jobs, 'job')} on {_count(len(result.nodes), 'node')} with {_count(gpus, 'GPU')},"
         f" {seeds}{knowledge}",
-        highlight=False,
-        markup=False,
     )
     for sentence in result.answers:
-        screen.print(sentence, highlight=False, markup=False, style="bold")
+        screen.print(sentence, style="bold")
     for table in rich_tables(result.runs, screen):
         screen.print(table)
     never = max(run.summary.rejections.get(Reason.NEVER_FITS, 0) for run in result.runs)
     if never:
         print(
-            f"{never:,} jobs ask for what no node of this cluster has, even empty: rejected", file=sys.stderr
+            f"{counted(never, 'job asks', 'jobs ask')} for what no node of this cluster has, even empty: rejected",
+            file=sys.stderr,
         )
         for shortage in result.never_fitting:
             print(f"  {shortage}", file=sys.stderr)
@@ -368,4 +365,4 @@ def _show(result: Comparison, written: list[Path]) -> None:
     if result.skipped:
         print(f"{len(result.skipped):,} bad rows left out", file=sys.stderr)
     for path in written:
-        screen.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        screen.print(f"wrote {path}", soft_wrap=True)

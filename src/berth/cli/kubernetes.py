@@ -90,7 +90,7 @@ def steerer(
         bool, typer.Option(help="Wait to be elected by a Lease; needed if several steerers run.")
     ] = True,
     namespace: Annotated[
-        str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the Lease is.")
+        str, typer.Option(envvar="POD_NAMESPACE", help="Where the Lease is.")
     ] = "berth-system",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -189,7 +189,7 @@ def why(
 def history(
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="History folder to collect into.")],
     namespace: Annotated[
-        str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the agents run.")
+        str, typer.Option(envvar="POD_NAMESPACE", help="Where the agents run.")
     ] = "berth-system",
     follow: Annotated[
         bool, typer.Option("--follow", help="Collect again and again until stopped; print nothing.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from berth.history.values.durations import counted
+from berth.counts import counted
 from berth.live.driver.snapshot import Gpu, Snapshot, Stranger, Tenant
 from berth.live.driver.words import mib, span
 

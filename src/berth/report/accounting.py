@@ -10,6 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from berth.counts import counted
 from berth.history.values.durations import duration_text, hours_of, hours_text
 from berth.plots import accounting as plots
 from berth.report.digest import Figure
@@ -64,15 +65,13 @@ def write_accounting(
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
     predictions: Evaluation | None = None,
-    more: Sequence[Chapter] = (),
 ) -> None:
     """Write the page as one HTML file that needs no other.
 
-    `capacity` is how many GPUs each server type has, `predictions` how well waits were predicted if that was judged;
-    `more` chapters stand before how jobs run.
+    `capacity` is how many GPUs each server type has, `predictions` how well waits were predicted if that was judged.
     """
     totals = tables.totals()
-    chapters = chapters_of(tables, totals, measure, capacity or {}, predictions, more) if totals.tries else ()
+    chapters = chapters_of(tables, totals, measure, capacity or {}, predictions) if totals.tries else ()
     write_page(
         "accounting.html",
         path,
@@ -91,7 +90,6 @@ def chapters_of(
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
     predictions: Evaluation | None = None,
-    more: Sequence[Chapter] = (),
 ) -> Iterator[Chapter]:
     """Yield the chapters that there is something to show in."""
     applications = by_measure(tables.usage(("application",)), measure)
@@ -104,7 +102,7 @@ def chapters_of(
     if latest := tables.latest(LATEST_LISTED):
         yield Chapter(
             "The last jobs",
-            f"The {len(latest)} attempts that ended last, as sacct lists them; times are in UTC.",
+            f"The {counted(len(latest), 'attempt')} that ended last, as sacct lists them; times are in UTC.",
             headings=("job", "name", "user", "partition", "GPUs", "start", "end", "state"),
             rows=tuple(_listed(job) for job in latest),
             words=True,
@@ -141,7 +139,6 @@ def chapters_of(
         )
     if predictions is not None and predictions.bins:
         yield _predicted(predictions)
-    yield from more
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
     yield _chapter(
         "How jobs run",
@@ -250,7 +247,10 @@ def _facts(totals: Totals) -> tuple[tuple[str, str], ...]:
     )
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
-        ("Jobs", f"{totals.jobs:,} in {totals.tries:,} attempts, of {totals.users:,} users"),
+        (
+            "Jobs",
+            f"{totals.jobs:,} in {counted(totals.tries, 'attempt')}, of {counted(totals.users, 'user')}",
+        ),
         ("GPU-hours", hours_text(totals.gpu_hours)),
         ("Run-hours", hours_text(totals.run_hours)),
         ("Failed GPU-hours", f"{hours_text(totals.wasted_gpu_hours)} ({share:.1f} %)"),

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from berth.cluster import Cluster
+from berth.counts import counted
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.parallel import run_each
@@ -80,7 +81,7 @@ class Comparison(Framed):
     def __repr__(self) -> str:
         jobs = self.runs[0].summary.jobs if self.runs else 0
         return (
-            f"Comparison({self.trace!r}, {jobs:,} jobs on {len(self.nodes):,} nodes,"
+            f"Comparison({self.trace!r}, {counted(jobs, 'job')} on {counted(len(self.nodes), 'node')},"
             f" policies={list(self.policies)}, seeds={list(self.seeds)})"
         )
 
@@ -223,7 +224,7 @@ def compare(
             runs[result.run.policy, result.run.seed] = result.run
             skipped = skipped or result.skipped
     ordered = tuple(runs[name, seed] for name in names for seed in numbers if (name, seed) in runs)
-    label = source.path if isinstance(source, Trace) else f"{len(source):,} jobs"
+    label = source.path if isinstance(source, Trace) else counted(len(source), "job")
     if not any(run.summary.jobs for run in ordered):
         raise SettingError(f"{label} has no jobs to replay" + (f"; {skipped[0]}" if skipped else ""))
     never: tuple[Shortage, ...] = ()

@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 
 from berth.arrays import BoolArray, FloatArray, IntArray
+from berth.counts import counted
 from berth.errors import SettingError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
 from berth.experiments.compare.parallel import lasting_processes, run_all
@@ -411,7 +412,8 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         return duration_text(value) if measure.unit == "s" and math.isfinite(value) else f"{value:.2f}"
 
     def nodes(number: int, model: str) -> str:
-        return counted(number, f"{model} node" if model and several else "node")
+        kind = f"{model} " if model and several else ""
+        return counted(number, f"{kind}node")
 
     best = sizes.best
     several = len({answer.model for answer in sizes.answers}) > 1
@@ -430,7 +432,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         )
         yield (
             f"With {best.policy}, {best.nodes:,} of {nodes(best.today, best.model)}"
-            f" keep{'s' if best.nodes == 1 else ''} the {measure.in_words} at {target}:"
+            f" {'keeps' if best.nodes == 1 else 'keep'} the {measure.in_words} at {target}:"
             f" {counted(best.gpus_returned, 'GPU')} could be returned, {best.gpu_hours_a_week:,.0f} GPU-hours a"
             f" week{cost}."
         )
@@ -446,8 +448,7 @@ def _sentences(sizes: Sizes) -> Iterator[str]:
         fewer = next(each for each in curve.points if each.cluster.count == best.today - 1)
         if fewer.unserved > sizes.most_unserved:
             why = (
-                f"{counted(fewer.unserved, 'job')} do{'es' if fewer.unserved == 1 else ''} not finish, today"
-                f" {sizes.most_unserved:,}"
+                f"{counted(fewer.unserved, 'job does', 'jobs do')} not finish, today {sizes.most_unserved:,}"
             )
         elif fewer.value > sizes.target:
             why = f"the {measure.in_words} is {said(fewer.value)}, above {said(sizes.target)}"

@@ -112,7 +112,7 @@ def _read(pod: Pod) -> Ask:
     _refuse_what_nobody_can(pod)
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
-    owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
+    owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or controller_of(pod.metadata)
     _text(said.get(names.KIND, ""), names.KIND)
     limit_s = pod.spec.active_deadline_seconds
     return Ask(
@@ -156,7 +156,7 @@ def _refuse_what_nobody_can(pod: Pod) -> None:
             )
 
 
-def _controller(meta: Meta) -> str:
+def controller_of(meta: Meta) -> str:
     """The object that makes pods like this one, such as `Job/train`; empty where there is none."""
     owners = (each for each in meta.owner_references if each.controller)
     return next((names.controller_name(each.kind, each.name) for each in owners), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from berth.history.values.durations import counted
+from berth.counts import counted
 from berth.live.driver.words import mib, moment, span, starts_text
 from berth.live.local.snapshot import gpus_of, where_of
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from berth.history.values.durations import counted
+from berth.counts import counted
 from berth.live.slurm.decisions import ENDED, STARTED, Decision
 from berth.model import Job, Share
 

@@ -28,7 +28,7 @@ from berth.live.kubernetes.apis import (
 )
 from berth.live.kubernetes.names import RESOURCE, SLOTS_PER_GPU
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder
-from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.placement import digest_of, parts_of
@@ -70,7 +70,7 @@ class DevicePlugin:
         allotments: Allotments,
         driver: DriverFiles,
         identity: Identity,
-        api: NodeApi,
+        api: ApiServer,
         make_room: Callable[[], Awaitable[None]],
     ) -> None:
         """`make_room` takes back what containers that ended had; it is asked where something does not fit."""
@@ -147,15 +147,6 @@ class DevicePlugin:
             async with self._changed:
                 while self._lost == lost:
                     await self._changed.wait()
-
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Any units do."""
-        answer = plugins.PreferredAllocationResponse()
-        for each in request.container_requests:
-            must = list(each.must_include_deviceIDs)
-            free = [unit for unit in each.available_deviceIDs if unit not in must]
-            answer.container_responses.add(deviceIDs=(must + free)[: each.allocation_size])
-        return answer
 
     async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The files and nodes of containers with these units, which are there when they start."""

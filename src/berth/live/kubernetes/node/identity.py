@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -93,16 +93,11 @@ class Identity:
             told = json.loads(self._checkpoint.read_bytes())
             entries = told["Data"]["PodDeviceEntries"] or ()
             return {
-                (entry["ContainerName"], frozenset(_ids(entry["DeviceIDs"]))): entry["PodUID"]
+                (entry["ContainerName"], frozenset(chain.from_iterable(entry["DeviceIDs"].values()))): entry[
+                    "PodUID"
+                ]
                 for entry in entries
                 if entry["ResourceName"] == RESOURCE
             }
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-
-
-def _ids(told: Any) -> list[str]:
-    """Units by NUMA node, or, before 1.20, as one list."""
-    if isinstance(told, dict):
-        return [unit for units in told.values() for unit in units]
-    return list(told)
