@@ -41,7 +41,6 @@ def digest(
     from berth.experiments.returnable import size_sentences
     from berth.history.store.filter_values import unknown_values
     from berth.history.store.folder import open_history
-    from berth.history.values.durations import counted
     from berth.report.digest import collect_digest, digest_text, write_digest
     from berth.statistics.tables import Period, Tables
 

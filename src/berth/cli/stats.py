@@ -208,7 +208,6 @@ def report(
 
     from berth import __version__
     from berth.cli.waiting import EVALUATION_NAME
-    from berth.history.values.durations import counted
     from berth.report.accounting import Head, write_accounting
     from berth.report.digest import answers_and_figures
     from berth.waiting import Evaluation

@@ -317,7 +317,6 @@ def _cases(held: tuple[float, float] | None) -> str:
 
 def _why_no_promise(held: tuple[float, float] | None, days: int) -> str:
     """Why no share of the cases is promised; nothing where one is."""
-    from berth.history.values.durations import counted
     from berth.waiting.model import COVERAGE, DAYS_TO_PROMISE
 
     if held == (COVERAGE, COVERAGE):

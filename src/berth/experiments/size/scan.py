@@ -404,7 +404,7 @@ def _interval(curve: Curve, scan: _Scan) -> tuple[int | None, int | None]:
 
 
 def _sentences(sizes: Sizes) -> Iterator[str]:
-    from berth.history.values.durations import counted, duration_text
+    from berth.history.values.durations import duration_text
 
     measure, by = sizes.keep.measure, sizes.keep.by
 

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from berth.counts import counted
-from berth.experiments.compare.table import TextTable
+from berth.experiments.compare.table import TextTable, plain
 from berth.experiments.sweep.swept import Case, Number, Swept, numbers_of, shown_of
 from berth.statistics import Interval, confidence_interval_95
 from berth.statistics.answers import in_sentence

@@ -1,11 +1,6 @@
-"""How many there are and how long something lasted, for people and as Slurm prints it."""
+"""How long something lasted, for people and as Slurm prints it."""
 
 from __future__ import annotations
-
-
-def counted(number: float, noun: str) -> str:
-    """A number of things: `1 user`, `2,000 jobs`, `2.5 CPUs`."""
-    return f"{number:,.10g} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from berth.cluster import Cluster, Running
 from berth.counts import counted
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
-from berth.history.values.durations import counted
 from berth.knowledge import Knowledge, LearnsMemory, Spread, make_knowledge, promised_mib
 from berth.live.driver.defaults import DEFAULT_KNOWLEDGE, DEFAULT_POLICY
 from berth.live.driver.early_starts import EarlyStart, EarlyStarts
