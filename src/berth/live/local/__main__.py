@@ -53,12 +53,10 @@ def hold_lock(places: Places) -> int:
 
 
 def _lives(pid: str) -> bool:
-    """Whether there is a process of this number."""
     return pid.isdecimal() and os.path.exists(f"/proc/{pid}")
 
 
 async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
-    """Open everything, and serve."""
     store = Store(places.store, tell=lambda text: log("store-mended", what=text))
     settings = _settings(options, store, places)
     fake = settings.get("fake_gpus")
@@ -143,7 +141,6 @@ def _cards_before(store: Store, settings: Mapping[str, Any]) -> list[Card]:
 
 
 def main() -> None:
-    """Be the broker of the state folder; ends with status 2 and one message where that cannot be."""
     parser = argparse.ArgumentParser(prog="berth-broker")
     parser.add_argument("--policy")
     parser.add_argument("--knowledge")

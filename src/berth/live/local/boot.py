@@ -39,7 +39,6 @@ class Systemd:
         return "" if good else said
 
     def runs(self) -> bool:
-        """Whether the unit runs."""
         return self._ask("is-active", "--quiet", NAME)[0]
 
     def install(self, options: Sequence[str]) -> list[str]:
@@ -103,7 +102,6 @@ class Systemd:
         self._ask("restart", NAME)
 
     def _lingers(self) -> bool:
-        """Whether the user's services run without a login."""
         return _ask("loginctl", "show-user", _user(), "--property=Linger", "--value")[1].strip() == "yes"
 
     def text(self, options: Sequence[str], *, linger: bool) -> str:

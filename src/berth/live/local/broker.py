@@ -315,7 +315,6 @@ class Broker:
         return await asyncio.start_unix_server(serve, sock=listener, limit=64 << 20, backlog=512)
 
     def _load(self) -> None:
-        """Take over what the store has, and find out what became of what was running."""
         now_ms = self.now_ms()
         entries = self.store.live()
         if not self._reconciled:
@@ -339,7 +338,6 @@ class Broker:
         return list((by_id | {entry.id: entry for entry in found}).values())
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what a callback raised; the loop goes on."""
         self.log("callback-failed", what=context.get("message"), why=repr(context.get("exception")))
 
     async def _export(self, measured: Callable[[], dict[str, Any]]) -> None:
@@ -500,14 +498,12 @@ class Broker:
         await self._keep_policy()
 
     async def _keep_policy(self) -> None:
-        """Keep what decides for the next start."""
         self.policy, chosen = self.link.policy, self.deciding.chosen
         kept = (("policy", self.policy), ("knowledge", chosen.knowledge), ("paths", chosen.paths))
         await self.commits.ask([of_meta(*each) for each in kept])
         await self._note_policy()
 
     async def drain(self, drained: frozenset[int]) -> None:
-        """Start nothing new on these GPUs; what runs there goes on."""
         await self.commits.ask([of_meta("drained", sorted(drained))])
         self.drained = drained
         self.act()
@@ -551,7 +547,6 @@ class Broker:
     # For the service
 
     def next_request_key(self) -> int:
-        """A new key of a request."""
         self._request_key += 1
         return self._request_key
 

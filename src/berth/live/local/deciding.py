@@ -133,7 +133,6 @@ class Deciding:
         )
 
     def hear(self, message: Message) -> None:
-        """What the brain says."""
         said, book, now_ms = message["say"], self._book, self._hooks.now_ms()
         if said == "start":
             share = (message["share"][0], message["share"][1])

@@ -60,7 +60,6 @@ class Keeper:
         self._changed = self._changed or changed
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self._keep()

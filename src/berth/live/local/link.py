@@ -79,7 +79,6 @@ class Link:
 
     @property
     def ready(self) -> bool:
-        """Whether it decides."""
         return self.state == "ready"
 
     @property
@@ -208,7 +207,6 @@ class Link:
             self.crashes = 0 if self.deciding == self.policy else self.crashes
 
     def close(self) -> None:
-        """End it for good."""
         self._closing = True
         if self._candidate is not None:
             self._candidate.close()

@@ -70,7 +70,6 @@ class Notices:
         self._due.set()
 
     async def run(self) -> None:
-        """Send what there is and what comes, until cancelled."""
         while True:
             names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
             for name in sorted(names):
@@ -252,7 +251,6 @@ def smtp_server() -> str:
 
 
 def main() -> None:
-    """Send the notice on standard input."""
     try:
         send(json.load(sys.stdin))
     except Exception as error:  # noqa: BLE001  whatever it is, the broker logs it and tries again

@@ -223,11 +223,9 @@ class Runner:
         return folder
 
     def run_name(self, entry: Entry) -> str:
-        """The name of an attempt's run."""
         return Run(self._places.runs, entry.id, entry.start).name
 
     def signal(self, entry: Entry, number: int) -> None:
-        """Send a signal to the processes of an attempt."""
         Run(self._places.runs, entry.id, entry.start).signal(number)
 
     def partition_of(self, entry: Entry) -> str:
@@ -423,7 +421,6 @@ class Runner:
                 remove(self.partition_of(entry), force=True)
 
     def forget(self, entry: Entry, start: int) -> None:
-        """Take away the folder of a start whose end is written."""
         Run(self._places.runs, entry.id, start).remove()
 
     # Ending
