@@ -37,7 +37,6 @@ from berth.live.local.entry import (
     End,
     Entry,
     Limits,
-    Stop,
 )
 from berth.live.local.gangs import LocalGangs
 from berth.live.local.messages import Event, ended, gang_ended, runs, snapshot, start_failed, waits, withdrawn
@@ -85,7 +84,8 @@ class Book:
     starts: list[Entry] = field(default_factory=list)
     moves: list[Entry] = field(default_factory=list)
     """Jobs to be suspended or resumed."""
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    """Jobs whose processes are to be ended."""
     events: list[Event] = field(default_factory=list)
     """What the brain is to be told, in order."""
     finished: list[Entry] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Book:
     def take_stops(self) -> list[Entry]:
         """The jobs whose processes are to be ended."""
         stops, self.stops = self.stops, []
-        return [entry for stop in stops if (entry := self.jobs.get(stop.job_id)) is not None]
+        return [entry for job_id in stops if (entry := self.jobs.get(job_id)) is not None]
 
     def tell(self, event: Event) -> None:
         """Have the brain told what is about no job."""
@@ -604,7 +604,7 @@ class Book:
             return  # what ended it first stands
         entry.stop = why
         self.dirty[entry.id] = entry
-        self.stops.append(Stop(entry.id, why))
+        self.stops.append(entry.id)
 
     def _withdraw(self, entry: Entry) -> None:
         if entry.offered:
